@@ -1,0 +1,72 @@
+"""The errors that users meet, each with the code that it travels under.
+
+One line each, naming what is wrong and with what; the command line prints the line and the server sends it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """Codes of the wire contract; Triton maps them to gRPC and HTTP statuses."""
+
+    NOT_FOUND = "NOT_FOUND"
+    INVALID_ARG = "INVALID_ARG"
+    UNAVAILABLE = "UNAVAILABLE"
+    CANCELLED = "CANCELLED"
+    INTERNAL = "INTERNAL"
+
+
+class HplmError(Exception):
+    """Root of all errors that this project raises on purpose."""
+
+    code = ErrorCode.INTERNAL
+
+
+class NotFoundError(HplmError):
+    code = ErrorCode.NOT_FOUND
+
+
+class InvalidArgumentError(HplmError):
+    code = ErrorCode.INVALID_ARG
+
+
+class UnavailableError(HplmError):
+    code = ErrorCode.UNAVAILABLE
+
+
+class CancelledError(HplmError):
+    code = ErrorCode.CANCELLED
+
+
+class ConflictError(HplmError):
+    """What is asked for exists already, or somebody else is at work on it."""
+
+    code = ErrorCode.INVALID_ARG
+
+
+class CorruptFileError(HplmError):
+    """A file is truncated, or its bytes differ from its checksum."""
+
+
+class FingerprintMismatchError(HplmError):
+    """An artefact was made for another root than the one it is used with."""
+
+    code = ErrorCode.INVALID_ARG
+
+
+class FormatVersionError(HplmError):
+    """A file was written by a newer version of this project."""
+
+    code = ErrorCode.INVALID_ARG
+
+
+class StorageFullError(HplmError):
+    """The disk filled up while something was being written."""
+
+    code = ErrorCode.UNAVAILABLE
+
+
+class TrainingDataError(InvalidArgumentError):
+    """A training file cannot be used; the message says where."""
