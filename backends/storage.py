@@ -104,8 +104,14 @@ def publish_folder(target: Path) -> None:
     with disk_full_is_an_error(target):
         fsync_folder(staged)
         if target.exists():
-            shutil.rmtree(target)
-        staged.rename(target)
+            # Moved aside rather than removed first: a crash between the two renames loses nothing.
+            replaced = target.with_name(f".{target.name}.replaced")
+            shutil.rmtree(replaced, ignore_errors=True)
+            target.rename(replaced)
+            staged.rename(target)
+            shutil.rmtree(replaced)
+        else:
+            staged.rename(target)
         fsync_folder_entry(target.parent)
 
 

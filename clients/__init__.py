@@ -1,0 +1,46 @@
+"""The typed client of an hPLM server; needs nothing but tritonclient.
+
+Usage:
+    with HplmClient("localhost:8001") as client:
+        answer = client.infer("acme/returns", "It arrived broken.", deadline_ms=50)
+"""
+
+from clients.aio import AsyncHplmClient
+from clients.answers import Answer, Classification, Entities, Entity, Value
+from clients.client import HplmClient
+from clients.errors import (
+    ClientError,
+    ConnectionFailedError,
+    ConnectionLostError,
+    InvalidRequestError,
+    NotFoundError,
+    NotReadyError,
+    PermissionDeniedError,
+    RequestCancelledError,
+    RequestTimeoutError,
+    ServerError,
+    UnavailableError,
+)
+from clients.request import Request
+
+__all__ = [
+    "Answer",
+    "AsyncHplmClient",
+    "Classification",
+    "ClientError",
+    "ConnectionFailedError",
+    "ConnectionLostError",
+    "Entities",
+    "Entity",
+    "HplmClient",
+    "InvalidRequestError",
+    "NotFoundError",
+    "NotReadyError",
+    "PermissionDeniedError",
+    "Request",
+    "RequestCancelledError",
+    "RequestTimeoutError",
+    "ServerError",
+    "UnavailableError",
+    "Value",
+]

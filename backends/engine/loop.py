@@ -1,0 +1,148 @@
+"""The serve loop: select what runs next, stage it, run it, answer it.
+
+Jobs arrive from Triton's threads and wait here; one thread takes batches from any tenants, and answers each job
+through its own `respond`. Whatever goes wrong with a job is that job's answer; the loop goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from backends.adapters.bank import HplmArtifact
+from backends.clock import now_us
+from backends.engine.heads import classification_answer
+from backends.engine.job import Job
+from backends.engine.packing import PackedRows
+from backends.engine.stack import ReadyHplm, UpperStack
+from backends.errors import HplmError, UnavailableError
+from backends.registry.entries import HplmEntry
+from backends.scheduling.policy import Capacity, Policy
+
+LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StagedBatch:
+    """Jobs whose adapters are pinned and whose rows are packed on the device."""
+
+    jobs: list[Job]
+    hplms: list[ReadyHplm]
+    packed: PackedRows
+    stack: UpperStack
+
+
+class ServeLoop:
+    """Owns the queue in front of the stacks.
+
+    Args:
+        stack_of: The stack of a root, loaded at first use.
+        load: An hPLM version's artefact from the bank.
+        policy: Chooses each batch.
+        capacity: What a batch may hold; never more adapters than a stack has slots.
+    """
+
+    def __init__(
+        self,
+        stack_of: Callable[[str], UpperStack],
+        load: Callable[[HplmEntry], HplmArtifact],
+        policy: Policy,
+        capacity: Capacity,
+    ) -> None:
+        self._stack_of = stack_of
+        self._load = load
+        self._policy = policy
+        self._capacity = capacity
+        self._waiting: list[Job] = []
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._serve, name="serve-loop", daemon=True)
+        self._thread.start()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        with self._changed:
+            if not self._stopping:
+                self._waiting.extend(jobs)
+                self._changed.notify()
+                return
+        _refuse(jobs, UnavailableError("the server is stopping"))
+
+    def close(self) -> None:
+        """Finish the running batch, refuse what waits."""
+        with self._changed:
+            self._stopping = True
+            refused, self._waiting = self._waiting, []
+            self._changed.notify()
+        self._thread.join()
+        _refuse(refused, UnavailableError("the server is stopping"))
+
+    def _serve(self) -> None:
+        while jobs := self._select():
+            staged = self._stage(jobs)
+            if staged is None:
+                continue
+            try:
+                self._answer(staged.jobs, self._run(staged))
+            finally:
+                for hplm in staged.hplms:
+                    staged.stack.release(hplm)
+
+    def _select(self) -> list[Job]:
+        """Wait for work and take the next batch; empty once the loop is to stop."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._stopping)
+                if self._stopping:
+                    return []
+                now = now_us()
+                late = [job for job in self._waiting if job.deadline_us is not None and job.deadline_us <= now]
+                if late:
+                    self._waiting = [job for job in self._waiting if job not in late]
+                chosen = set(self._policy.select(self._waiting, now, self._capacity))
+                jobs = [job for index, job in enumerate(self._waiting) if index in chosen]
+                self._waiting = [job for index, job in enumerate(self._waiting) if index not in chosen]
+            _refuse(late, UnavailableError("the deadline passed while the request waited"))
+            if jobs:
+                return jobs
+
+    def _stage(self, jobs: list[Job]) -> StagedBatch | None:
+        """Pin each job's adapter and pack the rows; a job whose adapter cannot be had is answered with the reason."""
+        staged: list[Job] = []
+        hplms: list[ReadyHplm] = []
+        for job in jobs:
+            try:
+                stack = self._stack_of(job.root)
+                hplms.append(stack.ready(job.hplm_key, lambda entry=job.entry: self._load(entry)))  # type: ignore[misc]
+                staged.append(job)
+            except Exception as error:
+                _refuse([job], error)
+        if not staged:
+            return None
+        return StagedBatch(staged, hplms, stack.pack([job.hidden for job in staged], hplms), stack)
+
+    def _run(self, staged: StagedBatch) -> list[Tensor] | Exception:
+        try:
+            return staged.stack.run(staged.packed, staged.hplms)
+        except Exception as error:
+            LOGGER.exception("a batch of %d rows failed", len(staged.jobs))
+            return error
+
+    def _answer(self, jobs: list[Job], results: list[Tensor] | Exception) -> None:
+        if isinstance(results, Exception):
+            _refuse(jobs, results)
+            return
+        for job, row_logits in zip(jobs, results, strict=True):
+            job.respond(classification_answer(job.entry, row_logits, job.truncated))
+
+
+def _refuse(jobs: Sequence[Job], reason: Exception) -> None:
+    """Answer jobs with an error; what is not ours is reported without its insides."""
+    error = reason if isinstance(reason, HplmError) else HplmError(f"the engine failed: {type(reason).__name__}")
+    if error is not reason:
+        LOGGER.error("%s", error, exc_info=reason)
+    for job in jobs:
+        job.respond(error)

@@ -1,0 +1,53 @@
+"""Where everything of one installation lies: `--home`, `$HPLM_HOME`, or `./hplm_home`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+HOME_VARIABLE = "HPLM_HOME"
+REGISTRY_VARIABLE = "HPLM_REGISTRY_URL"
+_DEFAULT_HOME = "hplm_home"
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folders of a home; nothing is created until somebody writes."""
+
+    path: Path
+
+    @classmethod
+    def default(cls) -> Home:
+        return cls(Path(os.environ.get(HOME_VARIABLE, _DEFAULT_HOME)))
+
+    @property
+    def registry_url(self) -> str:
+        return os.environ.get(REGISTRY_VARIABLE) or f"sqlite:///{self.path.absolute() / 'registry.db'}"
+
+    @property
+    def repository(self) -> Path:
+        return self.path / "repository"
+
+    @property
+    def downloads(self) -> Path:
+        return self.path / "downloads"
+
+    @property
+    def run(self) -> Path:
+        """Logs and process files of servers started on this home."""
+        return self.path / "run"
+
+    def root(self, root: str) -> Path:
+        return self.path / "roots" / root
+
+    def plot(self, root: str, domain: str, version: int) -> Path:
+        return self.path / "plots" / root / f"{domain}@{version}"
+
+    def bank(self, root: str, hplm: str, version: int) -> Path:
+        tenant, name = hplm.split("/", 1)
+        return self.path / "bank" / root / f"{tenant}--{name}@{version}"
+
+    def relative(self, folder: Path) -> str:
+        """A folder's name in the registry: without the home, so that a home can be moved or mounted elsewhere."""
+        return folder.relative_to(self.path).as_posix()

@@ -1,0 +1,42 @@
+"""What a rendered model folder tells its model: the parameters of its configuration, parsed once at start-up."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from backends.errors import InvalidArgumentError
+from backends.home import HOME_VARIABLE, Home
+
+_HOME = "home"
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The home, and the other parameters as Triton carries them: strings."""
+
+    home: Home
+    parameters: Mapping[str, str]
+
+    @classmethod
+    def from_triton(cls, args: Mapping[str, str]) -> ModelSettings:
+        """Read the arguments of `initialize`; `$HPLM_HOME` goes before the way from the repository to the home."""
+        config = json.loads(args["model_config"])
+        parameters = {name: value["string_value"] for name, value in config.get("parameters", {}).items()}
+        relative = parameters.pop(_HOME, "..")
+        repository = Path(args["model_repository"]).parent
+        return cls(Home(Path(os.environ.get(HOME_VARIABLE) or repository / relative)), parameters)
+
+    def text(self, name: str, default: str) -> str:
+        return self.parameters.get(name, default)
+
+    def number(self, name: str, default: int) -> int:
+        value = self.parameters.get(name)
+        if value is None:
+            return default
+        if not value.isdigit():
+            raise InvalidArgumentError(f"model parameter {name!r} must be a whole number, not {value!r}")
+        return int(value)

@@ -1,0 +1,143 @@
+"""What a table says about itself: the header file and the layout that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from backends.errors import CorruptFileError, FormatVersionError, InvalidArgumentError
+from backends.plot.keys import CENTRED_TRIGRAM
+from backends.storage import read_json, write_json
+
+FORMAT_VERSION = 1
+HEADER_NAME = "header.json"
+VALUE_DTYPE = "float16"
+_VALUE_BYTES = 2
+
+
+class Store(StrEnum):
+    """The three stores of a table; a shorter fragment leaves slots empty, and those are not stored."""
+
+    TRI = "tri"
+    BI = "bi"
+    UNI = "uni"
+
+    @property
+    def vectors(self) -> int:
+        return {Store.TRI: 3, Store.BI: 2, Store.UNI: 1}[self]
+
+    @property
+    def slots(self) -> slice:
+        """Which of (left, centre, right) an entry's vectors fill; the other slots are zero."""
+        return {Store.TRI: slice(0, 3), Store.BI: slice(1, 3), Store.UNI: slice(1, 2)}[self]
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """What a builder must know before the first entry."""
+
+    name: str
+    root_fingerprint: str
+    hidden_size: int
+    vocab_size: int
+    parent: str | None = None
+    n: int = CENTRED_TRIGRAM.n
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.root_fingerprint:
+            raise InvalidArgumentError("a table needs a name and its root's fingerprint")
+        if self.hidden_size < 1 or self.vocab_size < 1:
+            raise InvalidArgumentError(f"table {self.name}: hidden size and vocabulary size must be positive")
+        if self.n != CENTRED_TRIGRAM.n:
+            raise InvalidArgumentError(f"table {self.name}: only tri-gram tables can be built, not n = {self.n}")
+
+    def entry_bytes(self, store: Store) -> int:
+        return store.vectors * self.hidden_size * _VALUE_BYTES
+
+
+@dataclass(frozen=True)
+class BlockedFile:
+    """A file of equal entries; every `block_entries` of them have one checksum in the file beside it."""
+
+    name: str
+    entries: int
+    entry_bytes: int
+    block_entries: int
+    sums_checksum: str
+
+    @property
+    def size_bytes(self) -> int:
+        return self.entries * self.entry_bytes
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.entries // self.block_entries)
+
+    @property
+    def block_bytes(self) -> int:
+        return self.block_entries * self.entry_bytes
+
+
+@dataclass(frozen=True)
+class StoreHeader:
+    """One store's files; the uni-gram store is complete (row = token id), so it has neither keys nor index."""
+
+    values: BlockedFile
+    keys: BlockedFile | None = None
+    index: BlockedFile | None = None
+    index_seed: int = 0
+
+    @property
+    def entries(self) -> int:
+        return self.values.entries
+
+    @property
+    def files(self) -> tuple[BlockedFile, ...]:
+        return tuple(file for file in (self.index, self.keys, self.values) if file is not None)
+
+
+@dataclass(frozen=True)
+class TableHeader:
+    spec: TableSpec
+    stores: Mapping[Store, StoreHeader]
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        content = {
+            **asdict(self.spec),
+            "format_version": FORMAT_VERSION,
+            "dtype": VALUE_DTYPE,
+            "stores": {store.value: asdict(header) for store, header in self.stores.items()},
+            "origin": dict(self.origin),
+        }
+        write_json(folder / HEADER_NAME, content)
+
+    @classmethod
+    def read(cls, folder: Path) -> TableHeader:
+        path = folder / HEADER_NAME
+        content = read_json(path)
+        version = content.pop("format_version", None)
+        if not isinstance(version, int):
+            raise CorruptFileError(f"{path} is not the header of a table")
+        if version > FORMAT_VERSION:
+            raise FormatVersionError(f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}")
+        try:
+            return cls._from_content(content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptFileError(f"{path} lacks a field or has a wrong one: {error}") from error
+
+    @classmethod
+    def _from_content(cls, content: dict[str, Any]) -> TableHeader:
+        if content.pop("dtype") != VALUE_DTYPE:
+            raise ValueError(f"dtype is not {VALUE_DTYPE}")
+        stores = {Store(name): _store_header(store) for name, store in content.pop("stores").items()}
+        origin = content.pop("origin")
+        return cls(TableSpec(**content), stores, origin)
+
+
+def _store_header(content: dict[str, Any]) -> StoreHeader:
+    files = {name: content[name] and BlockedFile(**content[name]) for name in ("values", "keys", "index")}
+    return StoreHeader(**files, index_seed=int(content["index_seed"]))

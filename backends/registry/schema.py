@@ -1,0 +1,83 @@
+"""The registry's tables.
+
+Versions are never changed after they are written; publishing adds a version row and moves a live pointer, in one
+transaction that also counts up the revision. A reader that remembers the revision sees what is new by asking for
+rows above it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+REGISTRY_FORMAT_VERSION = 1
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {dict[str, Any]: JSON, list[str]: JSON}  # noqa: RUF012 - SQLAlchemy reads it off the class
+
+
+class State(Base):
+    """One row: the format and the revision of the whole registry."""
+
+    __tablename__ = "state"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    format_version: Mapped[int]
+    revision: Mapped[int] = mapped_column(BigInteger)
+
+
+class RootRow(Base):
+    __tablename__ = "roots"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    fingerprint: Mapped[str]
+    folder: Mapped[str]
+
+
+class DomainRow(Base):
+    __tablename__ = "domains"
+    __table_args__ = (UniqueConstraint("root_id", "name"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    root_id: Mapped[int] = mapped_column(ForeignKey("roots.id"))
+    name: Mapped[str]
+    live_version: Mapped[int]
+    root: Mapped[RootRow] = relationship()
+
+
+class DomainVersionRow(Base):
+    __tablename__ = "domain_versions"
+    __table_args__ = (UniqueConstraint("domain_id", "version"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    domain_id: Mapped[int] = mapped_column(ForeignKey("domains.id"))
+    version: Mapped[int]
+    parent_id: Mapped[int | None] = mapped_column(ForeignKey("domain_versions.id"))
+    folder: Mapped[str]
+    metrics: Mapped[dict[str, Any]]
+    domain: Mapped[DomainRow] = relationship()
+    parent: Mapped[DomainVersionRow | None] = relationship(remote_side=[id])
+
+
+class HplmRow(Base):
+    __tablename__ = "hplms"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    live_version_id: Mapped[int | None] = mapped_column(BigInteger)
+    """None once the hPLM is deleted; its name can then be taken again."""
+    revision: Mapped[int] = mapped_column(BigInteger, index=True)
+
+
+class HplmVersionRow(Base):
+    __tablename__ = "hplm_versions"
+    __table_args__ = (UniqueConstraint("hplm_id", "version"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    hplm_id: Mapped[int] = mapped_column(ForeignKey("hplms.id"))
+    version: Mapped[int]
+    domain_version_id: Mapped[int] = mapped_column(ForeignKey("domain_versions.id"))
+    task: Mapped[str]
+    labels: Mapped[list[str]]
+    folder: Mapped[str]
+    metrics: Mapped[dict[str, Any]]
+    hplm: Mapped[HplmRow] = relationship()
+    domain_version: Mapped[DomainVersionRow] = relationship()

@@ -1,0 +1,55 @@
+"""The sizes of a root: everything that its weights alone do not say."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from backends.errors import CorruptFileError, InvalidArgumentError
+
+ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
+
+
+@dataclass(frozen=True)
+class RootGeometry:
+    """Sizes of one root; `num_lower_layers` become the n-gram table, `num_upper_layers` are shared by all tenants."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_lower_layers: int
+    num_upper_layers: int
+    max_tokens: int
+    type_vocab_size: int
+    layer_norm_eps: float
+    activation: str
+    n: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_heads", "num_upper_layers", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.num_lower_layers < 1:
+            raise InvalidArgumentError("at least one lower layer is needed to make a table of")
+        if self.hidden_size % self.num_heads:
+            raise InvalidArgumentError(f"{self.num_heads} heads do not divide a hidden size of {self.hidden_size}")
+        if self.activation not in ACTIVATIONS:
+            raise InvalidArgumentError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
+        if self.n != 3:
+            raise InvalidArgumentError(f"fragments of {self.n} tokens cannot be built; only tri-grams can")
+
+    @property
+    def centre(self) -> int:
+        """The slot of a fragment that holds the token itself."""
+        return self.n // 2
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> RootGeometry:
+        known = {field.name for field in fields(cls)}
+        if unknown := set(content) - known:
+            raise CorruptFileError(f"a root's geometry has unknown entries: {', '.join(sorted(unknown))}")
+        return cls(**content)

@@ -1,0 +1,88 @@
+"""The lower half: what a fragment of tokens is worth, and how fragments become a row's hidden states.
+
+`FragmentEncoder` is only run while tables are built; `Aggregation` is all that serving keeps of the lower half.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from backends.root.encoder import EncoderLayer, fragment_attention
+from backends.root.geometry import RootGeometry
+
+
+class FragmentEncoder(nn.Module):
+    """Lower layers over isolated fragments, with a gate per vector.
+
+    Semantics:
+        H = layers(embed(ids));  g = H · sigmoid(w·H + b) · [id > 0]
+        Empty slots (id 0) are masked in attention, so (0, b, c) is the bi-gram and (0, b, 0) the uni-gram.
+    Shape:
+        ids: `[N, m]` int64, the fragment's slots from `first_slot` on; slots left out count as empty → g: `[N, m, H]`.
+    """
+
+    def __init__(self, geometry: RootGeometry) -> None:
+        super().__init__()
+        hidden = geometry.hidden_size
+        self.word_embeddings = nn.Embedding(geometry.vocab_size, hidden)
+        self.slot_embeddings = nn.Embedding(geometry.n, hidden)
+        self.embedding_norm = nn.LayerNorm(hidden, eps=geometry.layer_norm_eps)
+        self.layers = nn.ModuleList(EncoderLayer(geometry) for _ in range(geometry.num_lower_layers))
+        self.gate = nn.Linear(hidden, 1)
+        self._num_heads = geometry.num_heads
+        nn.init.zeros_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+
+    def forward(self, ids: Tensor, first_slot: int = 0) -> Tensor:
+        filled = ids > 0
+        slots = self.slot_embeddings.weight[first_slot : first_slot + ids.shape[1]]
+        hidden = self.embedding_norm(self.word_embeddings(ids) + slots)
+        # A wholly empty fragment attends to itself, or its softmax would be over nothing.
+        attend = fragment_attention(self._num_heads, filled | ~filled.any(dim=1, keepdim=True))
+        for layer in self.layers:
+            hidden = layer(hidden, attend)
+        gated: Tensor = hidden * torch.sigmoid(self.gate(hidden)) * filled[..., None]
+        return gated
+
+
+def sum_overlapping(gated: Tensor, centre: int) -> Tensor:
+    """Each token's vectors from all the fragments that hold it, summed.
+
+    Semantics:
+        u[i] = Σ_j g[i + centre - j, j].  Rows may lie back to back: a border fragment's outer slots are empty,
+        hence zero, so nothing leaks from one row to the next.
+    Shape:
+        gated: `[T, n, H]` → `[T, H]`.
+    """
+    total = gated[:, centre]
+    for slot in range(gated.shape[1]):
+        shift = centre - slot  # the fragment that lies `shift` tokens to the right (left if negative)
+        if shift > 0:
+            total = total + functional.pad(gated[shift:, slot], (0, 0, 0, min(shift, len(gated))))
+        elif shift < 0:
+            total = total + functional.pad(gated[:shift, slot], (0, 0, min(-shift, len(gated)), 0))
+    return total
+
+
+class Aggregation(nn.Module):
+    """Where the summed vectors get their place in the row.
+
+    Semantics:
+        h0 = LN(u + P2[position] + T2[type])
+    Shape:
+        summed: `[T, H]`, positions and types: `[T]` → `[T, H]`.
+    """
+
+    def __init__(self, geometry: RootGeometry) -> None:
+        super().__init__()
+        self.position_embeddings = nn.Embedding(geometry.max_tokens, geometry.hidden_size)
+        self.type_embeddings = nn.Embedding(geometry.type_vocab_size, geometry.hidden_size)
+        self.norm = nn.LayerNorm(geometry.hidden_size, eps=geometry.layer_norm_eps)
+        nn.init.zeros_(self.position_embeddings.weight)
+        nn.init.zeros_(self.type_embeddings.weight)
+
+    def forward(self, summed: Tensor, positions: Tensor, types: Tensor) -> Tensor:
+        placed: Tensor = self.norm(summed + self.position_embeddings(positions) + self.type_embeddings(types))
+        return placed

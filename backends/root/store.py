@@ -1,0 +1,152 @@
+"""A root on disk: `roots/<name>/` with its tokenizer, three weight files and a manifest with the fingerprint.
+
+The fingerprint covers sizes, tokenizer and all weights. Tables and adapters name it, and whoever loads them
+compares: what was made for one root never meets another.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import xxhash
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError
+from backends.root.geometry import RootGeometry
+from backends.root.lower import Aggregation, FragmentEncoder
+from backends.root.tokenizer import RootTokenizer
+from backends.root.upper import UpperLayers
+from backends.storage import check_file, file_checksum, read_json, write_json
+
+ROOT_FORMAT_VERSION = 1
+PartT = TypeVar("PartT", bound=nn.Module)
+_WEIGHT_FILES = ("lower", "aggregation", "upper")
+
+
+@dataclass(frozen=True)
+class RootManifest:
+    """What is known of a root without opening its weights; `origin` and `fidelity` are for people."""
+
+    name: str
+    geometry: RootGeometry
+    fingerprint: str
+    origin: dict[str, Any] = field(default_factory=dict)
+    fidelity: dict[str, float] = field(default_factory=dict)
+
+
+class RootFolder:
+    """Reads a root; the manifest is checked at once, weights when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        content = read_json(path / "manifest.json")
+        if content["format_version"] > ROOT_FORMAT_VERSION:
+            raise FormatVersionError(
+                f"root {path.name} has format version {content['format_version']}; "
+                f"this release reads up to {ROOT_FORMAT_VERSION}, so upgrade it"
+            )
+        self._files: dict[str, dict[str, Any]] = content["files"]
+        self.manifest = RootManifest(
+            name=content["name"],
+            geometry=RootGeometry.from_json(content["geometry"]),
+            fingerprint=content["fingerprint"],
+            origin=content["origin"],
+            fidelity=content["fidelity"],
+        )
+
+    @property
+    def geometry(self) -> RootGeometry:
+        return self.manifest.geometry
+
+    @property
+    def fingerprint(self) -> str:
+        return self.manifest.fingerprint
+
+    def tokenizer(self) -> RootTokenizer:
+        self._check("tokenizer.json")
+        return RootTokenizer(self.path / "tokenizer.json", self.geometry.max_tokens)
+
+    def lower(self) -> FragmentEncoder:
+        return self._load("lower", FragmentEncoder(self.geometry))
+
+    def aggregation(self) -> Aggregation:
+        return self._load("aggregation", Aggregation(self.geometry))
+
+    def upper(self) -> UpperLayers:
+        return self._load("upper", UpperLayers(self.geometry))
+
+    def require_fingerprint(self, fingerprint: str, what: str) -> None:
+        if fingerprint != self.fingerprint:
+            raise FingerprintMismatchError(
+                f"{what} was made for root {fingerprint}, but root {self.manifest.name} is {self.fingerprint}"
+            )
+
+    def _check(self, file_name: str) -> None:
+        entry = self._files[file_name]
+        check_file(self.path / file_name, entry["size_bytes"], entry["checksum"])
+
+    def _load(self, name: str, part: PartT) -> PartT:
+        file_name = f"{name}.safetensors"
+        self._check(file_name)
+        return load_weights(part, self.path / file_name)
+
+
+def load_weights(part: PartT, path: Path) -> PartT:
+    """Fill a module from a safetensors file, in fp32, frozen and in evaluation mode."""
+    try:
+        state = {key: tensor.float() for key, tensor in load_file(path).items()}
+        part.load_state_dict(state, assign=True)
+    except (RuntimeError, ValueError) as error:
+        raise CorruptFileError(f"{path} does not hold the weights of this geometry: {error}") from error
+    return part.eval().requires_grad_(False)
+
+
+def half_state(part: nn.Module) -> dict[str, Tensor]:
+    """A module's weights in fp16, as roots are stored."""
+    return {key: tensor.detach().to(torch.float16).contiguous() for key, tensor in part.state_dict().items()}
+
+
+def write_root(
+    folder: Path,
+    name: str,
+    geometry: RootGeometry,
+    tokenizer_json: Path,
+    parts: dict[str, nn.Module],
+    origin: dict[str, Any],
+    fidelity: dict[str, float],
+) -> str:
+    """Write a root into an empty (staging) folder and return its fingerprint."""
+    shutil.copyfile(tokenizer_json, folder / "tokenizer.json")
+    for part_name in _WEIGHT_FILES:
+        save_file(half_state(parts[part_name]), folder / f"{part_name}.safetensors")
+    files = {
+        file_name: {
+            "size_bytes": (folder / file_name).stat().st_size,
+            "checksum": file_checksum(folder / file_name),
+        }
+        for file_name in ["tokenizer.json", *(f"{part}.safetensors" for part in _WEIGHT_FILES)]
+    }
+    fingerprint = _fingerprint(geometry, files)
+    write_json(
+        folder / "manifest.json",
+        {
+            "format_version": ROOT_FORMAT_VERSION,
+            "name": name,
+            "geometry": geometry.to_json(),
+            "fingerprint": fingerprint,
+            "files": files,
+            "origin": origin,
+            "fidelity": fidelity,
+        },
+    )
+    return fingerprint
+
+
+def _fingerprint(geometry: RootGeometry, files: dict[str, dict[str, Any]]) -> str:
+    parts = [repr(sorted(geometry.to_json().items()))] + [files[name]["checksum"] for name in sorted(files)]
+    return xxhash.xxh3_64_hexdigest("\n".join(parts).encode())

@@ -1,0 +1,78 @@
+"""Training batches of token rows: similar lengths together, in an order that a seed fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from backends.plot.keys import CENTRED_TRIGRAM, FragmentShape, fragments
+from backends.root.tokenizer import RootTokenizer, TokenRows
+
+_POOL_TEXTS = 4096
+
+
+@dataclass(frozen=True)
+class PaddedRows:
+    """The same rows twice: flat, as fragments see them, and padded, as a plain transformer does.
+
+    Shape:
+        token_ids, mask, types: `[B, L]`; fragments: `[T, n]`; positions, flat_types: `[T]` with T = mask.sum().
+    """
+
+    token_ids: Tensor
+    types: Tensor
+    mask: Tensor
+    fragments: Tensor
+    positions: Tensor
+    flat_types: Tensor
+
+    def pad(self, flat: Tensor) -> Tensor:
+        """`[T, H]` → `[B, L, H]`, zero where there is no token."""
+        padded = flat.new_zeros(*self.mask.shape, flat.shape[-1])
+        return padded.masked_scatter(self.mask[..., None], flat)
+
+
+def padded_rows(rows: TokenRows, shape: FragmentShape = CENTRED_TRIGRAM) -> PaddedRows:
+    lengths = rows.lengths
+    mask = np.arange(lengths.max(initial=0)) < lengths[:, None]  # (B, L)
+
+    def spread(flat: npt.NDArray[np.int64]) -> Tensor:
+        padded = np.zeros(mask.shape, np.int64)
+        padded[mask] = flat
+        return torch.from_numpy(padded)
+
+    return PaddedRows(
+        token_ids=spread(rows.token_ids),
+        types=spread(rows.type_ids),
+        mask=torch.from_numpy(mask),
+        fragments=torch.from_numpy(fragments(rows.token_ids, rows.row_offsets, shape)),
+        positions=torch.from_numpy(rows.positions),
+        flat_types=torch.from_numpy(rows.type_ids),
+    )
+
+
+def length_batches(texts: Sequence[str], tokenizer: RootTokenizer, max_tokens: int, seed: int) -> Iterator[list[str]]:
+    """One pass over the texts in batches of at most `max_tokens` tokens, padding included."""
+    order = np.random.default_rng(seed)
+    shuffled = order.permutation(len(texts))
+    for start in range(0, len(texts), _POOL_TEXTS):
+        pool = [texts[index] for index in shuffled[start : start + _POOL_TEXTS]]
+        batches = list(_by_length(pool, tokenizer.encode(pool).lengths, max_tokens))
+        for index in order.permutation(len(batches)):
+            yield batches[index]
+
+
+def _by_length(pool: list[str], lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for index in np.argsort(lengths, kind="stable"):
+        if batch and (len(batch) + 1) * int(lengths[index]) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(pool[index])
+    if batch:
+        yield batch

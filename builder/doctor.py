@@ -1,0 +1,242 @@
+"""What this machine has and lacks for building and serving, and how to get what is missing.
+
+Usage:
+    checks = run_checks(Path("hplm_home"))
+    Console().print(doctor_report(checks))
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from builder.serving.errors import TritonMissingError
+from builder.serving.installation import PYTHON_VERSION, find_installation, find_libpython
+
+_MEBIBYTE = 1 << 20
+_GIBIBYTE = 1 << 30
+_MIN_GLIBC = (2, 35)  # the wheel is tagged manylinux_2_35
+_MIN_SHM_BYTES = 64 * _MEBIBYTE
+_GOOD_SHM_BYTES = 512 * _MEBIBYTE
+_MIN_DISK_BYTES = _GIBIBYTE
+_GOOD_DISK_BYTES = 5 * _GIBIBYTE
+_GOOD_NUM_OPEN_FILES = 4096
+_COMPILERS = ("g++", "clang++", "c++")
+_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "tritonclient", "sqlalchemy")
+_SMI_TIMEOUT_S = 20
+
+
+class Status(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at; `remedy` is empty where nothing needs to be done."""
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+
+
+def run_checks(home: Path) -> list[Check]:
+    """All checks, in the order in which a newcomer would fix them."""
+    return [
+        judge_glibc(*platform.libc_ver()),
+        check_tritonserver(),
+        check_libpython(),
+        judge_numpy(_version("numpy")),
+        check_packages(_PACKAGES),
+        check_shared_memory(Path("/dev/shm")),
+        check_disk(home),
+        judge_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        check_compiler(_COMPILERS),
+        judge_cpu_flags(_cpu_flags()),
+        judge_gpu(_gpus_of_driver(), _num_gpus_of_torch()),
+    ]
+
+
+def doctor_report(checks: Sequence[Check]) -> Table:
+    colours = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "red"}
+    table = Table("", "check", "found", "what to do", title="hplm doctor")
+    for check in checks:
+        colour = colours[check.status]
+        table.add_row(f"[{colour}]{check.status}[/{colour}]", check.name, escape(check.found), escape(check.remedy))
+    return table
+
+
+def checks_as_json(checks: Iterable[Check]) -> list[dict[str, str]]:
+    return [asdict(check) for check in checks]
+
+
+def has_failure(checks: Iterable[Check]) -> bool:
+    return any(check.status is Status.FAIL for check in checks)
+
+
+def judge_glibc(library: str, version: str) -> Check:
+    found = f"{library} {version}".strip() or "not glibc"
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version))
+    if library == "glibc" and numbers >= _MIN_GLIBC:
+        return Check("glibc", Status.OK, found)
+    needed = ".".join(map(str, _MIN_GLIBC))
+    remedy = f"tritonserver needs glibc {needed} or newer: Debian 12, Ubuntu 22.04, RHEL 10, or NVIDIA's container"
+    return Check("glibc", Status.FAIL, found, remedy)
+
+
+def check_tritonserver() -> Check:
+    name = f"tritonserver with a stub for Python {PYTHON_VERSION}"
+    try:
+        installation = find_installation()
+    except TritonMissingError as error:
+        return Check(name, Status.FAIL, "not found", str(error))
+    return Check(name, Status.OK, f"{installation.version}, {installation.binary}")
+
+
+def check_libpython() -> Check:
+    library = find_libpython()
+    name = f"libpython{PYTHON_VERSION}"
+    if library is not None:
+        return Check(name, Status.OK, str(library))
+    remedy = (
+        f"this Python was built without --enable-shared: apt install libpython{PYTHON_VERSION}, or take a Python that "
+        "has it (conda, uv; pyenv with PYTHON_CONFIGURE_OPTS=--enable-shared)"
+    )
+    return Check(name, Status.FAIL, "no shared library", remedy)
+
+
+def judge_numpy(version: str) -> Check:
+    if version.startswith(("0.", "1.")):
+        return Check("numpy below 2", Status.OK, version)
+    return Check("numpy below 2", Status.FAIL, version, "pip install 'numpy<2' (nvidia-pytriton wants it)")
+
+
+def check_packages(modules: Sequence[str]) -> Check:
+    broken = {module: reason for module in modules if (reason := _import_failure(module))}
+    if broken:
+        found = "; ".join(f"{module}: {reason}" for module, reason in broken.items())
+        return Check("packages", Status.FAIL, found, f"pip install --force-reinstall {' '.join(broken)}")
+    versions = (f"{module} {_version(module)}" for module in modules)
+    return Check("packages", Status.OK, ", ".join(versions))
+
+
+def check_shared_memory(folder: Path) -> Check:
+    if not folder.is_dir():
+        return Check("shared memory", Status.FAIL, f"no {folder}", f"mount -t tmpfs tmpfs {folder}")
+    usage = shutil.disk_usage(folder)
+    return judge_shared_memory(usage.total, usage.free)
+
+
+def judge_shared_memory(size_bytes: int, free_bytes: int) -> Check:
+    found = f"{_size(free_bytes)} free of {_size(size_bytes)} in /dev/shm"
+    if free_bytes >= _GOOD_SHM_BYTES:
+        return Check("shared memory", Status.OK, found)
+    status = Status.WARN if free_bytes > _MIN_SHM_BYTES else Status.FAIL
+    remedy = "give the container --shm-size=1g, or mount -o remount,size=1g /dev/shm; remove files left there"
+    return Check("shared memory", status, found, remedy)
+
+
+def check_disk(home: Path) -> Check:
+    existing = next(folder for folder in (home.absolute(), *home.absolute().parents) if folder.is_dir())
+    if not os.access(existing, os.W_OK):
+        return Check("disk at home", Status.FAIL, f"{existing} cannot be written", "choose another --home")
+    return judge_disk(shutil.disk_usage(existing).free, home)
+
+
+def judge_disk(free_bytes: int, home: Path) -> Check:
+    found = f"{_size(free_bytes)} free at {home}"
+    if free_bytes >= _GOOD_DISK_BYTES:
+        return Check("disk at home", Status.OK, found)
+    status = Status.WARN if free_bytes >= _MIN_DISK_BYTES else Status.FAIL
+    return Check("disk at home", status, found, "make room, or choose another --home")
+
+
+def judge_open_files(limit: int) -> Check:
+    if limit == resource.RLIM_INFINITY or limit >= _GOOD_NUM_OPEN_FILES:
+        return Check("open files", Status.OK, "unlimited" if limit == resource.RLIM_INFINITY else str(limit))
+    remedy = "ulimit -n 65536 before serving; thousands of clients and mapped tables need one each"
+    return Check("open files", Status.WARN, str(limit), remedy)
+
+
+def check_compiler(compilers: Sequence[str]) -> Check:
+    path = next((found for compiler in compilers if (found := shutil.which(compiler))), None)
+    if path is not None:
+        return Check("C++ compiler", Status.OK, path)
+    return Check("C++ compiler", Status.WARN, "none", "apt install g++ (only for building the batching plugin)")
+
+
+def judge_cpu_flags(flags: frozenset[str]) -> Check:
+    fast = sorted(flags & {"amx_bf16", "avx512_bf16"})
+    if fast:
+        return Check("fast bf16 on the CPU", Status.OK, ", ".join(fast))
+    remedy = "serve with fp32 on this CPU; bf16 would be emulated and slow"
+    return Check("fast bf16 on the CPU", Status.WARN, "neither amx_bf16 nor avx512_bf16", remedy)
+
+
+def judge_gpu(gpus: Sequence[str], num_usable: int) -> Check:
+    """`gpus` are those that the driver sees, `num_usable` those that torch can use."""
+    if not gpus and num_usable == 0:
+        return Check("GPU", Status.OK, "none; everything runs on the CPU")
+    found = f"{', '.join(gpus) or 'no driver answers'}; usable from torch: {num_usable}"
+    if num_usable >= len(gpus):
+        return Check("GPU", Status.OK, found)
+    remedy = "install a torch build with CUDA for this driver: https://pytorch.org/get-started"
+    return Check("GPU", Status.WARN, found, remedy)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _import_failure(module: str) -> str:
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # a broken binary package can raise anything
+        return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return ""
+
+
+def _cpu_flags() -> frozenset[str]:
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    return frozenset(flags.group(1).split()) if flags else frozenset()
+
+
+def _gpus_of_driver() -> list[str]:
+    command = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+
+
+def _num_gpus_of_torch() -> int:
+    try:
+        torch: Any = importlib.import_module("torch")
+    except Exception:  # reported by the check of the packages
+        return 0
+    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / _GIBIBYTE:.1f} GiB" if size_bytes >= _GIBIBYTE else f"{size_bytes / _MEBIBYTE:.0f} MiB"

@@ -1,0 +1,77 @@
+"""The three models of the repository, described.
+
+No queue policy, priority level or optional input anywhere, each for a reason: the first two make Triton sweep its queue
+every half second while an instance is busy, and overflowing queues inside an ensemble can hang its requests; requests
+whose sets of inputs differ never share a batch.
+"""
+
+from __future__ import annotations
+
+from builder.export.config import DynamicBatching, Instances, ModelDescription, Step, Tensor
+from builder.export.settings import HOME_PARAMETER, ExportSettings
+
+ENSEMBLE = "hplm"
+LOWER = "hplm_lower"
+UPPER = "hplm_upper"
+
+# The tenant's model is a tensor: Triton's response cache looks at tensors only.
+_MODEL = Tensor("MODEL", "STRING", (1,))
+_TEXT = Tensor("TEXT", "STRING", (1,))
+_RESULT = Tensor("RESULT", "STRING", (1,))
+
+# The rows of a request laid end to end and folded to [rows, ceil(tokens / rows), hidden size]: Triton wants the rows in
+# front, and padding each row to the longest would send what nobody reads.
+_HIDDEN_DIMS = (-1, -1)
+_TICKET_DIMS = (-1,)
+
+
+def all_models(settings: ExportSettings) -> tuple[ModelDescription, ...]:
+    return ensemble(settings), lower(settings), upper(settings)
+
+
+def ensemble(settings: ExportSettings) -> ModelDescription:
+    return ModelDescription(
+        name=ENSEMBLE,
+        max_batch_size=settings.max_batch_size,
+        inputs=(_MODEL, _TEXT),
+        outputs=(_RESULT,),
+        steps=(
+            Step(LOWER, inputs=_same("MODEL", "TEXT"), outputs=_same("HIDDEN", "TICKET")),
+            Step(UPPER, inputs=_same("HIDDEN", "TICKET"), outputs=_same("RESULT")),
+        ),
+    )
+
+
+def lower(settings: ExportSettings) -> ModelDescription:
+    return ModelDescription(
+        name=LOWER,
+        max_batch_size=settings.max_batch_size,
+        inputs=(_MODEL, _TEXT),
+        outputs=(Tensor("HIDDEN", "FP16", _HIDDEN_DIMS), Tensor("TICKET", "INT64", _TICKET_DIMS)),
+        instances=Instances("CPU", settings.lower_instances),
+        # No delay: a batch is whatever waits when an instance gets free. A delay with several instances would also let
+        # Triton merge batches that it has already closed.
+        batching=DynamicBatching(max_queue_delay_us=0),
+        parameters={HOME_PARAMETER: settings.home, **settings.lower_parameters},
+    )
+
+
+def upper(settings: ExportSettings) -> ModelDescription:
+    return ModelDescription(
+        name=UPPER,
+        max_batch_size=settings.max_batch_size,
+        # Ragged, or a request of another length would end the batch that Triton hands over.
+        inputs=(
+            Tensor("HIDDEN", "FP16", _HIDDEN_DIMS, is_ragged=True),
+            Tensor("TICKET", "INT64", _TICKET_DIMS, is_ragged=True),
+        ),
+        outputs=(_RESULT,),
+        # One process per device: a second one would hold the shared layers and all adapter slots once more.
+        instances=Instances("GPU", 1, settings.gpus) if settings.device == "gpu" else Instances("CPU", 1),
+        batching=DynamicBatching(max_queue_delay_us=0),
+        parameters={HOME_PARAMETER: settings.home, **settings.upper_parameters},
+    )
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}

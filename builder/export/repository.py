@@ -1,0 +1,57 @@
+"""Writing the Triton model repository of a home.
+
+Usage:
+    render_repository(home / "repository", ExportSettings(upper_parameters={"dtype": "bfloat16"}))
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from backends.errors import NotFoundError
+from backends.storage import publishing
+from builder.export.config import ModelDescription, to_text
+from builder.export.models import all_models
+from builder.export.settings import ExportSettings
+
+_VERSION = "1"
+_CODE = "model.py"
+_CODE_PACKAGE = "model_repository"
+
+
+def render_repository(repository: Path, settings: ExportSettings, code: Path | None = None) -> None:
+    """Write all models beside the old repository and put them in its place; on failure the old one stays.
+
+    The models' code comes from the package `model_repository` unless another folder of the same shape is given.
+    """
+    source = code or _installed_code()
+    with publishing(repository) as folder:
+        for model in all_models(settings):
+            _render_model(folder / model.name, model, source)
+
+
+def _render_model(folder: Path, model: ModelDescription, source: Path) -> None:
+    # An ensemble has no code, but Triton wants its version folder too.
+    version = folder / _VERSION
+    version.mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(to_text(model), encoding="utf-8")
+    if not model.steps:
+        (version / _CODE).write_bytes(_model_code(source / model.name / _VERSION / _CODE))
+
+
+def _installed_code() -> Path:
+    # A package without modules, so that its folder holds models only; an editable install lists a hook beside it.
+    spec = find_spec(_CODE_PACKAGE)
+    locations = (spec.submodule_search_locations if spec else None) or []
+    folder = next((Path(each) for each in locations if Path(each).is_dir()), None)
+    if folder is None:
+        raise NotFoundError(f"the package {_CODE_PACKAGE} is not installed; run pip install again")
+    return folder
+
+
+def _model_code(source: Path) -> bytes:
+    try:
+        return source.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"the code of a Triton model is missing: {source}") from error

@@ -1,0 +1,49 @@
+"""What may differ from one export to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from backends.errors import InvalidArgumentError
+
+# Set by the export itself, so that it says the same as the place where the repository lies.
+HOME_PARAMETER = "home"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSettings:
+    """Parameters reach a model as strings, through its configuration; the models say which ones they know.
+
+    `home` is the way from the repository folder to the home. It is relative, so that both may be mounted anywhere
+    together; where only the repository is, the environment variable HPLM_HOME says where the home lies.
+    """
+
+    max_batch_size: int = 64
+    lower_instances: int = 2
+    device: Literal["cpu", "gpu"] = "cpu"
+    gpus: tuple[int, ...] = ()
+    home: str = ".."
+    lower_parameters: Mapping[str, str] = field(default_factory=dict)
+    upper_parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.max_batch_size < 1:
+            raise InvalidArgumentError("max_batch_size must be at least 1")
+        if self.lower_instances < 1:
+            raise InvalidArgumentError("lower_instances must be at least 1")
+        if self.device not in ("cpu", "gpu"):
+            raise InvalidArgumentError(f"device is {self.device!r}; it can be 'cpu' or 'gpu'")
+        if self.gpus and self.device != "gpu":
+            raise InvalidArgumentError("GPUs are named, but the device is 'cpu'")
+        for parameters in (self.lower_parameters, self.upper_parameters):
+            _check_parameters(parameters)
+
+
+def _check_parameters(parameters: Mapping[str, str]) -> None:
+    if HOME_PARAMETER in parameters:
+        raise InvalidArgumentError(f"the parameter {HOME_PARAMETER!r} is written by the export itself")
+    for name, value in parameters.items():
+        if not isinstance(value, str):
+            raise InvalidArgumentError(f"parameter {name!r} is {value!r}; Triton carries strings only")

@@ -1,0 +1,107 @@
+"""What a server is started with, and the command line that this makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from backends.errors import InvalidArgumentError
+
+MEBIBYTE = 1 << 20
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """A port of None means "any free one"; `environment` is added to that of the caller."""
+
+    repository: Path
+    address: str = "127.0.0.1"
+    http_port: int | None = None
+    grpc_port: int | None = None
+    metrics_port: int | None = None
+    log_path: Path | None = None
+    log_verbose: int = 0
+    ready_timeout_s: float = 120.0
+    exit_timeout_s: int = 10
+    exit_on_error: bool = True
+    http_thread_count: int = 8
+    model_control: Literal["none", "explicit"] = "none"
+    load_models: tuple[str, ...] = ()
+    shm_default_size_bytes: int = MEBIBYTE
+    shm_growth_size_bytes: int = MEBIBYTE
+    stub_timeout_s: int = 120
+    environment: Mapping[str, str] = field(default_factory=dict)
+    extra_arguments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        given = [port for port in (self.http_port, self.grpc_port, self.metrics_port) if port is not None]
+        for port in given:
+            if not 0 < port <= _MAX_PORT:
+                raise InvalidArgumentError(f"port {port} is not between 1 and {_MAX_PORT}")
+        for port in given:
+            if given.count(port) > 1:
+                raise InvalidArgumentError(f"port {port} is given twice; HTTP, gRPC and metrics need one each")
+        if min(self.shm_default_size_bytes, self.shm_growth_size_bytes) < MEBIBYTE:
+            raise InvalidArgumentError("the Python backend wants at least 1 MiB of shared memory per instance")
+        if self.load_models and self.model_control != "explicit":
+            raise InvalidArgumentError("load_models needs model_control='explicit'")
+        if min(self.ready_timeout_s, self.exit_timeout_s, self.stub_timeout_s) <= 0:
+            raise InvalidArgumentError("timeouts of a server must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports that one server listens on."""
+
+    http: int
+    grpc: int
+    metrics: int
+
+
+def server_arguments(config: ServerConfig, ports: Ports, backend_directory: Path, shm_prefix: str) -> list[str]:
+    """The arguments of tritonserver, without the program itself."""
+    return [
+        f"--model-repository={config.repository.absolute()}",
+        f"--backend-directory={backend_directory}",
+        *_endpoint_arguments(config, ports),
+        *_model_arguments(config),
+        *_python_backend_arguments(config, shm_prefix),
+        f"--exit-timeout-secs={config.exit_timeout_s}",
+        f"--log-verbose={config.log_verbose}",
+        *config.extra_arguments,
+    ]
+
+
+def _endpoint_arguments(config: ServerConfig, ports: Ports) -> list[str]:
+    return [
+        f"--http-address={config.address}",
+        f"--grpc-address={config.address}",
+        f"--metrics-address={config.address}",
+        f"--http-port={ports.http}",
+        f"--grpc-port={ports.grpc}",
+        f"--metrics-port={ports.metrics}",
+        f"--http-thread-count={config.http_thread_count}",
+    ]
+
+
+def _model_arguments(config: ServerConfig) -> list[str]:
+    return [
+        # Rendered configurations are complete; completing them would start every model's stub once more.
+        "--disable-auto-complete-config",
+        f"--exit-on-error={str(config.exit_on_error).lower()}",
+        f"--model-control-mode={config.model_control}",
+        *(f"--load-model={name}" for name in config.load_models),
+    ]
+
+
+def _python_backend_arguments(config: ServerConfig, shm_prefix: str) -> list[str]:
+    settings = {
+        "shm-region-prefix-name": shm_prefix,
+        "shm-default-byte-size": str(config.shm_default_size_bytes),
+        "shm-growth-byte-size": str(config.shm_growth_size_bytes),
+        "stub-timeout-seconds": str(config.stub_timeout_s),
+    }
+    return [f"--backend-config=python,{name}={value}" for name, value in settings.items()]

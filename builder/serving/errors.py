@@ -1,0 +1,21 @@
+"""What can go wrong between a rendered repository and a ready server."""
+
+from __future__ import annotations
+
+from backends.errors import ConflictError, HplmError, NotFoundError, UnavailableError
+
+
+class TritonMissingError(NotFoundError):
+    """No tritonserver, or none that fits the running Python."""
+
+
+class PortInUseError(ConflictError):
+    """A port that was asked for belongs to somebody else."""
+
+
+class ServerStartError(HplmError):
+    """The server process ended before it was ready; the message carries its reason."""
+
+
+class ServerNotReadyError(UnavailableError):
+    """The server runs but was not ready in time."""

@@ -1,0 +1,100 @@
+"""The server's log: followed line by line, without harmless noise, and read for the reason of a failure."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+_POLL_S = 0.05
+_NUM_LINES_KEPT = 1000
+_NUM_LINES_SHOWN = 3
+_MAX_REASON_CHARACTERS = 400
+
+# What every machine without a GPU prints; none of it keeps the server from working.
+_NOISE = re.compile(
+    r"Failed to initialize NVML|DCGM unable to start|CudaDriverHelper has not been initialized"
+    r"|CUDA memory pool disabled|pinned memory pool will not be available: (CUDA driver version|no CUDA-capable)"
+)
+_MODEL_FAILURE = re.compile(r"failed to load '(?P<model>[^']+)' version \d+: (?P<reason>.*)")
+_START_FAILURE = re.compile(
+    r"(error while loading shared libraries: .*|Poll failed for model directory .*|failed to start .* service: .*"
+    r"|Socket '.*' already in use.*|unrecognized option .*|Error: .*|error: .*)",
+    re.IGNORECASE,
+)
+_PREFIX = re.compile(r'^[IWEF]\d{4} [\d:.]+ \d+ \S+:\d+\] "?')
+_TABLE_ROW = re.compile(r"^[+|]")
+
+
+def is_noise(line: str) -> bool:
+    return _NOISE.search(line) is not None
+
+
+def failure_reason(lines: Iterable[str]) -> str:
+    """The few words of a log that say why the server did not start."""
+    meaningful = [
+        _message(line) for line in lines if line.strip() and not is_noise(line) and not _TABLE_ROW.match(line)
+    ]
+    reasons = [_model_failure(match) for line in meaningful if (match := _MODEL_FAILURE.search(line))]
+    if not reasons:
+        reasons = [match.group(1) for line in meaningful if (match := _START_FAILURE.search(line))]
+    if not reasons:
+        reasons = meaningful[-_NUM_LINES_SHOWN:]
+    shortened = [reason[:_MAX_REASON_CHARACTERS] for reason in dict.fromkeys(reasons)]
+    return "; ".join(shortened[:_NUM_LINES_SHOWN]) or "it wrote no log"
+
+
+def _message(line: str) -> str:
+    """A log line without its head and the quotation marks around its text."""
+    return _PREFIX.sub("", line).removesuffix('"').strip()
+
+
+def _model_failure(match: re.Match[str]) -> str:
+    """One line of a Python traceback that Triton has folded into one log line."""
+    error, _, frames = match["reason"].partition(r"\n\nAt:\n")
+    place = frames.split(r"\n")[0].strip()
+    where = f" (at {place})" if place else ""
+    error = error.removeprefix("Internal: ").replace(r"\n", " ").strip()
+    return f"model {match['model']!r} did not load: {error}{where}"
+
+
+class LogFollower:
+    """Reads a growing log on a thread of its own; keeps the last lines and hands each one on."""
+
+    def __init__(self, path: Path, on_line: Callable[[str], None] | None) -> None:
+        self._file: BinaryIO = path.open("rb")
+        # Earlier servers may have written to the same file.
+        self._file.seek(0, 2)
+        self._on_line = on_line
+        self._lines: deque[str] = deque(maxlen=_NUM_LINES_KEPT)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="triton-log", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Read to the end of the log and stop; to be called when nobody writes any more."""
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def lines(self) -> list[str]:
+        return list(self._lines)
+
+    def _follow(self) -> None:
+        partial = b""
+        with self._file:
+            while True:
+                is_last = self._ended.wait(_POLL_S)
+                *whole, partial = (partial + self._file.read()).split(b"\n")
+                for line in whole:
+                    self._take(line.decode(errors="replace"))
+                if is_last:
+                    return
+
+    def _take(self, line: str) -> None:
+        self._lines.append(line)
+        if self._on_line is not None and not is_noise(line):
+            self._on_line(line)

@@ -1,0 +1,100 @@
+"""Ports that are checked, or found, before the server starts.
+
+Between the check and the server's own bind a port must be free, so it cannot be held by a real socket. What holds it
+against other servers of this project is a claim: a socket of the same number in Linux's abstract namespace, which has
+the scope of ports (the network namespace), is taken atomically, and vanishes with its process. Free ports come from
+below the kernel's range of outgoing connections, so that no client takes one by chance.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from dataclasses import dataclass, field
+from typing import Self
+
+from backends.errors import InvalidArgumentError, UnavailableError
+from builder.serving.config import Ports, ServerConfig
+from builder.serving.errors import PortInUseError
+
+_FREE_PORTS = range(20_000, 32_000)
+_MAX_TRIES = 200
+
+
+@dataclass(slots=True)
+class PortClaims:
+    """The ports of one server, claimed until `release`."""
+
+    ports: Ports
+    _sockets: list[socket.socket] = field(default_factory=list)
+
+    @classmethod
+    def take(cls, config: ServerConfig) -> Self:
+        """Claim the ports that are given, and free ones for the rest; all or none."""
+        sockets: list[socket.socket] = []
+        try:
+            given = (config.http_port, config.grpc_port, config.metrics_port)
+            numbers = [None if port is None else _claim_given(config.address, port, sockets) for port in given]
+            http, grpc, metrics = (
+                _claim_free(config.address, sockets) if number is None else number for number in numbers
+            )
+        except BaseException:
+            _close_all(sockets)
+            raise
+        return cls(Ports(http, grpc, metrics), sockets)
+
+    def release(self) -> None:
+        _close_all(self._sockets)
+
+
+def _claim_given(address: str, port: int, sockets: list[socket.socket]) -> int:
+    claim = _claim(port)
+    if claim is None or not _can_listen(address, port):
+        _close_all([claim] if claim else [])
+        raise PortInUseError(f"port {port} on {address} is in use; give another one, or stop the program that has it")
+    sockets.append(claim)
+    return port
+
+
+def _claim_free(address: str, sockets: list[socket.socket]) -> int:
+    for port in random.SystemRandom().sample(_FREE_PORTS, _MAX_TRIES):
+        claim = _claim(port)
+        if claim is None:
+            continue
+        if _can_listen(address, port):
+            sockets.append(claim)
+            return port
+        claim.close()
+    raise UnavailableError(f"no free port on {address} after {_MAX_TRIES} tries")
+
+
+def _claim(port: int) -> socket.socket | None:
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(f"\0hplm-port-{port}")
+    except OSError:
+        claim.close()
+        return None
+    return claim
+
+
+def _can_listen(address: str, port: int) -> bool:
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            # As the server does it: connections of an earlier server that still linger do not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(target)
+            probe.listen(1)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise InvalidArgumentError(f"cannot listen on port {port} of {address}: {error.strerror}") from error
+    return True
+
+
+def _close_all(sockets: list[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
+    sockets.clear()

@@ -1,0 +1,228 @@
+"""One tritonserver process: started, waited for, stopped, and nothing left behind.
+
+Usage:
+    with TritonServer(ServerConfig(repository=home / "repository")) as server:
+        client = tritonclient.grpc.InferenceServerClient(server.grpc_url)
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self, TypeVar
+
+from backends.errors import NotFoundError
+from builder.serving import keeper
+from builder.serving.config import Ports, ServerConfig, server_arguments
+from builder.serving.errors import ServerNotReadyError, ServerStartError
+from builder.serving.installation import Installation, find_installation
+from builder.serving.log import LogFollower, failure_reason
+from builder.serving.ports import PortClaims
+from builder.serving.run_folder import RunFolder, sweep_stale
+
+_POLL_S = 0.05
+_PROBE_TIMEOUT_S = 2.0
+# What the keeper adds to the server's own time for ending: unloading models, then the end of the whole group.
+_UNLOAD_GRACE_S = 5.0
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_T = TypeVar("_T")
+
+
+class TritonServer:
+    """A server that lives no longer than the program that started it."""
+
+    def __init__(self, config: ServerConfig, on_log: Callable[[str], None] | None = None) -> None:
+        self.config = config
+        self._on_log = on_log
+        self._resources = ExitStack()
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._log: LogFollower | None = None
+        self._ports: Ports | None = None
+        self._log_path: Path | None = None
+        self._pid: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the process; returns before the models are loaded."""
+        if self._keeper is not None:
+            raise ServerStartError("this server was started already; make a new one to start again")
+        if not self.config.repository.is_dir():
+            raise NotFoundError(
+                f"there is no model repository at {self.config.repository}; make one with `hplm export`"
+            )
+        installation = find_installation()
+        sweep_stale()
+        claims = PortClaims.take(self.config)
+        self._resources.callback(claims.release)
+        self._ports = claims.ports
+        try:
+            self._start_in(RunFolder.create(), installation)
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Return once every model is ready; raise with the server's own reason when that cannot be."""
+        limit_s = self.config.ready_timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit_s
+        while not self.is_ready():
+            if self.poll() is not None:
+                self.stop()
+                raise ServerStartError(f"tritonserver ended while starting: {self.failure_reason()}")
+            if time.monotonic() > deadline:
+                raise ServerNotReadyError(
+                    f"tritonserver was not ready within {limit_s:g} s; its last words: {self.failure_reason()}"
+                )
+            time.sleep(_POLL_S)
+
+    def is_ready(self) -> bool:
+        connection = http.client.HTTPConnection(self.http_url, timeout=_PROBE_TIMEOUT_S)
+        try:
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def stop(self) -> None:
+        """End the server and everything it started; harmless when it has ended already."""
+        if self._keeper is not None and self._keeper.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._keeper.stdin.close()
+            self._wait_for_keeper(self._keeper)
+        self._resources.close()
+
+    def poll(self) -> int | None:
+        """The exit code of the server; None while it runs."""
+        return self._keeper.poll() if self._keeper is not None else None
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Wait for the server to end by itself; its exit code, or None when the time is over."""
+        with suppress(subprocess.TimeoutExpired):
+            return _started(self._keeper).wait(timeout_s)
+        return None
+
+    def failure_reason(self) -> str:
+        return failure_reason(self._log.lines if self._log is not None else [])
+
+    @property
+    def pid(self) -> int:
+        return _started(self._pid)
+
+    @property
+    def log_path(self) -> Path:
+        """Where the whole log lies; the default place goes away with the server."""
+        return _started(self._log_path)
+
+    @property
+    def ports(self) -> Ports:
+        return _started(self._ports)
+
+    @property
+    def http_url(self) -> str:
+        return f"{self._host}:{self.ports.http}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"{self._host}:{self.ports.grpc}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{self._host}:{self.ports.metrics}/metrics"
+
+    @property
+    def _host(self) -> str:
+        host = _ANY_ADDRESS.get(self.config.address, self.config.address)
+        return f"[{host}]" if ":" in host else host
+
+    def _start_in(self, folder: RunFolder, installation: Installation) -> None:
+        try:
+            folder.lay_out(installation)
+            self._spawn(installation, folder)
+        except BaseException:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise
+        finally:
+            folder.unlock()
+
+    def _spawn(self, installation: Installation, folder: RunFolder) -> None:
+        arguments = server_arguments(self.config, self.ports, folder.backend_directory, folder.shm_prefix)
+        environment = {**os.environ, **folder.environment(installation), **self.config.environment}
+        self._log_path = self.config.log_path or folder.path / "server.log"
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self._log_path.open("ab") as log:
+            self._log = LogFollower(self._log_path, self._on_log)
+            self._resources.callback(self._log.finish)
+            self._keeper = subprocess.Popen(
+                [*self._keeper_command(folder), str(installation.binary), *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                pass_fds=(folder.lock,),
+                start_new_session=True,  # an interrupt from the terminal reaches this program only
+            )
+        self._pid = self._read_pid(self._keeper)
+
+    def _keeper_command(self, folder: RunFolder) -> list[str]:
+        grace_s = self.config.exit_timeout_s + _UNLOAD_GRACE_S
+        script = str(Path(keeper.__file__))
+        return [sys.executable, "-I", "-S", script, str(folder.path), folder.shm_prefix, str(grace_s), str(folder.lock)]
+
+    def _read_pid(self, process: subprocess.Popen[bytes]) -> int:
+        line = process.stdout.readline() if process.stdout is not None else b""
+        if not line:
+            raise ServerStartError(f"tritonserver could not be started: {self.failure_reason()}")
+        return int(line)
+
+    def _wait_for_keeper(self, process: subprocess.Popen[bytes]) -> None:
+        try:
+            process.wait(self.config.exit_timeout_s + 2 * _UNLOAD_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _started(value: _T | None) -> _T:
+    if value is None:
+        raise ServerStartError("the server was not started yet")
+    return value
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Within, SIGTERM unwinds the program as Ctrl-C does, so that it can stop its server in its own time."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,103 @@
+"""Answers as types, and their reading from the RESULT tensor; keys that we do not know are ignored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clients.errors import ServerError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What every task answers: which hPLM, in which version, and whether the text was cut at the root's limit."""
+
+    hplm: str
+    version: int
+    task: str
+    truncated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(Answer):
+    label: str
+    score: float
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entity:
+    """A span of the text as it was passed in: `text[start:end]`, in characters."""
+
+    start: int
+    end: int
+    text: str
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entities(Answer):
+    entities: tuple[Entity, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value(Answer):
+    value: float
+
+
+def read_answer(raw: bytes) -> Answer:
+    """One row of RESULT."""
+    try:
+        content = json.loads(raw)
+        read = _BY_TASK.get(content["task"])
+        if read is None:
+            raise ServerError(f"the server answered with a task that this client does not know: {_shown(raw)}")
+        return read(content, _common(content))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ServerError(f"the server's answer does not follow the wire contract: {_shown(raw)}") from error
+
+
+def _common(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "hplm": str(content["hplm"]),
+        "version": int(content["version"]),
+        "task": str(content["task"]),
+        "truncated": bool(content.get("truncated", False)),
+    }
+
+
+def _classification(content: Mapping[str, Any], common: dict[str, Any]) -> Classification:
+    scores = {str(label): float(score) for label, score in content["scores"].items()}
+    return Classification(**common, label=str(content["label"]), score=float(content["score"]), scores=scores)
+
+
+def _entities(content: Mapping[str, Any], common: dict[str, Any]) -> Entities:
+    return Entities(**common, entities=tuple(_entity(entity) for entity in content["entities"]))
+
+
+def _entity(content: Mapping[str, Any]) -> Entity:
+    return Entity(
+        start=int(content["start"]),
+        end=int(content["end"]),
+        text=str(content["text"]),
+        label=str(content["label"]),
+        score=float(content["score"]),
+    )
+
+
+def _value(content: Mapping[str, Any], common: dict[str, Any]) -> Value:
+    return Value(**common, value=float(content["value"]))
+
+
+def _shown(raw: bytes) -> str:
+    return ascii(raw[:80].decode(errors="replace"))
+
+
+_BY_TASK: dict[str, Callable[[Mapping[str, Any], dict[str, Any]], Answer]] = {
+    "classification": _classification,
+    "ner": _entities,
+    "regression": _value,
+}

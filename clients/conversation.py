@@ -1,0 +1,136 @@
+"""What is said to the server and when, without saying it: shared by the sync and the async client.
+
+A conversation is a generator. It yields steps (send this, pause), is sent each step's outcome or thrown its error, and
+returns the answers. The clients differ only in how they carry out a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from clients.answers import Answer, read_answer
+from clients.codec import Call
+from clients.errors import ClientError, InvalidRequestError, RequestTimeoutError, ServerError
+from clients.limits import RetryPolicy, Window, check_timeout
+from clients.request import Request
+
+_READY_POLL_S = 0.1
+_PROBE_TIMEOUT_S = 2.0
+
+Outcome = Answer | ClientError
+
+
+@dataclass(frozen=True)
+class Send:
+    call: Call
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Probe:
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Pause:
+    duration_s: float
+
+
+Step = Send | Probe | Pause
+T = TypeVar("T")
+Conversation = Generator[Step, Any, T]
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """Makes the conversations of one client from its settings."""
+
+    retry: RetryPolicy
+    token: str | Mapping[str, str] | None = field(default=None, repr=False)
+    timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_timeout(self.timeout_s)
+
+    def ask_one(self, request: Request, timeout_s: float | None) -> Conversation[Answer]:
+        check_timeout(timeout_s)
+        (outcome,) = yield from self.ask([request], timeout_s)
+        if isinstance(outcome, ClientError):
+            raise outcome
+        return outcome
+
+    def ask(
+        self, requests: Sequence[Request], timeout_s: float | None = None, call_ends_at: float | None = None
+    ) -> Conversation[list[Outcome]]:
+        """Send rows of one hPLM with equal parameters as one Triton request.
+
+        Such a request is answered or refused as a whole. Where a row may be the reason, each is asked again alone, so
+        that a bad one costs no neighbour its answer.
+        """
+        try:
+            rows = yield from self._exchange(requests, timeout_s or self.timeout_s, call_ends_at)
+        except ClientError as error:
+            if len(requests) > 1 and isinstance(error, InvalidRequestError | ServerError):
+                outcomes = []
+                for request in requests:
+                    outcomes += yield from self.ask([request], timeout_s, call_ends_at)
+                return outcomes
+            return [_about(error, request) for request in requests]
+        return [_read(row, request) for row, request in zip(rows, requests, strict=True)]
+
+    def probe(self) -> Conversation[bool]:
+        """Whether the server is up and serves hPLMs; one that cannot be reached is not."""
+        try:
+            return bool((yield Probe(min(_PROBE_TIMEOUT_S, self.timeout_s or _PROBE_TIMEOUT_S))))
+        except ClientError:
+            return False
+
+    def wait_ready(self, timeout_s: float) -> Conversation[None]:
+        check_timeout(timeout_s)
+        ends_at = time.monotonic() + timeout_s
+        while not (yield from self.probe()):
+            if time.monotonic() + _READY_POLL_S >= ends_at:
+                raise RequestTimeoutError(f"the server was not ready within {timeout_s:g} s")
+            yield Pause(_READY_POLL_S)
+
+    def _exchange(
+        self, requests: Sequence[Request], timeout_s: float | None, call_ends_at: float | None
+    ) -> Conversation[list[bytes]]:
+        """Send until there is an outcome that must not, or need not, be tried again."""
+        first = requests[0]
+        window = Window.opening_now(timeout_s, first.deadline_ms, call_ends_at)
+        texts = tuple(request.wire_text for request in requests)
+        failures = 0
+        while True:
+            if window.remaining_s() <= 0:
+                raise RequestTimeoutError("the time ran out before the request was sent")
+            call = Call(first.hplm, texts, self._parameters(first, window.remaining_deadline_ms()))
+            try:
+                rows: list[bytes] = yield Send(call, window.remaining_s())
+                return rows
+            except ClientError as error:
+                pause_s = self.retry.pause_s(failures)
+                if not error.may_repeat or failures >= self.retry.retries or not window.allows_pause(pause_s):
+                    raise
+            failures += 1
+            yield Pause(pause_s)
+
+    def _parameters(self, request: Request, deadline_ms: int | None) -> dict[str, str | int]:
+        token = self.token.get(request.tenant) if isinstance(self.token, Mapping) else self.token
+        candidates = {"deadline_ms": deadline_ms, "tenant_token": token, "level": request.level}
+        return {name: value for name, value in candidates.items() if value is not None}
+
+
+def _read(row: bytes, request: Request) -> Outcome:
+    try:
+        return read_answer(row)
+    except ClientError as error:
+        return _about(error, request)
+
+
+def _about(error: ClientError, request: Request) -> ClientError:
+    error.hplm = request.hplm
+    return error

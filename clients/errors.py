@@ -1,0 +1,84 @@
+"""What can go wrong with a request, as types; every message is one line."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ClientError(Exception):
+    """Root of all errors of this package.
+
+    `may_repeat` says that the request surely was not executed and that trying again may help.
+    """
+
+    code: ClassVar[str] = "UNKNOWN"
+    may_repeat: ClassVar[bool] = False
+
+    def __init__(self, message: str, hplm: str | None = None) -> None:
+        super().__init__(message, hplm)
+        self.message = message
+        self.hplm = hplm
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class InvalidRequestError(ClientError):
+    """The request can never be answered as it is; found here or by the server."""
+
+    code = "INVALID_ARG"
+
+
+class NotFoundError(ClientError):
+    """The server knows no such hPLM."""
+
+    code = "NOT_FOUND"
+
+
+class PermissionDeniedError(ClientError):
+    """A gateway or a restricted server refused the caller."""
+
+    code = "PERMISSION_DENIED"
+
+
+class UnavailableError(ClientError):
+    """The server refused for now: the deadline cannot be met or was missed, or its queue is full."""
+
+    code = "UNAVAILABLE"
+
+
+class NotReadyError(UnavailableError):
+    """The server is starting or stopping, or does not serve hPLMs yet."""
+
+    may_repeat = True
+
+
+class RequestTimeoutError(ClientError):
+    """No answer came within the client's timeout; the server may still be at work."""
+
+    code = "TIMEOUT"
+
+
+class RequestCancelledError(ClientError):
+    """The request was cancelled, by the server or by closing the client."""
+
+    code = "CANCELLED"
+
+
+class ConnectionLostError(ClientError):
+    """The connection broke while the request was under way; it may have been executed."""
+
+    code = "CONNECTION_LOST"
+
+
+class ConnectionFailedError(ClientError):
+    """No connection could be made; the request was never sent."""
+
+    code = "CONNECTION_FAILED"
+    may_repeat = True
+
+
+class ServerError(ClientError):
+    """The server failed, or its answer does not follow the wire contract."""
+
+    code = "INTERNAL"

@@ -1,0 +1,103 @@
+"""From what the transports report, a gRPC or HTTP status and a text, to our errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tritonclient.utils import InferenceServerException
+
+from clients.errors import (
+    ClientError,
+    ConnectionFailedError,
+    ConnectionLostError,
+    InvalidRequestError,
+    NotFoundError,
+    NotReadyError,
+    PermissionDeniedError,
+    RequestCancelledError,
+    RequestTimeoutError,
+    ServerError,
+    UnavailableError,
+)
+
+_LONGEST_MESSAGE_CHARS = 500
+
+_BY_STATUS: dict[str, type[ClientError]] = {
+    "INVALID_ARGUMENT": InvalidRequestError,
+    "OUT_OF_RANGE": InvalidRequestError,
+    "NOT_FOUND": NotFoundError,
+    "PERMISSION_DENIED": PermissionDeniedError,
+    "UNAUTHENTICATED": PermissionDeniedError,
+    "UNAVAILABLE": UnavailableError,
+    "RESOURCE_EXHAUSTED": UnavailableError,
+    "DEADLINE_EXCEEDED": RequestTimeoutError,
+    "CANCELLED": RequestCancelledError,
+    "400": InvalidRequestError,
+    "413": InvalidRequestError,
+    "404": NotFoundError,
+    "401": PermissionDeniedError,
+    "403": PermissionDeniedError,
+    "429": UnavailableError,
+    "503": UnavailableError,
+    "408": RequestTimeoutError,
+    "504": RequestTimeoutError,
+}
+
+# Triton and gRPC say some things only in words. Matched from the start, so that no text of a tenant can imitate them.
+_BY_WORDS: tuple[tuple[re.Pattern[str], type[ClientError]], ...] = (
+    (re.compile(r"failed to connect|errors resolving|DNS resolution|name resolution", re.I), ConnectionFailedError),
+    (re.compile(r"stream removed|socket closed|connection reset|recvmsg|broken pipe", re.I), ConnectionLostError),
+    (re.compile(r"goaway|keepalive|transport closed|endpoint read failed", re.I), ConnectionLostError),
+    (re.compile(r"request for unknown model|server not ready|server is stopping", re.I), NotReadyError),
+    (re.compile(r"this (protocol|api) is restricted", re.I), PermissionDeniedError),
+)
+_PREFIX = re.compile(
+    r"^(in ensemble '[^']*', |\[request id: [^\]]*\] |Failed to process the request\(s\) for model '[^']*', message: )+"
+)
+
+
+def from_status(status: str, message: str | None, address: str) -> ClientError:
+    """The error for a gRPC status name or an HTTP status number; without a message, it does not come from Triton."""
+    if message is None:
+        kind = ServerError if status == "404" else _BY_STATUS.get(status, ServerError)
+        return kind(f"{address} answered with status {status} and no reason; is it a Triton server?")
+    kind = _by_words(message) or _BY_STATUS.get(status, ServerError)
+    if kind is ConnectionFailedError:
+        reason = message.rpartition(": ")[2].rstrip("]")
+        return ConnectionFailedError(f"cannot connect to {address}: {one_line(reason)}")
+    if kind is ConnectionLostError:
+        return ConnectionLostError(f"the connection to {address} broke while waiting: {one_line(message)}")
+    return kind(one_line(message))
+
+
+def one_line(message: str) -> str:
+    """The first line without what Triton puts before it."""
+    lines = _PREFIX.sub("", message.strip()).splitlines() or ["the server gave no reason"]
+    return lines[0].strip()[:_LONGEST_MESSAGE_CHARS]
+
+
+@contextmanager
+def typed_faults(address: str, timeout_s: float) -> Iterator[None]:
+    """Turn what tritonclient raises into our errors."""
+    try:
+        yield
+    except InferenceServerException as error:
+        raise _from_triton(error, address, timeout_s) from error
+
+
+def timed_out(timeout_s: float) -> RequestTimeoutError:
+    return RequestTimeoutError(f"no answer within {timeout_s:.3g} s")
+
+
+def _from_triton(error: InferenceServerException, address: str, timeout_s: float) -> ClientError:
+    status = (error.status() or "").removeprefix("StatusCode.")
+    if status == "DEADLINE_EXCEEDED":
+        return timed_out(timeout_s)
+    unreadable = status.isdigit() and error.debug_details() is not None
+    return from_status(status, None if unreadable else error.message(), address)
+
+
+def _by_words(message: str) -> type[ClientError] | None:
+    return next((kind for words, kind in _BY_WORDS if words.match(message)), None)

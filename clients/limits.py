@@ -1,0 +1,73 @@
+"""How long a caller waits, and how often and when a client tries again."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import Self
+
+from clients.errors import InvalidRequestError
+
+_DEFAULT_TIMEOUT_S = 30.0
+_GRACE_S = 1.0
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Pauses that double from try to try, with jitter, so that many clients do not come back at the same moment."""
+
+    retries: int = 2
+    first_pause_s: float = 0.05
+    longest_pause_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if type(self.retries) is not int or self.retries < 0:
+            raise InvalidRequestError(f"retries must be 0 or more, not {self.retries!r}")
+
+    def pause_s(self, failures: int) -> float:
+        ceiling_s = min(self.longest_pause_s, self.first_pause_s * 2.0**failures)
+        return random.uniform(ceiling_s / 2, ceiling_s)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time that one exchange has: its own timeout, the server-side deadline, and the end of the whole call."""
+
+    starts_at: float
+    ends_at: float
+    deadline_at: float | None
+
+    @classmethod
+    def opening_now(cls, timeout_s: float | None, deadline_ms: int | None, call_ends_at: float | None) -> Self:
+        """Without a timeout: the deadline and a grace for the way there and back, or 30 s without a deadline."""
+        now = time.monotonic()
+        deadline_s = None if deadline_ms is None else deadline_ms / 1000
+        if timeout_s is None:
+            timeout_s = _DEFAULT_TIMEOUT_S if deadline_s is None else deadline_s + _GRACE_S
+        ends_at = now + timeout_s if call_ends_at is None else min(now + timeout_s, call_ends_at)
+        return cls(now, ends_at, None if deadline_s is None else now + deadline_s)
+
+    def remaining_s(self) -> float:
+        return self.ends_at - time.monotonic()
+
+    def remaining_deadline_ms(self) -> int | None:
+        if self.deadline_at is None:
+            return None
+        return max(1, round((self.deadline_at - time.monotonic()) * 1000))
+
+    def allows_pause(self, pause_s: float) -> bool:
+        """Whether there is still time for a try after such a pause."""
+        ends_at = self.ends_at if self.deadline_at is None else min(self.ends_at, self.deadline_at)
+        return time.monotonic() + pause_s < ends_at
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    if timeout_s is not None and not timeout_s > 0:
+        raise InvalidRequestError(f"timeout_s must be positive, not {timeout_s!r}")
+
+
+def check_count(name: str, count: int) -> int:
+    if type(count) is not int or count < 1:
+        raise InvalidRequestError(f"{name} must be 1 or more, not {count!r}")
+    return count

@@ -1,0 +1,46 @@
+"""The four ways to the server; each turns one call into rows or one of our errors."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from clients.address import Address
+from clients.codec import Call
+
+
+class Transport(Protocol):
+    def send(self, call: Call, timeout_s: float) -> list[bytes]: ...
+
+    def is_ready(self, timeout_s: float) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class AsyncTransport(Protocol):
+    async def send(self, call: Call, timeout_s: float) -> list[bytes]: ...
+
+    async def is_ready(self, timeout_s: float) -> bool: ...
+
+    async def close(self) -> None: ...
+
+
+def open_transport(address: Address) -> Transport:
+    """Loads only the libraries of the protocol that is asked for."""
+    if address.protocol == "grpc":
+        from clients.transports.grpc import GrpcTransport
+
+        return GrpcTransport(address)
+    from clients.transports.http import HttpTransport
+
+    return HttpTransport(address)
+
+
+def open_async_transport(address: Address) -> AsyncTransport:
+    """Connects on first use, in the event loop that is running then."""
+    if address.protocol == "grpc":
+        from clients.transports.grpc_aio import AsyncGrpcTransport
+
+        return AsyncGrpcTransport(address)
+    from clients.transports.http_aio import AsyncHttpTransport
+
+    return AsyncHttpTransport(address)

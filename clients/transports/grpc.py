@@ -1,0 +1,44 @@
+"""gRPC with blocking calls; safe between threads."""
+
+from __future__ import annotations
+
+import tritonclient.grpc as triton
+
+from clients.address import Address
+from clients.codec import MODEL_NAME, Call, inputs_of, rows_of
+from clients.faults import typed_faults
+
+_ANY_SIZE = 2**31 - 1
+
+# gRPC waits up to two minutes before it looks again for a server that was away; ours shall be found when it is back.
+CHANNEL_OPTIONS = [
+    ("grpc.max_send_message_length", _ANY_SIZE),
+    ("grpc.max_receive_message_length", _ANY_SIZE),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class GrpcTransport:
+    def __init__(self, address: Address) -> None:
+        self._address = str(address)
+        self._client = triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS)
+
+    def send(self, call: Call, timeout_s: float) -> list[bytes]:
+        with typed_faults(self._address, timeout_s):
+            result = self._client.infer(
+                MODEL_NAME,
+                inputs_of(call, triton.InferInput),
+                headers=call.headers,
+                parameters=dict(call.parameters),
+                client_timeout=timeout_s,
+            )
+        return rows_of(result, call)
+
+    def is_ready(self, timeout_s: float) -> bool:
+        with typed_faults(self._address, timeout_s):
+            return bool(self._client.is_model_ready(MODEL_NAME, client_timeout=timeout_s))
+
+    def close(self) -> None:
+        self._client.close()

@@ -1,0 +1,131 @@
+"""HTTP with blocking calls; safe between threads.
+
+Bodies are tritonclient's, connections are the standard library's: tritonclient's own bind each connection to the thread
+that opened it (gevent) and do not tell a refused connection from a lost one.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import select
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import tritonclient.http as triton
+
+from clients.address import Address
+from clients.codec import MODEL_NAME, Call, inputs_of, rows_of
+from clients.errors import ConnectionFailedError, ConnectionLostError
+from clients.faults import from_status, timed_out
+
+_LENGTH_HEADER = "Inference-Header-Content-Length"
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class _Reply:
+    status: int
+    header_length: str | None
+    body: bytes
+
+
+class HttpTransport:
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._idle: deque[http.client.HTTPConnection] = deque()
+
+    def send(self, call: Call, timeout_s: float) -> list[bytes]:
+        body, header_length = triton.InferenceServerClient.generate_request_body(
+            inputs_of(call, triton.InferInput), parameters=dict(call.parameters)
+        )
+        headers = {**call.headers, _LENGTH_HEADER: str(header_length), "Content-Type": "application/octet-stream"}
+        reply = self._exchange("POST", f"/v2/models/{MODEL_NAME}/infer", timeout_s, body, headers)
+        if reply.status != http.client.OK:
+            raise from_status(str(reply.status), _reason(reply), str(self._address))
+        return rows_of(
+            triton.InferenceServerClient.parse_response_body(reply.body, header_length=reply.header_length), call
+        )
+
+    def is_ready(self, timeout_s: float) -> bool:
+        return self._exchange("GET", f"/v2/models/{MODEL_NAME}/ready", timeout_s).status == http.client.OK
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        timeout_s: float,
+        body: bytes = b"",
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> _Reply:
+        ends_at = time.monotonic() + timeout_s
+        connection = self._connection(timeout_s)
+        with self._using(connection, timeout_s):
+            _limit(connection, ends_at)
+            connection.request(method, path, body or None, headers)
+            _limit(connection, ends_at)
+            response = connection.getresponse()
+            return _Reply(response.status, response.getheader(_LENGTH_HEADER), response.read())
+
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        while self._idle:
+            connection = self._idle.pop()
+            if _is_usable(connection):
+                return connection
+            connection.close()
+        connection = http.client.HTTPConnection(self._address.host, self._address.port, timeout=timeout_s)
+        try:
+            connection.connect()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConnectionFailedError(f"cannot connect to {self._address}: {reason}") from error
+        return connection
+
+    @contextmanager
+    def _using(self, connection: http.client.HTTPConnection, timeout_s: float) -> Iterator[None]:
+        """Keep the connection for later, unless what was on the way on it is left over."""
+        try:
+            yield
+        except TimeoutError as error:
+            connection.close()
+            raise timed_out(timeout_s) from error
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            reason = str(error) or type(error).__name__
+            raise ConnectionLostError(f"the connection to {self._address} broke while waiting: {reason}") from error
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+
+
+def _limit(connection: http.client.HTTPConnection, ends_at: float) -> None:
+    """Let the next operation on the connection take no longer than the time that is left."""
+    remaining_s = ends_at - time.monotonic()
+    if remaining_s <= 0:
+        raise TimeoutError
+    connection.sock.settimeout(remaining_s)
+
+
+def _is_usable(connection: http.client.HTTPConnection) -> bool:
+    """An idle connection on which there is something to read was closed by the server."""
+    if connection.sock is None:
+        return False
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return not poll.poll(0)
+
+
+def _reason(reply: _Reply) -> str | None:
+    try:
+        return str(json.loads(reply.body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,240 @@
+"""A real tritonserver: ready, asked, stopped, killed; and nothing left behind in any case."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+from backends.errors import NotFoundError
+from builder.serving import PortInUseError, ServerConfig, ServerNotReadyError, ServerStartError, TritonServer
+
+pytestmark = pytest.mark.server
+
+SHARED_MEMORY = Path("/dev/shm")
+PARENT = """
+import sys, time
+from pathlib import Path
+from builder.serving import ServerConfig, TritonServer, sigterm_interrupts
+
+with TritonServer(ServerConfig(repository=Path(sys.argv[1]), exit_timeout_s=2)) as server:
+    print(server.pid, server.log_path.parent, flush=True)
+    time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What a running server has on this machine: processes, run folder, shared memory."""
+
+    processes: list[psutil.Process]
+    folder: Path
+
+    @classmethod
+    def of(cls, pid: int, folder: Path) -> "Traces":
+        server = psutil.Process(pid)
+        keeper = server.parent()
+        assert keeper is not None
+        traces = cls([keeper, server, *server.children(recursive=True)], folder)
+        assert len(traces.processes) == 3  # the keeper, the server, one stub
+        assert traces.regions()
+        return traces
+
+    def regions(self) -> list[Path]:
+        return list(SHARED_MEMORY.glob(f"{self.folder.name}-*"))
+
+    def alive(self) -> list[psutil.Process]:
+        return [each for each in self.processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+    def are_gone(self) -> bool:
+        return not self.alive() and not self.folder.exists() and not self.regions()
+
+    def wait_until_dead(self, timeout_s: float = 5) -> None:
+        wait_for(lambda: not self.alive(), timeout_s, self)
+
+    def wait_until_gone(self, timeout_s: float) -> None:
+        wait_for(self.are_gone, timeout_s, self)
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float, traces: Traces) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, (traces.alive(), traces.folder, traces.regions())
+        time.sleep(0.02)
+
+
+def traces_of(server: TritonServer) -> Traces:
+    return Traces.of(server.pid, server.log_path.parent)
+
+
+def start_parent(repository: Path, code: str = PARENT) -> tuple[subprocess.Popen[str], Traces]:
+    parent = subprocess.Popen([sys.executable, "-c", code, str(repository)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid, folder = parent.stdout.readline().split()
+    return parent, Traces.of(int(pid), Path(folder))
+
+
+def ask(client_module, url: str, words: list[str]) -> list[str]:
+    with client_module.InferenceServerClient(url) as client:
+        tensor = client_module.InferInput("TEXT", [len(words), 1], "BYTES")
+        tensor.set_data_from_numpy(np.array(words, dtype=object)[:, None])
+        return [each.decode() for each in client.infer("echo", [tensor]).as_numpy("RESULT")[:, 0]]
+
+
+def test_two_servers_answer_side_by_side_and_leave_nothing(make_repository, tmp_path):
+    repository = make_repository()
+    seen: list[str] = []
+    first = TritonServer(ServerConfig(repository=repository), on_log=seen.append)
+    second = TritonServer(ServerConfig(repository=repository, log_path=tmp_path / "logs" / "second.log"))
+    with first:
+        traces = traces_of(first)
+        with second:
+            for server in (first, second):
+                words = [f"{server.pid} {n} ü" for n in range(5)]
+                assert ask(tritonclient.grpc, server.grpc_url, words) == words
+                assert ask(tritonclient.http, server.http_url, words) == words
+            metrics = urllib.request.urlopen(first.metrics_url).read().decode()
+            assert re.search(r'nv_inference_request_success{model="echo",version="1"} 2', metrics)
+            assert len({*vars_of(first), *vars_of(second)}) == 6
+        # The end of one is nothing to the other.
+        assert ask(tritonclient.grpc, first.grpc_url, ["still"]) == ["still"]
+        assert len(traces.alive()) == 3
+        assert second.poll() == 0
+    assert first.poll() == 0
+    assert traces.are_gone()
+    assert "successfully loaded 'echo'" in "\n".join(seen)
+    assert "NVML" not in "\n".join(seen)
+    assert "successfully unloaded 'echo'" in second.log_path.read_text()
+
+
+def vars_of(server: TritonServer) -> list[int]:
+    return [server.ports.http, server.ports.grpc, server.ports.metrics]
+
+
+def test_the_environment_reaches_the_model_and_a_broken_one_fails_in_one_line(make_repository):
+    repository = make_repository("raise RuntimeError('threads: ' + os.environ['OMP_NUM_THREADS'])", name="broken")
+    server = TritonServer(ServerConfig(repository=repository, environment={"OMP_NUM_THREADS": "3"}))
+    with pytest.raises(ServerStartError) as raised, server:
+        pass
+    message = str(raised.value)
+    assert message.startswith(
+        "tritonserver ended while starting: model 'broken' did not load: RuntimeError: threads: 3"
+    )
+    assert "model.py" in message
+    assert "\n" not in message
+    assert len(message) < 400
+    assert not server.log_path.parent.exists()
+
+
+def test_a_port_in_use_is_named_before_anything_starts(make_repository, busy_port):
+    server = TritonServer(ServerConfig(repository=make_repository(), grpc_port=busy_port))
+    before = set(Path(tempfile.gettempdir()).glob("hplm-triton-*"))
+    started_s = time.monotonic()
+    with pytest.raises(PortInUseError, match=f"port {busy_port} on 127.0.0.1 is in use"), server:
+        pass
+    assert time.monotonic() - started_s < 1
+    assert server.poll() is None
+    assert set(Path(tempfile.gettempdir()).glob("hplm-triton-*")) <= before
+
+
+def test_a_missing_repository_is_named(tmp_path):
+    with (
+        pytest.raises(NotFoundError, match="no/repository"),
+        TritonServer(ServerConfig(repository=tmp_path / "no/repository")),
+    ):
+        pass
+
+
+def test_a_server_that_is_not_ready_in_time_says_so_and_can_be_stopped(make_repository):
+    repository = make_repository("import time; time.sleep(60)", name="slow")
+    server = TritonServer(ServerConfig(repository=repository, exit_timeout_s=1))
+    server.start()
+    with pytest.raises(ServerNotReadyError, match=r"not ready within 1\.5 s"):
+        server.wait_ready(1.5)
+    traces = traces_of(server)
+    server.stop()
+    assert traces.are_gone()
+
+
+def test_a_request_that_hangs_does_not_keep_the_server_alive(make_repository):
+    repository = make_repository()
+    code = repository / "echo" / "1" / "model.py"
+    code.write_text(code.read_text().replace("inputs = [", "import time; time.sleep(60); inputs = ["))
+    with TritonServer(ServerConfig(repository=repository, exit_timeout_s=1)) as server:
+        traces = traces_of(server)
+        client = tritonclient.grpc.InferenceServerClient(server.grpc_url)
+        tensor = tritonclient.grpc.InferInput("TEXT", [1, 1], "BYTES")
+        tensor.set_data_from_numpy(np.array([["x"]], dtype=object))
+        client.async_infer("echo", [tensor], callback=lambda result, error: None)
+        time.sleep(0.5)
+        started_s = time.monotonic()
+        server.stop()
+        assert time.monotonic() - started_s < 9
+    client.close()
+    assert traces.are_gone()
+
+
+def test_a_server_that_crashes_takes_its_stubs_along(make_repository):
+    with TritonServer(ServerConfig(repository=make_repository())) as server:
+        traces = traces_of(server)
+        os.kill(server.pid, signal.SIGKILL)
+        assert server.wait(timeout_s=5) == 128 + signal.SIGKILL
+        assert traces.are_gone()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_nothing_survives_the_end_of_the_program(make_repository, number):
+    parent, traces = start_parent(make_repository())
+    parent.send_signal(number)
+    parent.wait(15)
+    traces.wait_until_gone(10)
+
+
+def test_sigterm_can_unwind_the_program(make_repository):
+    code = PARENT.replace("with TritonServer", "with sigterm_interrupts(), TritonServer")
+    parent, traces = start_parent(make_repository(), code)
+    parent.send_signal(signal.SIGTERM)
+    parent.wait(15)
+    assert traces.are_gone()
+
+
+def test_a_server_started_on_a_thread_outlives_the_thread(make_repository):
+    server = TritonServer(ServerConfig(repository=make_repository(), exit_timeout_s=2))
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(server.__enter__).result()
+    time.sleep(0.3)
+    assert ask(tritonclient.grpc, server.grpc_url, ["here"]) == ["here"]
+    server.stop()
+
+
+def test_the_next_start_removes_what_a_killed_machine_left_and_nothing_of_a_living_server(make_repository):
+    repository = make_repository()
+    parent, dead = start_parent(repository)
+    dead.processes[0].suspend()  # so that the keeper cannot clean up
+    for process in [*dead.processes[1:], dead.processes[0]]:
+        process.kill()
+    parent.kill()
+    parent.wait()
+    dead.wait_until_dead()
+    assert dead.regions()
+    assert dead.folder.exists()
+    with TritonServer(ServerConfig(repository=repository)) as living:
+        assert dead.are_gone()
+        traces = traces_of(living)
+        with TritonServer(ServerConfig(repository=repository)):
+            assert len(traces.alive()) == 3
+            assert traces.regions()
+            assert ask(tritonclient.grpc, living.grpc_url, ["here"]) == ["here"]

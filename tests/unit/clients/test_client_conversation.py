@@ -1,0 +1,191 @@
+"""Conversations are driven by hand here: what would go to the server comes out as steps, and its answers are put in."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+from clients import (
+    ClientError,
+    ConnectionFailedError,
+    ConnectionLostError,
+    InvalidRequestError,
+    NotFoundError,
+    NotReadyError,
+    Request,
+    RequestTimeoutError,
+    ServerError,
+    UnavailableError,
+    Value,
+)
+from clients.codec import Call
+from clients.conversation import Conversation, Outcome, Pause, Probe, Send, Speaker, Step
+from clients.limits import RetryPolicy
+
+Server = Callable[[Call], list[bytes]]
+
+
+def value_row(hplm: str, text: bytes) -> bytes:
+    return json.dumps({"hplm": hplm, "version": 1, "task": "regression", "value": len(text)}).encode()
+
+
+def answering(call: Call) -> list[bytes]:
+    return [value_row(call.hplm, text) for text in call.texts]
+
+
+def carry_out(conversation: Conversation[list[Outcome]], server: Server) -> tuple[list[Outcome], list[Step]]:
+    """The outcome of a conversation with a server, and the steps on the way; pauses are really made."""
+    steps: list[Step] = []
+    try:
+        step = next(conversation)
+        while True:
+            steps.append(step)
+            try:
+                reply = _perform(step, server)
+            except ClientError as error:
+                step = conversation.throw(error)
+            else:
+                step = conversation.send(reply)
+    except StopIteration as end:
+        return end.value, steps
+
+
+def _perform(step: Step, server: Server) -> list[bytes] | None:
+    if isinstance(step, Send):
+        return server(step.call)
+    if isinstance(step, Pause):
+        time.sleep(step.duration_s)
+    return None
+
+
+def failing(*errors: ClientError) -> Server:
+    """A server that fails so often before it answers."""
+    pending = list(errors)
+
+    def serve(call: Call) -> list[bytes]:
+        if pending:
+            raise pending.pop(0)
+        return answering(call)
+
+    return serve
+
+
+def speaker(retries: int = 2, token: str | dict[str, str] | None = None) -> Speaker:
+    return Speaker(RetryPolicy(retries, first_pause_s=0.01), token)
+
+
+def test_rows_are_answered_in_order_and_parameters_are_sent() -> None:
+    requests = [Request("acme/length", text, deadline_ms=200, level="full") for text in ("a", "bb", "ccc")]
+    outcomes, (step,) = carry_out(speaker(token={"acme": "secret", "globex": "other"}).ask(requests), answering)
+    assert [outcome.value for outcome in outcomes if isinstance(outcome, Value)] == [1, 2, 3]
+    assert isinstance(step, Send) and step.call.headers == {"x-hplm": "acme/length"}
+    deadline_ms = step.call.parameters["deadline_ms"]
+    assert step.call.parameters == {"deadline_ms": deadline_ms, "tenant_token": "secret", "level": "full"}
+    assert isinstance(deadline_ms, int) and 150 < deadline_ms <= 200 and 1.1 < step.timeout_s <= 1.2
+
+
+def test_nothing_is_sent_that_was_not_asked_for() -> None:
+    _, (step,) = carry_out(speaker(token={"globex": "other"}).ask([Request("acme/length", "a")]), answering)
+    assert isinstance(step, Send) and step.call.parameters == {} and 29 < step.timeout_s <= 30
+    assert "secret" not in repr(speaker(token="secret"))
+
+
+@pytest.mark.parametrize("error", [ConnectionFailedError("refused"), NotReadyError("loading")])
+def test_a_request_that_was_never_executed_is_sent_again_after_a_pause(error: ClientError) -> None:
+    (outcome,), steps = carry_out(speaker().ask([Request("acme/length", "abc")]), failing(error, error))
+    assert isinstance(outcome, Value)
+    assert [type(step) for step in steps] == [Send, Pause, Send, Pause, Send]
+
+
+def test_pauses_double_and_vary_and_end() -> None:
+    policy = RetryPolicy(retries=9, first_pause_s=0.1, longest_pause_s=0.5)
+    for failures, ceiling_s in enumerate([0.1, 0.2, 0.4, 0.5, 0.5]):
+        pauses = [policy.pause_s(failures) for _ in range(200)]
+        assert ceiling_s / 2 <= min(pauses) < 0.6 * ceiling_s and 0.9 * ceiling_s < max(pauses) <= ceiling_s
+
+
+def test_retries_are_counted() -> None:
+    errors = [ConnectionFailedError(f"refused {number}") for number in range(5)]
+    for retries in (0, 1, 3):
+        (outcome,), steps = carry_out(speaker(retries).ask([Request("acme/length", "abc")]), failing(*errors))
+        assert outcome is errors[retries]
+        assert sum(isinstance(step, Send) for step in steps) == retries + 1
+
+
+@pytest.mark.parametrize("kind", [UnavailableError, ConnectionLostError, RequestTimeoutError, NotFoundError])
+def test_what_may_have_been_executed_or_was_refused_is_not_sent_again(kind: type[ClientError]) -> None:
+    requests = [Request("acme/length", text) for text in ("a", "b")]
+    outcomes, steps = carry_out(speaker(5).ask(requests), failing(kind("no")))
+    assert [type(outcome) for outcome in outcomes] == [kind, kind] and len(steps) == 1
+    assert outcomes[0].hplm == "acme/length"
+
+
+@pytest.mark.parametrize(("timeout_s", "deadline_ms"), [(0.3, None), (None, 300), (10, 300)])
+def test_retries_end_with_the_timeout_or_the_deadline(timeout_s: float | None, deadline_ms: int | None) -> None:
+    def down(call: Call) -> list[bytes]:
+        raise ConnectionFailedError("refused")
+
+    request = Request("acme/length", "abc", deadline_ms=deadline_ms)
+    started_at = time.monotonic()
+    (outcome,), steps = carry_out(Speaker(RetryPolicy(1000)).ask([request], timeout_s), down)
+    assert isinstance(outcome, ConnectionFailedError) and 0.05 < time.monotonic() - started_at < 0.31
+    sends = [step for step in steps if isinstance(step, Send)]
+    assert all(later.timeout_s < earlier.timeout_s for earlier, later in itertools.pairwise(sends))
+    if deadline_ms is not None:
+        deadlines = [int(send.call.parameters["deadline_ms"]) for send in sends]
+        assert deadlines == sorted(deadlines, reverse=True) and 0 < deadlines[-1] < deadlines[0] <= deadline_ms
+
+
+@pytest.mark.parametrize("kind", [InvalidRequestError, ServerError])
+def test_a_bad_row_costs_its_neighbours_nothing(kind: type[ClientError]) -> None:
+    def strict(call: Call) -> list[bytes]:
+        if b"bad" in call.texts:
+            raise kind("cannot read this")
+        return answering(call)
+
+    requests = [Request("acme/length", text) for text in ("a", "bad", "ccc")]
+    outcomes, steps = carry_out(speaker().ask(requests), strict)
+    assert [type(outcome) for outcome in outcomes] == [Value, kind, Value]
+    assert [len(step.call.texts) for step in steps if isinstance(step, Send)] == [3, 1, 1, 1]
+
+
+def test_an_unreadable_row_costs_its_neighbours_nothing() -> None:
+    def sloppy(call: Call) -> list[bytes]:
+        return [row if text != b"bad" else b"{" for row, text in zip(answering(call), call.texts, strict=True)]
+
+    outcomes, steps = carry_out(speaker().ask([Request("acme/length", text) for text in ("bad", "b")]), sloppy)
+    assert [type(outcome) for outcome in outcomes] == [ServerError, Value] and len(steps) == 1
+
+
+def test_nothing_is_sent_after_the_end_of_the_whole_call() -> None:
+    request = Request("acme/length", "abc")
+    outcomes, steps = carry_out(speaker().ask([request], call_ends_at=time.monotonic() - 1), answering)
+    assert isinstance(outcomes[0], RequestTimeoutError) and steps == []
+
+
+def test_waiting_for_readiness_ends_when_ready_and_in_time() -> None:
+    conversation = speaker().wait_ready(5)
+    assert isinstance(next(conversation), Probe)
+    assert isinstance(conversation.throw(ConnectionFailedError("refused")), Pause)
+    assert isinstance(conversation.send(None), Probe)
+    with pytest.raises(StopIteration):
+        conversation.send(True)
+
+    conversation = speaker().wait_ready(0.05)
+    next(conversation)
+    with pytest.raises(RequestTimeoutError, match=r"within 0\.05 s"):
+        conversation.send(False)
+
+
+def test_bad_limits_are_refused() -> None:
+    for timeout_s in (0, -1):
+        with pytest.raises(InvalidRequestError, match="timeout_s"):
+            Speaker(RetryPolicy(), None, timeout_s)
+        with pytest.raises(InvalidRequestError, match="timeout_s"):
+            next(speaker().ask_one(Request("acme/length", "a"), timeout_s))
+    with pytest.raises(InvalidRequestError, match="retries"):
+        RetryPolicy(-1)

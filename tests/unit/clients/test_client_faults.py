@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+import clients
+from clients.faults import from_status, typed_faults
+
+ADDRESS = "server:8001"
+TRACEBACK = (
+    "in ensemble 'hplm', Failed to process the request(s) for model 'hplm_upper_0', message: ValueError: oh no\n\n"
+    "At:\n  /opt/model.py(68): execute\n"
+)
+
+CASES = [
+    ("NOT_FOUND", "404", "in ensemble 'hplm', hPLM a/b is unknown", clients.NotFoundError, "hPLM a/b is unknown"),
+    ("INVALID_ARGUMENT", "400", "in ensemble 'hplm', text is empty", clients.InvalidRequestError, "text is empty"),
+    ("INVALID_ARGUMENT", "400", "[request id: <id_unknown>] too many", clients.InvalidRequestError, "too many"),
+    ("UNAVAILABLE", "503", "in ensemble 'hplm', deadline missed", clients.UnavailableError, "deadline missed"),
+    ("RESOURCE_EXHAUSTED", "429", "slow down", clients.UnavailableError, "slow down"),
+    ("INTERNAL", "500", TRACEBACK, clients.ServerError, "ValueError: oh no"),
+    ("UNIMPLEMENTED", "501", "not here", clients.ServerError, "not here"),
+    ("UNAUTHENTICATED", "401", "who are you", clients.PermissionDeniedError, "who are you"),
+    ("UNAVAILABLE", "403", "This protocol is restricted, x", clients.PermissionDeniedError, "This protocol is restr"),
+    ("NOT_FOUND", "404", "Request for unknown model: 'hplm' is not found", clients.NotReadyError, "Request for"),
+    ("UNAVAILABLE", "503", "Server not ready", clients.NotReadyError, "Server not ready"),
+    ("INTERNAL", "500", "", clients.ServerError, "the server gave no reason"),
+]
+
+
+@pytest.mark.parametrize(("grpc_status", "http_status", "message", "kind", "line"), CASES)
+def test_status_and_words_become_types(
+    grpc_status: str, http_status: str, message: str, kind: type[clients.ClientError], line: str
+) -> None:
+    for status in (grpc_status, http_status):
+        error = from_status(status, message, ADDRESS)
+        assert type(error) is kind
+        assert str(error).startswith(line) and "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "line"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:1: Connection refused",
+            clients.ConnectionFailedError,
+            "cannot connect to server:8001: Connection refused",
+        ),
+        (
+            "errors resolving x:80: [field:hostname error:lookup failed for x:80: Domain name not found]",
+            clients.ConnectionFailedError,
+            "cannot connect to server:8001: Domain name not found",
+        ),
+        (
+            "Stream removed (Socket closed)",
+            clients.ConnectionLostError,
+            "the connection to server:8001 broke while waiting: Stream removed (Socket closed)",
+        ),
+    ],
+)
+def test_broken_connections_of_grpc(message: str, kind: type[clients.ClientError], line: str) -> None:
+    error = from_status("UNAVAILABLE", message, ADDRESS)
+    assert type(error) is kind and str(error) == line
+
+
+def test_words_of_a_tenant_cannot_imitate_a_failed_connection() -> None:
+    error = from_status("UNAVAILABLE", "in ensemble 'hplm', failed to connect to all addresses", ADDRESS)
+    assert type(error) is clients.UnavailableError and not error.may_repeat
+
+
+def test_only_what_was_surely_not_executed_may_be_repeated() -> None:
+    repeatable = {kind for kind in _all_kinds(clients.ClientError) if kind.may_repeat}
+    assert repeatable == {clients.ConnectionFailedError, clients.NotReadyError}
+
+
+def test_codes_are_set_and_errors_survive_pickling() -> None:
+    for kind in _all_kinds(clients.ClientError):
+        assert kind.code == kind.code.upper() != "UNKNOWN"
+        copy = pickle.loads(pickle.dumps(kind("one line", "acme/returns")))
+        assert (type(copy), copy.message, copy.hplm, str(copy)) == (kind, "one line", "acme/returns", "one line")
+
+
+def test_tritonclient_errors_are_translated() -> None:
+    with pytest.raises(clients.RequestTimeoutError, match=r"no answer within 0\.25 s"), typed_faults(ADDRESS, 0.25):
+        raise InferenceServerException("Deadline Exceeded", status="StatusCode.DEADLINE_EXCEEDED")
+    with pytest.raises(clients.ServerError, match="is it a Triton server"), typed_faults(ADDRESS, 1):
+        raise InferenceServerException("could not decode <html>", status="404", debug_details="<html>")
+
+
+def _all_kinds(root: type[clients.ClientError]) -> set[type[clients.ClientError]]:
+    below = set(root.__subclasses__())
+    return below.union(*(_all_kinds(kind) for kind in below))

@@ -1,0 +1,116 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plot_reference import FINGERPRINT, ReferenceTable, flat, lookup, random_table, resolve
+
+from backends.errors import FingerprintMismatchError, InvalidArgumentError, UnavailableError
+from backends.plot import HitStatistics, PlotChain, Table, TableSpec
+
+
+def three_tables(rng: np.random.Generator) -> list[ReferenceTable]:
+    return [
+        random_table(rng, "medicine@2", "science@1", trigrams=150, bigrams=9),
+        random_table(rng, "science@1", "general@3", trigrams=300),
+        random_table(rng, "general@3", None, trigrams=500, bigrams=60, complete=True),
+    ]
+
+
+def opened(tables: list[ReferenceTable], folder: Path) -> PlotChain:
+    return PlotChain([table.write(folder / table.spec.name) for table in tables])
+
+
+def random_rows(rng: np.random.Generator, rows: int, longest: int) -> list[list[int]]:
+    return [rng.integers(1, 12, length).tolist() for length in rng.integers(0, longest, rows).tolist()]
+
+
+def test_states_and_levels_equal_the_dictionary(tmp_path: Path, rng: np.random.Generator) -> None:
+    tables = three_tables(rng)
+    chain = opened(tables, tmp_path)
+    assert chain.level_names == ("medicine@2", "science@1", "general@3", "medicine@2/bi", "bi", "uni")
+    rows = [[3], *random_rows(rng, 400, 30), [], [4], random_rows(rng, 1, 3000)[0], [5]]
+    names, states = lookup(tables, rows)
+    found = chain.lookup(*flat(rows))
+    assert [chain.level_names[level] for level in found.levels] == names
+    assert set(names) == set(chain.level_names)
+    np.testing.assert_allclose(found.states.numpy(), states, rtol=0, atol=1e-6)
+    assert np.array_equal(chain.levels(*flat(rows)), found.levels)
+
+
+def test_fragment_states_have_empty_slots_where_a_fallback_answered(tmp_path: Path, rng: np.random.Generator) -> None:
+    tables = three_tables(rng)
+    rows = random_rows(rng, 100, 20)
+    found = opened(tables, tmp_path).fragment_states(*flat(rows))
+    padded = [[0, *row, 0] for row in rows]
+    expected = [resolve(tables, tuple(row[i : i + 3]))[1] for row in padded for i in range(len(row) - 2)]
+    assert np.array_equal(found, np.stack(expected))
+
+
+def test_nothing_leaks_across_rows(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Tables may hold anything in the outer slots of a border fragment; the rows stay apart all the same."""
+    chain = opened(three_tables(rng), tmp_path)
+    rows = [row for row in random_rows(rng, 300, 5) if row]
+    together = chain.lookup(*flat(rows)).states.numpy()
+    alone = np.concatenate([chain.lookup(*flat([row])).states.numpy() for row in rows])
+    assert np.array_equal(together, alone)
+
+
+def test_a_single_level_answers_everything(tmp_path: Path, rng: np.random.Generator) -> None:
+    root = random_table(rng, "general@1", None, trigrams=20_000, complete=True)
+    chain = opened([root], tmp_path)
+    rows = random_rows(rng, 300, 40)
+    names, states = lookup([root], rows)
+    assert set(names) == {"general@1"}
+    np.testing.assert_allclose(chain.lookup(*flat(rows)).states.numpy(), states, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [[], [[]], [[], [], []]])
+def test_an_empty_batch_has_empty_answers(tmp_path: Path, rng: np.random.Generator, rows: list[list[int]]) -> None:
+    found = opened(three_tables(rng), tmp_path).lookup(*flat(rows))
+    assert found.levels.shape == (0,)
+    assert found.states.shape == (0, 8)
+
+
+def test_statistics_count_levels_and_add_up(tmp_path: Path, rng: np.random.Generator) -> None:
+    tables = three_tables(rng)
+    chain = opened(tables, tmp_path)
+    total = HitStatistics()
+    names: list[str] = []
+    for _ in range(3):
+        rows = random_rows(rng, 50, 20)
+        names += lookup(tables, rows)[0]
+        total += chain.statistics(chain.levels(*flat(rows)))
+    assert total.counts == {name: names.count(name) for name in chain.level_names}
+    assert total.total == len(names)
+    assert sum(total.rates().values()) == pytest.approx(1)
+    assert HitStatistics({"a": 1}) + HitStatistics({"b": 2, "a": 3}) == HitStatistics({"a": 4, "b": 2})
+
+
+def test_an_id_outside_the_vocabulary_is_refused(tmp_path: Path, rng: np.random.Generator) -> None:
+    chain = opened(three_tables(rng), tmp_path)
+    with pytest.raises(InvalidArgumentError, match="token id 4000 "):
+        chain.lookup(*flat([[3, 4000, 2]]))
+
+
+def test_a_table_of_another_root_is_refused(tmp_path: Path, rng: np.random.Generator) -> None:
+    root = random_table(rng, "general@1", None, trigrams=9, complete=True)
+    other = random_table(rng, "medicine@1", "general@1", trigrams=9)
+    other.spec = TableSpec("medicine@1", "feedbeef", 8, 12, "general@1")
+    with pytest.raises(FingerprintMismatchError, match="feedbeef.*" + FINGERPRINT):
+        opened([other, root], tmp_path)
+
+
+def test_chains_that_do_not_end_in_a_root_are_refused(tmp_path: Path, rng: np.random.Generator) -> None:
+    tables = [table.write(tmp_path / table.spec.name) for table in three_tables(rng)]
+    wrong_chains: list[list[Table]] = [[], tables[:2], [tables[0], tables[2]], tables[::-1]]
+    for wrong in wrong_chains:
+        with pytest.raises(InvalidArgumentError):
+            PlotChain(wrong)
+
+
+def test_a_closed_table_is_unavailable(tmp_path: Path, rng: np.random.Generator) -> None:
+    tables = [table.write(tmp_path / table.spec.name) for table in three_tables(rng)]
+    chain = PlotChain(tables)
+    tables[1].close()
+    with pytest.raises(UnavailableError, match="science@1 is closed"):
+        chain.lookup(*flat([[3, 4]]))

@@ -1,0 +1,100 @@
+"""Ports: given ones are checked, free ones are nobody else's."""
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from backends.errors import InvalidArgumentError
+from builder.serving.config import ServerConfig
+from builder.serving.errors import PortInUseError
+from builder.serving.ports import PortClaims
+
+
+def numbers(claims: PortClaims) -> list[int]:
+    return [claims.ports.http, claims.ports.grpc, claims.ports.metrics]
+
+
+def take_and_hold(folder, barrier, answers):
+    claims = [PortClaims.take(ServerConfig(repository=folder)) for _ in range(20)]
+    answers.put([port for each in claims for port in numbers(each)])
+    barrier.wait()
+
+
+@pytest.fixture
+def config(tmp_path) -> ServerConfig:
+    return ServerConfig(repository=tmp_path)
+
+
+def test_free_ports_of_many_servers_are_all_different(config):
+    with ThreadPoolExecutor(8) as threads:
+        claims = list(threads.map(lambda _: PortClaims.take(config), range(60)))
+    taken = [port for each in claims for port in numbers(each)]
+    assert len(set(taken)) == 180
+    for each in claims:
+        each.release()
+
+
+def test_free_ports_of_several_processes_are_all_different(tmp_path):
+    context = get_context("spawn")
+    barrier, answers = context.Barrier(3), context.Queue()
+    processes = [context.Process(target=take_and_hold, args=(tmp_path, barrier, answers)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    taken = [port for _ in processes for port in answers.get(timeout=30)]
+    for process in processes:
+        process.join(30)
+    assert len(set(taken)) == 3 * 20 * 3
+
+
+def test_a_listening_port_is_named_in_the_error(config):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(PortInUseError, match=f"port {port} on 127.0.0.1 is in use"):
+            PortClaims.take(ServerConfig(repository=config.repository, grpc_port=port))
+
+
+def test_a_port_claimed_by_another_server_is_in_use_until_released(config):
+    first = PortClaims.take(config)
+    same = ServerConfig(repository=config.repository, http_port=first.ports.http)
+    with pytest.raises(PortInUseError, match=str(first.ports.http)):
+        PortClaims.take(same)
+    first.release()
+    second = PortClaims.take(same)
+    assert second.ports.http == first.ports.http
+    second.release()
+
+
+def test_a_refused_port_releases_the_others(config):
+    free = PortClaims.take(config)
+    free.release()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        busy = other.getsockname()[1]
+        both = ServerConfig(repository=config.repository, http_port=free.ports.http, grpc_port=busy)
+        with pytest.raises(PortInUseError):
+            PortClaims.take(both)
+    again = PortClaims.take(ServerConfig(repository=config.repository, http_port=free.ports.http))
+    again.release()
+
+
+def test_a_port_just_closed_with_lingering_connections_can_be_taken(config):
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            accepted, _ = listener.accept()
+            accepted.close()  # the side that closes first keeps the port in TIME_WAIT
+    claims = PortClaims.take(ServerConfig(repository=config.repository, http_port=port))
+    claims.release()
+
+
+def test_an_address_of_another_machine_is_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"192\.0\.2\.1"):
+        PortClaims.take(ServerConfig(repository=tmp_path, address="192.0.2.1"))

@@ -1,0 +1,88 @@
+"""From typed settings to the command line of tritonserver."""
+
+import pytest
+
+from backends.errors import InvalidArgumentError
+from builder.serving.config import Ports, ServerConfig, server_arguments
+
+
+def arguments(tmp_path, **settings):
+    config = ServerConfig(repository=tmp_path / "repository", **settings)
+    return server_arguments(config, Ports(http=1, grpc=2, metrics=3), tmp_path / "backends", "prefix-")
+
+
+def test_default_arguments(tmp_path):
+    assert arguments(tmp_path) == [
+        f"--model-repository={tmp_path}/repository",
+        f"--backend-directory={tmp_path}/backends",
+        "--http-address=127.0.0.1",
+        "--grpc-address=127.0.0.1",
+        "--metrics-address=127.0.0.1",
+        "--http-port=1",
+        "--grpc-port=2",
+        "--metrics-port=3",
+        "--http-thread-count=8",
+        "--disable-auto-complete-config",
+        "--exit-on-error=true",
+        "--model-control-mode=none",
+        "--backend-config=python,shm-region-prefix-name=prefix-",
+        "--backend-config=python,shm-default-byte-size=1048576",
+        "--backend-config=python,shm-growth-byte-size=1048576",
+        "--backend-config=python,stub-timeout-seconds=120",
+        "--exit-timeout-secs=10",
+        "--log-verbose=0",
+    ]
+
+
+def test_every_setting_reaches_the_command_line(tmp_path):
+    found = arguments(
+        tmp_path,
+        address="0.0.0.0",
+        log_verbose=2,
+        exit_timeout_s=3,
+        exit_on_error=False,
+        http_thread_count=2,
+        model_control="explicit",
+        load_models=("hplm", "other"),
+        shm_default_size_bytes=4 << 20,
+        shm_growth_size_bytes=8 << 20,
+        stub_timeout_s=7,
+        extra_arguments=("--rate-limit=off",),
+    )
+    assert {
+        "--http-address=0.0.0.0",
+        "--log-verbose=2",
+        "--exit-timeout-secs=3",
+        "--exit-on-error=false",
+        "--http-thread-count=2",
+        "--model-control-mode=explicit",
+        "--load-model=hplm",
+        "--load-model=other",
+        "--backend-config=python,shm-default-byte-size=4194304",
+        "--backend-config=python,shm-growth-byte-size=8388608",
+        "--backend-config=python,stub-timeout-seconds=7",
+        "--rate-limit=off",
+    } <= set(found)
+
+
+def test_a_relative_repository_becomes_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = ServerConfig(repository=(tmp_path / "repository").relative_to(tmp_path))
+    first = server_arguments(config, Ports(1, 2, 3), tmp_path, "p")[0]
+    assert first == f"--model-repository={tmp_path}/repository"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"http_port": 0}, "port 0"),
+        ({"grpc_port": 70_000}, "port 70000"),
+        ({"http_port": 8000, "metrics_port": 8000}, "port 8000 is given twice"),
+        ({"shm_default_size_bytes": 4096}, "1 MiB"),
+        ({"load_models": ("hplm",)}, "explicit"),
+        ({"ready_timeout_s": 0}, "positive"),
+    ],
+)
+def test_impossible_settings_are_refused(tmp_path, settings, words):
+    with pytest.raises(InvalidArgumentError, match=words):
+        ServerConfig(repository=tmp_path, **settings)

@@ -1,0 +1,82 @@
+"""The server's log: noise, and the reason of a failure in one line."""
+
+import threading
+
+import pytest
+
+from builder.serving.log import LogFollower, failure_reason, is_noise
+
+HEAD = "E1120 08:37:17.126063 4192 model_lifecycle.cc:642] "
+TRACEBACK = (
+    r'"failed to load \'m\' version 1: Internal: ValueError: no home\n\nAt:\n  /r/m/1/model.py(4): initialize\n"'
+)
+LOADED = "I1120 08:37:09.696884 4055 model_lifecycle.cc:839] \"successfully loaded 'echo'\""
+TABLE = "| m     | 1       | UNAVAILABLE: Internal: ValueError: no home |"
+
+
+def traceback_line(model: str) -> str:
+    return HEAD + TRACEBACK.replace(r"\'m\'", f"'{model}'")
+
+
+def test_a_model_that_does_not_load_is_named_with_its_error_and_place():
+    lines = [LOADED, traceback_line("m"), TABLE, "error: creating server: Internal - failed to load all models"]
+    assert failure_reason(lines) == "model 'm' did not load: ValueError: no home (at /r/m/1/model.py(4): initialize)"
+
+
+def test_two_models_are_both_named_and_repetitions_are_not():
+    reason = failure_reason([traceback_line("a"), traceback_line("a"), traceback_line("b")])
+    assert reason.count("did not load") == 2
+    assert "'a'" in reason
+    assert "'b'" in reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "stub: error while loading shared libraries: libpython3.11.so.1.0: cannot open shared object file",
+        "error: creating server: Invalid argument - no models",
+        "tritonserver: unrecognized option '--no-such'",
+    ],
+)
+def test_other_failures_give_the_line_that_tells_them(line):
+    reason = failure_reason([LOADED, "Error: Failed to initialize NVML", line, TABLE])
+    assert reason in line
+    assert "\n" not in reason
+    assert len(reason) > 30
+
+
+def test_an_unknown_failure_gives_the_last_lines():
+    assert failure_reason(["one", "two", "", "three", TABLE, "four"]) == "two; three; four"
+    assert failure_reason([]) == "it wrote no log"
+
+
+def test_a_very_long_reason_is_cut():
+    assert len(failure_reason(["x" * 10_000])) <= 400
+
+
+def test_noise_is_what_a_machine_without_gpu_prints_and_nothing_else():
+    assert is_noise("Error: Failed to initialize NVML")
+    assert is_noise('W1120 08:37:09.698687 4055 metrics.cc:798] "DCGM unable to start: DCGM initialization error"')
+    assert not is_noise(LOADED)
+    assert not is_noise('W1120 x pinned memory pool will not be available: out of memory"')
+
+
+def test_the_follower_reads_what_is_appended_and_only_that(tmp_path):
+    path = tmp_path / "server.log"
+    path.write_text("of an earlier server\n")
+    seen: list[str] = []
+    arrived = threading.Event()
+
+    def take(line: str) -> None:
+        seen.append(line)
+        arrived.set()
+
+    follower = LogFollower(path, take)
+    with path.open("a") as log:
+        log.write("first\nsec")
+        log.flush()
+        assert arrived.wait(5)
+        log.write("ond\nError: Failed to initialize NVML\nlast\n")
+    follower.finish()
+    assert seen == ["first", "second", "last"]
+    assert follower.lines == ["first", "second", "Error: Failed to initialize NVML", "last"]
