@@ -3,7 +3,7 @@
 Usage:
     chain = PlotChain([medicine, general])
     found = chain.lookup(token_ids, row_offsets)
-    found.states, found.levels, chain.statistics(found.levels)
+    found.states, chain.statistics(found.levels)
 """
 
 from __future__ import annotations
@@ -25,6 +25,17 @@ from backends.plot.table import StoreReader, Table
 
 _MAX_LEVELS = 256
 _SLOTS = Store.TRI.vectors
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Per token the level that has its fragment, and the fragment's row there.
+
+    Shape: levels [T] uint8, rows [T] int64
+    """
+
+    levels: Levels
+    rows: Rows
 
 
 @dataclass(frozen=True)
@@ -53,37 +64,42 @@ class PlotChain:
 
     def lookup(self, token_ids: Ids, row_offsets: Ids) -> PlotLookup:
         """Shape: token_ids [T], row_offsets [R + 1]."""
-        readers = self._readers()
-        levels, rows = _resolve(readers, fragment_keys(token_ids, row_offsets))
+        resolved = self.resolve(token_ids, row_offsets)
+        return PlotLookup(resolved.levels, self.states(resolved, row_offsets))
 
-        def gather(start: int, end: int, out: Halves) -> None:
-            _gather(readers, levels[start:end], rows[start:end], out)
-
-        return PlotLookup(levels, aggregate(gather, row_offsets, self._hidden_size))
-
-    def levels(self, token_ids: Ids, row_offsets: Ids) -> Levels:
-        """Only which level answers each fragment; an index into `level_names`.
+    def resolve(self, token_ids: Ids, row_offsets: Ids) -> Resolved:
+        """Only which level answers each fragment, and where; reads no vectors.
 
         Shape: token_ids [T], row_offsets [R + 1] -> [T]
         """
-        return _resolve(self._readers(), fragment_keys(token_ids, row_offsets))[0]
+        return _resolve(self._readers(), fragment_keys(token_ids, row_offsets))
 
-    def fragment_states(self, token_ids: Ids, row_offsets: Ids) -> Halves:
-        """The gated states g before aggregation; slots that a fallback lacks are zero.
+    def states(self, resolved: Resolved, row_offsets: Ids) -> torch.Tensor:
+        """The aggregated states of resolved fragments.
 
-        Shape: token_ids [T], row_offsets [R + 1] -> [T, 3, hidden]
+        Shape: resolved [T], row_offsets [R + 1] -> [T, hidden] float32
         """
         readers = self._readers()
-        levels, rows = _resolve(readers, fragment_keys(token_ids, row_offsets))
-        out = np.empty((levels.size, _SLOTS * self._hidden_size), np.float16)
-        _gather(readers, levels, rows, out)
+
+        def gather(start: int, end: int, out: Halves) -> None:
+            _gather(readers, Resolved(resolved.levels[start:end], resolved.rows[start:end]), out)
+
+        return aggregate(gather, row_offsets, self._hidden_size)
+
+    def fragment_states(self, resolved: Resolved) -> Halves:
+        """The gated states g before aggregation; slots that a fallback lacks are zero.
+
+        Shape: resolved [T] -> [T, 3, hidden]
+        """
+        out = np.empty((resolved.levels.size, _SLOTS * self._hidden_size), np.float16)
+        _gather(self._readers(), resolved, out)
         return out.reshape(-1, _SLOTS, self._hidden_size)
 
     def statistics(self, levels: Levels) -> HitStatistics:
         return HitStatistics.of(levels, self.level_names)
 
     def _readers(self) -> list[StoreReader]:
-        """The stores of all levels, held for one lookup, so that a table closed meanwhile stays readable."""
+        """The stores of all levels, held for one step, so that a table closed meanwhile stays readable."""
         return [table.store(store) for table, store in self._levels]
 
 
@@ -120,10 +136,10 @@ def _level_name(table: Table, store: Store, root: Table) -> str:
     return store.value if table is root else f"{table.name}/{store.value}"
 
 
-def _resolve(readers: Sequence[StoreReader], keys: Keys) -> tuple[Levels, Rows]:
-    """The first level that has each fragment, and its row there.
+def _resolve(readers: Sequence[StoreReader], keys: Keys) -> Resolved:
+    """Ask level after level for what the ones before did not have.
 
-    Shape: [T] -> [T], [T]
+    Shape: [T] -> [T]
     """
     levels = np.empty(keys.size, np.uint8)
     rows = np.empty(keys.size, np.int64)
@@ -135,7 +151,7 @@ def _resolve(readers: Sequence[StoreReader], keys: Keys) -> tuple[Levels, Rows]:
         rows[hits] = candidates[found]
         pending = pending[~found]
         if not pending.size:
-            return levels, rows
+            return Resolved(levels, rows)
     token_id = int(unigram(keys[pending[:1]])[0])
     raise InvalidArgumentError(f"token id {token_id} is outside the root's vocabulary of {readers[-1].entries}")
 
@@ -150,16 +166,20 @@ def _shortened(keys: Keys, store: Store) -> Keys:
             return unigram(keys).view(np.uint64)
 
 
-def _gather(readers: Sequence[StoreReader], levels: Levels, rows: Rows, out: Halves) -> None:
+def _gather(readers: Sequence[StoreReader], resolved: Resolved, out: Halves) -> None:
     """Copy the vectors of every token's fragment into its three slots.
 
-    Shape: levels [T], rows [T] -> out [T, 3 * hidden]
+    Shape: resolved [T] -> out [T, 3 * hidden]
     """
-    for number, count in enumerate(np.bincount(levels).tolist()):
-        if count == levels.size and readers[number].store is Store.TRI:
-            readers[number].read_into(rows, out)
-        elif count:
-            _gather_some(readers[number], np.flatnonzero(levels == number), rows, out)
+    counts = np.bincount(resolved.levels, minlength=len(readers)).tolist()
+    trigrams = (level for level, reader in enumerate(readers) if reader.store is Store.TRI)
+    main = max(trigrams, key=counts.__getitem__, default=None)
+    if main is not None and counts[main]:
+        # All tokens at once, straight into place; those of other levels read any row here and are overwritten below.
+        readers[main].read_into(np.where(resolved.levels == main, resolved.rows, 0), out)
+    for level, reader in enumerate(readers):
+        if level != main and counts[level]:
+            _gather_some(reader, np.flatnonzero(resolved.levels == level), resolved.rows, out)
 
 
 def _gather_some(reader: StoreReader, tokens: Rows, rows: Rows, out: Halves) -> None:

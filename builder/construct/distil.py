@@ -88,10 +88,6 @@ class Distiller:
                 break
         return self.fidelity(held_out)
 
-    def held_out_fidelity(self, texts: Sequence[str]) -> dict[str, float]:
-        """What `run` would measure at its end, for weights that are trained already."""
-        return self.fidelity(_split(texts)[1])
-
     @torch.no_grad()
     def fidelity(self, texts: Sequence[str]) -> dict[str, float]:
         """Mean cosine between the student's and the teacher's token states, per layer, in fp32."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder, half_state, write_root
 from backends.root.tokenizer import RootTokenizer
-from backends.storage import publishing, staging_folder
+from backends.storage import publishing
 from builder.construct.corpus import corpus_texts
 from builder.construct.distil import Distiller, DistilSettings
 from builder.construct.domains import build_domain
@@ -66,34 +67,39 @@ def export_distilled(root: RootFolder, path: Path) -> None:
     origin = root.manifest.origin
     metadata = {
         "weights_checksum": origin["weights_checksum"],
-        "geometry": repr(root.geometry),
-        "fidelity": repr(root.manifest.fidelity),
+        "geometry": json.dumps(root.geometry.to_json()),
+        "fidelity": json.dumps(root.manifest.fidelity),
     }
     save_file(state, path, metadata)
 
 
 def _build_root(home: Home, request: RootRequest, report: Report) -> None:
+    target = home.root(request.name)
+    checkpoint = target.with_name(f".{target.name}.checkpoint")
     source = locate_pretrained(request.source, home.downloads)
     parts = convert(source, request.num_lower_layers, request.max_tokens)
-    tokenizer = RootTokenizer(source / "tokenizer.json", request.max_tokens)
     checksum = weights_checksum(source)
-    distiller = Distiller(load_pretrained(source), parts, tokenizer, request.distil)
-    texts = list(itertools.islice(corpus_texts(request.corpus), _MAX_DISTIL_TEXTS))
     if request.distilled is not None:
-        _load_distilled(parts, request.distilled, checksum)
-        fidelity = distiller.held_out_fidelity(texts)
+        fidelity = _load_distilled(parts, request.distilled, checksum)
     else:
-        checkpoint = staging_folder(home.root(request.name)).with_suffix(".checkpoint")
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        fidelity = distiller.run(texts, checkpoint, report)
+        fidelity = _distil(request, source, parts, checkpoint, report)
     origin: dict[str, Any] = {"source": request.source, "weights_checksum": checksum}
-    with publishing(home.root(request.name)) as folder:
+    with publishing(target) as folder:
         write_root(folder, request.name, parts.geometry, source / "tokenizer.json", parts.modules(), origin, fidelity)
-    staging_folder(home.root(request.name)).with_suffix(".checkpoint").unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)
 
 
-def _load_distilled(parts: RootParts, path: Path, checksum: str) -> None:
-    """Take over weights that `export_distilled` wrote for the same pretrained model and the same sizes."""
+def _distil(
+    request: RootRequest, source: Path, parts: RootParts, checkpoint: Path, report: Report
+) -> dict[str, float]:
+    tokenizer = RootTokenizer(source / "tokenizer.json", request.max_tokens)
+    texts = list(itertools.islice(corpus_texts(request.corpus), _MAX_DISTIL_TEXTS))
+    distiller = Distiller(load_pretrained(source), parts, tokenizer, request.distil)
+    return distiller.run(texts, checkpoint, report)
+
+
+def _load_distilled(parts: RootParts, path: Path, checksum: str) -> dict[str, float]:
+    """Take over weights that `export_distilled` wrote for the same pretrained model; their fidelity was measured then."""
     if not path.is_file():
         raise InvalidArgumentError(f"distilled weights {path} do not exist")
     try:
@@ -102,8 +108,10 @@ def _load_distilled(parts: RootParts, path: Path, checksum: str) -> None:
         state = load_file(path)
     except Exception as error:  # the library raises its own type for every kind of damage
         raise CorruptFileError(f"{path} is not a readable safetensors file: {error}") from error
-    if metadata.get("weights_checksum") != checksum or metadata.get("geometry") != repr(parts.geometry):
+    if metadata.get("weights_checksum") != checksum or metadata.get("geometry") != json.dumps(parts.geometry.to_json()):
         raise FingerprintMismatchError(f"{path} was distilled from another pretrained model or with other sizes")
     for name, part in (("lower", parts.lower), ("aggregation", parts.aggregation)):
         own = {key.removeprefix(f"{name}."): t.float() for key, t in state.items() if key.startswith(f"{name}.")}
         part.load_state_dict(own, strict=name != "lower")
+    fidelity: dict[str, float] = json.loads(metadata["fidelity"])
+    return fidelity

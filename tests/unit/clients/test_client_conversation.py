@@ -132,7 +132,7 @@ def test_retries_end_with_the_timeout_or_the_deadline(timeout_s: float | None, d
     request = Request("acme/length", "abc", deadline_ms=deadline_ms)
     started_at = time.monotonic()
     (outcome,), steps = carry_out(Speaker(RetryPolicy(1000)).ask([request], timeout_s), down)
-    assert isinstance(outcome, ConnectionFailedError) and 0.05 < time.monotonic() - started_at < 0.31
+    assert isinstance(outcome, ConnectionFailedError) and 0.05 < time.monotonic() - started_at < 0.6
     sends = [step for step in steps if isinstance(step, Send)]
     assert all(later.timeout_s < earlier.timeout_s for earlier, later in itertools.pairwise(sends))
     if deadline_ms is not None:

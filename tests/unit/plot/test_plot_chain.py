@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from plot_reference import FINGERPRINT, ReferenceTable, flat, lookup, random_table, resolve
 
 from backends.errors import FingerprintMismatchError, InvalidArgumentError, UnavailableError
@@ -34,13 +35,16 @@ def test_states_and_levels_equal_the_dictionary(tmp_path: Path, rng: np.random.G
     assert [chain.level_names[level] for level in found.levels] == names
     assert set(names) == set(chain.level_names)
     np.testing.assert_allclose(found.states.numpy(), states, rtol=0, atol=1e-6)
-    assert np.array_equal(chain.levels(*flat(rows)), found.levels)
+    resolved = chain.resolve(*flat(rows))
+    assert np.array_equal(resolved.levels, found.levels)
+    assert torch.equal(chain.states(resolved, flat(rows)[1]), found.states)
 
 
 def test_fragment_states_have_empty_slots_where_a_fallback_answered(tmp_path: Path, rng: np.random.Generator) -> None:
     tables = three_tables(rng)
     rows = random_rows(rng, 100, 20)
-    found = opened(tables, tmp_path).fragment_states(*flat(rows))
+    chain = opened(tables, tmp_path)
+    found = chain.fragment_states(chain.resolve(*flat(rows)))
     padded = [[0, *row, 0] for row in rows]
     expected = [resolve(tables, tuple(row[i : i + 3]))[1] for row in padded for i in range(len(row) - 2)]
     assert np.array_equal(found, np.stack(expected))
@@ -64,6 +68,14 @@ def test_a_single_level_answers_everything(tmp_path: Path, rng: np.random.Genera
     np.testing.assert_allclose(chain.lookup(*flat(rows)).states.numpy(), states, rtol=0, atol=1e-6)
 
 
+def test_a_root_of_nothing_but_unigrams(tmp_path: Path, rng: np.random.Generator) -> None:
+    root = random_table(rng, "general@1", None, trigrams=0, complete=True)
+    chain = opened([root], tmp_path)
+    rows = random_rows(rng, 50, 20)
+    assert chain.level_names == ("uni",)
+    assert np.array_equal(chain.lookup(*flat(rows)).states.numpy(), lookup([root], rows)[1])
+
+
 @pytest.mark.parametrize("rows", [[], [[]], [[], [], []]])
 def test_an_empty_batch_has_empty_answers(tmp_path: Path, rng: np.random.Generator, rows: list[list[int]]) -> None:
     found = opened(three_tables(rng), tmp_path).lookup(*flat(rows))
@@ -79,7 +91,7 @@ def test_statistics_count_levels_and_add_up(tmp_path: Path, rng: np.random.Gener
     for _ in range(3):
         rows = random_rows(rng, 50, 20)
         names += lookup(tables, rows)[0]
-        total += chain.statistics(chain.levels(*flat(rows)))
+        total += chain.statistics(chain.resolve(*flat(rows)).levels)
     assert total.counts == {name: names.count(name) for name in chain.level_names}
     assert total.total == len(names)
     assert sum(total.rates().values()) == pytest.approx(1)

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def random_keys(rng: np.random.Generator, count: int) -> Keys:
     return rng.permutation(np.unique(rng.integers(0, 1 << 63, count, np.uint64)))
 
 
-KEY_SETS = {
+KEY_SETS: dict[str, Callable[[np.random.Generator], Keys]] = {
     "sequential": lambda rng: np.arange(1, 200_001, dtype=np.uint64),
     "equal low bits": lambda rng: np.arange(200_000, dtype=np.uint64) << np.uint64(40),
     "equal high bits": lambda rng: np.arange(200_000, dtype=np.uint64) | np.uint64(0x7FFF << 48),

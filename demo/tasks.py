@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.demo.harvest import Harvest, Snippet
-from builder.demo.prose import Novelty, is_english
-from builder.demo.recipes import RECIPES, Recipe
+from demo.harvest import Harvest, Snippet
+from demo.prose import Novelty, is_english
+from demo.recipes import RECIPES, Recipe
 
 logger = logging.getLogger(__name__)
 

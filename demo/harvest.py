@@ -19,7 +19,42 @@ logger = logging.getLogger(__name__)
 
 # Tests and generated, vendored or optional parts: absent from some distributions, or hardly prose.
 SKIPPED_FOLDERS = frozenset(
-    ["test", "tests", "testing", "test_suite", "_vendor", "vendored", "_vendored", "bin", "include", "share", "__pycache__", "site-packages", "dist-packages", "lib-dynload", "encodings", "idlelib", "lib2to3", "tkinter", "turtledemo", "distutils", "ensurepip", "pydoc_data", "msilib", "curses", "_inductor", "_dynamo", "_functorch", "_higher_order_ops", "_native", "_refs", "_numpy", "f2py", "array_api", "models"]
+    [
+        "test",
+        "tests",
+        "testing",
+        "test_suite",
+        "_vendor",
+        "vendored",
+        "_vendored",
+        "bin",
+        "include",
+        "share",
+        "__pycache__",
+        "site-packages",
+        "dist-packages",
+        "lib-dynload",
+        "encodings",
+        "idlelib",
+        "lib2to3",
+        "tkinter",
+        "turtledemo",
+        "distutils",
+        "ensurepip",
+        "pydoc_data",
+        "msilib",
+        "curses",
+        "_inductor",
+        "_dynamo",
+        "_functorch",
+        "_higher_order_ops",
+        "_native",
+        "_refs",
+        "_numpy",
+        "f2py",
+        "array_api",
+        "models",
+    ]
 )
 REFERENCE_FILE = "pydoc_data/topics.py"
 PACKAGES = ("numpy", "psutil", "rich", "safetensors", "sqlalchemy", "tokenizers", "torch", "transformers", "typer")
@@ -89,8 +124,8 @@ def harvest(sources: Sequence[Source] | None = None, workers: int = 2) -> Harves
     if workers <= 1:
         found = [read_file(file) for file in files]
     else:
-        # Not forked: the caller may hold threads of torch by now.
-        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        # Forked, because a spawned worker would import the caller's main module, and torch with it; workers only parse.
+        with ProcessPoolExecutor(workers, get_context("fork")) as pool:
             found = list(pool.map(read_file, files, chunksize=32))
     snippets = {snippet for of_file in found for snippet in of_file}
     logger.info("harvested %d texts from %d files", len(snippets), len(files))
@@ -165,9 +200,10 @@ def attached_documentation(node: ast.Expr) -> Iterator[tuple[Kind, str, str]]:
         return
     if call.func.id not in ("add_docstr", "add_docstr_all", "add_newdoc"):
         return
-    last = call.args[-1]
-    text = literal_text(last.elts[-1] if isinstance(last, ast.Tuple) else last)
-    name = last_name(call.args[-2]) or literal_text(call.args[-2])
+    owner, content = call.args[-2:]
+    if isinstance(content, ast.Tuple) and len(content.elts) == 2:  # add_newdoc("module", "Class", ("method", "…"))
+        owner, content = content.elts
+    name, text = last_name(owner) or literal_text(owner), literal_text(content)
     if name and text:
         yield Kind.FUNCTION, name, text
 

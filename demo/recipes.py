@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from builder.demo.harvest import Kind, Snippet
-from builder.demo.prose import lead, passages
+from demo.harvest import Kind, Snippet
+from demo.prose import lead, passages
 
 TEXT_WORDS = 45
 DOCUMENTATION = frozenset({Kind.MODULE, Kind.CLASS, Kind.FUNCTION, Kind.METHOD})
@@ -85,8 +85,8 @@ def by_package(snippet: Snippet) -> str | None:
 
 AREAS = {
     "concurrency": "asyncio threading multiprocessing concurrent queue",
-    "files": "pathlib shutil zipfile tarfile tempfile os ntpath posixpath genericpath glob fnmatch gzip bz2 lzma filecmp "
-    "fileinput",
+    "files": "pathlib shutil zipfile tarfile tempfile os ntpath posixpath genericpath glob fnmatch gzip bz2 lzma "
+    "filecmp fileinput",
     "mail": "email mailbox imaplib smtplib poplib nntplib smtpd",
     "numbers": "_pydecimal fractions statistics numbers random colorsys datetime calendar",
 }

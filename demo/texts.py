@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from builder.demo.harvest import Harvest, Kind, Snippet, harvest
-from builder.demo.prose import Novelty, VerbatimFilter, is_english, passages
-from builder.demo.tasks import DemoTask
+from demo.harvest import Harvest, Kind, Snippet, harvest
+from demo.prose import Novelty, VerbatimFilter, is_english, passages
+from demo.tasks import DemoTask
 
 __all__ = ["SHARED_TEXTS", "Harvest", "corpora", "general_corpus", "harvest"]
 

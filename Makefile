@@ -1,0 +1,43 @@
+# Everything runs in a virtual environment of its own; the first command that needs it makes it.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+HOME_FOLDER ?= demo_home
+
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test check bench demo-root clean
+
+help:  ## Show what can be made
+	@grep -E '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+$(READY): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is needed and was not found; name another with PYTHON=…"; exit 1; }
+	@echo "setting up $(VENV) (a minute or two, most of it PyTorch)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)  ## Build nine tenants' models from real text, serve them with real Triton, ask them
+	@$(BIN)/python -m demo --home $(HOME_FOLDER)
+
+serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics)
+	@$(BIN)/hplm serve --home $(HOME_FOLDER)
+
+test: $(READY)  ## Run all tests; the server tests start the real tritonserver
+	@$(BIN)/python -m pytest -q
+
+check: $(READY)  ## Lint, formatting and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(READY)  ## Run the benchmarks in their quick sizes
+	@$(BIN)/python -m bench.lookup --quick
+	@$(BIN)/python -m bench.fidelity --quick
+
+demo-root: $(READY)  ## Repeat the distillation of the demo's root (about half an hour)
+	@$(BIN)/python -m demo.root
+
+clean:  ## Remove what was built; the virtual environment stays
+	@rm -rf build demo_home .mypy_cache .ruff_cache .pytest_cache

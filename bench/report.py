@@ -1,0 +1,125 @@
+"""What every benchmark prints and writes.
+
+Usage:
+    arguments = parser("lookup", "How fast is a PLOT lookup?").parse_args()
+    report = Report("lookup", settings, seed, figures, rows)
+    report.publish(arguments.json)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from rich.console import Console
+from rich.table import Table
+
+DEFAULT_SEED = 2024
+
+
+def parser(bench: str, question: str) -> argparse.ArgumentParser:
+    """The options that all benchmarks share; a benchmark adds its own."""
+    result = argparse.ArgumentParser(prog=f"python -m bench.{bench}", description=question)
+    result.add_argument("--quick", action="store_true", help="smaller sizes, the same figures, within 50 s on 2 cores")
+    result.add_argument("--json", type=Path, metavar="FILE", help="write the report there, and as .md beside it")
+    result.add_argument("--seed", type=int, default=DEFAULT_SEED)
+    return result
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+@dataclass(frozen=True)
+class Report:
+    """One run of one benchmark: named figures, and the rows of its table."""
+
+    bench: str
+    settings: Mapping[str, Any]
+    seed: int
+    figures: Mapping[str, float]
+    rows: Sequence[Mapping[str, Any]]
+    machine: Mapping[str, Any] = field(default_factory=machine)
+
+    def publish(self, json_path: Path | None) -> None:
+        """Print the tables; with a path, write JSON there and the tables as Markdown beside it."""
+        console = Console()
+        for title, rows in self._tables():
+            console.print(_table(title, rows))
+        if json_path is not None:
+            json_path.parent.mkdir(parents=True, exist_ok=True)
+            json_path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            json_path.with_suffix(".md").write_text(self.markdown(), encoding="utf-8")
+
+    def markdown(self) -> str:
+        command = f"python -m bench.{self.bench} {' '.join(sys.argv[1:])}".strip()
+        parts = [f"# bench.{self.bench}", f"```\n{command}\n```", *(_markdown(rows) for _, rows in self._tables())]
+        parts += [f"{name}: {_pairs(values)}" for name, values in (("Settings", self.settings), ("On", self.machine))]
+        return "\n\n".join(parts) + "\n"
+
+    def _tables(self) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
+        figures = [{"figure": name, "value": value} for name, value in self.figures.items()]
+        return [(self.bench, self.rows), ("figures", figures)]
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(title=title)
+    for name in _columns(rows):
+        table.add_column(name, justify="right" if isinstance(rows[0].get(name), int | float) else "left")
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in _columns(rows)))
+    return table
+
+
+def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    columns = _columns(rows)
+    lines = [columns, ["---"] * len(columns), *([_cell(row.get(name)) for name in columns] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool() | str():
+            return str(value)
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        case _:
+            return str(value)
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_cell(value)}" for name, value in values.items() if value is not None)
+
+
+def _cpu_name() -> str:
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,19 @@
+"""The `hplm` command."""
+
+from __future__ import annotations
+
+import sys
+
+from backends.errors import HplmError
+from cli.app import app
+from clients import ClientError
+
+
+def main() -> None:
+    """Run the command; what goes wrong is one line on stderr and an exit code above zero."""
+    try:
+        app()
+    except (HplmError, ClientError) as error:
+        sys.exit(f"hplm: {error}")
+    except KeyboardInterrupt:
+        sys.exit("hplm: interrupted")

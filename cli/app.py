@@ -1,0 +1,25 @@
+"""All commands, put together."""
+
+from __future__ import annotations
+
+import logging
+
+import typer
+
+from cli import domain, hplm, root, server
+
+app = typer.Typer(
+    help="Serve thousands of customised BERTs from one Triton Inference Server.",
+    epilog="A first run: hplm root add → hplm domain create → hplm create → hplm export → hplm serve → hplm infer.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(root.app, name="root")
+app.add_typer(domain.app, name="domain")
+hplm.register(app)
+server.register(app)
+
+
+@app.callback()
+def configure(verbose: bool = typer.Option(False, "--verbose", "-v", help="Also show what happens inside.")) -> None:
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s")

@@ -1,0 +1,78 @@
+"""The demo's home: texts, root, domains and hPLMs, each made if it is not there yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from backends.home import Home
+from backends.registry.registry import Registry
+from builder.construct.domains import DomainRequest, create_domain
+from builder.construct.hplms import HplmRequest, create_hplm
+from builder.construct.plots import PlotSettings
+from builder.construct.roots import add_root
+from builder.progress import progress_bars
+from demo.harvest import harvest
+from demo.root import DISTILLED, ROOT, root_request
+from demo.tasks import DemoTask, demo_tasks, write_lines, write_task
+from demo.texts import corpora, general_corpus
+
+_ROOT_PLOT = PlotSettings(max_fragments=60_000, max_bigrams=40_000)
+_DOMAIN_PLOT = PlotSettings(max_fragments=60_000)
+
+
+class DemoHome:
+    """Builds step by step; `tasks` are all the demo's tasks, the last of which is kept for the running server."""
+
+    def __init__(self, home: Home, registry: Registry, console: Console) -> None:
+        self._home = home
+        self._registry = registry
+        self._console = console
+        self._console.print("Harvesting texts from the installed Python packages …")
+        found = harvest()
+        self.tasks = demo_tasks(found)
+        self._texts = home.path / "texts"
+        self._corpora = {"general": general_corpus(found, self.tasks), **corpora(found, self.tasks)}
+
+    def build_all_but_one(self) -> DemoTask:
+        """Everything but the last hPLM, which is returned."""
+        self._build_root()
+        for domain in sorted({task.domain for task in self.tasks}):
+            self._build_domain(domain)
+        *first, last = self.tasks
+        for task in first:
+            self._build_hplm(task)
+        return last
+
+    def create_while_serving(self, task: DemoTask) -> None:
+        """Make the last hPLM; one that an earlier demo left is taken out first, so that it is new again."""
+        self._console.print(f"\nNow, while the server runs, one more hPLM: {task.id}", highlight=False)
+        if self._registry.has_hplm(task.id):
+            self._registry.delete_hplm(task.id)
+        self._build_hplm(task)
+
+    def _build_root(self) -> None:
+        if not self._registry.has_root(ROOT):
+            with progress_bars(f"root {ROOT}", self._console) as report:
+                request = root_request(self._corpus("general"), DISTILLED, _ROOT_PLOT)
+                add_root(self._home, self._registry, request, report)
+
+    def _build_domain(self, domain: str) -> None:
+        if domain not in {entry.name for entry in self._registry.domains(ROOT)}:
+            with progress_bars(f"domain {domain}", self._console) as report:
+                request = DomainRequest(domain, ROOT, (self._corpus(domain),), plot=_DOMAIN_PLOT)
+                create_domain(self._home, self._registry, request, report)
+
+    def _build_hplm(self, task: DemoTask) -> None:
+        if not self._registry.has_hplm(task.id):
+            files = write_task(task, self._texts)
+            request = HplmRequest(task.id, ROOT, task.domain, files["train"], files["dev"], files["test"])
+            with progress_bars(f"hPLM {task.id}", self._console) as report:
+                create_hplm(self._home, self._registry, request, report)
+
+    def _corpus(self, name: str) -> Path:
+        self._texts.mkdir(parents=True, exist_ok=True)
+        path = self._texts / f"{name}.txt"
+        write_lines(path, self._corpora[name])
+        return path
