@@ -5,7 +5,10 @@ One line each, naming what is wrong and with what; the command line prints the l
 
 from __future__ import annotations
 
+import logging
 from enum import StrEnum
+
+LOGGER = logging.getLogger(__name__)
 
 
 class ErrorCode(StrEnum):
@@ -70,3 +73,11 @@ class StorageFullError(HplmError):
 
 class TrainingDataError(InvalidArgumentError):
     """A training file cannot be used; the message says where."""
+
+
+def presentable(error: Exception) -> HplmError:
+    """The error as a user may see it: ours as it is; of a defect only its kind, the rest goes to the log."""
+    if isinstance(error, HplmError):
+        return error
+    LOGGER.error("unexpected %s", type(error).__name__, exc_info=error)
+    return HplmError(f"the server failed on this request: {type(error).__name__}")

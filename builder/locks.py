@@ -23,5 +23,7 @@ def exclusive(target: Path, what: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConflictError(f"{what} is being built by another process") from error
-        yield
-        lock_path.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            lock_path.unlink(missing_ok=True)

@@ -50,7 +50,9 @@ def create(
     """Tune an hPLM's adapters and head; a running server answers it within a second of the end."""
     from builder.construct.hplms import create_hplm
 
-    _build(create_hplm, id, domain, train, dev, test, task, home, root, (bottleneck, epochs, learning_rate, seed), as_json)
+    _build(
+        create_hplm, id, domain, train, dev, test, task, home, root, (bottleneck, epochs, learning_rate, seed), as_json
+    )
 
 
 def update(

@@ -31,7 +31,9 @@ def add(
     max_tokens: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 128,
     max_fragments: Annotated[int, typer.Option(help="Tri-grams in the root's own table, at most.")] = 200_000,
     max_bigrams: Annotated[int, typer.Option(help="Bi-grams in the root's own table, at most.")] = 100_000,
-    distilled: Annotated[Path | None, typer.Option(help="Take distilled weights from this file; train nothing.")] = None,
+    distilled: Annotated[
+        Path | None, typer.Option(help="Take distilled weights from this file; train nothing.")
+    ] = None,
 ) -> None:
     """Convert a BERT model into a root: distil its lower layers into fragments, and build the general table.
 

@@ -88,7 +88,11 @@ def infer(
         print_json([dataclasses.asdict(answer) for answer in answers])
     else:
         rows = [
-            {"text": text if len(text) < 60 else text[:57] + "…", "answer": answer.label, "score": f"{answer.score:.3f}"}
+            {
+                "text": text if len(text) < 60 else text[:57] + "…",
+                "answer": answer.label,
+                "score": f"{answer.score:.3f}",
+            }
             for text, answer in zip(wanted, outcomes, strict=True)
             if isinstance(answer, Classification)
         ]

@@ -39,14 +39,15 @@ class Showing:
     def ask_everyone(self) -> None:
         """One held-out text for each hPLM, over gRPC and over HTTP."""
         table = Table("hPLM", "held-out text", "answer", "score", "gRPC ms", "HTTP ms", title="One server, many models")
-        with HplmClient(f"grpc://{self._server.grpc_url}") as grpc, HplmClient(f"http://{self._server.http_url}") as http:
+        with (
+            HplmClient(f"grpc://{self._server.grpc_url}") as grpc,
+            HplmClient(f"http://{self._server.http_url}") as http,
+        ):
             for entry in self._registry.hplms():
                 text = self._tasks[entry.id].test[0].text
                 (answer, grpc_ms), (same, http_ms) = (_timed(client, entry.id, text) for client in (grpc, http))
                 agreed = answer.label if same.label == answer.label else f"{answer.label} / {same.label}"
-                table.add_row(
-                    entry.id, _short(text), agreed, f"{answer.score:.2f}", f"{grpc_ms:.1f}", f"{http_ms:.1f}"
-                )
+                table.add_row(entry.id, _short(text), agreed, f"{answer.score:.2f}", f"{grpc_ms:.1f}", f"{http_ms:.1f}")
         self._console.print(table)
 
     def same_text_for_all(self) -> None:
@@ -95,7 +96,9 @@ class Showing:
     def hit_rates(self) -> None:
         """Which level of a domain's chain answers the fragments of texts that no table was built from."""
         front = RootFront(RootFolder(self._home.root(ROOT)))
-        table = Table("domain", "texts", "own tri-grams", "parent's tri-grams", "bi-grams", "uni-grams", title="PLOT hits")
+        table = Table(
+            "domain", "texts", "own tri-grams", "parent's tri-grams", "bi-grams", "uni-grams", title="PLOT hits"
+        )
         for domain in self._registry.domains(ROOT):
             texts = [e.text for task in self._tasks.values() if task.domain == domain.name for e in task.test]
             if texts:

@@ -34,15 +34,15 @@ def logits(states: Tensor, head: Head, pooling: str) -> Tensor:
 
 def classification_answer(entry: HplmEntry, row_logits: Tensor, truncated: bool) -> Answer:
     """The `RESULT` of a classification row, as the wire contract has it."""
-    scores = row_logits.softmax(dim=-1).tolist()
+    scores = [float(f"{score:.7g}") for score in row_logits.softmax(dim=-1).tolist()]  # as precise as fp32, no longer
     best = max(range(len(scores)), key=scores.__getitem__)
     answer: Answer = {
         "hplm": entry.id,
         "version": entry.version,
         "task": entry.task,
         "label": entry.labels[best],
-        "score": round(scores[best], 6),
-        "scores": {label: round(score, 6) for label, score in zip(entry.labels, scores, strict=True)},
+        "score": scores[best],
+        "scores": dict(zip(entry.labels, scores, strict=True)),
     }
     if truncated:
         answer["truncated"] = True

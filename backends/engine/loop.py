@@ -6,10 +6,10 @@ through its own `respond`. Whatever goes wrong with a job is that job's answer; 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -19,11 +19,9 @@ from backends.engine.heads import classification_answer
 from backends.engine.job import Job
 from backends.engine.packing import PackedRows
 from backends.engine.stack import ReadyHplm, UpperStack
-from backends.errors import HplmError, UnavailableError
+from backends.errors import UnavailableError, presentable
 from backends.registry.entries import HplmEntry
 from backends.scheduling.policy import Capacity, Policy
-
-LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -110,25 +108,29 @@ class ServeLoop:
                 return jobs
 
     def _stage(self, jobs: list[Job]) -> StagedBatch | None:
-        """Pin each job's adapter and pack the rows; a job whose adapter cannot be had is answered with the reason."""
-        staged: list[Job] = []
-        hplms: list[ReadyHplm] = []
+        """Pin adapters and pack rows; a job whose adapter cannot be had is answered with the reason."""
+        stack = self._stack_of(jobs[0].root)
+        pinned: list[tuple[Job, ReadyHplm]] = []
         for job in jobs:
             try:
-                stack = self._stack_of(job.root)
-                hplms.append(stack.ready(job.hplm_key, lambda entry=job.entry: self._load(entry)))  # type: ignore[misc]
-                staged.append(job)
+                pinned.append((job, stack.ready(job.hplm_key, partial(self._load, job.entry))))
             except Exception as error:
                 _refuse([job], error)
-        if not staged:
+        if not pinned:
             return None
-        return StagedBatch(staged, hplms, stack.pack([job.hidden for job in staged], hplms), stack)
+        staged, hplms = [job for job, _ in pinned], [hplm for _, hplm in pinned]
+        try:
+            return StagedBatch(staged, hplms, stack.pack([job.hidden for job in staged], hplms), stack)
+        except Exception as error:
+            for hplm in hplms:
+                stack.release(hplm)
+            _refuse(staged, error)
+            return None
 
     def _run(self, staged: StagedBatch) -> list[Tensor] | Exception:
         try:
             return staged.stack.run(staged.packed, staged.hplms)
         except Exception as error:
-            LOGGER.exception("a batch of %d rows failed", len(staged.jobs))
             return error
 
     def _answer(self, jobs: list[Job], results: list[Tensor] | Exception) -> None:
@@ -140,9 +142,6 @@ class ServeLoop:
 
 
 def _refuse(jobs: Sequence[Job], reason: Exception) -> None:
-    """Answer jobs with an error; what is not ours is reported without its insides."""
-    error = reason if isinstance(reason, HplmError) else HplmError(f"the engine failed: {type(reason).__name__}")
-    if error is not reason:
-        LOGGER.error("%s", error, exc_info=reason)
+    error = presentable(reason)
     for job in jobs:
         job.respond(error)

@@ -13,7 +13,7 @@ from backends.adapters.bank import HplmArtifact, read_artifact
 from backends.engine.job import Answer, Job, Respond
 from backends.engine.loop import ServeLoop
 from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import HplmError
+from backends.errors import HplmError, presentable
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
@@ -69,8 +69,8 @@ class UpperService:
         """Queue a request's rows. The tensors are copied, so the caller's memory is free at once."""
         try:
             jobs = self._jobs(np.array(hidden), tickets, respond)
-        except HplmError as error:
-            respond(error)
+        except Exception as error:
+            respond(presentable(error))
             return
         self._loop.submit(jobs)
 
@@ -79,11 +79,14 @@ class UpperService:
 
     def _jobs(self, hidden: Half, rows: Int64, respond: RespondRequest) -> Sequence[Job]:
         tickets = decode_tickets(rows)
+        entries = [self._snapshot.by_key(ticket.hplm_key) for ticket in tickets]
+        for entry in entries:
+            self._stack(entry.domain.root).require_width(hidden.shape[-1])
         request = _OpenRequest(len(tickets), respond)
         hidden_rows = unfold_rows(hidden, [ticket.num_tokens for ticket in tickets])
         return [
             Job(
-                entry=self._snapshot.by_key(ticket.hplm_key),
+                entry=entries[number],
                 hidden=torch.from_numpy(row),
                 truncated=ticket.truncated,
                 deadline_us=ticket.deadline_us,

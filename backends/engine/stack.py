@@ -64,6 +64,11 @@ class UpperStack:
         )
         self._heads: dict[int, tuple[Head, str]] = {}
 
+    def require_width(self, hidden_size: int) -> None:
+        """Refuse rows of another root's width before they meet others in a batch."""
+        if hidden_size != self._geometry.hidden_size:
+            raise InvalidArgumentError(f"hidden rows are {hidden_size} wide, not {self._geometry.hidden_size}")
+
     def ready(self, key: int, load: Callable[[], HplmArtifact]) -> ReadyHplm:
         """Pin the hPLM version `key`; `load` is called only if it is not resident."""
 

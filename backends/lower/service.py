@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backends.clock import now_us
-from backends.errors import HplmError, InvalidArgumentError
+from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.home import Home
 from backends.lower.half import LowerHalf, RootFront
 from backends.plot.statistics import HitStatistics
@@ -104,9 +104,9 @@ class LowerService:
     def _encode_domain(self, rows: Sequence[_Row]) -> Sequence[_EncodedRow | HplmError]:
         try:
             encoded = self._half(rows[0].entry.domain).encode([row.text for row in rows])
-        except HplmError as error:
+        except Exception as error:
             LOGGER.error("domain %s: %s", rows[0].entry.domain.label, error)
-            return [error] * len(rows)
+            return [presentable(error)] * len(rows)
         self.statistics += encoded.statistics
         return [
             _EncodedRow(hidden, Ticket(row.entry.key, len(hidden), bool(cut), row.deadline_us))

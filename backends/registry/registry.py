@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, Select, create_engine, select
+from sqlalchemy import Engine, Select, create_engine, select, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session, contains_eager
 
@@ -64,11 +64,10 @@ class Registry:
     # --- roots and domains ---
 
     def add_root(self, name: str, fingerprint: str, folder: str) -> RootEntry:
-        with self._session() as session:
+        with self._publication() as (session, _):
             if _root_row(session, check_name(name, "root")):
                 raise ConflictError(f"root {name!r} exists already")
             session.add(RootRow(name=name, fingerprint=fingerprint, folder=folder))
-            _count_revision(session)
         return RootEntry(name, fingerprint, folder)
 
     def has_root(self, name: str) -> bool:
@@ -91,7 +90,7 @@ class Registry:
         self, root: str, name: str, folder: str, parent: DomainEntry | None, metrics: dict[str, Any]
     ) -> DomainEntry:
         """Make the next version of a domain live."""
-        with self._session() as session:
+        with self._publication() as (session, _):
             root_row = _root_row(session, root)
             if root_row is None:
                 raise NotFoundError(f"root {root!r} does not exist")
@@ -105,7 +104,6 @@ class Registry:
             )
             domain.live_version += 1
             session.add(version)
-            _count_revision(session)
             session.flush()
             return _domain_entry(version)
 
@@ -139,8 +137,7 @@ class Registry:
         self, hplm: str, domain: DomainEntry, task: str, labels: Sequence[str], folder: str, metrics: dict[str, Any]
     ) -> HplmEntry:
         """Make the next version of an hPLM live; servers pick it up within a second."""
-        with self._session() as session:
-            revision = _count_revision(session)
+        with self._publication() as (session, revision):
             row = _hplm_row(session, check_hplm_id(hplm))
             if row is None:
                 row = HplmRow(name=hplm, live_version_id=None, revision=revision)
@@ -162,8 +159,7 @@ class Registry:
 
     def delete_hplm(self, hplm: str) -> HplmEntry:
         """Take an hPLM out of service; its last live version is returned."""
-        with self._session() as session:
-            revision = _count_revision(session)
+        with self._publication() as (session, revision):
             entry = _hplm_entry(_live_version(session, hplm))
             row = _hplm_row(session, hplm)
             if row is not None:
@@ -227,6 +223,17 @@ class Registry:
         with _clear_database_errors(), Session(self._engine, expire_on_commit=False) as session, session.begin():
             yield session
 
+    @contextmanager
+    def _publication(self) -> Iterator[tuple[Session, int]]:
+        """A writing transaction and its revision.
+
+        Counting up comes first: an update before any read makes writers wait for each other, also in SQLite, and
+        so revisions grow in the order of commits.
+        """
+        with self._session() as session:
+            session.execute(update(State).values(revision=State.revision + 1))
+            yield session, _state(session).revision
+
 
 @contextmanager
 def _clear_database_errors() -> Iterator[None]:
@@ -240,14 +247,6 @@ def _clear_database_errors() -> Iterator[None]:
 
 def _state(session: Session) -> State:
     return session.scalars(select(State)).one()
-
-
-def _count_revision(session: Session) -> int:
-    """Count up before anything else: writers then wait for each other, and revisions grow in commit order."""
-    state = session.scalars(select(State).with_for_update()).one()
-    state.revision += 1
-    session.flush()
-    return state.revision
 
 
 def _root_row(session: Session, name: str) -> RootRow | None:

@@ -47,6 +47,8 @@ class RootTokenizer:
         except Exception as error:  # the library raises bare Exception for missing and malformed files
             raise CorruptFileError(f"{path} is not a readable tokenizer: {error}") from error
         self._tokenizer.no_padding()
+        # A text that spells "[SEP]" or "[PAD]" means those characters; only the template adds special tokens.
+        self._tokenizer.encode_special_tokens = True
         self._tokenizer.enable_truncation(max_tokens)
         self._max_characters = max_tokens * _CHARACTERS_PER_TOKEN
 

@@ -89,9 +89,7 @@ def _build_root(home: Home, request: RootRequest, report: Report) -> None:
     checkpoint.unlink(missing_ok=True)
 
 
-def _distil(
-    request: RootRequest, source: Path, parts: RootParts, checkpoint: Path, report: Report
-) -> dict[str, float]:
+def _distil(request: RootRequest, source: Path, parts: RootParts, checkpoint: Path, report: Report) -> dict[str, float]:
     tokenizer = RootTokenizer(source / "tokenizer.json", request.max_tokens)
     texts = list(itertools.islice(corpus_texts(request.corpus), _MAX_DISTIL_TEXTS))
     distiller = Distiller(load_pretrained(source), parts, tokenizer, request.distil)

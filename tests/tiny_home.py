@@ -1,0 +1,133 @@
+"""A complete home in seconds: a small random BERT, two domains, four hPLMs of three tenants. Everything is real but small."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import BertConfig, BertModel
+
+from backends.home import Home
+from backends.registry.registry import Registry
+from builder.construct.distil import DistilSettings
+from builder.construct.domains import DomainRequest, create_domain
+from builder.construct.hplms import HplmRequest, create_hplm
+from builder.construct.plots import PlotSettings
+from builder.construct.roots import RootRequest, add_root
+from builder.construct.tune import TuneSettings
+from builder.progress import Step
+
+TOPICS = {
+    "animals": "cat dog horse sheep goat mouse rabbit".split(),
+    "tools": "hammer saw drill wrench chisel plane ladder".split(),
+    "weather": "rain snow wind storm cloud frost thunder".split(),
+}
+MOODS = {"glad": "good fine lovely splendid".split(), "sad": "bad poor awful dreadful".split()}
+FILLER = "the a is was very near under over with and my your this that today again".split()
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+MAX_TOKENS = 32
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    text: str
+    topic: str
+    mood: str
+
+
+def sample_texts(count: int, seed: int) -> list[LabelledText]:
+    """Random sentences that name one topic and one mood."""
+    chance = random.Random(seed)
+    return [_sample(chance) for _ in range(count)]
+
+
+def _sample(chance: random.Random) -> LabelledText:
+    topic, mood = chance.choice(sorted(TOPICS)), chance.choice(sorted(MOODS))
+    words = chance.choices(FILLER, k=chance.randint(1, 12))
+    words += chance.choices(TOPICS[topic], k=2) + chance.choices(MOODS[mood], k=2)
+    chance.shuffle(words)
+    return LabelledText(" ".join(words), topic, mood)
+
+
+def write_tiny_bert(folder: Path, seed: int = 5, hidden_size: int = 64) -> Path:
+    """A Hugging Face folder with a random 4-layer BERT and a WordPiece vocabulary of the sample texts."""
+    torch.manual_seed(seed)
+    words = [text.text for text in sample_texts(500, seed)]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.train_from_iterator(words, trainers.WordPieceTrainer(vocab_size=300, special_tokens=SPECIAL))
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=hidden_size,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=2 * hidden_size,
+        max_position_embeddings=64,
+        initializer_range=0.1,
+    )
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def write_corpus(path: Path, count: int, seed: int) -> Path:
+    path.write_text("".join(f"{text.text}\n" for text in sample_texts(count, seed)))
+    return path
+
+
+def write_task(folder: Path, question: str, seed: int, train: int = 160) -> tuple[Path, Path]:
+    """Training and dev files for "topic" or "mood"."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = (folder / "train.jsonl", folder / "dev.jsonl")
+    for path, count, offset in zip(files, (train, 60), (0, 1), strict=True):
+        rows = [{"text": t.text, "label": getattr(t, question)} for t in sample_texts(count, seed + offset)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return files
+
+
+def ignore(step: Step) -> None:
+    """A progress report for nobody."""
+
+
+def tiny_root(home: Home, registry: Registry, work: Path, name: str = "tiny", seed: int = 5) -> None:
+    model = write_tiny_bert(work / f"{name}-model", seed)
+    corpus = write_corpus(work / f"{name}-general.txt", 400, seed=1)
+    settings = DistilSettings(steps=8, tokens_per_batch=512, checkpoint_every=4)
+    request = RootRequest(
+        name, str(model), 2, (corpus,), MAX_TOKENS, distil=settings, plot=PlotSettings(max_fragments=1500)
+    )
+    add_root(home, registry, request, ignore)
+
+
+def tiny_hplm(home: Home, registry: Registry, work: Path, hplm: str, domain: str, question: str, seed: int) -> None:
+    train, dev = write_task(work / hplm.replace("/", "-"), question, seed)
+    tune = TuneSettings(bottleneck=8, epochs=10, learning_rate=1e-2, seed=seed)
+    create_hplm(home, registry, HplmRequest(hplm, "tiny", domain, train, dev, tune=tune), ignore)
+
+
+def build_tiny_home(folder: Path) -> Home:
+    home, work = Home(folder / "home"), folder / "work"
+    work.mkdir(parents=True)
+    registry = Registry.open(home, create=True)
+    tiny_root(home, registry, work)
+    for domain, seed in (("farm", 11), ("street", 12)):
+        corpus = write_corpus(work / f"{domain}.txt", 300, seed)
+        create_domain(home, registry, DomainRequest(domain, "tiny", (corpus,)), ignore)
+    for seed, (hplm, domain, question) in enumerate(
+        [
+            ("acme/topic", "farm", "topic"),
+            ("acme/mood", "farm", "mood"),
+            ("globex/topic", "street", "topic"),
+            ("initech/mood", "street", "mood"),
+        ]
+    ):
+        tiny_hplm(home, registry, work, hplm, domain, question, 100 * (seed + 1))
+    registry.close()
+    return home

@@ -1,0 +1,141 @@
+"""The serve loop: every job is answered once, whatever happens to its neighbours."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from backends.clock import now_us
+from backends.engine.job import Answer, Job
+from backends.engine.service import UpperService
+from backends.engine.stack import StackSettings, UpperStack
+from backends.errors import CorruptFileError, HplmError, UnavailableError
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.registry.snapshot import RegistrySnapshot
+from backends.scheduling.policy import Capacity
+from backends.wire import Ticket, encode_tickets, fold_rows
+
+HIDDEN = 64
+Responses = queue.Queue[list[bytes] | HplmError]
+
+
+@contextmanager
+def running(home: Home, num_slots: int = 8, capacity: Capacity | None = None) -> Iterator[UpperService]:
+    snapshot = RegistrySnapshot(Registry.open(home))
+    limits = capacity or Capacity(max_adapters=num_slots - 1)
+    service = UpperService(home, snapshot, StackSettings(dtype="fp32", num_slots=num_slots, max_bottleneck=16), limits)
+    try:
+        yield service
+    finally:
+        service.close()
+        snapshot.close()
+
+
+def keys_of(home: Home) -> dict[str, int]:
+    return {entry.id: entry.key for entry in Registry.open(home).hplms()}
+
+
+def ask(service: UpperService, keys: list[int], deadline_us: int | None = None) -> Responses:
+    lengths = [3 + place for place in range(len(keys))]
+    rows = [np.random.default_rng(1).normal(size=(length, HIDDEN)).astype(np.float16) for length in lengths]
+    tickets = [Ticket(key, length, False, deadline_us) for key, length in zip(keys, lengths, strict=True)]
+    responses: Responses = queue.Queue()
+    service.submit(fold_rows(rows), encode_tickets(tickets), responses.put)
+    return responses
+
+
+def test_a_request_of_mixed_tenants_is_answered_in_its_order(built_home: Home) -> None:
+    keys = keys_of(built_home)
+    with running(built_home) as service:
+        answers = ask(service, list(keys.values())).get(timeout=30)
+    assert isinstance(answers, list)
+    assert [json.loads(answer)["hplm"] for answer in answers] == list(keys)
+
+
+def test_more_tenants_than_slots_are_split_not_failed(built_home: Home) -> None:
+    keys = list(keys_of(built_home).values())
+    with running(built_home, num_slots=2) as service:
+        pending = [ask(service, keys) for _ in range(5)]
+        assert all(isinstance(responses.get(timeout=30), list) for responses in pending)
+
+
+def test_a_damaged_adapter_fails_its_own_requests_only(tiny_home: Home) -> None:
+    entries = {entry.id: entry for entry in Registry.open(tiny_home).hplms()}
+    weights = tiny_home.path / entries["acme/mood"].folder / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    with running(tiny_home) as service:
+        bad = ask(service, [entries["acme/mood"].key])
+        good = ask(service, [entries["acme/topic"].key])
+        error = bad.get(timeout=30)
+        assert isinstance(error, CorruptFileError)
+        assert isinstance(good.get(timeout=30), list)
+
+
+def test_an_adapter_that_has_vanished_is_an_error_not_a_crash(tiny_home: Home) -> None:
+    entries = {entry.id: entry for entry in Registry.open(tiny_home).hplms()}
+    shutil.rmtree(tiny_home.path / entries["acme/mood"].folder)
+    with running(tiny_home) as service:
+        assert isinstance(ask(service, [entries["acme/mood"].key]).get(timeout=30), CorruptFileError)
+        assert isinstance(ask(service, [entries["acme/topic"].key]).get(timeout=30), list)
+
+
+def test_an_expired_deadline_is_refused_before_compute(built_home: Home) -> None:
+    key = keys_of(built_home)["acme/topic"]
+    with running(built_home) as service:
+        error = ask(service, [key], deadline_us=now_us() - 1).get(timeout=30)
+        assert isinstance(error, UnavailableError)
+        assert "deadline" in str(error)
+        assert isinstance(ask(service, [key], deadline_us=now_us() + 30_000_000).get(timeout=30), list)
+
+
+def test_a_batch_that_fails_is_answered_and_the_loop_lives(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = keys_of(built_home)["acme/topic"]
+    run = UpperStack.run
+
+    def fail(*_: object) -> list[torch.Tensor]:
+        raise RuntimeError("a secret of the machine")
+
+    with running(built_home) as service:
+        monkeypatch.setattr(UpperStack, "run", fail)
+        error = ask(service, [key]).get(timeout=30)
+        assert isinstance(error, HplmError)
+        assert "secret" not in str(error)
+        monkeypatch.setattr(UpperStack, "run", run)
+        assert isinstance(ask(service, [key]).get(timeout=30), list)
+
+
+def test_rows_of_the_wrong_width_fail_alone(built_home: Home) -> None:
+    key = keys_of(built_home)["acme/topic"]
+    responses: Responses = queue.Queue()
+    with running(built_home) as service:
+        tickets = encode_tickets([Ticket(key, 3, False, None)])
+        service.submit(np.zeros((1, 3, HIDDEN + 1), np.float16), tickets, responses.put)
+        assert isinstance(responses.get(timeout=30), HplmError)
+        assert isinstance(ask(service, [key]).get(timeout=30), list)
+
+
+def test_closing_refuses_what_comes_after(built_home: Home) -> None:
+    key = keys_of(built_home)["acme/topic"]
+    with running(built_home) as service:
+        pass
+    assert isinstance(ask(service, [key]).get(timeout=5), UnavailableError)
+
+
+def test_jobs_are_compared_by_identity() -> None:
+    """Two equal-looking jobs in one queue are two jobs."""
+    fields = {"hidden": torch.zeros(1, 1), "truncated": False, "deadline_us": None}
+    entry = object()
+
+    def respond(_: Answer | HplmError) -> None:
+        return None
+
+    jobs = [Job(entry=entry, respond=respond, **fields) for _ in range(2)]  # type: ignore[arg-type]
+    assert jobs[0] != jobs[1]

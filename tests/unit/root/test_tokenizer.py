@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from backends.errors import CorruptFileError
+from backends.root.tokenizer import RootTokenizer
+from tiny_home import sample_texts
+
+
+def test_rows_are_the_texts_one_by_one(tiny_bert: Path) -> None:
+    texts = [text.text for text in sample_texts(40, seed=3)]
+    rows = RootTokenizer(tiny_bert / "tokenizer.json", 32).encode(texts)
+    plain = Tokenizer.from_file(str(tiny_bert / "tokenizer.json"))
+    for number, text in enumerate(texts):
+        start, end = rows.row_offsets[number], rows.row_offsets[number + 1]
+        assert rows.token_ids[start:end].tolist() == plain.encode(text).ids
+        assert rows.positions[start:end].tolist() == list(range(end - start))
+    assert not rows.truncated.any()
+
+
+def test_long_texts_are_cut_and_say_so(tiny_bert: Path) -> None:
+    tokenizer = RootTokenizer(tiny_bert / "tokenizer.json", 8)
+    rows = tokenizer.encode(["cat " * 100, "cat"])
+    assert rows.lengths.tolist() == [8, 3]
+    assert rows.truncated.tolist() == [True, False]
+
+
+def test_ten_megabytes_cost_no_more_than_what_is_kept(tiny_bert: Path) -> None:
+    tokenizer = RootTokenizer(tiny_bert / "tokenizer.json", 32)
+    text = "cat dog " * 1_300_000
+    start = time.perf_counter()
+    rows = tokenizer.encode([text])
+    # Ten megabytes take this tokenizer seconds; the bound is loose because the machine may be busy.
+    assert time.perf_counter() - start < 1.0
+    assert rows.truncated.tolist() == [True]
+    assert np.array_equal(rows.token_ids, tokenizer.encode(["cat dog " * 40]).token_ids)
+
+
+def test_special_tokens_in_a_text_are_plain_characters(tiny_bert: Path) -> None:
+    rows = RootTokenizer(tiny_bert / "tokenizer.json", 32).encode(["cat [PAD] dog [SEP] cat"])
+    assert 0 not in rows.token_ids
+    assert (rows.token_ids == 3).sum() == 1  # the template's own [SEP]
+
+
+def test_no_texts(tiny_bert: Path) -> None:
+    rows = RootTokenizer(tiny_bert / "tokenizer.json", 32).encode([])
+    assert rows.row_offsets.tolist() == [0]
+
+
+def test_a_broken_tokenizer_file(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(CorruptFileError, match="tokenizer"):
+        RootTokenizer(tmp_path / "tokenizer.json", 8)

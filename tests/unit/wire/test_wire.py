@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from backends.errors import InvalidArgumentError
+from backends.wire import Ticket, decode_tickets, encode_tickets, fold_rows, unfold_rows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_folding_loses_nothing_and_adds_less_than_a_row_of_tokens(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    lengths = chance.integers(1, 30, chance.integers(1, 16)).tolist()
+    rows = [chance.normal(size=(length, 8)).astype(np.float16) for length in lengths]
+    folded = fold_rows(rows)
+    assert folded.shape[0] == len(rows)
+    assert folded.shape[0] * folded.shape[1] - sum(lengths) < len(rows)
+    for row, again in zip(rows, unfold_rows(folded, lengths), strict=True):
+        assert np.array_equal(row, again)
+
+
+def test_tickets_round_trip() -> None:
+    tickets = [Ticket(7, 12, True, 123_456_789_012), Ticket(2**40, 1, False, None)]
+    assert decode_tickets(encode_tickets(tickets)) == tickets
+
+
+def test_tensors_that_do_not_belong_together() -> None:
+    with pytest.raises(InvalidArgumentError, match="promise 9"):
+        unfold_rows(np.zeros((2, 4, 3), np.float16), [4, 5])
+    with pytest.raises(InvalidArgumentError, match="TICKET"):
+        decode_tickets(np.zeros((2, 3), np.int64))
