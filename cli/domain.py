@@ -1,4 +1,4 @@
-"""`hplm domain …`"""
+"""Commands about domains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hplm create/update/list/show/delete`"""
+"""Commands about hPLMs themselves."""
 
 from __future__ import annotations
 

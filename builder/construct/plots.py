@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from backends.errors import InvalidArgumentError
+from backends.plot.arrays import Halves, Keys
 from backends.plot.header import Store, TableSpec
-from backends.plot.keys import Keys, unpack
-from backends.plot.store_writer import Halves
+from backends.plot.keys import unpack
 from backends.plot.table import Table
 from backends.plot.writer import TableWriter
 from backends.root.lower import FragmentEncoder

@@ -97,7 +97,7 @@ def _distil(request: RootRequest, source: Path, parts: RootParts, checkpoint: Pa
 
 
 def _load_distilled(parts: RootParts, path: Path, checksum: str) -> dict[str, float]:
-    """Take over weights that `export_distilled` wrote for the same pretrained model; their fidelity was measured then."""
+    """Take over what `export_distilled` wrote for the same model, and the fidelity that was measured then."""
     if not path.is_file():
         raise InvalidArgumentError(f"distilled weights {path} do not exist")
     try:

@@ -47,7 +47,7 @@ def test_round_trip(tmp_path: Path) -> None:
 
 
 def test_an_adapter_of_another_root_is_refused(folder: Path) -> None:
-    with pytest.raises(FingerprintMismatchError, match="f00d.*beef"):
+    with pytest.raises(FingerprintMismatchError, match=r"f00d.*beef"):
         read_artifact(folder, "beef")
 
 

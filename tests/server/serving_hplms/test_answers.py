@@ -1,0 +1,115 @@
+"""What is served equals the slow reference, in any mix of tenants, for any client that keeps to the wire contract."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tritonclient.grpc
+import tritonclient.http
+
+from backends.registry.registry import Registry
+from bench.reference import ReferenceHplm
+from conftest import Served
+from tiny_home import sample_texts
+
+pytestmark = pytest.mark.server
+LOGIT_TOLERANCE = 2e-2  # the table is fp16
+PROBABILITY_TOLERANCE = 1e-2  # bf16
+
+
+def stock_infer(served: Served, protocol: Any, rows: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Nothing but tritonclient and the wire contract."""
+    url = served.grpc_url if protocol is tritonclient.grpc else served.http_url
+    client = protocol.InferenceServerClient(url)
+    tensors = []
+    for name, column in (("MODEL", 0), ("TEXT", 1)):
+        tensor = protocol.InferInput(name, [len(rows), 1], "BYTES")
+        tensor.set_data_from_numpy(np.array([[row[column].encode()] for row in rows], dtype=np.object_))
+        tensors.append(tensor)
+    result = client.infer("hplm", tensors).as_numpy("RESULT")
+    assert result.shape == (len(rows), 1)
+    return [json.loads(value) for value in result[:, 0]]
+
+
+def references(served: Served) -> dict[str, ReferenceHplm]:
+    return {entry.id: ReferenceHplm(served.home, entry) for entry in Registry.open(served.home).hplms()}
+
+
+def mixed_rows(ids: Sequence[str], count: int, seed: int) -> list[tuple[str, str]]:
+    """Texts of the tables' own corpora and texts that no table has seen, in any order of tenants."""
+    chance = random.Random(seed)
+    texts = [text.text for text in sample_texts(count // 2, 11) + sample_texts(count - count // 2, 1000 + seed)]
+    return [(chance.choice(sorted(ids)), text) for text in texts]
+
+
+def centred_logits(scores: dict[str, float]) -> torch.Tensor:
+    logarithms = torch.tensor(list(scores.values()), dtype=torch.float64).log()
+    return logarithms - logarithms.mean()
+
+
+@pytest.mark.parametrize("protocol", [tritonclient.grpc, tritonclient.http], ids=["grpc", "http"])
+@pytest.mark.parametrize("batch", [1, 16, 64])
+def test_a_stock_client_gets_the_references_logits(served: Served, protocol: Any, batch: int) -> None:
+    plain = references(served)
+    rows = mixed_rows(list(plain), batch, seed=batch)
+    for (hplm, text), answer in zip(rows, stock_infer(served, protocol, rows), strict=True):
+        expected = plain[hplm].logits(text)
+        assert answer["hplm"] == hplm
+        assert answer["task"] == "classification"
+        assert answer["version"] >= 1
+        assert answer["label"] == max(answer["scores"], key=answer["scores"].get)
+        assert answer["score"] == answer["scores"][answer["label"]]
+        difference = centred_logits(answer["scores"]) - (expected - expected.mean())
+        assert difference.abs().max() <= LOGIT_TOLERANCE
+
+
+def test_bf16_gives_the_same_labels(served_bf16: Served) -> None:
+    plain = references(served_bf16)
+    rows = [row for seed in range(7) for row in mixed_rows(list(plain), 64, seed)]
+    same, differences = 0, []
+    for start in range(0, len(rows), 64):
+        part = rows[start : start + 64]
+        for (hplm, text), answer in zip(part, stock_infer(served_bf16, tritonclient.grpc, part), strict=True):
+            expected = plain[hplm].logits(text).softmax(dim=-1)
+            got = torch.tensor(list(answer["scores"].values()))
+            # A tie within the tolerance has no right label.
+            top = expected.topk(2).values
+            same += int(got.argmax() == expected.argmax() or top[0] - top[1] < 2 * PROBABILITY_TOLERANCE)
+            differences.append(float((got - expected).abs().mean()))
+    assert same / len(rows) >= 0.995
+    assert sum(differences) / len(differences) <= PROBABILITY_TOLERANCE
+
+
+def test_concurrent_requests_of_all_sizes(served: Served) -> None:
+    """Many requests at once, so that Triton and the engine batch them across requests and tenants."""
+    plain = references(served)
+    client = tritonclient.grpc.InferenceServerClient(served.grpc_url)
+    requests = [mixed_rows(list(plain), 1 + seed % 9, seed) for seed in range(60)]
+    calls = []
+    for rows in requests:
+        tensors = []
+        for name, column in (("MODEL", 0), ("TEXT", 1)):
+            tensor = tritonclient.grpc.InferInput(name, [len(rows), 1], "BYTES")
+            tensor.set_data_from_numpy(np.array([[row[column].encode()] for row in rows], dtype=np.object_))
+            tensors.append(tensor)
+        answers: list[Any] = []
+        client.async_infer("hplm", tensors, lambda result, error, answers=answers: answers.append(error or result))
+        calls.append(answers)
+    for rows, answers in zip(requests, calls, strict=True):
+        for _ in range(600):
+            if answers:
+                break
+            time.sleep(0.05)
+        decoded = [json.loads(value) for value in answers[0].as_numpy("RESULT")[:, 0]]
+        for (hplm, text), answer in zip(rows, decoded, strict=True):
+            expected = plain[hplm].logits(text)
+            difference = centred_logits(answer["scores"]) - (expected - expected.mean())
+            assert answer["hplm"] == hplm
+            assert difference.abs().max() <= LOGIT_TOLERANCE

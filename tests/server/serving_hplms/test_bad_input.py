@@ -1,0 +1,169 @@
+"""Every bad input gets one clear line and the right code, and costs nobody else anything."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from backends.registry.registry import Registry
+from clients import HplmClient, InvalidRequestError, NotFoundError, ServerError, UnavailableError
+from conftest import Served
+from tiny_home import sample_texts
+
+pytestmark = pytest.mark.server
+PROTOCOLS = [pytest.param(tritonclient.grpc, id="grpc"), pytest.param(tritonclient.http, id="http")]
+
+
+def send(
+    served: Served,
+    protocol: Any,
+    models: np.ndarray[Any, Any],
+    texts: np.ndarray[Any, Any],
+    datatypes: tuple[str, str] = ("BYTES", "BYTES"),
+    parameters: dict[str, Any] | None = None,
+) -> Any:
+    url = served.grpc_url if protocol is tritonclient.grpc else served.http_url
+    tensors = []
+    for name, value, datatype in (("MODEL", models, datatypes[0]), ("TEXT", texts, datatypes[1])):
+        tensor = protocol.InferInput(name, list(value.shape), datatype)
+        tensor.set_data_from_numpy(value)
+        tensors.append(tensor)
+    return protocol.InferenceServerClient(url).infer("hplm", tensors, parameters=parameters)
+
+
+def column(*values: bytes) -> np.ndarray[Any, Any]:
+    return np.array([[value] for value in values], dtype=np.object_)
+
+
+def status(error: InferenceServerException) -> str:
+    return str(error.status()).removeprefix("StatusCode.")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("model", "text", "codes", "message"),
+    [
+        (b"acme/nothing", b"cat", ("NOT_FOUND", "404"), "hPLM 'acme/nothing' does not exist"),
+        (b"", b"cat", ("NOT_FOUND", "404"), "hPLM '' does not exist"),
+        (b"acme/topic", b"", ("INVALID_ARGUMENT", "400"), "TEXT is empty"),
+        (b"acme/topic", b" \n ", ("INVALID_ARGUMENT", "400"), "TEXT is empty"),
+        (b"acme/topic", b"caf\xe9", ("INVALID_ARGUMENT", "400"), "TEXT is not UTF-8 at byte 3"),
+        (b"acme/\xff", b"cat", ("INVALID_ARGUMENT", "400"), "MODEL is not UTF-8 at byte 5"),
+    ],
+)
+def test_values_that_cannot_be_served(
+    served: Served, protocol: Any, model: bytes, text: bytes, codes: tuple[str, str], message: str
+) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        send(served, protocol, column(model), column(text))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert status(caught.value) == codes[protocol is tritonclient.http]
+    for other in ("globex", "initech"):
+        assert other not in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_batch_sizes_that_differ(served: Served, protocol: Any) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        send(served, protocol, column(b"acme/topic", b"acme/topic"), column(b"cat"))
+    assert status(caught.value) in ("INVALID_ARGUMENT", "400")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_wrong_datatype(served: Served, protocol: Any) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        send(served, protocol, column(b"acme/topic"), np.zeros((1, 1), np.int64), ("BYTES", "INT64"))
+    assert status(caught.value) in ("INVALID_ARGUMENT", "400")
+    assert "TEXT" in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_wrong_shape(served: Served, protocol: Any) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        send(served, protocol, column(b"acme/topic"), np.array([[b"cat", b"dog"]], dtype=np.object_))
+    assert status(caught.value) in ("INVALID_ARGUMENT", "400")
+    assert "TEXT" in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"dead_line_ms": 5}, "unknown request parameter 'dead_line_ms'"),
+        ({"deadline_ms": 0}, "deadline_ms must be a whole number"),
+        ({"deadline_ms": -3}, "deadline_ms must be a whole number"),
+        ({"deadline_ms": "soon"}, "deadline_ms must be a whole number"),
+        ({"deadline_ms": 10**15}, "deadline_ms must be a whole number"),
+    ],
+)
+def test_parameters_that_are_wrong(served: Served, protocol: Any, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        send(served, protocol, column(b"acme/topic"), column(b"cat"), parameters=parameters)
+    assert message in str(caught.value)
+    assert status(caught.value) in ("INVALID_ARGUMENT", "400")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_known_parameters_are_taken(served: Served, protocol: Any) -> None:
+    parameters = {"deadline_ms": 60_000, "tenant_token": "secret", "level": "full"}
+    assert send(served, protocol, column(b"acme/topic"), column(b"cat"), parameters=parameters).as_numpy("RESULT").size
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_ten_megabytes_are_cut_and_say_so(served: Served, protocol: str) -> None:
+    url = served.grpc_url if protocol == "grpc" else served.http_url
+    with HplmClient(f"{protocol}://{url}") as client:
+        assert client.infer("acme/topic", "cat dog " * 1_310_720).truncated
+        assert not client.infer("acme/topic", "cat dog").truncated
+
+
+def test_bad_requests_in_a_crowd_cost_their_neighbours_nothing(served: Served) -> None:
+    wrong = [("acme/nothing", "cat"), ("acme/topic", "cat\0\0"), ("globex/topic", "horse")]
+    requests = [
+        wrong[n % 3] if n % 4 == 0 else ("acme/topic", text.text) for n, text in enumerate(sample_texts(200, 9))
+    ]
+    with HplmClient(f"grpc://{served.grpc_url}", rows_per_request=1, concurrency=32) as client:
+        outcomes = client.infer_many(requests, on_error="return")
+    for (hplm, _), outcome in zip(requests, outcomes, strict=True):
+        assert isinstance(outcome, NotFoundError) == (hplm == "acme/nothing")
+
+
+def test_a_deadline_that_has_passed_is_refused(served: Served) -> None:
+    texts = [("acme/topic", "cat dog " * 40)] * 64
+    client = HplmClient(f"grpc://{served.grpc_url}", rows_per_request=64, timeout_s=30)
+    with client, ThreadPoolExecutor(4) as pool:
+        crowd = [pool.submit(client.infer_many, texts) for _ in range(4)]
+        outcomes = client.infer_many(texts, on_error="return", deadline_ms=1, timeout_s=30)
+        assert all(len(part.result()) == 64 for part in crowd)
+    assert all(isinstance(outcome, UnavailableError) for outcome in outcomes)
+    assert "deadline" in str(outcomes[0])
+
+
+def test_a_damaged_adapter_fails_its_own_tenant_only(served: Served) -> None:
+    entry = Registry.open(served.home).hplm("initech/mood")
+    weights = served.home.path / entry.folder / "weights.safetensors"
+    good = weights.read_bytes()
+    with HplmClient(f"grpc://{served.grpc_url}") as client:
+        # Three other hPLMs fill the three slots, so the damaged one must be read from the bank again.
+        for hplm in ("acme/topic", "acme/mood", "globex/topic"):
+            client.infer(hplm, "cat")
+        weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        try:
+            with pytest.raises(ServerError, match="does not match its checksum"):
+                client.infer("initech/mood", "cat")
+            assert client.infer("acme/topic", "cat").hplm == "acme/topic"
+        finally:
+            weights.write_bytes(good)
+        assert client.infer("initech/mood", "cat").hplm == "initech/mood"
+
+
+def test_the_client_refuses_what_can_never_be_right(served: Served) -> None:
+    with HplmClient(f"grpc://{served.grpc_url}") as client, pytest.raises(InvalidRequestError):
+        client.infer("acme/topic", "")

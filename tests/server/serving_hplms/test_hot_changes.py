@@ -1,0 +1,94 @@
+"""New, changed and deleted hPLMs reach a running server within a second, without a reload."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from backends.registry.registry import Registry
+from builder.construct.domains import DomainRequest, create_domain
+from builder.construct.hplms import HplmRequest, update_hplm
+from builder.construct.tune import TuneSettings
+from clients import Answer, ClientError, HplmClient, NotFoundError
+from conftest import Served
+from tiny_home import ignore, tiny_hplm, write_corpus, write_task
+
+pytestmark = pytest.mark.server
+WITHIN_S = 1.0
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[HplmClient]:
+    with HplmClient(f"grpc://{served.grpc_url}") as client:
+        yield client
+
+
+def seconds_until(ask: Callable[[], bool]) -> float:
+    start = time.monotonic()
+    while not ask():
+        assert time.monotonic() - start < 10, "never happened"
+        time.sleep(0.02)
+    return time.monotonic() - start
+
+
+def asked(client: HplmClient, hplm: str) -> Answer | ClientError:
+    try:
+        return client.infer(hplm, "my cat is lovely")
+    except ClientError as error:
+        return error
+
+
+def test_create_update_delete_while_serving(served: Served, client: HplmClient) -> None:
+    registry = Registry.open(served.home)
+    loads = served.server.log_path.read_text().count("successfully loaded")
+    tiny_hplm(served.home, registry, served.work, "newcomer/topic", "farm", "topic", seed=900)
+    assert seconds_until(lambda: isinstance(asked(client, "newcomer/topic"), Answer)) <= WITHIN_S
+
+    train, dev = write_task(served.work / "newcomer", "mood", 901)
+    request = HplmRequest(
+        "newcomer/topic", "tiny", "farm", train, dev, tune=TuneSettings(bottleneck=8, epochs=1, learning_rate=5e-3)
+    )
+    update_hplm(served.home, registry, request, ignore)
+
+    def is_second() -> bool:
+        answer = asked(client, "newcomer/topic")
+        return isinstance(answer, Answer) and answer.version == 2
+
+    assert seconds_until(is_second) <= WITHIN_S
+    answer = asked(client, "newcomer/topic")
+    assert isinstance(answer, Answer)
+    assert set(answer.scores) == {"glad", "sad"}  # type: ignore[attr-defined]
+
+    registry.delete_hplm("newcomer/topic")
+    assert seconds_until(lambda: isinstance(asked(client, "newcomer/topic"), NotFoundError)) <= WITHIN_S
+    assert served.server.log_path.read_text().count("successfully loaded") == loads
+
+
+def test_a_new_domain_needs_no_reload(served: Served, client: HplmClient) -> None:
+    registry = Registry.open(served.home)
+    corpus = write_corpus(served.work / "garden.txt", 300, seed=31)
+    create_domain(served.home, registry, DomainRequest("garden", "tiny", (corpus,)), ignore)
+    tiny_hplm(served.home, registry, served.work, "newcomer/garden", "garden", "topic", seed=950)
+    assert seconds_until(lambda: isinstance(asked(client, "newcomer/garden"), Answer)) <= WITHIN_S
+    registry.delete_hplm("newcomer/garden")
+
+
+def test_answers_never_fail_while_versions_change(served: Served, client: HplmClient) -> None:
+    """Requests go on through ten updates; each answers with a version that was live within the last second."""
+    registry = Registry.open(served.home)
+    entry = registry.hplm("acme/topic")
+    replaced_at: dict[int, float] = {}
+    seen = set()
+    for _ in range(10):
+        parts = (entry.id, entry.domain, entry.task, entry.labels, entry.folder, entry.metrics)
+        latest = registry.publish_hplm(*parts).version
+        replaced_at[latest - 1] = time.monotonic()
+        for _ in range(3):
+            asked_at = time.monotonic()
+            for answer in client.infer_many([("acme/topic", "cat")] * 20):
+                assert answer.version == latest or asked_at - replaced_at[answer.version] <= WITHIN_S
+                seen.add(answer.version)
+            time.sleep(0.1)
+    assert len(seen) > 1

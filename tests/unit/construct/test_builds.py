@@ -1,0 +1,249 @@
+"""Builds that are interrupted, repeated, impossible: nothing is lost, and what serves goes on serving."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.errors import ConflictError, FingerprintMismatchError, HplmError, NotFoundError, TrainingDataError
+from backends.home import Home
+from backends.lower.half import LowerHalf
+from backends.plot.header import Store
+from backends.plot.table import Table
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from builder.construct.distil import DistilSettings
+from builder.construct.domains import DomainRequest, create_domain
+from builder.construct.hplms import HplmRequest, create_hplm, update_hplm
+from builder.construct.plots import PlotSettings, fragment_values
+from builder.construct.roots import RootRequest, add_root, export_distilled
+from builder.locks import exclusive
+from builder.progress import Step
+from tiny_home import MAX_TOKENS, ignore, sample_texts, tiny_root, write_corpus, write_task, write_tiny_bert
+
+
+def stored(home: Home, domain: str) -> dict[Store, tuple[np.ndarray, np.ndarray]]:
+    entry = Registry.open(home).domain("tiny", domain)
+    with Table.open(home.path / entry.folders[0], RootFolder(home.root("tiny")).fingerprint) as table:
+        return {
+            store: (keys := table.keys(store), table.vectors(store, np.arange(len(keys))))
+            for store in (Store.TRI, Store.BI)
+            if store in table
+        }
+
+
+def test_a_table_holds_what_the_lower_layers_compute(built_home: Home) -> None:
+    encoder = RootFolder(built_home.root("tiny")).lower()
+    for store, (keys, values) in stored(built_home, "general").items():
+        some = np.random.default_rng(1).choice(len(keys), min(200, len(keys)), replace=False)
+        np.testing.assert_allclose(values[some], fragment_values(encoder, store, keys[some]), rtol=2e-3, atol=2e-3)
+
+
+def test_a_domain_does_not_repeat_its_parent(built_home: Home) -> None:
+    own, parents = (stored(built_home, domain)[Store.TRI][0] for domain in ("farm", "general"))
+    assert len(own)
+    assert not np.isin(own, parents).any()
+
+
+SLOW_BUILD = """
+import sys, time
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from backends.home import Home
+from backends.registry.registry import Registry
+from builder.construct import plots
+from builder.construct.domains import DomainRequest, create_domain
+plots._FRAGMENTS_PER_BATCH = 64
+home = Home(Path(sys.argv[1]))
+from backends.plot import writer
+writer.CHECKPOINT_BYTES = 1
+def report(step):
+    print(step.phase, step.done, flush=True)
+create_domain(home, Registry.open(home), DomainRequest("slow", "tiny", (Path(sys.argv[2]),)), report)
+"""
+
+
+def test_a_killed_domain_build_goes_on_and_ends_the_same(tiny_home: Home, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "slow.txt", 400, seed=41)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_BUILD, str(tiny_home.path), str(corpus)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("compute") and int(line.split()[-1]) > 500:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    registry = Registry.open(tiny_home)
+    with pytest.raises(NotFoundError):
+        registry.domain("tiny", "slow")
+    assert registry.domain("tiny", "farm").version == 1  # what was live is live
+
+    steps: list[Step] = []
+    create_domain(tiny_home, registry, DomainRequest("slow", "tiny", (corpus,)), steps.append)
+    computed = [step.done for step in steps if step.phase == "compute fragments"]
+    assert computed[0] > 0, "the build began again from nothing"
+    resumed = stored(tiny_home, "slow")[Store.TRI]
+
+    create_domain(tiny_home, registry, DomainRequest("again", "tiny", (corpus,)), ignore)
+    whole = stored(tiny_home, "again")[Store.TRI]
+    assert np.array_equal(resumed[0], whole[0])
+    np.testing.assert_allclose(resumed[1], whole[1], rtol=2e-3, atol=2e-3)
+
+
+def test_an_interrupted_distillation_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:
+    class InterruptedRunError(Exception):
+        pass
+
+    def interrupt(step: Step) -> None:
+        if step.phase.startswith("distil") and step.done == 6:
+            raise InterruptedRunError
+
+    model = write_tiny_bert(tmp_path / "model")
+    corpus = write_corpus(tmp_path / "corpus.txt", 400, seed=1)
+    settings = DistilSettings(steps=8, tokens_per_batch=512, checkpoint_every=4)
+    request = RootRequest(
+        "r", str(model), 2, (corpus,), MAX_TOKENS, distil=settings, plot=PlotSettings(max_fragments=9)
+    )
+    one, two = (Home(tmp_path / name) for name in ("one", "two"))
+    with pytest.raises(InterruptedRunError):
+        add_root(one, Registry.open(one, create=True), request, interrupt)
+    steps: list[Step] = []
+    add_root(one, Registry.open(one), request, steps.append)
+    assert [step.done for step in steps if step.phase.startswith("distil")] == [5, 6, 7, 8]
+    add_root(two, Registry.open(two, create=True), request, ignore)
+    assert RootFolder(one.root("r")).fingerprint == RootFolder(two.root("r")).fingerprint
+
+
+def test_distillation_learns(tmp_path: Path) -> None:
+    model = write_tiny_bert(tmp_path / "model")
+    corpus = write_corpus(tmp_path / "corpus.txt", 400, seed=1)
+    cosines = []
+    for steps in (1, 60):
+        home = Home(tmp_path / str(steps))
+        settings = DistilSettings(steps=steps, tokens_per_batch=512, warmup_steps=5)
+        request = RootRequest("r", str(model), 2, (corpus,), MAX_TOKENS, distil=settings)
+        add_root(home, Registry.open(home, create=True), request, ignore)
+        cosines.append(RootFolder(home.root("r")).manifest.fidelity["final_cosine"])
+    assert cosines[1] > cosines[0] + 0.05
+
+
+def test_distilled_weights_travel(tmp_path: Path) -> None:
+    first, second = (Home(tmp_path / name) for name in ("first", "second"))
+    tiny_root(first, Registry.open(first, create=True), tmp_path)
+    root = RootFolder(first.root("tiny"))
+    distilled = tmp_path / "distilled.safetensors"
+    export_distilled(root, distilled)
+    corpus = tmp_path / "tiny-general.txt"
+    request = RootRequest("tiny", str(tmp_path / "tiny-model"), 2, (corpus,), MAX_TOKENS, distilled=distilled)
+    registry = Registry.open(second, create=True)
+    add_root(second, registry, request, ignore)
+    assert RootFolder(second.root("tiny")).fingerprint == root.fingerprint
+    stranger = write_tiny_bert(tmp_path / "stranger", seed=6)
+    with pytest.raises(FingerprintMismatchError, match="another pretrained model"):
+        add_root(second, registry, replace(request, name="x", source=str(stranger)), ignore)
+
+
+def hplm_request(folder: Path, hplm: str) -> HplmRequest:
+    train, dev = write_task(folder, "topic", seed=50, train=40)
+    return HplmRequest(hplm, "tiny", "farm", train, dev)
+
+
+def test_a_failed_update_leaves_the_old_version_serving(tiny_home: Home, tmp_path: Path) -> None:
+    registry = Registry.open(tiny_home)
+    before = registry.hplm("acme/topic")
+    request = hplm_request(tmp_path, "acme/topic")
+    request.train.write_text('{"text": "cat", "label": "x"}\n{"text": 5}\n')
+    with pytest.raises(TrainingDataError, match=r"train\.jsonl:2"):
+        update_hplm(tiny_home, registry, request, ignore)
+    assert registry.hplm("acme/topic") == before
+
+
+def test_names_that_are_taken_or_missing(tiny_home: Home, tmp_path: Path) -> None:
+    registry = Registry.open(tiny_home)
+    with pytest.raises(ConflictError, match="exists already"):
+        create_hplm(tiny_home, registry, hplm_request(tmp_path, "acme/topic"), ignore)
+    with pytest.raises(NotFoundError, match="does not exist"):
+        update_hplm(tiny_home, registry, hplm_request(tmp_path, "acme/new"), ignore)
+    with pytest.raises(NotFoundError, match="'moon'"):
+        create_hplm(tiny_home, registry, replace(hplm_request(tmp_path, "acme/new"), domain="moon"), ignore)
+    corpus = write_corpus(tmp_path / "c.txt", 300, seed=3)
+    with pytest.raises(ConflictError, match="exists already"):
+        create_domain(tiny_home, registry, DomainRequest("farm", "tiny", (corpus,)), ignore)
+    with pytest.raises(ConflictError, match="exists already"):
+        tiny_root(tiny_home, registry, tmp_path)
+
+
+def test_a_corpus_that_is_too_small(tiny_home: Home, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "c.txt", 3, seed=3)
+    with pytest.raises(HplmError, match="needs at least"):
+        create_domain(tiny_home, Registry.open(tiny_home), DomainRequest("small", "tiny", (corpus,)), ignore)
+
+
+def test_two_builds_of_one_thing_at_once(tiny_home: Home, tmp_path: Path) -> None:
+    target = tiny_home.plot("tiny", "busy", 1)
+    corpus = write_corpus(tmp_path / "c.txt", 300, seed=3)
+    started, finish = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with exclusive(target, "domain"):
+            started.set()
+            finish.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    started.wait()
+    try:
+        with pytest.raises(ConflictError, match="built by another process"):
+            create_domain(tiny_home, Registry.open(tiny_home), DomainRequest("busy", "tiny", (corpus,)), ignore)
+    finally:
+        finish.set()
+        thread.join()
+    assert create_domain(tiny_home, Registry.open(tiny_home), DomainRequest("busy", "tiny", (corpus,)), ignore)
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from backends.errors import StorageFullError
+from backends.home import Home
+from backends.registry.registry import Registry
+from builder.construct.domains import DomainRequest, create_domain
+home = Home(Path(sys.argv[1]))
+try:
+    create_domain(home, Registry.open(home), DomainRequest("big", "tiny", (Path(sys.argv[2]),)), lambda step: None)
+except StorageFullError as error:
+    print("full:", error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_publishes_nothing_and_the_build_can_go_on(tiny_home: Home, tmp_path: Path) -> None:
+    plots = tiny_home.path / "plots" / "tiny"
+    corpus = write_corpus(tmp_path / "big.txt", 400, seed=43)
+    small = plots / ".big@1.building"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(small)], check=True)
+    command = [sys.executable, "-c", FULL_DISK, str(tiny_home.path), str(corpus)]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert result.stdout.startswith("full: no space left on the disk")
+    registry = Registry.open(tiny_home)
+    with pytest.raises(NotFoundError):
+        registry.domain("tiny", "big")
+    half = LowerHalf.open(tiny_home, registry.domain("tiny", "farm"))
+    assert half.encode([sample_texts(1, 1)[0].text]).rows
+    assert create_domain(tiny_home, registry, DomainRequest("big", "tiny", (corpus,)), ignore).version == 1
