@@ -1,0 +1,141 @@
+"""Does the server answer what a plain forward pass answers?
+
+Every hPLM of a home is asked held-out texts, all tenants mixed in one batch, through real Triton over gRPC, with the
+engine in fp32 and in bf16. Beside it runs the slow reference: fp32, one text at a time, the lower layers computed and
+not looked up.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from backends.errors import HplmError, NotFoundError
+from backends.home import Home
+from backends.registry.entries import HplmEntry
+from backends.registry.registry import Registry
+from bench.reference import ReferenceHplm
+from bench.report import Report, parser
+from builder.export import ExportSettings, render_repository
+from builder.serving import ServerConfig, TritonServer
+from clients import Classification, HplmClient
+
+_ROWS_PER_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Question:
+    hplm: str
+    text: str
+    reference: Tensor
+    """The reference's logits."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One hPLM's answers in one precision."""
+
+    logit_difference: float
+    probability_difference: float
+    same_labels: int
+    texts: int
+
+
+def questions(home: Home, entries: list[HplmEntry], texts_per_hplm: int, seed: int) -> list[Question]:
+    """Held-out texts of every hPLM with the reference's logits, in random order, so that batches are mixed."""
+    asked = []
+    for entry in entries:
+        reference = ReferenceHplm(home, entry)
+        texts = _held_out(home, entry.id)[:texts_per_hplm]
+        asked += [Question(entry.id, text, reference.logits(text)) for text in texts]
+        print(f"reference of {entry.id}: {len(texts)} texts", file=sys.stderr)
+    random.Random(seed).shuffle(asked)
+    return asked
+
+
+def served(home: Home, dtype: str, asked: list[Question]) -> list[Classification]:
+    """The answers of a real server, in requests of one hPLM's row each, so that the server does the mixing."""
+    with tempfile.TemporaryDirectory() as folder:
+        repository = Path(folder) / "repository"
+        render_repository(repository, ExportSettings(upper_parameters={"dtype": dtype}))
+        config = ServerConfig(repository=repository, environment={"HPLM_HOME": str(home.path)})
+        with TritonServer(config) as server:
+            url = f"grpc://{server.grpc_url}"
+            with HplmClient(url, rows_per_request=1, concurrency=_ROWS_PER_BATCH) as client:
+                answers = client.infer_many([(question.hplm, question.text) for question in asked])
+    return [answer for answer in answers if isinstance(answer, Classification)]
+
+
+def compare(asked: list[Question], answers: list[Classification]) -> dict[str, Comparison]:
+    pairs: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for question, answer in zip(asked, answers, strict=True):
+        got = torch.tensor(list(answer.scores.values()), dtype=torch.float64)
+        pairs.setdefault(question.hplm, []).append((question.reference.double(), got))
+    return {hplm: _comparison(of_hplm) for hplm, of_hplm in sorted(pairs.items())}
+
+
+def _comparison(pairs: list[tuple[Tensor, Tensor]]) -> Comparison:
+    logit_differences = [(_centred(got.log()) - _centred(expected)).abs().max() for expected, got in pairs]
+    probability_differences = [(got - expected.softmax(dim=-1)).abs().mean() for expected, got in pairs]
+    return Comparison(
+        logit_difference=float(torch.stack(logit_differences).max()),
+        probability_difference=float(torch.stack(probability_differences).mean()),
+        same_labels=sum(int(got.argmax() == expected.argmax()) for expected, got in pairs),
+        texts=len(pairs),
+    )
+
+
+def _centred(logits: Tensor) -> Tensor:
+    """Probabilities fix logits up to a constant, so both sides are compared around their mean."""
+    return logits - logits.mean()
+
+
+def _held_out(home: Home, hplm: str) -> list[str]:
+    path = home.path / "texts" / hplm / "test.jsonl"
+    if not path.exists():
+        raise NotFoundError(f"{path} does not exist; 'make demo' builds a home with held-out texts")
+    return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def main() -> None:
+    arguments_parser = parser("fidelity", "Does the server answer what a plain fp32 forward pass answers?")
+    arguments_parser.add_argument("--home", type=Path, default=Path("demo_home"), help="a home that the demo built")
+    arguments_parser.add_argument("--texts", type=int, help="texts per hPLM (100, or 12 with --quick)")
+    arguments = arguments_parser.parse_args()
+    home = Home(arguments.home.absolute())
+    texts_per_hplm = arguments.texts or (12 if arguments.quick else 100)
+    entries = Registry.open(home).hplms()
+    asked = questions(home, entries, texts_per_hplm, arguments.seed)
+    compared = {dtype: compare(asked, served(home, dtype, asked)) for dtype in ("fp32", "bf16")}
+    rows = [
+        {
+            "hplm": entry.id,
+            "texts": compared["fp32"][entry.id].texts,
+            "fp32 max logit difference": compared["fp32"][entry.id].logit_difference,
+            "bf16 same labels": compared["bf16"][entry.id].same_labels,
+            "bf16 mean probability difference": compared["bf16"][entry.id].probability_difference,
+        }
+        for entry in entries
+    ]
+    bf16 = compared["bf16"].values()
+    figures = {
+        "fp32_max_logit_difference": max(one.logit_difference for one in compared["fp32"].values()),
+        "bf16_same_label_share": sum(one.same_labels for one in bf16) / len(asked),
+        "bf16_mean_probability_difference": sum(one.probability_difference * one.texts for one in bf16) / len(asked),
+    }
+    settings = {"texts_per_hplm": texts_per_hplm, "hplms": len(entries), "concurrent_requests": _ROWS_PER_BATCH}
+    Report("fidelity", settings, arguments.seed, figures, rows).publish(arguments.json)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except HplmError as error:
+        sys.exit(f"bench.fidelity: {error}")

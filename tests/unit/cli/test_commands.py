@@ -1,0 +1,162 @@
+"""The `hplm` command as a user types it: what it prints, and one line and an exit code above zero when it fails."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import cli
+from backends.home import Home
+from backends.registry.registry import Registry
+from builder.serving import ServerConfig
+from builder.serving.ports import PortClaims
+from tiny_home import write_corpus, write_task
+
+
+def hplm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    """Run the command in this process; exit code, stdout, stderr (the reason of a failure included)."""
+    monkeypatch.setattr(sys, "argv", ["hplm", *arguments])
+    try:
+        cli.main()
+        code: int | str | None = 0
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    if isinstance(code, str):
+        return 1, out, err + code
+    return code or 0, out, err
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    return lambda *arguments: hplm(capsys, monkeypatch, *arguments)
+
+
+def test_help_teaches(run: Run) -> None:
+    for arguments in ([], ["root", "add"], ["domain", "create"], ["create"], ["serve"], ["infer"], ["doctor"]):
+        code, out, _ = run(*arguments, "--help")
+        assert code == 0
+        assert "Usage" in out
+
+
+def test_list_as_json(run: Run, built_home: Home) -> None:
+    code, out, _ = run("list", "--json", "--home", str(built_home.path))
+    rows = json.loads(out)
+    assert code == 0
+    assert [row["id"] for row in rows] == ["acme/mood", "acme/topic", "globex/topic", "initech/mood"]
+    assert all({"id", "version", "domain", "task"} <= set(row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["root", "list"], ["root", "show", "tiny"], ["domain", "list"], ["domain", "show", "farm"], ["show", "acme/mood"]],
+)
+def test_every_read_has_json(run: Run, built_home: Home, arguments: list[str]) -> None:
+    code, out, _ = run(*arguments, "--json", "--home", str(built_home.path))
+    assert code == 0
+    assert json.loads(out)
+    code, out, _ = run(*arguments, "--home", str(built_home.path))
+    assert code == 0
+    assert out
+
+
+def test_root_show_gives_the_fidelity(run: Run, built_home: Home) -> None:
+    _, out, _ = run("root", "show", "tiny", "--json", "--home", str(built_home.path))
+    assert 0 < json.loads(out)["fidelity"]["final_cosine"] <= 1
+
+
+def test_create_update_delete(run: Run, tiny_home: Home, tmp_path: Path) -> None:
+    train, dev = write_task(tmp_path, "mood", seed=70, train=40)
+    files = ("--train", str(train), "--dev", str(dev), "--epochs", "1", "--bottleneck", "4")
+    home = ("--home", str(tiny_home.path))
+    code, out, err = run("create", "new/one", "--domain", "farm", *files, *home, "--json")
+    assert code == 0
+    assert json.loads(out)["version"] == 1
+    assert "tune adapters" in err  # progress is shown where there is no terminal, too
+    code, out, _ = run("update", "new/one", *files, *home, "--json")
+    assert json.loads(out)["version"] == 2
+    assert run("delete", "new/one", *home)[0] == 0
+    code, _, err = run("show", "new/one", *home)
+    assert (code, err) == (1, "hplm: hPLM 'new/one' does not exist")
+
+
+def failure(run: Run, *arguments: str) -> str:
+    """The reason of a command that must fail: one line, no traceback."""
+    code, _, err = run(*arguments)
+    assert code != 0
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert len(lines) == 1, err
+    return lines[0]
+
+
+def test_failures_are_one_line(run: Run, built_home: Home, tmp_path: Path) -> None:
+    home = ("--home", str(built_home.path))
+    _, dev = write_task(tmp_path, "mood", seed=70, train=40)
+    create = ("create", "new/one", "--domain", "farm", "--dev", str(dev), *home)
+    bad = tmp_path / "bad.jsonl"
+
+    bad.write_text('{"text": "cat", "label": "glad"}\nnonsense\n')
+    assert "bad.jsonl:2: not JSON" in failure(run, *create, "--train", str(bad))
+    bad.write_text("")
+    assert "holds no examples" in failure(run, *create, "--train", str(bad))
+    bad.write_text('{"text": "cat", "label": "glad"}\n')
+    assert "one class only" in failure(run, *create, "--train", str(bad))
+    bad.write_text('{"text": "cat", "label": "glad"}\n{"text": "dog", "label": "angry"}\n')
+    assert "which" in failure(run, *create, "--train", str(bad))
+    assert "does not exist" in failure(run, *create, "--train", str(tmp_path / "gone"))
+    assert "tenant/name" in failure(run, "create", "x", "--domain", "farm", "--train", "a", "--dev", "b", *home)
+    assert "no home at" in failure(run, "list", "--home", str(tmp_path / "nowhere"))
+    assert "'moon'" in failure(run, "domain", "show", "moon", *home)
+    corpus = write_corpus(tmp_path / "c.txt", 300, seed=1)
+    assert "exists already" in failure(run, "domain", "create", "farm", "--corpus", str(corpus), *home)
+    assert "theta" in failure(run, "domain", "create", "x", "--corpus", str(corpus), "--theta", "2", *home)
+    assert "neither a folder" in failure(
+        run, "root", "add", "r", "--from", "./nope/", "--lower", "2", "--corpus", str(corpus), *home
+    )
+
+
+def test_a_home_of_a_newer_release(run: Run, tiny_home: Home) -> None:
+    with Registry.open(tiny_home)._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE state SET format_version = 9")
+    for command in (["list"], ["export"], ["serve", "--http", "0", "--grpc", "0", "--metrics", "0"]):
+        assert "newer release" in failure(run, *command, "--home", str(tiny_home.path))
+
+
+def test_serving_on_a_port_in_use(run: Run, tiny_home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert run("export", "--home", str(tiny_home.path))[0] == 0
+        arguments = ("--http", str(port), "--grpc", "0", "--metrics", "0", "--home", str(tiny_home.path))
+        assert str(port) in failure(run, "serve", *arguments)
+
+
+def test_asking_a_server_that_is_not_there(run: Run) -> None:
+    claims = PortClaims.take(ServerConfig(repository=Path()))
+    url = f"grpc://127.0.0.1:{claims.ports.grpc}"
+    try:
+        assert "hplm: " in failure(run, "infer", "acme/x", "text", "--url", url)
+    finally:
+        claims.release()
+
+
+def test_doctor(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("doctor", "--json", "--home", str(tmp_path))
+    assert code == 0
+    assert {"name", "status", "found", "remedy"} <= set(json.loads(out)[0])
+
+
+def test_the_installed_script() -> None:
+    script = Path(sys.executable).with_name("hplm")
+    result = subprocess.run([script, "list", "--home", "/no/such/home"], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.strip() == "hplm: there is no home at /no/such/home; 'hplm root add' makes one"
+    assert "Traceback" not in result.stderr
