@@ -11,16 +11,19 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import xxhash
+from safetensors.torch import save_file
+from torch import Tensor
 
 from backends.errors import CorruptFileError, StorageFullError
 
 _CHUNK_BYTES = 4 << 20
+_READABLE = 0o644
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -70,6 +73,12 @@ def check_file(path: Path, size_bytes: int, checksum: str | None = None) -> None
         raise CorruptFileError(f"{path} holds {actual_bytes} bytes where its manifest says {size_bytes}")
     if checksum is not None and file_checksum(path) != checksum:
         raise CorruptFileError(f"{path} does not match its checksum")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file that, unlike the library's own, other users of the home may read."""
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
+    path.chmod(_READABLE)
 
 
 def fsync_folder(folder: Path) -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from backends.adapters.bottleneck import BottleneckAdapter, Head
 from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError, InvalidArgumentError
-from backends.storage import check_file, file_checksum, read_json, write_json
+from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
 
 BANK_FORMAT_VERSION = 1
 POOLINGS = ("cls", "mean")
@@ -48,10 +48,10 @@ def write_artifact(folder: Path, artifact: HplmArtifact) -> None:
     adapter, head = artifact.adapter.to(torch.float16), artifact.head.to(torch.float16)
     adapter.require_finite(artifact.hplm)
     head.require_finite(artifact.hplm)
-    tensors = {f"adapter.{name}": tensor.contiguous() for name, tensor in adapter.named().items()}
-    tensors |= {f"head.{name}": tensor.contiguous() for name, tensor in head.named().items()}
+    tensors = {f"adapter.{name}": tensor for name, tensor in adapter.named().items()}
+    tensors |= {f"head.{name}": tensor for name, tensor in head.named().items()}
     path = folder / _WEIGHTS
-    save_file(tensors, path)
+    write_tensors(path, tensors)
     write_json(
         folder / "manifest.json",
         {

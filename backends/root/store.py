@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 import xxhash
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError
@@ -21,7 +21,7 @@ from backends.root.geometry import RootGeometry
 from backends.root.lower import Aggregation, FragmentEncoder
 from backends.root.tokenizer import RootTokenizer
 from backends.root.upper import UpperLayers
-from backends.storage import check_file, file_checksum, read_json, write_json
+from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
 
 ROOT_FORMAT_VERSION = 1
 PartT = TypeVar("PartT", bound=nn.Module)
@@ -108,7 +108,7 @@ def load_weights(part: PartT, path: Path) -> PartT:
 
 def half_state(part: nn.Module) -> dict[str, Tensor]:
     """A module's weights in fp16, as roots are stored."""
-    return {key: tensor.detach().to(torch.float16).contiguous() for key, tensor in part.state_dict().items()}
+    return {key: tensor.detach().to(torch.float16) for key, tensor in part.state_dict().items()}
 
 
 def write_root(
@@ -123,7 +123,7 @@ def write_root(
     """Write a root into an empty (staging) folder and return its fingerprint."""
     shutil.copyfile(tokenizer_json, folder / "tokenizer.json")
     for part_name in _WEIGHT_FILES:
-        save_file(half_state(parts[part_name]), folder / f"{part_name}.safetensors")
+        write_tensors(folder / f"{part_name}.safetensors", half_state(parts[part_name]))
     files = {
         file_name: {
             "size_bytes": (folder / file_name).stat().st_size,

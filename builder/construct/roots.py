@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from backends.errors import ConflictError, CorruptFileError, FingerprintMismatchError, InvalidArgumentError
 from backends.home import Home
@@ -18,7 +18,7 @@ from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder, half_state, write_root
 from backends.root.tokenizer import RootTokenizer
-from backends.storage import publishing
+from backends.storage import publishing, write_tensors
 from builder.construct.corpus import corpus_texts
 from builder.construct.distil import Distiller, DistilSettings
 from builder.construct.domains import build_domain
@@ -70,7 +70,7 @@ def export_distilled(root: RootFolder, path: Path) -> None:
         "geometry": json.dumps(root.geometry.to_json()),
         "fidelity": json.dumps(root.manifest.fidelity),
     }
-    save_file(state, path, metadata)
+    write_tensors(path, state, metadata)
 
 
 def _build_root(home: Home, request: RootRequest, report: Report) -> None:
