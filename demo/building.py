@@ -12,6 +12,7 @@ from builder.construct.domains import DomainRequest, create_domain
 from builder.construct.hplms import HplmRequest, create_hplm
 from builder.construct.plots import PlotSettings
 from builder.construct.roots import add_root
+from builder.construct.tune import TuneSettings
 from builder.progress import progress_bars
 from demo.harvest import harvest
 from demo.root import DISTILLED, ROOT, root_request
@@ -20,6 +21,7 @@ from demo.texts import corpora, general_corpus
 
 _ROOT_PLOT = PlotSettings(max_fragments=60_000, max_bigrams=40_000)
 _DOMAIN_PLOT = PlotSettings(max_fragments=60_000)
+_TUNING = TuneSettings(epochs=5)
 
 
 class DemoHome:
@@ -67,7 +69,7 @@ class DemoHome:
     def _build_hplm(self, task: DemoTask) -> None:
         if not self._registry.has_hplm(task.id):
             files = write_task(task, self._texts)
-            request = HplmRequest(task.id, ROOT, task.domain, files["train"], files["dev"], files["test"])
+            request = HplmRequest(task.id, ROOT, task.domain, files["train"], files["dev"], files["test"], tune=_TUNING)
             with progress_bars(f"hPLM {task.id}", self._console) as report:
                 create_hplm(self._home, self._registry, request, report)
 

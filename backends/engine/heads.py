@@ -9,6 +9,7 @@ from torch import Tensor
 
 from backends.adapters.bottleneck import Head
 from backends.engine.job import Answer
+from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
 
 
@@ -34,6 +35,8 @@ def logits(states: Tensor, head: Head, pooling: str) -> Tensor:
 
 def classification_answer(entry: HplmEntry, row_logits: Tensor, truncated: bool) -> Answer:
     """The `RESULT` of a classification row, as the wire contract has it."""
+    if not bool(torch.isfinite(row_logits).all()):
+        raise HplmError(f"hPLM {entry.id!r} gave a result that is not a number")
     scores = [float(f"{score:.7g}") for score in row_logits.softmax(dim=-1).tolist()]  # as precise as fp32, no longer
     best = max(range(len(scores)), key=scores.__getitem__)
     answer: Answer = {

@@ -6,6 +6,7 @@ through its own `respond`. Whatever goes wrong with a job is that job's answer; 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,14 @@ from torch import Tensor
 from backends.adapters.bank import HplmArtifact
 from backends.clock import now_us
 from backends.engine.heads import classification_answer
-from backends.engine.job import Job
+from backends.engine.job import Answer, Job
 from backends.engine.packing import PackedRows
 from backends.engine.stack import ReadyHplm, UpperStack
-from backends.errors import UnavailableError, presentable
+from backends.errors import HplmError, UnavailableError, presentable
 from backends.registry.entries import HplmEntry
 from backends.scheduling.policy import Capacity, Policy
+
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -138,10 +141,25 @@ class ServeLoop:
             _refuse(jobs, results)
             return
         for job, row_logits in zip(jobs, results, strict=True):
-            job.respond(classification_answer(job.entry, row_logits, job.truncated))
+            _respond(job, _classified(job, row_logits))
+
+
+def _classified(job: Job, row_logits: Tensor) -> Answer | HplmError:
+    try:
+        return classification_answer(job.entry, row_logits, job.truncated)
+    except Exception as error:
+        return presentable(error)
+
+
+def _respond(job: Job, answer: Answer | HplmError) -> None:
+    """Answer one job; a caller that cannot be reached any more costs the others nothing."""
+    try:
+        job.respond(answer)
+    except Exception:
+        LOGGER.exception("an answer for %s could not be sent", job.entry.id)
 
 
 def _refuse(jobs: Sequence[Job], reason: Exception) -> None:
     error = presentable(reason)
     for job in jobs:
-        job.respond(error)
+        _respond(job, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from backends.errors import HplmError, NotFoundError
+from backends.errors import NotFoundError
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 
@@ -63,5 +63,5 @@ class RegistrySnapshot:
         while not self._stopping.wait(REFRESH_INTERVAL_S):
             try:
                 self.refresh()
-            except HplmError as error:
+            except Exception as error:  # whatever it is, what was live before goes on being served
                 LOGGER.warning("registry not refreshed, serving what was live before: %s", error)

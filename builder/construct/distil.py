@@ -34,7 +34,11 @@ _MAX_HELD_OUT_TEXTS = 400
 
 @dataclass(frozen=True)
 class DistilSettings:
-    """How long and how hard; the defaults suit a 6 × 384 model on two cores."""
+    """How long and how hard; the defaults suit a 6 × 384 model on two cores.
+
+    `bigram_share` and `unigram_share` of the fragments are shortened while learning, as a table shortens those that it
+    does not hold; without that, what falls back fits badly with its neighbours.
+    """
 
     steps: int = 600
     tokens_per_batch: int = 2048
@@ -43,12 +47,18 @@ class DistilSettings:
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     train_upper: bool = False
+    bigram_share: float = 0.2
+    unigram_share: float = 0.15
     seed: int = 17
     checkpoint_every: int = 50
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.tokens_per_batch < 1 or self.learning_rate <= 0:
             raise InvalidArgumentError("steps, tokens per batch and learning rate must be positive")
+        if min(self.bigram_share, self.unigram_share) < 0 or self.bigram_share + self.unigram_share > 1:
+            raise InvalidArgumentError(
+                "the shares of shortened fragments must lie between 0 and 1, and so must their sum"
+            )
 
 
 class Distiller:
@@ -73,7 +83,7 @@ class Distiller:
         train_texts, held_out = _split(texts)
         torch.manual_seed(self._settings.seed)
         done = self._resume(checkpoint)
-        cosine = self.fidelity(held_out[:64])["final_cosine"]
+        cosine = self._cosines(held_out[:64], shorten=False)[-1]
         for step, batch in enumerate(self._batches(train_texts), start=1):
             if step <= done:
                 continue
@@ -81,28 +91,38 @@ class Distiller:
             last = step == self._settings.steps
             if step % self._settings.checkpoint_every == 0 or last:
                 self._save(checkpoint, step)
-                cosine = self.fidelity(held_out[:64])["final_cosine"]
+                cosine = self._cosines(held_out[:64], shorten=False)[-1]
             note = f"loss {loss:.3f}, held-out cosine {cosine:.3f}"
             report(Step("distil the lower half", step, self._settings.steps, note))
             if last:
                 break
         return self.fidelity(held_out)
 
-    @torch.no_grad()
     def fidelity(self, texts: Sequence[str]) -> dict[str, float]:
-        """Mean cosine between the student's and the teacher's token states, per layer, in fp32."""
+        """Mean cosine between the student's and the teacher's token states, per layer.
+
+        `final_cosine` is for texts whose fragments a table holds, `fallback_cosine` for texts of which it lacks as
+        many as the settings' shares say.
+        """
+        *below, final = self._cosines(texts, shorten=False)
+        names = ["boundary_cosine", *(f"upper_{layer}_cosine" for layer in range(1, len(below)))]
+        fallback = self._cosines(texts, shorten=True)[-1]
+        return {**dict(zip(names, below, strict=True)), "final_cosine": final, "fallback_cosine": fallback}
+
+    @torch.no_grad()
+    def _cosines(self, texts: Sequence[str], shorten: bool) -> list[float]:
         sums: Tensor | None = None
         tokens = 0
         for start in range(0, len(texts), 16):
             rows = padded_rows(self._tokenizer.encode(texts[start : start + 16]))
-            pairs = zip(self._student_states(rows), self._teacher_states(rows), strict=True)
+            fragments = self._shortened(rows.fragments, start) if shorten else rows.fragments
+            pairs = zip(self._student_states(rows, fragments), self._teacher_states(rows), strict=True)
             cosines = torch.stack([functional.cosine_similarity(ours, theirs, dim=-1).sum() for ours, theirs in pairs])
             sums = cosines if sums is None else sums + cosines
             tokens += int(rows.mask.sum())
         if sums is None:
             raise InvalidArgumentError("fidelity needs at least one text")
-        names = ["boundary_cosine", *(f"upper_{i}_cosine" for i in range(1, len(sums) - 1)), "final_cosine"]
-        return {name: round(float(value) / tokens, 5) for name, value in zip(names, sums, strict=True)}
+        return [round(float(value) / tokens, 5) for value in sums]
 
     def _step(self, batch: list[str], step: int) -> float:
         rows = padded_rows(self._tokenizer.encode(batch))
@@ -111,7 +131,7 @@ class Distiller:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             with torch.no_grad():
                 targets = self._teacher_states(rows)
-            states = self._student_states(rows)
+            states = self._student_states(rows, self._shortened(rows.fragments, step))
         losses = [
             functional.mse_loss(ours, theirs) / theirs.var() for ours, theirs in zip(states, targets, strict=True)
         ]
@@ -122,10 +142,20 @@ class Distiller:
         self._optimiser.step()
         return float(loss.detach()) / len(losses)
 
-    def _student_states(self, rows: PaddedRows) -> list[Tensor]:
+    def _shortened(self, fragments: Tensor, step: int) -> Tensor:
+        """Some fragments without their left, some without both neighbours; a repeated step gets the same ones."""
+        chance = torch.Generator().manual_seed(self._settings.seed * 1_000_003 + step)
+        draw = torch.rand(len(fragments), generator=chance)
+        centre = self._parts.geometry.centre
+        shortened = fragments.clone()
+        shortened[draw < self._settings.bigram_share + self._settings.unigram_share, :centre] = 0
+        shortened[draw < self._settings.unigram_share, centre + 1 :] = 0
+        return shortened
+
+    def _student_states(self, rows: PaddedRows, fragments: Tensor) -> list[Tensor]:
         """Boundary and upper states of the real tokens, each `[T, H]` fp32."""
         parts = self._parts
-        unique, inverse = torch.unique(rows.fragments, dim=0, return_inverse=True)
+        unique, inverse = torch.unique(fragments, dim=0, return_inverse=True)
         summed = sum_overlapping(parts.lower(unique)[inverse].float(), parts.geometry.centre)
         boundary = parts.aggregation(summed, rows.positions, rows.flat_types)
         attend = padded_attention(parts.geometry.num_heads, rows.mask)

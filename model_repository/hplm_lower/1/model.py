@@ -7,6 +7,7 @@ import torch
 import triton_python_backend_utils as pb_utils
 
 from backends.errors import HplmError
+from backends.lower.metrics import HitMetrics
 from backends.lower.service import LowerService, TextRequest
 from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
@@ -23,12 +24,14 @@ class TritonPythonModel:
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
         self._service = LowerService(settings.home, self._snapshot)
         self._service.warm_up()
+        self._metrics = HitMetrics(pb_utils, lambda: self._service.statistics)
 
     def execute(self, requests: list) -> list:
         results = self._service.encode([_text_request(request) for request in requests])
         return [_response(result) for result in results]
 
     def finalize(self) -> None:
+        self._metrics.close()
         self._snapshot.close()
 
 

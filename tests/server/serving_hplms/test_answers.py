@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 import tritonclient.grpc
 import tritonclient.http
 
+from backends.lower.metrics import INTERVAL_S
 from backends.registry.registry import Registry
 from bench.reference import ReferenceHplm
 from conftest import Served
@@ -113,3 +115,20 @@ def test_concurrent_requests_of_all_sizes(served: Served) -> None:
             difference = centred_logits(answer["scores"]) - (expected - expected.mean())
             assert answer["hplm"] == hplm
             assert difference.abs().max() <= LOGIT_TOLERANCE
+
+
+def test_hits_per_level_are_on_the_metrics_endpoint(served: Served) -> None:
+    def counted() -> float:
+        with urllib.request.urlopen(served.server.metrics_url) as page:
+            lines = page.read().decode().splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("hplm_plot_fragments_total{"))
+
+    time.sleep(2 * INTERVAL_S)  # what earlier tests have looked up
+    before = counted()
+    for _ in range(4):  # several requests, so that several instances count
+        stock_infer(served, tritonclient.grpc, [("acme/topic", "the cat is good")] * 8)
+    tokens = 32 * 6
+    deadline = time.monotonic() + 10
+    while counted() < before + tokens and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert counted() == before + tokens

@@ -112,6 +112,29 @@ def test_a_batch_that_fails_is_answered_and_the_loop_lives(built_home: Home, mon
         assert isinstance(ask(service, [key]).get(timeout=30), list)
 
 
+def test_a_caller_that_is_gone_costs_the_others_nothing(built_home: Home) -> None:
+    key = keys_of(built_home)["acme/topic"]
+
+    def gone(_: list[bytes] | HplmError) -> None:
+        raise ConnectionError("gone")
+
+    with running(built_home) as service:
+        service.submit(np.zeros((1, 3, HIDDEN), np.float16), encode_tickets([Ticket(key, 3, False, None)]), gone)
+        assert isinstance(ask(service, [key]).get(timeout=30), list)
+
+
+def test_a_result_that_is_not_a_number_is_an_error(built_home: Home) -> None:
+    keys = keys_of(built_home)
+    responses: Responses = queue.Queue()
+    with running(built_home) as service:
+        rows = np.full((1, 3, HIDDEN), np.nan, np.float16)
+        service.submit(rows, encode_tickets([Ticket(keys["acme/topic"], 3, False, None)]), responses.put)
+        error = responses.get(timeout=30)
+        assert isinstance(error, HplmError)
+        assert "not a number" in str(error)
+        assert isinstance(ask(service, [keys["acme/topic"]]).get(timeout=30), list)
+
+
 def test_rows_of_the_wrong_width_fail_alone(built_home: Home) -> None:
     key = keys_of(built_home)["acme/topic"]
     responses: Responses = queue.Queue()
