@@ -85,7 +85,7 @@ def infer(
     answers = [outcome for outcome in outcomes if not isinstance(outcome, ClientError)]
     if as_json:
         print_json([dataclasses.asdict(answer) for answer in answers])
-    else:
+    elif answers:
         rows = [
             {
                 "text": text if len(text) < 60 else text[:57] + "…",

@@ -1,0 +1,49 @@
+"""`hplm serve` and `hplm infer` as an operator types them."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from backends.home import Home
+
+pytestmark = pytest.mark.server
+HPLM = str(Path(sys.executable).with_name("hplm"))
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_serve_infer_and_stop(tiny_home: Home, stop: signal.Signals) -> None:
+    before = shared_memory()
+    command = [HPLM, "serve", "--home", str(tiny_home.path), "--http", "0", "--grpc", "0", "--metrics", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        ready = next(line for line in server.stdout if line.startswith("ready:"))  # renders the repository by itself
+        children = psutil.Process(server.pid).children(recursive=True)
+        for url in re.findall(r"(?:grpc|http)://[\d.:]+", ready)[:2]:
+            ask = [HPLM, "infer", "acme/topic", "my cat", "the rain", "--url", url, "--json"]
+            answers = json.loads(subprocess.run(ask, capture_output=True, text=True, check=True).stdout)
+            assert [answer["hplm"] for answer in answers] == ["acme/topic"] * 2
+        wrong = [HPLM, "infer", "acme/none", "x", "--url", url]
+        failed = subprocess.run(wrong, capture_output=True, text=True, check=False)
+        assert failed.returncode == 1
+        assert failed.stderr.strip() == "hplm: hPLM 'acme/none' does not exist"
+        assert failed.stdout == ""
+    finally:
+        server.send_signal(stop)
+        out, _ = server.communicate(timeout=60)
+    assert server.returncode == 0
+    assert out.strip().endswith("stopped")
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+    assert shared_memory() <= before
