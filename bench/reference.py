@@ -38,6 +38,7 @@ class ReferenceHplm:
         )
         self._own = _weights(home.path / entry.folder / "weights.safetensors")
         self._tokenizer = Tokenizer.from_file(str(root / "tokenizer.json"))
+        self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self._geometry["max_tokens"])
         self._tokenizer.encode_special_tokens = True
         self._known = _known_fragments(home, entry, manifest["fingerprint"])

@@ -32,10 +32,10 @@ class DemoHome:
         self._registry = registry
         self._console = console
         self._console.print("Harvesting texts from the installed Python packages …")
-        found = harvest()
-        self.tasks = demo_tasks(found)
+        self._found = harvest()
+        self._console.print("Cutting them into tasks …")
+        self.tasks = demo_tasks(self._found)
         self._texts = home.path / "texts"
-        self._corpora = {"general": general_corpus(found, self.tasks), **corpora(found, self.tasks)}
 
     def build_all_but_one(self) -> DemoTask:
         """Everything but the last hPLM, which is returned."""
@@ -74,7 +74,12 @@ class DemoHome:
                 create_hplm(self._home, self._registry, request, report)
 
     def _corpus(self, name: str) -> Path:
-        self._texts.mkdir(parents=True, exist_ok=True)
+        """The file with a corpus; all of them are written when the first is asked for."""
         path = self._texts / f"{name}.txt"
-        write_lines(path, self._corpora[name])
+        if not path.exists():
+            self._console.print("Writing the corpora …")
+            self._texts.mkdir(parents=True, exist_ok=True)
+            write_lines(self._texts / "general.txt", general_corpus(self._found, self.tasks))
+            for domain, texts in corpora(self._found, self.tasks).items():
+                write_lines(self._texts / f"{domain}.txt", texts)
         return path
