@@ -36,7 +36,7 @@ bench: $(READY)  ## Run the benchmarks in their quick sizes
 	@$(BIN)/python -m bench.lookup --quick
 	@$(BIN)/python -m bench.fidelity --quick
 
-demo-root: $(READY)  ## Repeat the distillation of the demo's root (about half an hour)
+demo-root: $(READY)  ## Repeat the distillation of the demo's root (about twenty minutes)
 	@$(BIN)/python -m demo.root
 
 clean:  ## Remove what was built; the virtual environment stays

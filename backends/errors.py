@@ -9,6 +9,7 @@ import logging
 from enum import StrEnum
 
 LOGGER = logging.getLogger(__name__)
+_SHOWN_CHARACTERS = 200
 
 
 class ErrorCode(StrEnum):
@@ -17,7 +18,6 @@ class ErrorCode(StrEnum):
     NOT_FOUND = "NOT_FOUND"
     INVALID_ARG = "INVALID_ARG"
     UNAVAILABLE = "UNAVAILABLE"
-    CANCELLED = "CANCELLED"
     INTERNAL = "INTERNAL"
 
 
@@ -37,10 +37,6 @@ class InvalidArgumentError(HplmError):
 
 class UnavailableError(HplmError):
     code = ErrorCode.UNAVAILABLE
-
-
-class CancelledError(HplmError):
-    code = ErrorCode.CANCELLED
 
 
 class ConflictError(HplmError):
@@ -73,6 +69,11 @@ class StorageFullError(HplmError):
 
 class TrainingDataError(InvalidArgumentError):
     """A training file cannot be used; the message says where."""
+
+
+def shown(value: str) -> str:
+    """A user's value as it may stand in a message: quoted, and short, because messages travel in headers."""
+    return repr(value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…")
 
 
 def presentable(error: Exception) -> HplmError:

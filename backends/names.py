@@ -7,14 +7,14 @@ import re
 from backends.errors import InvalidArgumentError
 
 _PART = r"[A-Za-z0-9][A-Za-z0-9._]*(?:-[A-Za-z0-9._]+)*"
-_NAME = re.compile(rf"^{_PART}$")
-_HPLM = re.compile(rf"^{_PART}/{_PART}$")
+_NAME = re.compile(_PART)
+_HPLM = re.compile(rf"{_PART}/{_PART}")
 _MAX_CHARACTERS = 100
 
 
 def check_name(name: str, what: str) -> str:
     """A root's or a domain's name."""
-    if len(name) > _MAX_CHARACTERS or not _NAME.match(name):
+    if len(name) > _MAX_CHARACTERS or not _NAME.fullmatch(name):
         raise InvalidArgumentError(
             f"{what} name {name!r} is not allowed: letters, digits, '.', '_' and single '-', "
             f"at most {_MAX_CHARACTERS} characters"
@@ -24,7 +24,7 @@ def check_name(name: str, what: str) -> str:
 
 def check_hplm_id(hplm: str) -> str:
     """An hPLM's ID, `tenant/name`."""
-    if len(hplm) > 2 * _MAX_CHARACTERS or not _HPLM.match(hplm):
+    if len(hplm) > 2 * _MAX_CHARACTERS or not _HPLM.fullmatch(hplm):
         raise InvalidArgumentError(
             f"hPLM ID {hplm!r} is not of the form tenant/name (letters, digits, '.', '_' and single '-')"
         )

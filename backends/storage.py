@@ -8,23 +8,25 @@ Usage:
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import xxhash
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from backends.errors import CorruptFileError, StorageFullError
+from backends.errors import ConflictError, CorruptFileError, StorageFullError
 
 _CHUNK_BYTES = 4 << 20
 _READABLE = 0o644
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+# EFBIG is a limit on one file; whoever builds meets it as a disk that takes no more.
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def file_checksum(path: Path) -> str:
@@ -40,15 +42,25 @@ def json_checksum(content: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write a durable file, replacing an old one in one step; a failure leaves the old one and nothing else."""
+    staged = path.with_name(path.name + ".new")
+    with disk_full_is_an_error(path):
+        try:
+            with staged.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            staged.replace(path)
+        except BaseException:
+            staged.unlink(missing_ok=True)
+            raise
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a manifest with its own checksum, replacing an old one in one step."""
     text = json.dumps({**content, "checksum": json_checksum(content)}, indent=1, sort_keys=True, ensure_ascii=False)
-    staged = path.with_name(path.name + ".new")
-    with disk_full_is_an_error(path), staged.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    staged.replace(path)
+    write_file(path, f"{text}\n".encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -76,8 +88,9 @@ def check_file(path: Path, size_bytes: int, checksum: str | None = None) -> None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file that, unlike the library's own, other users of the home may read."""
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
+    """Write a safetensors file that other users of the home may read."""
+    # Not the library's own writer: that one reports a full disk in its own way and lets only the owner read.
+    write_file(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata))
     path.chmod(_READABLE)
 
 
@@ -112,16 +125,34 @@ def publish_folder(target: Path) -> None:
     staged = staging_folder(target)
     with disk_full_is_an_error(target):
         fsync_folder(staged)
-        if target.exists():
-            # Moved aside rather than removed first: a crash between the two renames loses nothing.
-            replaced = target.with_name(f".{target.name}.replaced")
-            shutil.rmtree(replaced, ignore_errors=True)
-            target.rename(replaced)
+        replaced = _set_aside(target)
+        try:
             staged.rename(target)
-            shutil.rmtree(replaced)
-        else:
-            staged.rename(target)
+        except BaseException:
+            if replaced is not None:
+                replaced.rename(target)
+            raise
         fsync_folder_entry(target.parent)
+        if replaced is not None:
+            shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _set_aside(target: Path) -> Path | None:
+    """Move the old folder out of the way rather than remove it: a crash between two renames loses nothing."""
+    replaced = _bring_back(target)
+    if not target.exists():
+        return None
+    shutil.rmtree(replaced, ignore_errors=True)
+    target.rename(replaced)
+    return replaced
+
+
+def _bring_back(target: Path) -> Path:
+    """Undo a swap that a crash cut short; returns where the old folder is put during one."""
+    replaced = target.with_name(f".{target.name}.replaced")
+    if replaced.exists() and not target.exists():
+        replaced.rename(target)
+    return replaced
 
 
 def fsync_folder_entry(folder: Path) -> None:
@@ -133,16 +164,52 @@ def fsync_folder_entry(folder: Path) -> None:
 
 
 @contextmanager
+def locked(path: Path, open_path: Callable[[Path], int], conflict: str) -> Iterator[None]:
+    """Hold an advisory lock on a file or folder; it goes with its process, however that ends."""
+    descriptor = _lock(path, open_path, conflict)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: Path, open_path: Callable[[Path], int], conflict: str) -> int:
+    while True:
+        descriptor = open_path(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last holder may have renamed or removed it meanwhile; a lock on that would exclude nobody.
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise ConflictError(conflict) from error
+        os.close(descriptor)
+
+
+def _open_folder(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    return os.open(folder, os.O_RDONLY)
+
+
+@contextmanager
 def publishing(target: Path) -> Iterator[Path]:
     """Yield an empty staging folder; on success it becomes `target`, on failure it is removed."""
     staged = staging_folder(target)
-    if staged.exists():
-        shutil.rmtree(staged)
-    staged.mkdir(parents=True)
-    try:
-        with disk_full_is_an_error(target):
+    with disk_full_is_an_error(target), locked(staged, _open_folder, f"{target} is being written by another process"):
+        try:
+            _bring_back(target)
+            _empty(staged)
             yield staged
-        publish_folder(target)
-    except BaseException:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise
+            publish_folder(target)
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

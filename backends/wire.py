@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backends.errors import InvalidArgumentError
+from backends.errors import InvalidArgumentError, shown
 
 MODEL, TEXT, HIDDEN, TICKET, RESULT = "MODEL", "TEXT", "HIDDEN", "TICKET", "RESULT"
 REQUEST_PARAMETERS = ("deadline_ms", "tenant_token", "level")
+LEVELS = ("full",)
 _NO_DEADLINE = 0
 _MAX_DEADLINE_MS = 24 * 3600 * 1000
 
@@ -75,8 +76,10 @@ def parse_parameters(text: str) -> dict[str, Any]:
     parameters: dict[str, Any] = json.loads(text) if text else {}
     if unknown := set(parameters) - set(REQUEST_PARAMETERS):
         raise InvalidArgumentError(
-            f"unknown request parameter {sorted(unknown)[0]!r}; known are {', '.join(REQUEST_PARAMETERS)}"
+            f"unknown request parameter {shown(sorted(unknown)[0])}; known are {', '.join(REQUEST_PARAMETERS)}"
         )
+    if parameters.get("level", LEVELS[0]) not in LEVELS:
+        raise InvalidArgumentError(f"level {shown(str(parameters['level']))} is not one of {', '.join(LEVELS)}")
     return parameters
 
 
@@ -86,5 +89,6 @@ def deadline_us(parameters: dict[str, Any], now_us: int) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_DEADLINE_MS:
-        raise InvalidArgumentError(f"deadline_ms must be a whole number from 1 to {_MAX_DEADLINE_MS}, not {value!r}")
+        limits = f"a whole number from 1 to {_MAX_DEADLINE_MS}"
+        raise InvalidArgumentError(f"deadline_ms must be {limits}, not {shown(str(value))}")
     return now_us + 1000 * value

@@ -1,7 +1,7 @@
 """The slow, obvious forward pass of one hPLM: fp32, one text at a time, no table, no packing, no Triton.
 
 It reads the weight files itself and shares no arithmetic with what it checks. Which fragments a table holds is all
-that it takes from the tables, as a plain set of keys.
+that it takes from the tables, as a plain set of keys: a fragment that none holds is shortened, as the server must.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ class ReferenceHplm:
         self._computed: dict[Fragment, Tensor] = {}
 
     @torch.no_grad()
-    def logits(self, text: str) -> Tensor:
+    def logits(self, text: str, shorten: bool = True) -> Tensor:
+        """The logits of a text; without `shorten`, as if some table held every tri-gram."""
         ids = self._tokenizer.encode(text).ids
-        gated = [self._gated(self._resolved(fragment)) for fragment in _fragments(ids)]  # each (3, H)
+        fragments = [self._resolved(fragment) if shorten else fragment for fragment in _fragments(ids)]
+        gated = [self._gated(fragment) for fragment in fragments]  # each (3, H)
         hidden = torch.stack([_summed(gated, i) for i in range(len(ids))])
         hidden = hidden + self._aggregation["position_embeddings.weight"][: len(ids)]
         hidden = hidden + self._aggregation["type_embeddings.weight"][0]
@@ -56,10 +58,6 @@ class ReferenceHplm:
             hidden = self._layer(hidden, self._upper, f"layers.{layer}", layer)
         pooled = hidden[0] if self._pooling == "cls" else hidden.mean(dim=0)
         return self._own["head.weight"] @ pooled + self._own["head.bias"]
-
-    def is_covered(self, text: str) -> bool:
-        """Whether some table holds every tri-gram of the text."""
-        return all(fragment in self._known for fragment in _fragments(self._tokenizer.encode(text).ids))
 
     def _resolved(self, fragment: Fragment) -> Fragment:
         left, centre, right = fragment

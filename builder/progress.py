@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 _LINE_INTERVAL_S = 5.0
 
@@ -39,11 +40,11 @@ def progress_bars(title: str, console: Console | None = None) -> Iterator[Report
         yield _line_reporter(title, console)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=console) as progress:
         yield _bar_reporter(title, progress)
@@ -68,6 +69,7 @@ def _line_reporter(title: str, console: Console) -> Report:
         if finished or time.monotonic() - last.get(step.phase, 0.0) > _LINE_INTERVAL_S:
             last[step.phase] = time.monotonic()
             note = f"  {step.note}" if step.note else ""
-            console.print(f"{title}: {step.phase} {step.done}/{step.total}{note}", highlight=False, soft_wrap=True)
+            line = Text(f"{title}: {step.phase} {step.done}/{step.total}{note}")
+            console.print(line, soft_wrap=True)
 
     return report

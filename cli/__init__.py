@@ -15,5 +15,8 @@ def main() -> None:
         app()
     except (HplmError, ClientError) as error:
         sys.exit(f"hplm: {error}")
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        sys.exit(f"hplm: {where}{error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit("hplm: interrupted")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from backends.home import HOME_VARIABLE
 
@@ -34,9 +35,9 @@ def print_rows(rows: Sequence[Mapping[str, Any]], title: str, as_json: bool) -> 
         print_json(rows)
         return
     if not rows:
-        Console().print(f"no {title}", highlight=False)
+        Console().print(Text(f"no {title}"))
         return
-    table = Table(*rows[0], title=title)
+    table = Table(*rows[0], title=Text(title))
     for row in rows:
         table.add_row(*(_shown(value) for value in row.values()))
     Console().print(table)
@@ -48,13 +49,18 @@ def print_entry(entry: Mapping[str, Any], as_json: bool) -> None:
         return
     table = Table(show_header=False)
     for name, value in entry.items():
-        table.add_row(name, _shown(value))
+        table.add_row(Text(name), _shown(value))
     Console().print(table)
 
 
-def _shown(value: object) -> str:
+def _shown(value: object) -> Text:
+    """A table's cell; `Text`, because a plain string would be read as markup."""
+    return Text(_as_text(value))
+
+
+def _as_text(value: object) -> str:
     if isinstance(value, Mapping):
-        return "  ".join(f"{name} {_shown(part)}" for name, part in value.items())
+        return "  ".join(f"{name} {_as_text(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(str(part) for part in value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

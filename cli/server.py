@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from backends.errors import InvalidArgumentError
 from builder.doctor import checks_as_json, doctor_report, has_failure, run_checks
 from builder.export import ExportSettings, render_repository
-from builder.serving import ServerConfig, TritonServer, sigterm_interrupts
+from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows
 from cli.session import open_home
 from clients import Classification, ClientError, HplmClient
@@ -33,6 +34,8 @@ def export(
     max_batch_size: Annotated[int, typer.Option(help="Rows in one request or batch, at most.")] = 64,
 ) -> None:
     """Render the Triton model repository; the same folder runs in NVIDIA's container."""
+    if slots < 1:
+        raise InvalidArgumentError("--slots must be at least 1")
     opened, _ = open_home(home)
     upper = {"dtype": dtype, "slots": str(slots + 1), "max_rows": str(max_batch_size)}
     settings = ExportSettings(
@@ -64,7 +67,7 @@ def serve(
         log_verbose=log_verbose,
         environment={"HPLM_HOME": str(opened.path)},
     )
-    with sigterm_interrupts():
+    with stop_signals_interrupt():
         try:
             _stay(TritonServer(config, on_log=lambda line: typer.echo(line, err=True)))
         except KeyboardInterrupt:

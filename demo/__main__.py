@@ -17,7 +17,7 @@ from backends.errors import HplmError
 from backends.home import Home
 from backends.registry.registry import Registry
 from builder.export import ExportSettings, render_repository
-from builder.serving import ServerConfig, TritonServer, sigterm_interrupts
+from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt
 from clients import ClientError
 from demo.building import DemoHome
 from demo.showing import Showing
@@ -38,7 +38,7 @@ def run(home: Annotated[Path, typer.Option(help="Where to build the demo.")] = P
     config = ServerConfig(
         repository=opened.repository, log_path=opened.run / "demo.log", environment={"HPLM_HOME": str(opened.path)}
     )
-    with sigterm_interrupts(), TritonServer(config) as server:
+    with stop_signals_interrupt(), TritonServer(config) as server:
         console.print(f"\nTriton is ready: gRPC {server.grpc_url}, HTTP {server.http_url}", highlight=False)
         showing = Showing(opened, registry, built.tasks, server, console)
         showing.ask_everyone()

@@ -1,6 +1,6 @@
 """The demo's root: a real 6-layer MiniLM whose lower three layers are distilled already.
 
-`python -m demo.root` repeats the distillation (about half an hour on two cores) and rewrites the file.
+`python -m demo.root` repeats the distillation (about twenty minutes on two cores) and rewrites the file.
 """
 
 from __future__ import annotations

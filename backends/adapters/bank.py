@@ -35,6 +35,8 @@ class HplmArtifact:
     def __post_init__(self) -> None:
         if self.pooling not in POOLINGS:
             raise InvalidArgumentError(f"pooling {self.pooling!r} is not one of {', '.join(POOLINGS)}")
+        if self.head.weight.shape != (len(self.head.bias), self.adapter.hidden_size):
+            raise InvalidArgumentError(f"the head of {self.hplm} does not fit its adapter and its own bias")
         if len(self.labels) != len(self.head.bias):
             raise InvalidArgumentError(f"{self.hplm} has {len(self.labels)} labels but a head of {len(self.head.bias)}")
 

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from backends.errors import InvalidArgumentError
 
+MAX_BOTTLENECK = 64
+"""Widest adapter that fits a device slot."""
+
 PartT = TypeVar("PartT", bound="_Tensors")
 
 

@@ -40,3 +40,6 @@ class Job:
     @property
     def hplm_key(self) -> int:
         return self.entry.key
+
+    def is_late(self, now_us: int) -> bool:
+        return self.deadline_us is not None and self.deadline_us <= now_us

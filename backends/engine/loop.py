@@ -25,6 +25,7 @@ from backends.registry.entries import HplmEntry
 from backends.scheduling.policy import Capacity, Policy
 
 LOGGER = logging.getLogger(__name__)
+DEFAULT_MAX_WAITING = 10_000
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class ServeLoop:
         load: An hPLM version's artefact from the bank.
         policy: Chooses each batch.
         capacity: What a batch may hold; never more adapters than a stack has slots.
+        max_waiting: Rows that may wait; what comes on top is refused at once.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class ServeLoop:
         load: Callable[[HplmEntry], HplmArtifact],
         policy: Policy,
         capacity: Capacity,
+        max_waiting: int,
     ) -> None:
         self._stack_of = stack_of
         self._load = load
         self._policy = policy
         self._capacity = capacity
+        self._max_waiting = max_waiting
         self._waiting: list[Job] = []
         self._changed = threading.Condition()
         self._stopping = False
@@ -65,12 +69,16 @@ class ServeLoop:
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue jobs, all or none; they are answered in any case."""
+        refusal = "the server is stopping"
         with self._changed:
-            if not self._stopping:
+            if not self._stopping and len(self._waiting) + len(jobs) <= self._max_waiting:
                 self._waiting.extend(jobs)
                 self._changed.notify()
                 return
-        _refuse(jobs, UnavailableError("the server is stopping"))
+            if not self._stopping:
+                refusal = f"the queue is full: {len(self._waiting)} rows wait"
+        _refuse(jobs, UnavailableError(refusal))
 
     def close(self) -> None:
         """Finish the running batch, refuse what waits."""
@@ -83,14 +91,20 @@ class ServeLoop:
 
     def _serve(self) -> None:
         while jobs := self._select():
-            staged = self._stage(jobs)
-            if staged is None:
-                continue
             try:
-                self._answer(staged.jobs, self._run(staged))
-            finally:
-                for hplm in staged.hplms:
-                    staged.stack.release(hplm)
+                self._serve_batch(jobs)
+            except Exception as error:  # a defect; whoever has an answer already is not answered again
+                _refuse(jobs, error)
+
+    def _serve_batch(self, jobs: list[Job]) -> None:
+        staged = self._stage(jobs)
+        if staged is None:
+            return
+        try:
+            self._answer(staged.jobs, self._run(staged))
+        finally:
+            for hplm in staged.hplms:
+                staged.stack.release(hplm)
 
     def _select(self) -> list[Job]:
         """Wait for work and take the next batch; empty once the loop is to stop."""
@@ -99,16 +113,23 @@ class ServeLoop:
                 self._changed.wait_for(lambda: self._waiting or self._stopping)
                 if self._stopping:
                     return []
-                now = now_us()
-                late = [job for job in self._waiting if job.deadline_us is not None and job.deadline_us <= now]
-                if late:
-                    self._waiting = [job for job in self._waiting if job not in late]
-                chosen = set(self._policy.select(self._waiting, now, self._capacity))
-                jobs = [job for index, job in enumerate(self._waiting) if index in chosen]
-                self._waiting = [job for index, job in enumerate(self._waiting) if index not in chosen]
+                late, jobs = self._take(now_us())
             _refuse(late, UnavailableError("the deadline passed while the request waited"))
             if jobs:
                 return jobs
+
+    def _take(self, now: int) -> tuple[list[Job], list[Job]]:
+        """Take the late jobs and the next batch out of the queue."""
+        late = [job for job in self._waiting if job.is_late(now)]
+        self._waiting = [job for job in self._waiting if not job.is_late(now)]
+        try:
+            chosen = set(self._policy.select(self._waiting, now, self._capacity))
+        except Exception:
+            LOGGER.exception("the policy failed; the oldest job runs alone")
+            chosen = {0} if self._waiting else set()
+        jobs = [job for index, job in enumerate(self._waiting) if index in chosen]
+        self._waiting = [job for index, job in enumerate(self._waiting) if index not in chosen]
+        return late, jobs
 
     def _stage(self, jobs: list[Job]) -> StagedBatch | None:
         """Pin adapters and pack rows; a job whose adapter cannot be had is answered with the reason."""
@@ -130,18 +151,25 @@ class ServeLoop:
             _refuse(staged, error)
             return None
 
-    def _run(self, staged: StagedBatch) -> list[Tensor] | Exception:
+    def _run(self, staged: StagedBatch) -> list[Tensor | Exception]:
+        """Each job's logits. When a batch fails, its jobs run one by one, so that only the guilty one fails."""
         try:
-            return staged.stack.run(staged.packed, staged.hplms)
+            return list(staged.stack.run(staged.packed, staged.hplms))
+        except Exception as error:
+            if len(staged.jobs) == 1:
+                return [error]
+            LOGGER.warning("a batch of %d rows failed, running them one by one: %s", len(staged.jobs), error)
+        return [self._run_alone(staged.stack, *pair) for pair in zip(staged.jobs, staged.hplms, strict=True)]
+
+    def _run_alone(self, stack: UpperStack, job: Job, hplm: ReadyHplm) -> Tensor | Exception:
+        try:
+            return stack.run(stack.pack([job.hidden], [hplm]), [hplm])[0]
         except Exception as error:
             return error
 
-    def _answer(self, jobs: list[Job], results: list[Tensor] | Exception) -> None:
-        if isinstance(results, Exception):
-            _refuse(jobs, results)
-            return
-        for job, row_logits in zip(jobs, results, strict=True):
-            _respond(job, _classified(job, row_logits))
+    def _answer(self, jobs: list[Job], results: Sequence[Tensor | Exception]) -> None:
+        for job, result in zip(jobs, results, strict=True):
+            _respond(job, presentable(result) if isinstance(result, Exception) else _classified(job, result))
 
 
 def _classified(job: Job, row_logits: Tensor) -> Answer | HplmError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
@@ -11,7 +12,7 @@ import torch
 
 from backends.adapters.bank import HplmArtifact, read_artifact
 from backends.engine.job import Answer, Job, Respond
-from backends.engine.loop import ServeLoop
+from backends.engine.loop import DEFAULT_MAX_WAITING, ServeLoop
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import HplmError, presentable
 from backends.home import Home
@@ -20,6 +21,8 @@ from backends.registry.snapshot import RegistrySnapshot
 from backends.root.store import RootFolder
 from backends.scheduling.policy import Capacity, FirstComeFirstServed
 from backends.wire import Half, Int64, decode_tickets, unfold_rows
+
+LOGGER = logging.getLogger(__name__)
 
 RespondRequest = Callable[[list[bytes] | HplmError], None]
 """Gets one JSON object per row of the request, or the request's error; called once, from any thread."""
@@ -56,14 +59,24 @@ class _OpenRequest:
 class UpperService:
     """The stacks of all roots on one device, and the loop that runs them."""
 
-    def __init__(self, home: Home, snapshot: RegistrySnapshot, settings: StackSettings, capacity: Capacity) -> None:
+    def __init__(
+        self,
+        home: Home,
+        snapshot: RegistrySnapshot,
+        settings: StackSettings,
+        capacity: Capacity,
+        max_waiting: int = DEFAULT_MAX_WAITING,
+    ) -> None:
         self._home = home
         self._snapshot = snapshot
         self._settings = settings
         self._stacks: dict[str, UpperStack] = {}
         for root in sorted({entry.domain.root for entry in snapshot.live()}):
-            self._stack(root)
-        self._loop = ServeLoop(self._stack, self._load, FirstComeFirstServed(), capacity)
+            try:
+                self._stack(root)
+            except Exception as error:  # its requests will say so; the other roots' tenants are served
+                LOGGER.error("root %s cannot be served: %s", root, error)
+        self._loop = ServeLoop(self._stack, self._load, FirstComeFirstServed(), capacity, max_waiting)
 
     def submit(self, hidden: Half, tickets: Int64, respond: RespondRequest) -> None:
         """Queue a request's rows. The tensors are copied, so the caller's memory is free at once."""
@@ -71,8 +84,8 @@ class UpperService:
             jobs = self._jobs(np.array(hidden), tickets, respond)
         except Exception as error:
             respond(presentable(error))
-            return
-        self._loop.submit(jobs)
+        else:
+            self._loop.submit(jobs)
 
     def close(self) -> None:
         self._loop.close()
@@ -80,8 +93,8 @@ class UpperService:
     def _jobs(self, hidden: Half, rows: Int64, respond: RespondRequest) -> Sequence[Job]:
         tickets = decode_tickets(rows)
         entries = [self._snapshot.by_key(ticket.hplm_key) for ticket in tickets]
-        for entry in entries:
-            self._stack(entry.domain.root).require_width(hidden.shape[-1])
+        for entry, ticket in zip(entries, tickets, strict=True):
+            self._stack(entry.domain.root).require_row(ticket.num_tokens, hidden.shape[-1])
         request = _OpenRequest(len(tickets), respond)
         hidden_rows = unfold_rows(hidden, [ticket.num_tokens for ticket in tickets])
         return [

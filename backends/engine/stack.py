@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from backends.adapters.bank import HplmArtifact
-from backends.adapters.bottleneck import Head
+from backends.adapters.bottleneck import MAX_BOTTLENECK, Head
 from backends.adapters.product import layer_adapters
 from backends.adapters.slots import SlotBank, SlotLease, SlotTable
 from backends.engine.heads import logits
@@ -27,7 +27,7 @@ class StackSettings:
     device: str = "cpu"
     dtype: str = "bf16"
     num_slots: int = 65
-    max_bottleneck: int = 64
+    max_bottleneck: int = MAX_BOTTLENECK
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -64,10 +64,12 @@ class UpperStack:
         )
         self._heads: dict[int, tuple[Head, str]] = {}
 
-    def require_width(self, hidden_size: int) -> None:
-        """Refuse rows of another root's width before they meet others in a batch."""
+    def require_row(self, num_tokens: int, hidden_size: int) -> None:
+        """Refuse a row that could not run, before it meets others in a batch."""
         if hidden_size != self._geometry.hidden_size:
             raise InvalidArgumentError(f"hidden rows are {hidden_size} wide, not {self._geometry.hidden_size}")
+        if not 1 <= num_tokens <= self._geometry.max_tokens:
+            raise InvalidArgumentError(f"a row has {num_tokens} tokens, not 1 to {self._geometry.max_tokens}")
 
     def ready(self, key: int, load: Callable[[], HplmArtifact]) -> ReadyHplm:
         """Pin the hPLM version `key`; `load` is called only if it is not resident."""

@@ -56,6 +56,7 @@ class LowerHalf:
 
     @classmethod
     def open(cls, home: Home, domain: DomainEntry, front: RootFront | None = None) -> LowerHalf:
+        """One domain by itself; the server shares fronts and tables between domains."""
         front = front or RootFront(RootFolder(home.root(domain.root)))
         return cls(front, [Table.open(home.path / folder, front.fingerprint) for folder in domain.folders])
 

@@ -14,6 +14,7 @@ from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.home import Home
 from backends.lower.half import LowerHalf, RootFront
 from backends.plot.statistics import HitStatistics
+from backends.plot.table import Table
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.store import RootFolder
@@ -63,6 +64,7 @@ class LowerService:
         self._home = home
         self._snapshot = snapshot
         self._fronts: dict[str, RootFront] = {}
+        self._tables: dict[str, Table] = {}
         self._halves: dict[tuple[str, ...], LowerHalf] = {}
         self.statistics = HitStatistics()
 
@@ -71,11 +73,12 @@ class LowerService:
         for entry in self._snapshot.live():
             try:
                 self._half(entry.domain)
-            except HplmError as error:
+            except Exception as error:
                 LOGGER.error("domain %s cannot be served: %s", entry.domain.label, error)
 
-    def encode(self, requests: Sequence[TextRequest]) -> list[HiddenRequest | HplmError]:
-        checked = [self._check(request) for request in requests]
+    def encode(self, requests: Sequence[TextRequest | HplmError]) -> list[HiddenRequest | HplmError]:
+        """A request that could not even be read comes in as its error and goes out as it."""
+        checked = [request if isinstance(request, HplmError) else self._check(request) for request in requests]
         rows = [row for one in checked if not isinstance(one, HplmError) for row in one]
         encoded = iter(self._encode_rows(rows))
         return [one if isinstance(one, HplmError) else _folded([next(encoded) for _ in one]) for one in checked]
@@ -87,8 +90,8 @@ class LowerService:
                 _Row(self._snapshot.find(_decoded(model, "MODEL")), _checked_text(text), deadline)
                 for model, text in zip(request.models, request.texts, strict=True)
             ]
-        except HplmError as error:
-            return error
+        except Exception as error:
+            return presentable(error)
 
     def _encode_rows(self, rows: Sequence[_Row]) -> list[_EncodedRow | HplmError]:
         """All rows of one domain go through its tables together."""
@@ -102,11 +105,14 @@ class LowerService:
         return [encoded[place] for place in range(len(rows))]
 
     def _encode_domain(self, rows: Sequence[_Row]) -> Sequence[_EncodedRow | HplmError]:
+        """One domain's rows together; when that fails, one by one, so that only rows that touch the damage fail."""
         try:
             encoded = self._half(rows[0].entry.domain).encode([row.text for row in rows])
         except Exception as error:
+            if len(rows) > 1:
+                return [self._encode_domain([row])[0] for row in rows]
             LOGGER.error("domain %s: %s", rows[0].entry.domain.label, error)
-            return [presentable(error)] * len(rows)
+            return [presentable(error)]
         self.statistics += encoded.statistics
         return [
             _EncodedRow(hidden, Ticket(row.entry.key, len(hidden), bool(cut), row.deadline_us))
@@ -115,10 +121,20 @@ class LowerService:
 
     def _half(self, domain: DomainEntry) -> LowerHalf:
         if domain.folders not in self._halves:
-            if domain.root not in self._fronts:
-                self._fronts[domain.root] = RootFront(RootFolder(self._home.root(domain.root)))
-            self._halves[domain.folders] = LowerHalf.open(self._home, domain, self._fronts[domain.root])
+            front = self._front(domain.root)
+            tables = [self._table(folder, front.fingerprint) for folder in domain.folders]
+            self._halves[domain.folders] = LowerHalf(front, tables)
         return self._halves[domain.folders]
+
+    def _front(self, root: str) -> RootFront:
+        if root not in self._fronts:
+            self._fronts[root] = RootFront(RootFolder(self._home.root(root)))
+        return self._fronts[root]
+
+    def _table(self, folder: str, fingerprint: str) -> Table:
+        if folder not in self._tables:
+            self._tables[folder] = Table.open(self._home.path / folder, fingerprint)
+        return self._tables[folder]
 
 
 def _decoded(value: bytes, name: str) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, Select, create_engine, select, update
+from sqlalchemy import URL, Engine, Select, create_engine, inspect, make_url, select, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session, contains_eager
 
@@ -43,14 +43,19 @@ class Registry:
     @classmethod
     def open(cls, home: Home, create: bool = False) -> Registry:
         """Connect to a home's registry; `create` makes the home where there is none."""
+        url = make_url(home.registry_url)
         if create:
             home.path.mkdir(parents=True, exist_ok=True)
         elif not home.path.is_dir():
             raise NotFoundError(f"there is no home at {home.path}; 'hplm root add' makes one")
-        url = home.registry_url
-        options = {"connect_args": {"timeout": _LOCK_TIMEOUT_S}} if url.startswith("sqlite") else {}
+        else:
+            _require_file(url, home.path)
+        options = {"connect_args": {"timeout": _LOCK_TIMEOUT_S}} if _is_sqlite(url) else {}
         registry = cls(create_engine(url, pool_pre_ping=True, **options))
-        registry._prepare(home.path)
+        if not registry._is_readable(home.path):
+            if not create:
+                raise NotFoundError(f"the registry of {home.path} is empty; 'hplm root add' fills it")
+            registry._prepare()
         return registry
 
     def close(self) -> None:
@@ -63,12 +68,17 @@ class Registry:
 
     # --- roots and domains ---
 
-    def add_root(self, name: str, fingerprint: str, folder: str) -> RootEntry:
+    def publish_root(
+        self, name: str, fingerprint: str, folder: str, domain: str, domain_folder: str, metrics: dict[str, Any]
+    ) -> DomainEntry:
+        """Add a root together with the first version of its first domain: one is of no use without the other."""
         with self._publication() as (session, _):
             if _root_row(session, check_name(name, "root")):
                 raise ConflictError(f"root {name!r} exists already")
-            session.add(RootRow(name=name, fingerprint=fingerprint, folder=folder))
-        return RootEntry(name, fingerprint, folder)
+            root = RootRow(name=name, fingerprint=fingerprint, folder=folder)
+            session.add(root)
+            session.flush()
+            return _add_domain_version(session, root, domain, domain_folder, None, metrics)
 
     def has_root(self, name: str) -> bool:
         with self._session() as session:
@@ -94,18 +104,7 @@ class Registry:
             root_row = _root_row(session, root)
             if root_row is None:
                 raise NotFoundError(f"root {root!r} does not exist")
-            domain = _domain_row(session, root, check_name(name, "domain"))
-            if domain is None:
-                domain = DomainRow(root=root_row, name=name, live_version=0)
-                session.add(domain)
-            parent_row = _domain_version_row(session, root, parent.name, parent.version) if parent else None
-            version = DomainVersionRow(
-                domain=domain, version=domain.live_version + 1, parent=parent_row, folder=folder, metrics=metrics
-            )
-            domain.live_version += 1
-            session.add(version)
-            session.flush()
-            return _domain_entry(version)
+            return _add_domain_version(session, root_row, name, folder, parent, metrics)
 
     def domain(self, root: str, name: str, version: int | None = None) -> DomainEntry:
         """The live version of a domain, or the one asked for."""
@@ -205,18 +204,25 @@ class Registry:
 
     # --- inside ---
 
-    def _prepare(self, path: Path) -> None:
+    def _is_readable(self, path: Path) -> bool:
+        """Whether there is a registry at all; one of a newer release is refused before anything is written."""
         with _clear_database_errors():
-            Base.metadata.create_all(self._engine)
+            if not inspect(self._engine).has_table(State.__tablename__):
+                return False
         with self._session() as session:
             state = session.get(State, 1)
-            if state is None:
-                session.add(State(id=1, format_version=REGISTRY_FORMAT_VERSION, revision=0))
-            elif state.format_version > REGISTRY_FORMAT_VERSION:
+            if state is not None and state.format_version > REGISTRY_FORMAT_VERSION:
                 raise FormatVersionError(
                     f"home {path} was written by a newer release (format {state.format_version}; "
                     f"this one reads up to {REGISTRY_FORMAT_VERSION}), so upgrade hplm"
                 )
+            return state is not None
+
+    def _prepare(self) -> None:
+        with _clear_database_errors():
+            Base.metadata.create_all(self._engine)
+        with self._session() as session:
+            session.add(State(id=1, format_version=REGISTRY_FORMAT_VERSION, revision=0))
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
@@ -243,6 +249,33 @@ def _clear_database_errors() -> Iterator[None]:
         raise UnavailableError(f"the registry cannot be reached: {error.orig}") from error
     except DBAPIError as error:
         raise ConflictError(f"the registry refused the change: {error.orig}") from error
+
+
+def _is_sqlite(url: URL) -> bool:
+    return url.get_backend_name() == "sqlite"
+
+
+def _require_file(url: URL, path: Path) -> None:
+    """Connecting would make the file of an SQLite registry, and reading makes nothing."""
+    if _is_sqlite(url) and url.database and not Path(url.database).exists():
+        raise NotFoundError(f"there is no home at {path}: {url.database} is missing; 'hplm root add' makes one")
+
+
+def _add_domain_version(
+    session: Session, root: RootRow, name: str, folder: str, parent: DomainEntry | None, metrics: dict[str, Any]
+) -> DomainEntry:
+    domain = _domain_row(session, root.name, check_name(name, "domain"))
+    if domain is None:
+        domain = DomainRow(root=root, name=name, live_version=0)
+        session.add(domain)
+    parent_row = _domain_version_row(session, root.name, parent.name, parent.version) if parent else None
+    version = DomainVersionRow(
+        domain=domain, version=domain.live_version + 1, parent=parent_row, folder=folder, metrics=metrics
+    )
+    domain.live_version += 1
+    session.add(version)
+    session.flush()
+    return _domain_entry(version)
 
 
 def _state(session: Session) -> State:

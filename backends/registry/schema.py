@@ -7,12 +7,14 @@ rows above it.
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 REGISTRY_FORMAT_VERSION = 1
+_KEY_BITS = 62
 
 
 class Base(DeclarativeBase):
@@ -71,7 +73,8 @@ class HplmRow(Base):
 class HplmVersionRow(Base):
     __tablename__ = "hplm_versions"
     __table_args__ = (UniqueConstraint("hplm_id", "version"),)
-    id: Mapped[int] = mapped_column(primary_key=True)
+    # Random, because it travels in tickets: nobody can name a version that was not looked up for them.
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True, default=lambda: 1 + secrets.randbits(_KEY_BITS))
     hplm_id: Mapped[int] = mapped_column(ForeignKey("hplms.id"))
     version: Mapped[int]
     domain_version_id: Mapped[int] = mapped_column(ForeignKey("domain_versions.id"))

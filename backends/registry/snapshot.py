@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from backends.errors import NotFoundError
+from backends.errors import NotFoundError, shown
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 
@@ -31,7 +31,7 @@ class RegistrySnapshot:
         """The live version of an hPLM; the error names nobody else's."""
         entry = self._live.get(hplm)
         if entry is None:
-            raise NotFoundError(f"hPLM {hplm!r} does not exist")
+            raise NotFoundError(f"hPLM {shown(hplm)} does not exist")
         return entry
 
     def by_key(self, key: int) -> HplmEntry:

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from backends.errors import NotFoundError, TrainingDataError
+from backends.storage import file_checksum
 
 _MAX_LINE_BYTES = 16 << 20
 
@@ -14,8 +15,7 @@ _MAX_LINE_BYTES = 16 << 20
 def corpus_texts(files: Sequence[Path]) -> Iterator[str]:
     """Every non-empty line of the files; a line that is not UTF-8 text is an error that names it."""
     for path in files:
-        if not path.is_file():
-            raise NotFoundError(f"corpus {path} does not exist")
+        _require_file(path)
         with path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
                 if text := _decode(line, path, number).strip():
@@ -27,6 +27,18 @@ def text_batches(files: Sequence[Path], size: int, skip: int = 0) -> Iterator[li
     texts = islice(corpus_texts(files), skip, None)
     while batch := list(islice(texts, size)):
         yield batch
+
+
+def corpus_checksums(files: Sequence[Path]) -> list[str]:
+    """Names the exact texts, so that an interrupted build does not go on with others."""
+    for path in files:
+        _require_file(path)
+    return [file_checksum(path) for path in files]
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise NotFoundError(f"corpus {path} does not exist")
 
 
 def _decode(line: bytes, path: Path, number: int) -> str:

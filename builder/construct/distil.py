@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from backends.errors import InvalidArgumentError
 from backends.root.encoder import padded_attention
 from backends.root.lower import sum_overlapping
 from backends.root.tokenizer import RootTokenizer
+from builder.construct.checkpoint import Checkpoint
 from builder.construct.pretrained import RootParts
 from builder.construct.rows import PaddedRows, length_batches, padded_rows
 from builder.progress import Report, Step
@@ -78,7 +78,7 @@ class Distiller:
         self._optimiser = torch.optim.AdamW(trained, settings.learning_rate, weight_decay=settings.weight_decay)
         self._trained = trained
 
-    def run(self, texts: Sequence[str], checkpoint: Path, report: Report) -> dict[str, float]:
+    def run(self, texts: Sequence[str], checkpoint: Checkpoint, report: Report) -> dict[str, float]:
         """Train to the end, from the checkpoint where there is one, and return the held-out fidelity."""
         train_texts, held_out = _split(texts)
         torch.manual_seed(self._settings.seed)
@@ -179,23 +179,13 @@ class Distiller:
             yield from length_batches(texts, self._tokenizer, self._settings.tokens_per_batch, seed)
             epoch += 1
 
-    def _save(self, checkpoint: Path, step: int) -> None:
-        staged = checkpoint.with_name(checkpoint.name + ".new")
-        content = {
-            "step": step,
-            "settings": asdict(self._settings),
-            "student": {name: tensor for name, tensor in self._student.state_dict().items() if "word_emb" not in name},
-            "optimiser": self._optimiser.state_dict(),
-        }
-        torch.save(content, staged)
-        staged.replace(checkpoint)
+    def _save(self, checkpoint: Checkpoint, step: int) -> None:
+        student = {name: tensor for name, tensor in self._student.state_dict().items() if "word_emb" not in name}
+        checkpoint.save({"step": step, "student": student, "optimiser": self._optimiser.state_dict()})
 
-    def _resume(self, checkpoint: Path) -> int:
-        if not checkpoint.exists():
-            return 0
-        content = torch.load(checkpoint, weights_only=True)
-        if content["settings"] != asdict(self._settings):
-            LOGGER.warning("checkpoint %s was made with other settings; starting again", checkpoint.name)
+    def _resume(self, checkpoint: Checkpoint) -> int:
+        content = checkpoint.load()
+        if content is None:
             return 0
         self._student.load_state_dict(content["student"], strict=False)
         self._optimiser.load_state_dict(content["optimiser"])
@@ -208,7 +198,13 @@ def _split(texts: Sequence[str]) -> tuple[list[str], list[str]]:
         raise InvalidArgumentError(f"the corpus has {len(texts)} texts; distillation needs at least {MIN_TEXTS}")
     held_out = list(texts[::_HELD_OUT_EVERY])[:_MAX_HELD_OUT_TEXTS]
     reserved = set(held_out)
-    return [text for text in texts if text not in reserved], held_out
+    train = [text for text in texts if text not in reserved]
+    if not train:
+        raise InvalidArgumentError(
+            f"the corpus repeats itself: its {len(texts)} texts hold {len(reserved)} different ones, and those are "
+            "held out to measure with, so none is left to learn from"
+        )
+    return train, held_out
 
 
 def _schedule(step: int, settings: DistilSettings) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from backends.plot.table import Table
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from builder.construct.corpus import corpus_texts, text_batches
+from backends.storage import json_checksum
+from builder.construct.corpus import corpus_checksums, corpus_texts, text_batches
 from builder.construct.ngrams import FragmentCounts, count_fragments
 from builder.construct.plots import PlotSettings, build_table, domain_content, root_content
+from builder.construct.resuming import INPUTS, TableBuild
 from builder.locks import exclusive
 from builder.progress import Report
 
@@ -63,15 +65,25 @@ def build_domain(
     settings: PlotSettings,
     report: Report,
 ) -> BuiltTable:
-    """The table of a domain's first version; one that a killed build has published already is taken as it is."""
+    """The table of a domain's first version; what a killed build made of the same inputs is taken as it is."""
     target = home.plot(root.manifest.name, name, 1)
-    if not target.exists():
+    spec = _spec(root, name, parent)
+    build = TableBuild(target, _inputs_checksum(spec, corpus, settings))
+    if not build.is_published():
+        build.require_same_staging()
         counts = _count(root, corpus, report)
         parents = [Table.open(home.path / folder, root.fingerprint) for folder in parent.folders] if parent else []
         content = domain_content(counts, parents, settings) if parents else root_content(counts, settings)
-        build_table(target, _spec(root, name, parent), root.lower(), content, report)
+        build_table(target, spec, root.lower(), content.with_origin({INPUTS: build.inputs}), report)
+        build.forget_staging()
     with Table.open(target, root.fingerprint) as table:
         return BuiltTable(target, _metrics(table))
+
+
+def _inputs_checksum(spec: TableSpec, corpus: Sequence[Path], settings: PlotSettings) -> str:
+    """Names all that a table depends on."""
+    inputs = {"spec": asdict(spec), "corpus": corpus_checksums(corpus), "plot": asdict(settings)}
+    return json_checksum(inputs)
 
 
 def _count(root: RootFolder, corpus: Sequence[Path], report: Report) -> FragmentCounts:
@@ -94,4 +106,5 @@ def _spec(root: RootFolder, name: str, parent: DomainEntry | None) -> TableSpec:
 def _metrics(table: Table) -> dict[str, Any]:
     entries = {store.value: table.store(store).entries if store in table else 0 for store in Store}
     size_bytes = sum(path.stat().st_size for path in table.folder.iterdir())
-    return {**table.header.origin, "entries": entries, "size_bytes": size_bytes}
+    origin = {name: value for name, value in table.header.origin.items() if name != INPUTS}
+    return {**origin, "entries": entries, "size_bytes": size_bytes}

@@ -54,4 +54,16 @@ def _example(line: bytes, where: str) -> Example:
     for name in ("text", "label"):
         if not isinstance(content.get(name), str) or not content[name].strip():
             raise TrainingDataError(f"{where}: {name!r} is missing, empty or not a string")
+        if not _is_unicode(content[name]):
+            raise TrainingDataError(f"{where}: {name!r} holds half of a surrogate pair, which is no character")
+    if content.get("text_pair") is not None:
+        raise TrainingDataError(f"{where}: has a 'text_pair'; pairs are not supported yet")
     return Example(content["text"], content["label"])
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,16 +49,23 @@ class HplmRequest:
 
 def create_hplm(home: Home, registry: Registry, request: HplmRequest, report: Report) -> HplmEntry:
     """Tune and publish the first version of an hPLM."""
-    if registry.has_hplm(request.id):
-        raise ConflictError(f"hPLM {request.id!r} exists already; 'hplm update' makes a new version of it")
-    return _build(home, registry, request, report)
+    with _building(home, request.id):
+        if registry.has_hplm(request.id):
+            raise ConflictError(f"hPLM {request.id!r} exists already; 'hplm update' makes a new version of it")
+        return _build(home, registry, request, report)
 
 
 def update_hplm(home: Home, registry: Registry, request: HplmRequest, report: Report) -> HplmEntry:
     """Tune and publish the next version; until that is done the old one serves."""
-    if not registry.has_hplm(request.id):
-        raise NotFoundError(f"hPLM {request.id!r} does not exist; 'hplm create' makes it")
-    return _build(home, registry, request, report)
+    with _building(home, request.id):
+        if not registry.has_hplm(request.id):
+            raise NotFoundError(f"hPLM {request.id!r} does not exist; 'hplm create' makes it")
+        return _build(home, registry, request, report)
+
+
+def _building(home: Home, hplm: str) -> AbstractContextManager[None]:
+    """IDs belong to the whole home, so one lock holds for all roots."""
+    return exclusive(home.path / "bank" / hplm.replace("/", "--"), f"hPLM {hplm!r}")
 
 
 def _build(home: Home, registry: Registry, request: HplmRequest, report: Report) -> HplmEntry:
@@ -66,13 +74,12 @@ def _build(home: Home, registry: Registry, request: HplmRequest, report: Report)
     labels = label_set(train, dev, request.train, request.dev)
     domain = registry.domain(request.root, request.domain)
     root = RootFolder(home.root(request.root))
-    with exclusive(home.bank(request.root, request.id, 0), f"hPLM {request.id!r}"):
-        target = home.bank(request.root, request.id, registry.next_hplm_version(request.id))
-        tuned, metrics = _tune(home, root, domain, labels, train, dev, test, request.tune, report)
-        with publishing(target) as folder:
-            write_artifact(folder, _artifact(request, root, labels, tuned))
-        metrics["size_bytes"] = sum(path.stat().st_size for path in target.iterdir())
-        return registry.publish_hplm(request.id, domain, request.task, labels, home.relative(target), metrics)
+    target = home.bank(request.root, request.id, registry.next_hplm_version(request.id))
+    tuned, metrics = _tune(home, root, domain, labels, train, dev, test, request.tune, report)
+    with publishing(target) as folder:
+        write_artifact(folder, _artifact(request, root, labels, tuned))
+    metrics["size_bytes"] = sum(path.stat().st_size for path in target.iterdir())
+    return registry.publish_hplm(request.id, domain, request.task, labels, home.relative(target), metrics)
 
 
 def _tune(

@@ -7,8 +7,9 @@ durable.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +53,10 @@ class PlotContent:
     trigrams: Keys
     bigrams: Keys
     unigrams: bool
-    origin: dict[str, float]
+    origin: dict[str, Any]
+
+    def with_origin(self, more: dict[str, Any]) -> PlotContent:
+        return replace(self, origin={**self.origin, **more})
 
 
 def root_content(counts: FragmentCounts, settings: PlotSettings) -> PlotContent:

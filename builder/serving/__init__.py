@@ -2,7 +2,7 @@
 
 from builder.serving.config import Ports, ServerConfig
 from builder.serving.errors import PortInUseError, ServerNotReadyError, ServerStartError, TritonMissingError
-from builder.serving.server import TritonServer, sigterm_interrupts
+from builder.serving.server import TritonServer, stop_signals_interrupt
 
 __all__ = [
     "PortInUseError",
@@ -12,5 +12,5 @@ __all__ = [
     "ServerStartError",
     "TritonMissingError",
     "TritonServer",
-    "sigterm_interrupts",
+    "stop_signals_interrupt",
 ]

@@ -215,14 +215,18 @@ def _started(value: _T | None) -> _T:
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Within, SIGTERM unwinds the program as Ctrl-C does, so that it can stop its server in its own time."""
+def stop_signals_interrupt() -> Iterator[None]:
+    """Within, SIGTERM and SIGINT unwind the program as Ctrl-C does, so that it can stop its server in its own time.
+
+    A program that a shell has started in the background ignores SIGINT unless it asks for it, as this does.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

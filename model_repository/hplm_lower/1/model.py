@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from backends.errors import HplmError
+from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.lower.metrics import HitMetrics
 from backends.lower.service import LowerService, TextRequest
 from backends.model_settings import ModelSettings
@@ -27,7 +27,7 @@ class TritonPythonModel:
         self._metrics = HitMetrics(pb_utils, lambda: self._service.statistics)
 
     def execute(self, requests: list) -> list:
-        results = self._service.encode([_text_request(request) for request in requests])
+        results = self._service.encode([_read(request) for request in requests])
         return [_response(result) for result in results]
 
     def finalize(self) -> None:
@@ -35,9 +35,14 @@ class TritonPythonModel:
         self._snapshot.close()
 
 
-def _text_request(request: "pb_utils.InferenceRequest") -> TextRequest:
-    models, texts = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in (MODEL, TEXT))
-    return TextRequest(models.reshape(-1).tolist(), texts.reshape(-1).tolist(), request.parameters())
+def _read(request: "pb_utils.InferenceRequest") -> TextRequest | HplmError:
+    try:
+        models, texts = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in (MODEL, TEXT))
+        return TextRequest(models.reshape(-1).tolist(), texts.reshape(-1).tolist(), request.parameters())
+    except UnicodeDecodeError:
+        return InvalidArgumentError("the request parameters are not UTF-8")
+    except Exception as error:
+        return presentable(error)
 
 
 def _response(result: object) -> "pb_utils.InferenceResponse":

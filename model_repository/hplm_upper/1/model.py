@@ -9,9 +9,11 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from backends.engine.service import UpperService
+from backends.adapters.bottleneck import MAX_BOTTLENECK
+from backends.engine.loop import DEFAULT_MAX_WAITING
+from backends.engine.service import RespondRequest, UpperService
 from backends.engine.stack import StackSettings
-from backends.errors import HplmError
+from backends.errors import HplmError, presentable
 from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
@@ -31,7 +33,7 @@ class TritonPythonModel:
             device=f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu",
             dtype=settings.text("dtype", "bf16"),
             num_slots=settings.number("slots", 65),
-            max_bottleneck=settings.number("max_bottleneck", 64),
+            max_bottleneck=settings.number("max_bottleneck", MAX_BOTTLENECK),
         )
         capacity = Capacity(
             max_rows=settings.number("max_rows", 64),
@@ -39,25 +41,36 @@ class TritonPythonModel:
             max_adapters=stack.num_slots - 1,
         )
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
-        self._service = UpperService(settings.home, self._snapshot, stack, capacity)
+        max_waiting = settings.number("max_waiting", DEFAULT_MAX_WAITING)
+        self._service = UpperService(settings.home, self._snapshot, stack, capacity, max_waiting)
 
     def execute(self, requests: list) -> None:
         for request in requests:
-            hidden, tickets = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in (HIDDEN, TICKET))
-            self._service.submit(hidden, tickets, _responder(request.get_response_sender()))
+            respond = _responder(request.get_response_sender())
+            try:
+                tensors = [pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in (HIDDEN, TICKET)]
+            except Exception as error:
+                respond(presentable(error))
+            else:
+                self._service.submit(*tensors, respond)
 
     def finalize(self) -> None:
         self._service.close()
         self._snapshot.close()
 
 
-def _responder(sender: object) -> object:
+def _responder(sender: object) -> RespondRequest:
     def respond(answers: list[bytes] | HplmError) -> None:
-        if isinstance(answers, HplmError):
-            response = pb_utils.InferenceResponse(error=triton_error(pb_utils, answers))
-        else:
-            result = np.array(answers, dtype=np.object_).reshape(-1, 1)
-            response = pb_utils.InferenceResponse([pb_utils.Tensor(RESULT, result)])
-        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        try:
+            sender.send(_response(answers), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        except Exception as error:  # shared memory may be full; a short error may still get through
+            sender.send(_response(presentable(error)), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     return respond
+
+
+def _response(answers: list[bytes] | HplmError) -> "pb_utils.InferenceResponse":
+    if isinstance(answers, HplmError):
+        return pb_utils.InferenceResponse(error=triton_error(pb_utils, answers))
+    result = np.array(answers, dtype=np.object_).reshape(-1, 1)
+    return pb_utils.InferenceResponse([pb_utils.Tensor(RESULT, result)])

@@ -28,7 +28,7 @@ SHARED_MEMORY = Path("/dev/shm")
 PARENT = """
 import sys, time
 from pathlib import Path
-from builder.serving import ServerConfig, TritonServer, sigterm_interrupts
+from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt
 
 with TritonServer(ServerConfig(repository=Path(sys.argv[1]), exit_timeout_s=2)) as server:
     print(server.pid, server.log_path.parent, flush=True)
@@ -204,7 +204,7 @@ def test_nothing_survives_the_end_of_the_program(make_repository, number):
 
 
 def test_sigterm_can_unwind_the_program(make_repository):
-    code = PARENT.replace("with TritonServer", "with sigterm_interrupts(), TritonServer")
+    code = PARENT.replace("with TritonServer", "with stop_signals_interrupt(), TritonServer")
     parent, traces = start_parent(make_repository(), code)
     parent.send_signal(signal.SIGTERM)
     parent.wait(15)

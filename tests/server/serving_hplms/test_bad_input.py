@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,8 +13,8 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from backends.registry.registry import Registry
-from clients import HplmClient, InvalidRequestError, NotFoundError, ServerError, UnavailableError
-from conftest import Served
+from clients import Classification, HplmClient, InvalidRequestError, NotFoundError, ServerError, UnavailableError
+from served_home import Served
 from tiny_home import sample_texts
 
 pytestmark = pytest.mark.server
@@ -125,14 +126,47 @@ def test_ten_megabytes_are_cut_and_say_so(served: Served, protocol: str) -> None
 
 
 def test_bad_requests_in_a_crowd_cost_their_neighbours_nothing(served: Served) -> None:
-    wrong = [("acme/nothing", "cat"), ("acme/topic", "cat\0\0"), ("globex/topic", "horse")]
-    requests = [
-        wrong[n % 3] if n % 4 == 0 else ("acme/topic", text.text) for n, text in enumerate(sample_texts(200, 9))
-    ]
+    texts = [text.text for text in sample_texts(200, 9)]
+    requests = [("acme/nothing" if n % 4 == 0 else "acme/topic", text) for n, text in enumerate(texts)]
     with HplmClient(f"grpc://{served.grpc_url}", rows_per_request=1, concurrency=32) as client:
         outcomes = client.infer_many(requests, on_error="return")
     for (hplm, _), outcome in zip(requests, outcomes, strict=True):
-        assert isinstance(outcome, NotFoundError) == (hplm == "acme/nothing")
+        assert isinstance(outcome, NotFoundError if hplm == "acme/nothing" else Classification)
+
+
+def test_parameters_that_are_not_text_cost_their_neighbours_nothing(served: Served) -> None:
+    def tensor(name: str, value: str) -> str:
+        return f'{{"name":"{name}","shape":[1,1],"datatype":"BYTES","data":["{value}"]}}'
+
+    inputs = f'"inputs":[{tensor("MODEL", "acme/topic")},{tensor("TEXT", "cat")}]'
+    good, bad = f"{{{inputs}}}".encode(), b'{"parameters":{"level":"\xff"},' + inputs.encode() + b"}"
+
+    def post(body: bytes) -> int:
+        connection = http.client.HTTPConnection(served.http_url, timeout=60)
+        connection.request("POST", "/v2/models/hplm/infer", body)
+        return connection.getresponse().status
+
+    with ThreadPoolExecutor(16) as pool:
+        statuses = list(pool.map(post, [bad if n % 4 == 0 else good for n in range(60)]))
+    assert all(status == (400 if n % 4 == 0 else 200) for n, status in enumerate(statuses)), statuses
+
+
+def test_nobody_can_guess_a_ticket(served: Served) -> None:
+    """The upper model is reachable too; small numbers must not name other tenants' models."""
+    client = tritonclient.grpc.InferenceServerClient(served.grpc_url)
+    for key in range(20):
+        hidden = tritonclient.grpc.InferInput("HIDDEN", [1, 3, 64], "FP16")
+        hidden.set_data_from_numpy(np.zeros((1, 3, 64), np.float16))
+        ticket = tritonclient.grpc.InferInput("TICKET", [1, 4], "INT64")
+        ticket.set_data_from_numpy(np.array([[key, 3, 0, 0]]))
+        with pytest.raises(InferenceServerException, match="does not exist"):
+            client.infer("hplm_upper", [hidden, ticket])
+
+
+def test_a_very_long_name_is_not_found(served: Served) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        send(served, tritonclient.grpc, column(b"x" * 20_000), column(b"cat"))
+    assert status(caught.value) == "NOT_FOUND"
 
 
 def test_a_deadline_that_has_passed_is_refused(served: Served) -> None:

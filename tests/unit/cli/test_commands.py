@@ -10,12 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import cli
 from backends.home import Home
 from backends.registry.registry import Registry
+from builder.progress import Step, progress_bars
 from builder.serving import ServerConfig
 from builder.serving.ports import PortClaims
+from cli.options import print_entry, print_rows
 from tiny_home import write_corpus, write_task
 
 
@@ -122,6 +125,46 @@ def test_failures_are_one_line(run: Run, built_home: Home, tmp_path: Path) -> No
     assert "neither a folder" in failure(
         run, "root", "add", "r", "--from", "./nope/", "--lower", "2", "--corpus", str(corpus), *home
     )
+
+
+def test_numbers_that_cannot_be_are_one_line(run: Run, built_home: Home, tmp_path: Path) -> None:
+    home = ("--home", str(built_home.path))
+    for option in ("--slots", "--lower-instances", "--max-batch-size"):
+        for number in ("0", "-1"):
+            assert "must be at least 1" in failure(run, "export", option, number, *home)
+    train, dev = write_task(tmp_path, "mood", seed=70, train=40)
+    create = ("create", "new/one", "--domain", "farm", "--train", str(train), "--dev", str(dev), *home)
+    assert "the widest is 64" in failure(run, *create, "--bottleneck", "128")
+    assert "must be positive" in failure(run, *create, "--epochs", "0")
+    assert not built_home.repository.exists()
+
+
+def test_what_the_system_refuses_is_one_line(run: Run, built_home: Home, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    sources = ("--from", str(tmp_path), "--lower", "2", "--corpus", str(file))
+    assert failure(run, "root", "add", "r", *sources, "--home", str(file)) == f"hplm: {file}: File exists"
+    create = ("create", "new/one", "--domain", "farm", "--dev", str(file), "--home", str(built_home.path))
+    unreadable = "/proc/self/mem"  # also for root, for whom permissions do not count
+    assert failure(run, *create, "--train", unreadable) == "hplm: Input/output error"
+
+
+def test_reading_writes_nothing(run: Run, tmp_path: Path) -> None:
+    for command in (["list"], ["root", "list"], ["domain", "list"], ["export"], ["show", "a/b"]):
+        assert "no home at" in failure(run, *command, "--home", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_markup_in_texts_and_labels_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = ["list[int]", "[/b] closed", "[red]x[/red]", ":smile:", "back\\"]
+    print_rows([{"text": text} for text in odd], "[/x] title", as_json=False)
+    print_entry({"labels": odd}, as_json=False)
+    print_rows([], "[/x] rows", as_json=False)
+    with progress_bars("[/x] title", Console(file=sys.stdout)) as report:
+        report(Step("[/y] phase", 1, 1, "[/z] note"))
+    out = capsys.readouterr().out
+    for text in [*odd, "[/x] title", "no [/x] rows", "[/x] title: [/y] phase 1/1  [/z] note", ", ".join(odd)]:
+        assert text in out
 
 
 def test_a_home_of_a_newer_release(run: Run, tiny_home: Home) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import pytest
 
 from backends.errors import ConflictError, FingerprintMismatchError, HplmError, NotFoundError, TrainingDataError
 from backends.home import Home
-from backends.lower.half import LowerHalf
 from backends.plot.header import Store
 from backends.plot.table import Table
 from backends.registry.registry import Registry
@@ -27,7 +25,7 @@ from builder.construct.plots import PlotSettings, fragment_values
 from builder.construct.roots import RootRequest, add_root, export_distilled
 from builder.locks import exclusive
 from builder.progress import Step
-from tiny_home import MAX_TOKENS, ignore, sample_texts, tiny_root, write_corpus, write_task, write_tiny_bert
+from tiny_home import MAX_TOKENS, ignore, tiny_root, write_corpus, write_task, write_tiny_bert
 
 
 def stored(home: Home, domain: str) -> dict[Store, tuple[np.ndarray, np.ndarray]]:
@@ -68,21 +66,28 @@ from backends.plot import writer
 writer.CHECKPOINT_BYTES = 1
 def report(step):
     print(step.phase, step.done, flush=True)
+    if step.phase.startswith("compute") and step.done > 500:
+        time.sleep(600)  # until it is killed
 create_domain(home, Registry.open(home), DomainRequest("slow", "tiny", (Path(sys.argv[2]),)), report)
 """
 
 
-def test_a_killed_domain_build_goes_on_and_ends_the_same(tiny_home: Home, tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "slow.txt", 400, seed=41)
+def kill_a_build(home: Home, corpus: Path) -> None:
+    """Leave the unfinished build of the domain "slow", some of whose entries are durable."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SLOW_BUILD, str(tiny_home.path), str(corpus)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SLOW_BUILD, str(home.path), str(corpus)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("compute") and int(line.split()[-1]) > 500:
             break
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_a_killed_domain_build_goes_on_and_ends_the_same(tiny_home: Home, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "slow.txt", 400, seed=41)
+    kill_a_build(tiny_home, corpus)
     registry = Registry.open(tiny_home)
     with pytest.raises(NotFoundError):
         registry.domain("tiny", "slow")
@@ -98,6 +103,19 @@ def test_a_killed_domain_build_goes_on_and_ends_the_same(tiny_home: Home, tmp_pa
     whole = stored(tiny_home, "again")[Store.TRI]
     assert np.array_equal(resumed[0], whole[0])
     np.testing.assert_allclose(resumed[1], whole[1], rtol=2e-3, atol=2e-3)
+
+
+def test_a_killed_domain_build_does_not_go_on_with_another_corpus(
+    tiny_home: Home, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kill_a_build(tiny_home, write_corpus(tmp_path / "slow.txt", 400, seed=41))
+    registry, corpus = Registry.open(tiny_home), write_corpus(tmp_path / "other.txt", 400, seed=42)
+    for name in ("slow", "again"):
+        create_domain(tiny_home, registry, DomainRequest(name, "tiny", (corpus,)), ignore)
+    slow, again = (stored(tiny_home, name)[Store.TRI] for name in ("slow", "again"))
+    assert "other inputs" in caplog.text
+    assert np.array_equal(slow[0], again[0])
+    np.testing.assert_allclose(slow[1], again[1], rtol=2e-3, atol=2e-3)
 
 
 def test_an_interrupted_distillation_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:
@@ -127,14 +145,14 @@ def test_an_interrupted_distillation_ends_as_an_uninterrupted_one(tmp_path: Path
 def test_distillation_learns(tmp_path: Path) -> None:
     model = write_tiny_bert(tmp_path / "model")
     corpus = write_corpus(tmp_path / "corpus.txt", 400, seed=1)
-    cosines = []
+    distances = []
     for steps in (1, 60):
         home = Home(tmp_path / str(steps))
         settings = DistilSettings(steps=steps, tokens_per_batch=512, warmup_steps=5)
         request = RootRequest("r", str(model), 2, (corpus,), MAX_TOKENS, distil=settings)
         add_root(home, Registry.open(home, create=True), request, ignore)
-        cosines.append(RootFolder(home.root("r")).manifest.fidelity["final_cosine"])
-    assert cosines[1] > cosines[0] + 0.05
+        distances.append(1 - RootFolder(home.root("r")).manifest.fidelity["final_cosine"])
+    assert distances[1] < 0.8 * distances[0]
 
 
 def test_distilled_weights_travel(tmp_path: Path) -> None:
@@ -209,41 +227,3 @@ def test_two_builds_of_one_thing_at_once(tiny_home: Home, tmp_path: Path) -> Non
         finish.set()
         thread.join()
     assert create_domain(tiny_home, Registry.open(tiny_home), DomainRequest("busy", "tiny", (corpus,)), ignore)
-
-
-FULL_DISK = """
-import sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from backends.errors import StorageFullError
-from backends.home import Home
-from backends.registry.registry import Registry
-from builder.construct.domains import DomainRequest, create_domain
-home = Home(Path(sys.argv[1]))
-try:
-    create_domain(home, Registry.open(home), DomainRequest("big", "tiny", (Path(sys.argv[2]),)), lambda step: None)
-except StorageFullError as error:
-    print("full:", error)
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-def test_a_full_disk_publishes_nothing_and_the_build_can_go_on(tiny_home: Home, tmp_path: Path) -> None:
-    plots = tiny_home.path / "plots" / "tiny"
-    corpus = write_corpus(tmp_path / "big.txt", 400, seed=43)
-    small = plots / ".big@1.building"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(small)], check=True)
-    command = [sys.executable, "-c", FULL_DISK, str(tiny_home.path), str(corpus)]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, check=True)
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
-    assert result.stdout.startswith("full: no space left on the disk")
-    registry = Registry.open(tiny_home)
-    with pytest.raises(NotFoundError):
-        registry.domain("tiny", "big")
-    half = LowerHalf.open(tiny_home, registry.domain("tiny", "farm"))
-    assert half.encode([sample_texts(1, 1)[0].text]).rows
-    assert create_domain(tiny_home, registry, DomainRequest("big", "tiny", (corpus,)), ignore).version == 1

@@ -27,6 +27,9 @@ def test_good_lines_and_blank_ones(tmp_path: Path) -> None:
         ('{"label": "x"}', "t.jsonl:2: 'text' is missing"),
         ('{"text": "a", "label": 3}', "t.jsonl:2: 'label' is missing, empty or not a string"),
         ('{"text": " ", "label": "x"}', "t.jsonl:2: 'text' is missing, empty"),
+        ('{"text": "a \\ud83d", "label": "x"}', "t.jsonl:2: 'text' holds half of a surrogate pair"),
+        ('{"text": "a", "label": "\\udc00"}', "t.jsonl:2: 'label' holds half of a surrogate pair"),
+        ('{"text": "a", "text_pair": "b", "label": "x"}', "t.jsonl:2: has a 'text_pair'; pairs are not supported yet"),
         (b'{"text": "\xff", "label": "x"}', "t.jsonl:2: not UTF-8 at byte 10"),
     ],
 )

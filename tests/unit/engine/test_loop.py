@@ -7,6 +7,7 @@ import queue
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from backends.errors import CorruptFileError, HplmError, UnavailableError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.scheduling.policy import Capacity
+from backends.scheduling.policy import Capacity, FirstComeFirstServed
 from backends.wire import Ticket, encode_tickets, fold_rows
 
 HIDDEN = 64
@@ -143,6 +144,59 @@ def test_rows_of_the_wrong_width_fail_alone(built_home: Home) -> None:
         service.submit(np.zeros((1, 3, HIDDEN + 1), np.float16), tickets, responses.put)
         assert isinstance(responses.get(timeout=30), HplmError)
         assert isinstance(ask(service, [key]).get(timeout=30), list)
+
+
+@pytest.mark.parametrize("num_tokens", [0, -1, 33])
+def test_tickets_with_impossible_lengths_fail_alone(built_home: Home, num_tokens: int) -> None:
+    key = keys_of(built_home)["acme/topic"]
+    responses: Responses = queue.Queue()
+    with running(built_home) as service:
+        pending = [ask(service, [key]) for _ in range(3)]
+        tickets = encode_tickets([Ticket(key, num_tokens, False, None)])
+        service.submit(np.zeros((1, 40, HIDDEN), np.float16), tickets, responses.put)
+        assert "tokens" in str(responses.get(timeout=30))
+        assert all(isinstance(one.get(timeout=30), list) for one in pending)
+
+
+def test_one_job_that_cannot_run_does_not_fail_its_batch(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = keys_of(built_home)
+    run = UpperStack.run
+
+    def fail_on_mood(stack: UpperStack, packed: Any, hplms: Any) -> list[torch.Tensor]:
+        if any(hplm.lease.key == keys["acme/mood"] for hplm in hplms):
+            raise RuntimeError("broken")
+        return run(stack, packed, hplms)
+
+    monkeypatch.setattr(UpperStack, "run", fail_on_mood)
+    with running(built_home) as service:
+        pending = {hplm: ask(service, [key]) for hplm, key in keys.items() for _ in range(3)}
+        for hplm, responses in pending.items():
+            assert isinstance(responses.get(timeout=30), HplmError if hplm == "acme/mood" else list)
+
+
+def test_a_full_queue_refuses_at_once(built_home: Home) -> None:
+    key = keys_of(built_home)["acme/topic"]
+    snapshot = RegistrySnapshot(Registry.open(built_home))
+    settings = StackSettings(dtype="fp32", num_slots=3, max_bottleneck=16)
+    service = UpperService(built_home, snapshot, settings, Capacity(max_adapters=2), max_waiting=2)
+    try:
+        error = ask(service, [key] * 3).get(timeout=30)
+        assert isinstance(error, UnavailableError)
+        assert "full" in str(error)
+        assert isinstance(ask(service, [key] * 2).get(timeout=30), list)
+    finally:
+        service.close()
+        snapshot.close()
+
+
+def test_a_policy_that_fails_stops_nobody(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> list[int]:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(FirstComeFirstServed, "select", fail)
+    keys = list(keys_of(built_home).values())
+    with running(built_home) as service:
+        assert isinstance(ask(service, keys).get(timeout=30), list)
 
 
 def test_closing_refuses_what_comes_after(built_home: Home) -> None:

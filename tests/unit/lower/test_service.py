@@ -46,6 +46,7 @@ def test_bad_requests_fail_alone(service: LowerService) -> None:
         (TextRequest([b"acme/topic"], [b"a\xff"], ""), InvalidArgumentError, "UTF-8 at byte 1"),
         (TextRequest([b"\xff"], [b"cat"], ""), InvalidArgumentError, "MODEL is not UTF-8"),
         (request(("acme/topic", "cat"), parameters='{"dead_line": 5}'), InvalidArgumentError, "'dead_line'"),
+        (request(("acme/topic", "cat"), parameters='{"level": "tiny"}'), InvalidArgumentError, "level 'tiny'"),
         (request(("acme/topic", "cat"), parameters='{"deadline_ms": 0}'), InvalidArgumentError, "deadline_ms"),
         (request(("acme/topic", "cat"), parameters='{"deadline_ms": "soon"}'), InvalidArgumentError, "deadline_ms"),
         (request(("acme/topic", "cat"), parameters='{"deadline_ms": true}'), InvalidArgumentError, "deadline_ms"),
@@ -63,6 +64,17 @@ def test_one_bad_row_fails_its_request_and_no_other(service: LowerService) -> No
     results = service.encode([request(("acme/topic", "cat"), ("acme/topic", "")), request(("acme/topic", "cat"))])
     assert isinstance(results[0], InvalidArgumentError)
     assert isinstance(results[1], HiddenRequest)
+
+
+def test_long_names_are_shortened_in_messages(service: LowerService) -> None:
+    (error,) = service.encode([request(("x" * 20_000, "cat"))])
+    assert isinstance(error, NotFoundError)
+    assert len(str(error)) < 300
+
+
+def test_a_request_that_could_not_be_read_keeps_its_error(service: LowerService) -> None:
+    error = InvalidArgumentError("unreadable")
+    assert service.encode([error])[0] is error
 
 
 def test_long_texts_are_marked(service: LowerService) -> None:
@@ -89,6 +101,21 @@ def test_a_damaged_table_fails_its_own_domain_only(tiny_home: Home) -> None:
     results = service.encode([request(("globex/topic", text)), request(("acme/topic", text))])
     assert isinstance(results[0], CorruptFileError)
     assert isinstance(results[1], HiddenRequest)
+
+
+def test_one_damaged_block_fails_only_the_rows_that_touch_it(tiny_home: Home) -> None:
+    domain = Registry.open(tiny_home).hplm("globex/topic").domain
+    folder = tiny_home.path / domain.folders[0]
+    (values,) = (path for path in folder.glob("tri.values*") if path.stat().st_size > 10_000)
+    content = bytearray(values.read_bytes())
+    content[-1] ^= 1  # the last block: the rarest fragments
+    values.write_bytes(content)
+    service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)))
+    texts = [text.text for text in sample_texts(300, seed=12)]  # the domain's own corpus
+    results = service.encode([request(("globex/topic", text)) for text in texts])
+    failed = [isinstance(result, CorruptFileError) for result in results]
+    assert 0 < sum(failed) < len(failed)
+    assert all(isinstance(result, HiddenRequest) for result, bad in zip(results, failed, strict=True) if not bad)
 
 
 def test_hits_are_counted_per_level(service: LowerService) -> None:

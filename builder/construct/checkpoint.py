@@ -1,0 +1,45 @@
+"""The checkpoint of a long training: written whole or not at all, and taken up for the same inputs only."""
+
+from __future__ import annotations
+
+import io
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from backends.storage import write_file
+
+LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file beside what is built; `inputs` names everything that the training depends on."""
+
+    path: Path
+    inputs: str
+
+    def save(self, content: dict[str, Any]) -> None:
+        buffer = io.BytesIO()
+        torch.save({**content, "inputs": self.inputs}, buffer)
+        write_file(self.path, buffer.getvalue())
+
+    def load(self) -> dict[str, Any] | None:
+        """What was saved last, unless it is unreadable or belongs to other inputs."""
+        if not self.path.exists():
+            return None
+        try:
+            content: dict[str, Any] = torch.load(self.path, weights_only=True)
+        except Exception as error:  # every kind of damage raises another type
+            LOGGER.warning("checkpoint %s is not readable (%s); starting again", self.path.name, type(error).__name__)
+            return None
+        if content.get("inputs") != self.inputs:
+            LOGGER.warning("checkpoint %s was made from other inputs; starting again", self.path.name)
+            return None
+        return content
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,64 @@
+"""Whether what an earlier build of a table left may be used: only if it was made from the same inputs."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from backends.errors import CorruptFileError
+from backends.plot.header import TableHeader
+from backends.storage import read_json, staging_folder, write_json
+
+LOGGER = logging.getLogger(__name__)
+INPUTS = "inputs"
+"""The entry of a table's origin that names what it was made from."""
+
+
+@dataclass(frozen=True)
+class TableBuild:
+    """The build of one unregistered table; `inputs` names everything that it depends on."""
+
+    target: Path
+    inputs: str
+
+    def is_published(self) -> bool:
+        """Whether the folder is there; one of other inputs is removed, as nobody uses it yet."""
+        if not self.target.exists():
+            return False
+        if self._published_inputs() == self.inputs:
+            return True
+        LOGGER.warning("%s was built from other inputs and is not registered; building it again", self.target)
+        shutil.rmtree(self.target)
+        return False
+
+    def require_same_staging(self) -> None:
+        """Remove what a build from other inputs left unfinished, and note the inputs of this one."""
+        staged = staging_folder(self.target)
+        if staged.exists():
+            if self._staged_inputs() == self.inputs:
+                return
+            LOGGER.warning("the unfinished build of %s was made from other inputs; starting again", self.target)
+            shutil.rmtree(staged)
+        self._note.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self._note, {INPUTS: self.inputs})
+
+    def forget_staging(self) -> None:
+        self._note.unlink(missing_ok=True)
+
+    @property
+    def _note(self) -> Path:
+        return self.target.with_name(f".{self.target.name}.inputs")
+
+    def _published_inputs(self) -> object:
+        try:
+            return TableHeader.read(self.target).origin.get(INPUTS)
+        except CorruptFileError:
+            return None
+
+    def _staged_inputs(self) -> object:
+        try:
+            return read_json(self._note).get(INPUTS)
+        except CorruptFileError:
+            return None

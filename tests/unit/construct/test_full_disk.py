@@ -1,0 +1,78 @@
+"""A disk that takes no more, as each command meets it: the kernel refuses to let any file grow beyond a limit."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backends.errors import NotFoundError
+from backends.home import Home
+from backends.lower.half import LowerHalf
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from builder.construct.domains import DomainRequest, create_domain
+from builder.construct.roots import export_distilled
+from tiny_home import ignore, sample_texts, write_corpus, write_task
+
+
+def reason_on_a_full_disk(limit_bytes: int, *arguments: str) -> str:
+    """The last line of a command's stderr, which holds no traceback."""
+    result = subprocess.run(
+        [sys.executable, "-c", "import cli; cli.main()", *arguments],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return result.stderr.splitlines()[-1]
+
+
+def files_of(home: Home) -> set[Path]:
+    return {path for path in home.path.rglob("*") if path.is_file()}
+
+
+def test_a_domain_publishes_nothing_and_its_build_can_go_on(tiny_home: Home, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "big.txt", 400, seed=43)
+    arguments = ("domain", "create", "big", "--corpus", str(corpus), "--home", str(tiny_home.path))
+    assert reason_on_a_full_disk(128 << 10, *arguments).startswith("hplm: no space left on the disk")
+    registry = Registry.open(tiny_home)
+    with pytest.raises(NotFoundError):
+        registry.domain("tiny", "big")
+    half = LowerHalf.open(tiny_home, registry.domain("tiny", "farm"))
+    assert half.encode([sample_texts(1, 1)[0].text]).rows
+    assert create_domain(tiny_home, registry, DomainRequest("big", "tiny", (corpus,)), ignore).version == 1
+
+
+@pytest.mark.parametrize("command", ["create", "update"])
+def test_an_hplm_publishes_nothing(tiny_home: Home, tmp_path: Path, command: str) -> None:
+    train, dev = write_task(tmp_path, "topic", seed=50, train=40)
+    hplm, domain = ("new/one", ("--domain", "farm")) if command == "create" else ("acme/topic", ())
+    files = ("--train", str(train), "--dev", str(dev), "--epochs", "1")
+    before = files_of(tiny_home), Registry.open(tiny_home).hplms()
+    reason = reason_on_a_full_disk(16 << 10, command, hplm, *domain, *files, "--home", str(tiny_home.path))
+    assert reason.startswith("hplm: no space left on the disk")
+    assert (files_of(tiny_home), Registry.open(tiny_home).hplms()) == before
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_a_root_publishes_nothing(tiny_home: Home, built_home: Home, tmp_path: Path, from_file: bool) -> None:
+    """Without a file of distilled weights it is the checkpoint that does not fit, with one it is the root."""
+    work = built_home.path.parent / "work"
+    distilled = tmp_path / "distilled.safetensors"
+    export_distilled(RootFolder(tiny_home.root("tiny")), distilled)
+    more = ("--distilled", str(distilled)) if from_file else ("--steps", "2")
+    sources = ("--from", str(work / "tiny-model"), "--corpus", str(work / "tiny-general.txt"))
+    before = files_of(tiny_home)
+    arguments = ("root", "add", "other", *sources, "--lower", "2", "--max-tokens", "32", *more)
+    reason = reason_on_a_full_disk(64 << 10, *arguments, "--home", str(tiny_home.path))
+    assert reason.startswith("hplm: no space left on the disk")
+    assert files_of(tiny_home) == before
+    assert not Registry.open(tiny_home).has_root("other")

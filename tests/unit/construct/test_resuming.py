@@ -1,0 +1,133 @@
+"""What an interrupted build left is used for the same inputs only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.errors import InvalidArgumentError, NotFoundError
+from backends.home import Home
+from backends.plot.header import Store
+from backends.plot.table import Table
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from builder.construct.distil import DistilSettings
+from builder.construct.domains import DomainRequest, build_domain, create_domain
+from builder.construct.plots import PlotSettings
+from builder.construct.roots import RootRequest, add_root
+from builder.progress import Report, Step
+from tiny_home import MAX_TOKENS, ignore, write_corpus, write_tiny_bert
+
+
+class InterruptedRunError(Exception):
+    pass
+
+
+def interrupt(phase: str, done: int) -> Report:
+    def report(step: Step) -> None:
+        if step.phase.startswith(phase) and step.done >= done:
+            raise InterruptedRunError
+
+    return report
+
+
+@pytest.fixture
+def request_a(tmp_path: Path) -> RootRequest:
+    return RootRequest(
+        "r",
+        str(write_tiny_bert(tmp_path / "a", seed=5)),
+        2,
+        (write_corpus(tmp_path / "corpus.txt", 400, seed=1),),
+        MAX_TOKENS,
+        distil=DistilSettings(steps=6, tokens_per_batch=512, checkpoint_every=2),
+        plot=PlotSettings(max_fragments=200, max_bigrams=100),
+    )
+
+
+def other_request(request: RootRequest, what: str, folder: Path) -> RootRequest:
+    if what == "model":
+        return replace(request, source=str(write_tiny_bert(folder / "b", seed=6)))
+    if what == "corpus":
+        return replace(request, corpus=(write_corpus(folder / "other.txt", 400, seed=2),))
+    return replace(request, distil=replace(request.distil, seed=3))
+
+
+def open_registry(home: Home) -> Registry:
+    return Registry.open(home, create=True)
+
+
+def built_fingerprint(home: Home, request: RootRequest) -> str:
+    add_root(home, open_registry(home), request, ignore)
+    return RootFolder(home.root("r")).fingerprint
+
+
+@pytest.mark.parametrize("what", ["model", "corpus", "settings"])
+@pytest.mark.parametrize(("phase", "done"), [("distil", 5), ("compute fragments", 1)])
+def test_a_root_of_other_inputs_starts_anew(
+    tmp_path: Path, request_a: RootRequest, phase: str, done: int, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted, fresh = Home(tmp_path / "interrupted"), Home(tmp_path / "fresh")
+    with pytest.raises(InterruptedRunError):
+        add_root(interrupted, open_registry(interrupted), request_a, interrupt(phase, done))
+    request_b = other_request(request_a, what, tmp_path)
+    assert built_fingerprint(interrupted, request_b) == built_fingerprint(fresh, request_b)
+    assert "other inputs" in caplog.text
+
+
+def test_a_root_that_only_lacks_its_table_is_not_distilled_again(tmp_path: Path, request_a: RootRequest) -> None:
+    home = Home(tmp_path / "home")
+    with pytest.raises(InterruptedRunError):
+        add_root(home, open_registry(home), request_a, interrupt("compute fragments", 1))
+    with pytest.raises(NotFoundError):
+        open_registry(home).root("r")
+    steps: list[Step] = []
+    add_root(home, open_registry(home), request_a, steps.append)
+    assert not [step for step in steps if step.phase.startswith("distil")]
+    assert open_registry(home).domain("r", "general").version == 1
+
+
+def test_a_damaged_checkpoint_is_not_used(
+    tmp_path: Path, request_a: RootRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    home, fresh = Home(tmp_path / "home"), Home(tmp_path / "fresh")
+    with pytest.raises(InterruptedRunError):
+        add_root(home, open_registry(home), request_a, interrupt("distil", 5))
+    (checkpoint,) = (home.path / "roots").glob("*.checkpoint")
+    content = checkpoint.read_bytes()
+    checkpoint.write_bytes(content[: len(content) // 2])
+    assert built_fingerprint(home, request_a) == built_fingerprint(fresh, request_a)
+    assert "not readable" in caplog.text
+
+
+def keys_of(home: Home, domain: str) -> np.ndarray:
+    root = RootFolder(home.root("tiny"))
+    with Table.open(home.plot("tiny", domain, 1), root.fingerprint) as table:
+        return table.keys(Store.TRI)
+
+
+@pytest.mark.parametrize("what", ["corpus", "theta", "limit", "nothing"])
+def test_a_published_table_that_is_not_registered(tiny_home: Home, tmp_path: Path, what: str) -> None:
+    registry, root = Registry.open(tiny_home), RootFolder(tiny_home.root("tiny"))
+    corpus = write_corpus(tmp_path / "a.txt", 300, seed=61)
+    parent = registry.domain("tiny", "general")
+    build_domain(tiny_home, root, "new", parent, (corpus,), PlotSettings(), ignore)  # and then it is killed
+    if what == "corpus":
+        corpus = write_corpus(tmp_path / "a.txt", 300, seed=62)
+    plot = PlotSettings(theta=0.5 if what == "theta" else 1.0, max_fragments=500 if what == "limit" else None)
+    steps: list[Step] = []
+    entry = create_domain(tiny_home, registry, DomainRequest("new", "tiny", (corpus,), plot=plot), steps.append)
+    assert "inputs" not in entry.metrics
+    assert bool(steps) == (what != "nothing")
+    create_domain(tiny_home, registry, DomainRequest("fresh", "tiny", (corpus,), plot=plot), ignore)
+    assert np.array_equal(keys_of(tiny_home, "new"), keys_of(tiny_home, "fresh"))
+
+
+def test_a_corpus_of_equal_lines_is_refused(tmp_path: Path, request_a: RootRequest) -> None:
+    home = Home(tmp_path / "home")
+    corpus = tmp_path / "equal.txt"
+    corpus.write_text("the same line again\n" * 300)
+    with pytest.raises(InvalidArgumentError, match="none is left to learn from"):
+        add_root(home, open_registry(home), replace(request_a, corpus=(corpus,)), ignore)

@@ -1,0 +1,128 @@
+"""Publishing a folder: whole or not at all, whatever fails in between and whoever else is at it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import ExitStack
+from pathlib import Path, PosixPath
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from backends.errors import ConflictError
+from backends.storage import locked, publish_folder, publishing, staging_folder, write_file, write_tensors
+from builder.locks import exclusive
+
+
+def publish(target: Path, content: str) -> None:
+    with publishing(target) as folder:
+        (folder / "file").write_text(content)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+class FaultyPath(PosixPath):
+    """A path on a disk that fails when the staged folder is to get its final name."""
+
+    def rename(self, target: str | Path) -> Path:
+        if self.name.endswith(".building"):
+            raise OSError(errno.EIO, "broken disk")
+        return super().rename(target)
+
+
+def test_a_swap_that_fails_half_way_leaves_the_old_folder(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    publish(target, "old")
+    staging_folder(target).mkdir()
+    (staging_folder(target) / "file").write_text("new")
+    with pytest.raises(OSError, match="broken disk"):
+        publish_folder(FaultyPath(target))
+    assert (target / "file").read_text() == "old"
+    publish_folder(target)
+    assert (target / "file").read_text() == "new"
+    assert names(tmp_path) == ["x"]
+
+
+def test_a_crash_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    publish(target, "old")
+    target.rename(tmp_path / ".x.replaced")  # what the crash leaves
+    with pytest.raises(RuntimeError), publishing(target):
+        raise RuntimeError
+    assert (target / "file").read_text() == "old"
+    assert names(tmp_path) == ["x"]
+
+
+def test_what_a_crash_after_both_renames_left_is_cleared(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    publish(target, "old")
+    (tmp_path / ".x.replaced").mkdir()
+    (tmp_path / ".x.replaced" / "file").write_text("older")
+    publish(target, "new")
+    assert (target / "file").read_text() == "new"
+    assert names(tmp_path) == ["x"]
+
+
+def test_a_second_publisher_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    with publishing(target) as folder:
+        (folder / "file").write_text("first")
+        with pytest.raises(ConflictError, match="written by another process"):
+            publish(target, "second")
+    assert (target / "file").read_text() == "first"
+    publish(target, "third")
+    assert (target / "file").read_text() == "third"
+
+
+def test_the_staging_of_a_killed_publisher_is_emptied(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    (staging_folder(target) / "folder").mkdir(parents=True)
+    (staging_folder(target) / "stale").write_text("stale")
+    publish(target, "new")
+    assert names(target) == ["file"]
+
+
+def test_a_lock_on_a_file_that_its_holder_removed_excludes_nobody_and_is_not_taken(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(exclusive(target, "x"))
+        opened: list[int] = []
+
+        def open_before_the_first_lets_go(path: Path) -> int:
+            opened.append(os.open(path, os.O_RDWR | os.O_CREAT))
+            if len(opened) == 1:
+                first.close()
+                second.enter_context(exclusive(target, "x"))
+            return opened[-1]
+
+        busy = locked(tmp_path / ".x.lock", open_before_the_first_lets_go, "busy")
+        with pytest.raises(ConflictError, match="busy"), busy:
+            pass
+        assert len(opened) == 2
+
+
+def test_tensors_are_readable_for_others(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(3, 4).T, "b": torch.randn(2).to(torch.float16)}
+    before = os.umask(0o077)
+    try:
+        write_tensors(tmp_path / "t.safetensors", tensors)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "t.safetensors").stat().st_mode & 0o777 == 0o644
+    for name, tensor in load_file(tmp_path / "t.safetensors").items():
+        assert torch.equal(tensor, tensors[name])
+    assert names(tmp_path) == ["t.safetensors"]
+
+
+def test_a_write_that_fails_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_file(path, b"old")
+    path.with_name("file.new").symlink_to("/dev/full")
+    with pytest.raises(Exception, match="no space left on the disk"):
+        write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
