@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Generic, TypedDict, TypeVar
 
@@ -21,7 +22,7 @@ class Limits(TypedDict, total=False):
     timeout_s: float | None
 
 
-class ClientBase(Generic[TransportT]):
+class ClientBase(ABC, Generic[TransportT]):
     """The settings of a client.
 
     `token` is one token, or one for each tenant: `{"acme": "…"}`. `timeout_s` is for one request with all its retries;
@@ -46,8 +47,8 @@ class ClientBase(Generic[TransportT]):
         self._transport = self._open(parse_address(url, protocol))
         self._closed = False
 
-    def _open(self, address: Address) -> TransportT:
-        raise NotImplementedError
+    @abstractmethod
+    def _open(self, address: Address) -> TransportT: ...
 
     def _check_open(self) -> None:
         if self._closed:
