@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import URL
+
 HOME_VARIABLE = "HPLM_HOME"
 REGISTRY_VARIABLE = "HPLM_REGISTRY_URL"
 _DEFAULT_HOME = "hplm_home"
@@ -23,7 +25,8 @@ class Home:
 
     @property
     def registry_url(self) -> str:
-        return os.environ.get(REGISTRY_VARIABLE) or f"sqlite:///{self.path.absolute() / 'registry.db'}"
+        database = str(self.path.absolute() / "registry.db")
+        return os.environ.get(REGISTRY_VARIABLE) or URL.create("sqlite", database=database).render_as_string(False)
 
     @property
     def repository(self) -> Path:

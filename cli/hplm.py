@@ -68,7 +68,7 @@ def update(
     seed: SeedOption = 17,
     as_json: JsonOption = False,
 ) -> None:
-    """Tune the next version of an hPLM; the old one serves until the new one is published."""
+    """Tune the next version of an hPLM, anew and on these files alone; the old one serves until that is done."""
     from builder.construct.hplms import update_hplm
 
     _, registry = open_home(home)

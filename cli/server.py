@@ -12,7 +12,7 @@ from rich.console import Console
 from backends.errors import InvalidArgumentError
 from builder.doctor import checks_as_json, doctor_report, has_failure, run_checks
 from builder.export import ExportSettings, render_repository
-from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt
+from builder.serving import ServerConfig, ServerStartError, TritonServer, stop_signals_interrupt
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows
 from cli.session import open_home
 from clients import Classification, ClientError, HplmClient
@@ -82,6 +82,8 @@ def infer(
     as_json: JsonOption = False,
 ) -> None:
     """Ask a running server."""
+    if texts is None and sys.stdin.isatty():
+        raise InvalidArgumentError("give a text, or '-' to read lines from the terminal")
     wanted = [line.rstrip("\n") for line in sys.stdin] if texts in (None, ["-"]) else texts or []
     with HplmClient(url) as client:
         outcomes = client.infer_many([(id, text) for text in wanted], on_error="return", deadline_ms=deadline_ms)
@@ -119,7 +121,7 @@ def _stay(server: TritonServer) -> None:
     with server:
         typer.echo(f"ready: grpc://{server.grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
         if code := server.wait():
-            raise typer.Exit(code)
+            raise ServerStartError(f"tritonserver ended by itself with code {code}: {server.failure_reason()}")
 
 
 def _port(port: int) -> int | None:

@@ -71,11 +71,7 @@ class UpperService:
         self._snapshot = snapshot
         self._settings = settings
         self._stacks: dict[str, UpperStack] = {}
-        for root in sorted({entry.domain.root for entry in snapshot.live()}):
-            try:
-                self._stack(root)
-            except Exception as error:  # its requests will say so; the other roots' tenants are served
-                LOGGER.error("root %s cannot be served: %s", root, error)
+        self._load_stacks({entry.domain.root for entry in snapshot.live()})
         self._loop = ServeLoop(self._stack, self._load, FirstComeFirstServed(), capacity, max_waiting)
 
     def submit(self, hidden: Half, tickets: Int64, respond: RespondRequest) -> None:
@@ -107,6 +103,18 @@ class UpperService:
             )
             for number, (ticket, row) in enumerate(zip(tickets, hidden_rows, strict=True))
         ]
+
+    def _load_stacks(self, roots: set[str]) -> None:
+        """Load what is live now. A root that fails is an error of its own tenants, unless none is left to serve."""
+        failures: list[Exception] = []
+        for root in sorted(roots):
+            try:
+                self._stack(root)
+            except Exception as error:
+                LOGGER.error("root %s cannot be served: %s", root, error)
+                failures.append(error)
+        if failures and not self._stacks:
+            raise failures[0]
 
     def _stack(self, root: str) -> UpperStack:
         if root not in self._stacks:

@@ -18,6 +18,10 @@ def corpus_texts(files: Sequence[Path]) -> Iterator[str]:
         _require_file(path)
         with path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
+                if len(line) == _MAX_LINE_BYTES:
+                    raise TrainingDataError(
+                        f"{path}:{number}: longer than {_MAX_LINE_BYTES >> 20} MiB; one text per line"
+                    )
                 if text := _decode(line, path, number).strip():
                     yield text
 

@@ -44,10 +44,10 @@ def majority_share(examples: list[Example]) -> float:
 
 def _example(line: bytes, where: str) -> Example:
     try:
-        content = json.loads(line.decode("utf-8"))
+        content = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise TrainingDataError(f"{where}: not UTF-8 at byte {error.start}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TrainingDataError(f"{where}: not JSON: {error}") from error
     if not isinstance(content, dict):
         raise TrainingDataError(f'{where}: not an object {{"text": …, "label": …}}')

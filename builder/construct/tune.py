@@ -49,6 +49,8 @@ class TuneSettings:
             raise InvalidArgumentError(
                 "bottleneck, epochs, rows per batch, patience and learning rate must be positive"
             )
+        if not math.isfinite(self.learning_rate) or self.seed < 0:
+            raise InvalidArgumentError("the learning rate must be a finite number, the seed 0 or more")
         if self.bottleneck > MAX_BOTTLENECK:
             raise InvalidArgumentError(
                 f"a bottleneck of {self.bottleneck} cannot be served; the widest is {MAX_BOTTLENECK}"

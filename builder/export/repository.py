@@ -1,7 +1,7 @@
 """Writing the Triton model repository of a home.
 
 Usage:
-    render_repository(home / "repository", ExportSettings(upper_parameters={"dtype": "bfloat16"}))
+    render_repository(home / "repository", ExportSettings(upper_parameters={"dtype": "bf16"}))
 """
 
 from __future__ import annotations

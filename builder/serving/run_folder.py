@@ -66,6 +66,12 @@ class RunFolder:
         _link_executable(installation.stub, python_backend / STUB_NAME)
         self._link_libpython()
 
+    def link_repository(self, repository: Path) -> Path:
+        """A path to the repository without blanks: Triton starts its stubs through a shell and does not quote."""
+        link = self.path / "repository"
+        link.symlink_to(repository.absolute())
+        return link
+
     def environment(self, installation: Installation) -> dict[str, str]:
         """What tritonserver and its stubs find their libraries and their Python by."""
         inherited = os.environ.get("LD_LIBRARY_PATH", "")

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self, TypeVar
@@ -169,7 +170,8 @@ class TritonServer:
             folder.unlock()
 
     def _spawn(self, installation: Installation, folder: RunFolder) -> None:
-        arguments = server_arguments(self.config, self.ports, folder.backend_directory, folder.shm_prefix)
+        served = replace(self.config, repository=folder.link_repository(self.config.repository))
+        arguments = server_arguments(served, self.ports, folder.backend_directory, folder.shm_prefix)
         environment = {**os.environ, **folder.environment(installation), **self.config.environment}
         self._log_path = self.config.log_path or folder.path / "server.log"
         self._log_path.parent.mkdir(parents=True, exist_ok=True)

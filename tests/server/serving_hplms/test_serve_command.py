@@ -25,7 +25,8 @@ def shared_memory() -> set[str]:
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 def test_serve_infer_and_stop(tiny_home: Home, stop: signal.Signals) -> None:
     before = shared_memory()
-    command = [HPLM, "serve", "--home", str(tiny_home.path), "--http", "0", "--grpc", "0", "--metrics", "0"]
+    home = tiny_home.path.rename(tiny_home.path.with_name("a home; with ?blanks"))
+    command = [HPLM, "serve", "--home", str(home), "--http", "0", "--grpc", "0", "--metrics", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
@@ -42,7 +43,10 @@ def test_serve_infer_and_stop(tiny_home: Home, stop: signal.Signals) -> None:
         assert failed.stdout == ""
     finally:
         server.send_signal(stop)
-        out, _ = server.communicate(timeout=60)
+        try:
+            out, _ = server.communicate(timeout=60)
+        finally:
+            server.kill()
     assert server.returncode == 0
     assert out.strip().endswith("stopped")
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from backends.errors import NotFoundError, TrainingDataError
+from backends.errors import InvalidArgumentError, NotFoundError, TrainingDataError
 from builder.construct.corpus import corpus_texts
 from builder.construct.examples import Example, label_set, majority_share, read_examples
+from builder.construct.tune import TuneSettings
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -63,3 +64,25 @@ def test_labels_must_suit_a_classifier() -> None:
 def test_a_corpus_that_is_not_text(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(TrainingDataError, match=message):
         list(corpus_texts([write(tmp_path / "c.txt", content)]))
+
+
+def test_a_corpus_line_that_is_too_long_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.txt", "ok\n" + "é " * (6 << 20))
+    with pytest.raises(TrainingDataError, match="c.txt:2: longer than 16 MiB"):
+        list(corpus_texts([path]))
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", b'\xef\xbb\xbf{"text": "a", "label": "x"}\n')
+    assert read_examples(path) == [Example("a", "x")]
+
+
+def test_a_line_of_endless_brackets_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainingDataError, match="t.jsonl:1: not JSON"):
+        read_examples(write(tmp_path / "t.jsonl", "[" * 100_000))
+
+
+@pytest.mark.parametrize("settings", [{"learning_rate": float("nan")}, {"learning_rate": float("inf")}, {"seed": -1}])
+def test_tuning_with_impossible_numbers_is_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        TuneSettings(**settings)  # type: ignore[arg-type]

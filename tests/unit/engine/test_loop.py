@@ -216,3 +216,10 @@ def test_jobs_are_compared_by_identity() -> None:
 
     jobs = [Job(entry=entry, respond=respond, **fields) for _ in range(2)]  # type: ignore[arg-type]
     assert jobs[0] != jobs[1]
+
+
+def test_a_server_without_a_single_root_does_not_start(tiny_home: Home) -> None:
+    weights = tiny_home.root("tiny") / "upper.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    with pytest.raises(CorruptFileError), running(tiny_home):
+        pass
