@@ -68,7 +68,7 @@ def test_a_corpus_that_is_not_text(tmp_path: Path, content: bytes, message: str)
 
 def test_a_corpus_line_that_is_too_long_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "c.txt", "ok\n" + "é " * (6 << 20))
-    with pytest.raises(TrainingDataError, match="c.txt:2: longer than 16 MiB"):
+    with pytest.raises(TrainingDataError, match=r"c\.txt:2: longer than 16 MiB"):
         list(corpus_texts([path]))
 
 
@@ -78,7 +78,7 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_line_of_endless_brackets_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TrainingDataError, match="t.jsonl:1: not JSON"):
+    with pytest.raises(TrainingDataError, match=r"t\.jsonl:1: not JSON"):
         read_examples(write(tmp_path / "t.jsonl", "[" * 100_000))
 
 
