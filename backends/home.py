@@ -10,7 +10,6 @@ from sqlalchemy import URL
 
 HOME_VARIABLE = "HPLM_HOME"
 REGISTRY_VARIABLE = "HPLM_REGISTRY_URL"
-_DEFAULT_HOME = "hplm_home"
 
 
 @dataclass(frozen=True)
@@ -18,10 +17,6 @@ class Home:
     """The folders of a home; nothing is created until somebody writes."""
 
     path: Path
-
-    @classmethod
-    def default(cls) -> Home:
-        return cls(Path(os.environ.get(HOME_VARIABLE, _DEFAULT_HOME)))
 
     @property
     def registry_url(self) -> str:

@@ -16,7 +16,7 @@ import xxhash
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError
+from backends.errors import CorruptFileError, FormatVersionError
 from backends.root.geometry import RootGeometry
 from backends.root.lower import Aggregation, FragmentEncoder
 from backends.root.tokenizer import RootTokenizer
@@ -79,12 +79,6 @@ class RootFolder:
 
     def upper(self) -> UpperLayers:
         return self._load("upper", UpperLayers(self.geometry))
-
-    def require_fingerprint(self, fingerprint: str, what: str) -> None:
-        if fingerprint != self.fingerprint:
-            raise FingerprintMismatchError(
-                f"{what} was made for root {fingerprint}, but root {self.manifest.name} is {self.fingerprint}"
-            )
 
     def _check(self, file_name: str) -> None:
         entry = self._files[file_name]
