@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 HOME_FOLDER ?= demo_home
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check bench demo-root clean
+.PHONY: help demo serve test check bench plugin demo-root clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -32,9 +32,32 @@ check: $(READY)  ## Lint, formatting and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+plugin: $(READY)  ## Build Triton's batching plugin, build/batchstrategy.so (export mode triton)
+	@$(BIN)/python -m builder.plugin build/batchstrategy.so
+
 bench: $(READY)  ## Run the benchmarks in their quick sizes
 	@$(BIN)/python -m bench.lookup --quick
+	@$(BIN)/python -m bench.limit --quick
+	@$(BIN)/python -m bench.mixing --quick
+	@$(BIN)/python -m bench.ragged --quick
+	@$(BIN)/python -m bench.memory --quick
 	@$(BIN)/python -m bench.fidelity --quick
+	@$(BIN)/python -m bench.registry --quick
+	@$(BIN)/python -m bench.lifecycle --quick
+	@$(BIN)/python -m bench.theta --quick
+	@$(BIN)/python -m bench.selffill --quick
+	@$(BIN)/python -m bench.interrupted --quick
+	@$(BIN)/python -m bench.throughput --quick
+	@$(BIN)/python -m bench.limit_triton --quick
+	@$(BIN)/python -m bench.pipeline --quick
+	@$(BIN)/python -m bench.latency --quick
+	@$(BIN)/python -m bench.modes --quick
+	@$(BIN)/python -m bench.gpu --quick
+	@$(BIN)/python -m bench.simulator --quick
+	@$(BIN)/python -m bench.decision --quick
+	@$(BIN)/python -m bench.scenarios --quick
+	@$(BIN)/python -m bench.leaks --quick
+	@$(BIN)/python -m bench.deadlines --quick
 
 demo-root: $(READY)  ## Repeat the distillation of the demo's root (about twenty minutes)
 	@$(BIN)/python -m demo.root

@@ -18,6 +18,7 @@ class ErrorCode(StrEnum):
     NOT_FOUND = "NOT_FOUND"
     INVALID_ARG = "INVALID_ARG"
     UNAVAILABLE = "UNAVAILABLE"
+    CANCELLED = "CANCELLED"
     INTERNAL = "INTERNAL"
 
 
@@ -45,20 +46,38 @@ class ConflictError(HplmError):
     code = ErrorCode.INVALID_ARG
 
 
-class CorruptFileError(HplmError):
-    """A file is truncated, or its bytes differ from its checksum."""
+class FileError(HplmError):
+    """A stored file cannot be used. The message names the file, so it is for operators: see `presentable`."""
+
+    complaint: str
 
 
-class FingerprintMismatchError(HplmError):
+class CorruptFileError(FileError):
+    """A file is truncated, its bytes differ from its checksum, or it is not what belongs in its place."""
+
+    complaint = "damaged"
+
+
+class FingerprintMismatchError(FileError):
     """An artefact was made for another root than the one it is used with."""
 
     code = ErrorCode.INVALID_ARG
+    complaint = "made for another root"
 
 
-class FormatVersionError(HplmError):
+class FormatVersionError(FileError):
     """A file was written by a newer version of this project."""
 
     code = ErrorCode.INVALID_ARG
+    complaint = "in the format of a newer release"
+
+
+class UnusableError(HplmError):
+    """What a client is told of a `FileError`."""
+
+    def __init__(self, message: str, code: ErrorCode) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class StorageFullError(HplmError):
@@ -76,8 +95,14 @@ def shown(value: str) -> str:
     return repr(value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…")
 
 
-def presentable(error: Exception) -> HplmError:
-    """The error as a user may see it: ours as it is; of a defect only its kind, the rest goes to the log."""
+def presentable(error: Exception, what: str = "a file behind this request is") -> HplmError:
+    """The error as a remote user may see it: ours as it is, of a defect only its kind, the rest goes to the log.
+
+    Of the server's files it tells only what is wrong with `what`: their paths name folders and other customers.
+    """
+    if isinstance(error, FileError):
+        LOGGER.error("%s: %s", type(error).__name__, error)
+        return UnusableError(f"{what} {error.complaint}", error.code)
     if isinstance(error, HplmError):
         return error
     LOGGER.error("unexpected %s", type(error).__name__, exc_info=error)

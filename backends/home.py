@@ -36,8 +36,17 @@ class Home:
         """Logs and process files of servers started on this home."""
         return self.path / "run"
 
+    @property
+    def states(self) -> Path:
+        """Texts after the lower half, kept between tunings; all of it can be deleted at any time."""
+        return self.path / "cache" / "states"
+
     def root(self, root: str) -> Path:
         return self.path / "roots" / root
+
+    def profile(self, root: str) -> Path:
+        """What was measured of a root on this machine: its cost model."""
+        return self.path / "profiles" / root
 
     def plot(self, root: str, domain: str, version: int) -> Path:
         return self.path / "plots" / root / f"{domain}@{version}"

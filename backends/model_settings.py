@@ -30,6 +30,10 @@ class ModelSettings:
         repository = Path(args["model_repository"]).parent
         return cls(Home(Path(os.environ.get(HOME_VARIABLE) or repository / relative)), parameters)
 
+    def with_parameters(self, parameters: Mapping[str, str]) -> ModelSettings:
+        """Some of them taken from here instead."""
+        return ModelSettings(self.home, {**self.parameters, **parameters})
+
     def text(self, name: str, default: str) -> str:
         return self.parameters.get(name, default)
 
@@ -40,3 +44,18 @@ class ModelSettings:
         if not value.isdigit():
             raise InvalidArgumentError(f"model parameter {name!r} must be a whole number, not {value!r}")
         return int(value)
+
+    def fraction(self, name: str, default: float) -> float:
+        value = self.parameters.get(name)
+        try:
+            return default if value is None else float(value)
+        except ValueError as error:
+            raise InvalidArgumentError(f"model parameter {name!r} must be a number, not {value!r}") from error
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.parameters.get(name)
+        if value is None:
+            return default
+        if value not in ("true", "false"):
+            raise InvalidArgumentError(f"model parameter {name!r} must be 'true' or 'false', not {value!r}")
+        return value == "true"

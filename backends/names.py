@@ -29,3 +29,16 @@ def check_hplm_id(hplm: str) -> str:
             f"hPLM ID {hplm!r} is not of the form tenant/name (letters, digits, '.', '_' and single '-')"
         )
     return hplm
+
+
+def split_domain(reference: str) -> tuple[str, int | None]:
+    """A domain as users name it: `shop` is the live version, `shop@2` that one."""
+    name, at, version = reference.partition("@")
+    if at and not (version.isascii() and version.isdigit() and int(version) > 0):
+        raise InvalidArgumentError(f"domain {reference!r} is not of the form name or name@version")
+    return name, int(version) if at else None
+
+
+def names_version(reference: str) -> bool:
+    """Whether a domain is named as one version of it."""
+    return split_domain(reference)[1] is not None

@@ -15,14 +15,16 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xxhash
-from safetensors.torch import save
-from torch import Tensor
 
 from backends.errors import ConflictError, CorruptFileError, StorageFullError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HALF_WRITTEN = ".new"
 _CHUNK_BYTES = 4 << 20
 _READABLE = 0o644
 # EFBIG is a limit on one file; whoever builds meets it as a disk that takes no more.
@@ -44,7 +46,7 @@ def json_checksum(content: dict[str, Any]) -> str:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a durable file, replacing an old one in one step; a failure leaves the old one and nothing else."""
-    staged = path.with_name(path.name + ".new")
+    staged = path.with_name(path.name + HALF_WRITTEN)
     with disk_full_is_an_error(path):
         try:
             with staged.open("wb") as file:
@@ -89,6 +91,8 @@ def check_file(path: Path, size_bytes: int, checksum: str | None = None) -> None
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file that other users of the home may read."""
+    from safetensors.torch import save  # PyTorch takes a second to import; most of what checks files needs none of it
+
     # Not the library's own writer: that one reports a full disk in its own way and lets only the owner read.
     write_file(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata))
     path.chmod(_READABLE)

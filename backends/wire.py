@@ -1,50 +1,96 @@
-"""What travels between the client, `hplm_lower` and `hplm_upper`: tensor names, the ticket, the folded hidden rows."""
+"""What travels between the client, `hplm_lower` and `hplm_upper`: tensor names, tickets, hidden rows, words."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from backends.errors import InvalidArgumentError, shown
+from backends.root.words import Int32, RowWords, letter_end
 
-MODEL, TEXT, HIDDEN, TICKET, RESULT = "MODEL", "TEXT", "HIDDEN", "TICKET", "RESULT"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MODEL, TEXT, HIDDEN, TICKET, WORDS, RESULT = "MODEL", "TEXT", "HIDDEN", "TICKET", "WORDS", "RESULT"
+PAIR_SEPARATOR = "\t"
 REQUEST_PARAMETERS = ("deadline_ms", "tenant_token", "level")
 LEVELS = ("full",)
 _NO_DEADLINE = 0
+_TICKET_NUMBERS = 5
 _MAX_DEADLINE_MS = 24 * 3600 * 1000
+_INT32_BYTES = 4
 
 Half = npt.NDArray[np.float16]
 Int64 = npt.NDArray[np.int64]
+RowsT = TypeVar("RowsT", Half, "Tensor")
 
 
 @dataclass(frozen=True)
 class Ticket:
     """What the upper half must know of a row.
 
-    `hplm_key` names the hPLM version that the row started with; `deadline_us` is on the machine's monotonic clock.
+    `hplm_key` names the hPLM version that the row started with; `deadline_us` is on the machine's monotonic clock;
+    `middle` is the first token of a pair's second half.
     """
 
     hplm_key: int
     num_tokens: int
     truncated: bool
     deadline_us: int | None
+    middle: int | None = None
 
 
 def encode_tickets(tickets: Sequence[Ticket]) -> Int64:
-    """Tickets → `[B, 4]`."""
-    rows = [(t.hplm_key, t.num_tokens, int(t.truncated), t.deadline_us or _NO_DEADLINE) for t in tickets]
-    return np.array(rows, np.int64).reshape(len(tickets), 4)
+    """Tickets → `[B, 5]`; a single text is one whose first half is all of it."""
+    rows = [
+        (t.hplm_key, t.num_tokens, int(t.truncated), t.deadline_us or _NO_DEADLINE, t.middle or t.num_tokens)
+        for t in tickets
+    ]
+    return np.array(rows, np.int64).reshape(len(tickets), _TICKET_NUMBERS)
 
 
 def decode_tickets(rows: Int64) -> list[Ticket]:
-    if rows.ndim != 2 or rows.shape[1] != 4:
-        raise InvalidArgumentError(f"{TICKET} has shape {list(rows.shape)}, not [batch, 4]")
-    return [Ticket(key, tokens, bool(cut), deadline or None) for key, tokens, cut, deadline in rows.tolist()]
+    if rows.ndim != 2 or rows.shape[1] != _TICKET_NUMBERS:
+        raise InvalidArgumentError(f"{TICKET} has shape {list(rows.shape)}, not [batch, {_TICKET_NUMBERS}]")
+    return [
+        Ticket(key, tokens, bool(cut), deadline or None, middle if 0 < middle < tokens else None)
+        for key, tokens, cut, deadline, middle in rows.tolist()
+    ]
+
+
+@dataclass(frozen=True)
+class TextWords:
+    """A text in which entities are looked for, as far as it has been read, and where its words lie."""
+
+    text: str
+    words: RowWords
+
+
+def encode_words(row: TextWords | None) -> bytes:
+    """One row of WORDS: how many words, their first tokens, starts and ends, the text; nothing for other tasks."""
+    if row is None:
+        return b""
+    words = row.words
+    table = np.concatenate([np.array([len(words)], np.int32), words.first_tokens, words.starts, words.ends])
+    read_up_to = letter_end(row.text, int(words.ends[-1])) if len(words) else 0
+    return bytes(table.tobytes()) + row.text[:read_up_to].encode()
+
+
+def decode_words(row: bytes) -> TextWords:
+    if len(row) < _INT32_BYTES:
+        raise InvalidArgumentError(f"{WORDS} is empty for a task that needs it")
+    num_words = int(np.frombuffer(row, np.int32, 1)[0])
+    table_end = _INT32_BYTES * (1 + 3 * num_words)
+    if num_words < 0 or len(row) < table_end:
+        raise InvalidArgumentError(f"{WORDS} is shorter than its {num_words} words")
+    table: Int32 = np.frombuffer(row[_INT32_BYTES:table_end], np.int32).reshape(3, num_words)
+    return TextWords(row[table_end:].decode(), RowWords(*table))
 
 
 def fold_rows(rows: Sequence[Half]) -> Half:
@@ -62,18 +108,21 @@ def fold_rows(rows: Sequence[Half]) -> Half:
     return folded.reshape(len(rows), per_part, -1)
 
 
-def unfold_rows(folded: Half, lengths: Sequence[int]) -> list[Half]:
-    """The inverse of `fold_rows`; the rows are views."""
+def unfold_rows(folded: RowsT, lengths: Sequence[int]) -> list[RowsT]:
+    """The inverse of `fold_rows`; the rows are views of the array or tensor."""
     flat = folded.reshape(-1, folded.shape[-1])
     if sum(lengths) > len(flat):
         raise InvalidArgumentError(f"{HIDDEN} holds {len(flat)} tokens where its tickets promise {sum(lengths)}")
-    ends = np.cumsum(lengths)
+    ends = accumulate(lengths)
     return [flat[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 def parse_parameters(text: str) -> dict[str, Any]:
     """The request parameters, checked: an unknown one is an error, because a misspelt deadline must not be ignored."""
-    parameters: dict[str, Any] = json.loads(text) if text else {}
+    try:
+        parameters: dict[str, Any] = json.loads(text) if text else {}
+    except ValueError as error:  # a number without end, say, which JSON has no name for
+        raise InvalidArgumentError("the request parameters are not valid JSON") from error
     if unknown := set(parameters) - set(REQUEST_PARAMETERS):
         raise InvalidArgumentError(
             f"unknown request parameter {shown(sorted(unknown)[0])}; known are {', '.join(REQUEST_PARAMETERS)}"

@@ -8,7 +8,6 @@ reference decides alike when all tri-grams are computed.
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import tempfile
@@ -18,10 +17,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from backends.errors import HplmError, NotFoundError
+from backends.errors import HplmError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
+from bench.held_out import held_out_texts
 from bench.reference import ReferenceHplm
 from bench.report import Report, parser
 from builder.export import ExportSettings, render_repository
@@ -55,7 +55,7 @@ def questions(home: Home, entries: list[HplmEntry], texts_per_hplm: int, seed: i
     asked = []
     for entry in entries:
         reference = ReferenceHplm(home, entry)
-        texts = _held_out(home, entry.id)[:texts_per_hplm]
+        texts = held_out_texts(home, entry.id)[:texts_per_hplm]
         asked += [Question(entry.id, t, reference.logits(t), reference.logits(t, shorten=False)) for t in texts]
         print(f"reference of {entry.id}: {len(texts)} texts", file=sys.stderr)
     random.Random(seed).shuffle(asked)
@@ -97,13 +97,6 @@ def _comparison(pairs: list[tuple[Tensor, Tensor]]) -> Comparison:
 def _centred(logits: Tensor) -> Tensor:
     """Probabilities fix logits up to a constant, so both sides are compared around their mean."""
     return logits - logits.mean()
-
-
-def _held_out(home: Home, hplm: str) -> list[str]:
-    path = home.path / "texts" / hplm / "test.jsonl"
-    if not path.exists():
-        raise NotFoundError(f"{path} does not exist; 'make demo' builds a home with held-out texts")
-    return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def main() -> None:

@@ -72,7 +72,7 @@ class Report:
             json_path.with_suffix(".md").write_text(self.markdown(), encoding="utf-8")
 
     def markdown(self) -> str:
-        command = f"python -m bench.{self.bench} {' '.join(sys.argv[1:])}".strip()
+        command = f".venv/bin/python -m bench.{self.bench} {' '.join(sys.argv[1:])}".strip()
         parts = [f"# bench.{self.bench}", f"```\n{command}\n```", *(_markdown(rows) for _, rows in self._tables())]
         parts += [f"{name}: {_pairs(values)}" for name, values in (("Settings", self.settings), ("On", self.machine))]
         return "\n\n".join(parts) + "\n"

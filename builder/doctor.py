@@ -24,6 +24,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from builder.plugin import find_compiler
 from builder.serving.errors import TritonMissingError
 from builder.serving.installation import PYTHON_VERSION, find_installation, find_libpython
 
@@ -35,7 +36,6 @@ _GOOD_SHM_BYTES = 512 * _MEBIBYTE
 _MIN_DISK_BYTES = _GIBIBYTE
 _GOOD_DISK_BYTES = 5 * _GIBIBYTE
 _GOOD_NUM_OPEN_FILES = 4096
-_COMPILERS = ("g++", "clang++", "c++")
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "tritonclient", "sqlalchemy")
 _SMI_TIMEOUT_S = 20
 
@@ -67,7 +67,7 @@ def run_checks(home: Path) -> list[Check]:
         check_shared_memory(Path("/dev/shm")),
         check_disk(home),
         judge_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-        check_compiler(_COMPILERS),
+        judge_compiler(find_compiler()),
         judge_cpu_flags(_cpu_flags()),
         judge_gpu(_gpus_of_driver(), _num_gpus_of_torch()),
     ]
@@ -174,11 +174,11 @@ def judge_open_files(limit: int) -> Check:
     return Check("open files", Status.WARN, str(limit), remedy)
 
 
-def check_compiler(compilers: Sequence[str]) -> Check:
-    path = next((found for compiler in compilers if (found := shutil.which(compiler))), None)
-    if path is not None:
-        return Check("C++ compiler", Status.OK, path)
-    return Check("C++ compiler", Status.WARN, "none", "apt install g++ (only for building the batching plugin)")
+def judge_compiler(command: Sequence[str] | None) -> Check:
+    if command is not None:
+        return Check("C++ compiler", Status.OK, " ".join(command))
+    remedy = "apt install g++, or pip install 'hplm[plugin]' (only for the batching plugin of export mode triton)"
+    return Check("C++ compiler", Status.WARN, "none", remedy)
 
 
 def judge_cpu_flags(flags: frozenset[str]) -> Check:

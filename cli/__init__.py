@@ -6,17 +6,20 @@ import sys
 
 from backends.errors import HplmError
 from cli.app import app
-from clients import ClientError
 
 
 def main() -> None:
     """Run the command; what goes wrong is one line on stderr and an exit code above zero."""
     try:
         app()
-    except (HplmError, ClientError) as error:
-        sys.exit(f"hplm: {error}")
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         sys.exit(f"hplm: {where}{error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit("hplm: interrupted")
+    except Exception as error:
+        from clients import ClientError  # not above, where all commands would wait for it
+
+        if not isinstance(error, HplmError | ClientError):
+            raise
+        sys.exit(f"hplm: {error}")

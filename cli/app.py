@@ -6,7 +6,7 @@ import logging
 
 import typer
 
-from cli import domain, hplm, root, server
+from cli import domain, hplm, importing, loadtest, manager, profile, root, server, simulate, tree, versions
 
 app = typer.Typer(
     help="Serve thousands of customised BERTs from one Triton Inference Server.",
@@ -17,7 +17,14 @@ app = typer.Typer(
 app.add_typer(root.app, name="root")
 app.add_typer(domain.app, name="domain")
 hplm.register(app)
+importing.register(app)
+versions.register(app, root_app=root.app, domain_app=domain.app)
+tree.register(app)
 server.register(app)
+profile.register(app)
+loadtest.register(app)
+manager.register(app)
+simulate.register(app)
 
 
 @app.callback()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from backends.registry.entries import DomainEntry
+from backends.registry.registry import Registry
 from builder.progress import progress_bars
 from cli.options import (
     DEFAULT_HOME,
@@ -14,52 +17,200 @@ from cli.options import (
     HomeOption,
     JsonOption,
     MaxFragmentsOption,
+    ProcessesOption,
     RootOption,
-    ThetaOption,
     print_entry,
     print_rows,
 )
 from cli.session import chosen_root, open_home
 
-app = typer.Typer(help="Domains: tables of the fragments that a field of text uses.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from builder.construct.pretrain import PretrainSettings
+
+app = typer.Typer(help="Domains: what a field of text has taught the lower layers, as a table.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(help="The domain's name.")]
+ThetaOption = Annotated[
+    float, typer.Option(help="Share of the corpus's distinct fragments that the table holds, most frequent first.")
+]
+StepsOption = Annotated[
+    int,
+    typer.Option("--mlm-steps", min=0, help="Steps of masked-LM pretraining; about two seconds each on two cores."),
+]
+NoPretrainOption = Annotated[
+    bool, typer.Option("--no-pretrain", help="Keep the lower layers as they are; the same as --mlm-steps 0.")
+]
+HeldOutOption = Annotated[
+    Path | None, typer.Option(help="Texts to measure with; otherwise a small part of the corpus is held out.")
+]
+HeadStepsOption = Annotated[
+    int,
+    typer.Option(min=1, help="Steps for the head that guesses masked tokens; only a root's first domain trains it."),
+]
+SeedOption = Annotated[int, typer.Option(help="Decides the order of the texts and which of their tokens are masked.")]
+_SHOWN_THETAS = (0.0001, 0.0003, 0.001, 0.003, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0)
+_MLM_STEPS = 150
+_HEAD_STEPS = 300
+_SEED = 23
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="What to call the domain.")],
+    name: NameArgument,
     corpus: CorpusOption,
     home: HomeOption = DEFAULT_HOME,
     root: RootOption = None,
-    parent: Annotated[str, typer.Option(help="The domain that answers what this one does not hold.")] = "general",
-    theta: ThetaOption = 1.0,
+    parent: Annotated[
+        str, typer.Option(help="The domain that answers what this one does not hold; NAME, or NAME@VERSION.")
+    ] = "general",
+    theta: ThetaOption = 0.005,
     max_fragments: MaxFragmentsOption = 200_000,
+    mlm_steps: StepsOption = _MLM_STEPS,
+    no_pretrain: NoPretrainOption = False,
+    head_steps: HeadStepsOption = _HEAD_STEPS,
+    held_out: HeldOutOption = None,
+    seed: SeedOption = _SEED,
+    processes: ProcessesOption = 1,
 ) -> None:
-    """Build a domain's table from a corpus; when it is interrupted, the same command goes on where it was."""
+    """Pretrain the lower layers further on a corpus and build the domain's table from them.
+
+    The root's first domain also trains the head that guesses masked tokens. When it is interrupted, the same command
+    goes on where it was.
+    """
     from builder.construct.domains import DomainRequest, create_domain
     from builder.construct.plots import PlotSettings
+    from builder.executors.processes import local_map
 
     opened, registry = open_home(home)
-    plot = PlotSettings(theta=theta, max_fragments=max_fragments)
-    request = DomainRequest(name, chosen_root(registry, root), tuple(corpus), parent, plot)
+    request = DomainRequest(
+        name,
+        chosen_root(registry, root),
+        tuple(corpus),
+        parent,
+        PlotSettings(theta=theta, max_fragments=max_fragments),
+        _pretrain_settings(0 if no_pretrain else mlm_steps, head_steps, seed),
+        held_out,
+    )
     with progress_bars(name) as report:
-        entry = create_domain(opened, registry, request, report)
-    print_entry(_described(entry), as_json=False)
+        entry = create_domain(opened, registry, request, report, local_map(processes))
+    print_entry(_described(registry, entry), as_json=False)
+
+
+@app.command()
+def update(
+    name: NameArgument,
+    corpus: CorpusOption,
+    home: HomeOption = DEFAULT_HOME,
+    root: RootOption = None,
+    parent: Annotated[
+        str | None, typer.Option(help="Another parent; NAME, or NAME@VERSION. Otherwise the same version as before.")
+    ] = None,
+    theta: Annotated[float | None, typer.Option(help="As in create; otherwise as before.")] = None,
+    max_fragments: Annotated[int | None, typer.Option(help="As in create; otherwise as before.")] = None,
+    mlm_steps: StepsOption = _MLM_STEPS,
+    no_pretrain: NoPretrainOption = False,
+    head_steps: HeadStepsOption = _HEAD_STEPS,
+    held_out: HeldOutOption = None,
+    seed: SeedOption = _SEED,
+    keep_learned: Annotated[
+        bool,
+        typer.Option(
+            "--keep-learned/--cut-learned",
+            help="Whether the table holds what servers have learned however rare it is, or theta decides on that too.",
+        ),
+    ] = True,
+    processes: ProcessesOption = 1,
+) -> None:
+    """Make a domain's next version: pretraining goes on with new texts, and their fragments join those counted so far.
+
+    What the servers have learned beside any of its versions is folded in. hPLMs stay on the version that they were
+    tuned on until they are updated themselves; the live version serves until the new one is whole.
+    """
+    from builder.construct.domains import DomainUpdate, update_domain
+    from builder.executors.processes import local_map
+
+    opened, registry = open_home(home)
+    request = DomainUpdate(
+        name,
+        chosen_root(registry, root),
+        tuple(corpus),
+        parent,
+        theta,
+        max_fragments,
+        _pretrain_settings(0 if no_pretrain else mlm_steps, head_steps, seed),
+        held_out,
+        keep_learned,
+    )
+    with progress_bars(name) as report:
+        entry = update_domain(opened, registry, request, report, local_map(processes))
+    print_entry(_described(registry, entry), as_json=False)
 
 
 @app.command("list")
 def list_domains(home: HomeOption = DEFAULT_HOME, root: RootOption = None, as_json: JsonOption = False) -> None:
     """The live version of every domain."""
     _, registry = open_home(home)
-    print_rows([_described(entry) for entry in registry.domains(root)], "domains", as_json)
+    print_rows([_summary(registry, entry) for entry in registry.domains(root)], "domains", as_json)
 
 
 @app.command()
-def show(name: str, home: HomeOption = DEFAULT_HOME, root: RootOption = None, as_json: JsonOption = False) -> None:
-    """One domain: its fragments, bytes, and the share of its corpus that they cover."""
+def show(
+    name: Annotated[str, typer.Argument(help="NAME, or NAME@VERSION.")],
+    home: HomeOption = DEFAULT_HOME,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One domain: what its table takes, which share of texts it answers, what pretraining did."""
     _, registry = open_home(home)
-    entry = registry.domain(chosen_root(registry, root), name)
-    print_entry({**_described(entry), "folders": list(entry.folders)}, as_json)
+    entry = registry.find_domain(chosen_root(registry, root), name)
+    print_entry({**_described(registry, entry), "folders": list(entry.folders)}, as_json)
 
 
-def _described(entry: DomainEntry) -> dict[str, Any]:
-    return {"name": entry.name, "version": entry.version, "root": entry.root, **entry.metrics}
+@app.command()
+def coverage(
+    name: Annotated[str, typer.Argument(help="NAME, or NAME@VERSION.")],
+    home: HomeOption = DEFAULT_HOME,
+    root: RootOption = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the curve into this file: .svg, .png or .pdf.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Which share of a domain's corpus the most frequent fragments cover, for choosing --theta."""
+    from backends.plot.counts import FragmentCounts
+    from builder.construct.coverage_picture import draw_coverage
+
+    opened, registry = open_home(home)
+    entry = registry.find_domain(chosen_root(registry, root), name)
+    counts = FragmentCounts.read(opened.path / entry.folders[0])
+    if plot is not None:
+        draw_coverage({entry.label: counts}, entry.metrics.get("theta"), plot)
+    rows = [
+        {"theta": theta, "fragments": len(top.keys), "share": round(top.num_occurrences / counts.num_occurrences, 4)}
+        for theta in _SHOWN_THETAS
+        if (top := counts.top(theta)).keys.size
+    ]
+    print_rows(rows, "fragments", as_json)
+
+
+def _pretrain_settings(steps: int, head_steps: int, seed: int) -> PretrainSettings | None:
+    from builder.construct.pretrain import PretrainSettings
+
+    if steps == 0:
+        return None
+    settings = PretrainSettings()
+    lower, head = replace(settings.lower, steps=steps, seed=seed), replace(settings.head, steps=head_steps)
+    return replace(settings, lower=lower, head=head)
+
+
+def _described(registry: Registry, entry: DomainEntry) -> dict[str, Any]:
+    return {**_name(registry, entry), **entry.metrics}
+
+
+def _summary(registry: Registry, entry: DomainEntry) -> dict[str, Any]:
+    measured = ("size_bytes", "own_fragments", "own_share", "chain_share", "held_out_chain_share", "mlm_loss_after")
+    return {**_name(registry, entry), **{name: entry.metrics.get(name) for name in measured}}
+
+
+def _name(registry: Registry, entry: DomainEntry) -> dict[str, Any]:
+    parent = registry.domain_parent(entry)
+    label = parent.label if parent else None
+    return {"name": entry.name, "version": entry.version, "root": entry.root, "parent": label}

@@ -2,26 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from backends.errors import InvalidArgumentError
+from backends.home import Home
 from backends.registry.entries import HplmEntry
 from builder.progress import progress_bars
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry, print_json, print_rows
 from cli.session import chosen_root, open_home
 
+if TYPE_CHECKING:
+    from builder.construct.hplm_build import Teacher
+
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")]
-TrainOption = Annotated[Path, typer.Option(help='Training texts: JSONL, {"text": …, "label": …} per line.')]
-DevOption = Annotated[Path, typer.Option(help="Texts to choose the best epoch by; same form.")]
-TestOption = Annotated[Path | None, typer.Option(help="Texts to measure the result on; same form.")]
-DomainOption = Annotated[str, typer.Option(help="The domain that the texts belong to.")]
-BottleneckOption = Annotated[int, typer.Option(help="Width of the adapters.")]
-EpochsOption = Annotated[int, typer.Option(help="Passes over the training texts, at most.")]
-RateOption = Annotated[float, typer.Option(help="Highest learning rate.")]
-SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
+TrainOption = Annotated[
+    Path,
+    typer.Option(
+        help='What to learn from. JSONL, {"text": …, "label": …} per line, with "text_pair" for pairs of texts and '
+        "numbers as labels for regression; or, for NER, CoNLL: token<TAB>tag per line, a blank line between sentences."
+    ),
+]
+DevOption = Annotated[Path, typer.Option(help="Examples to choose the best epoch by; same form.")]
+TestOption = Annotated[Path | None, typer.Option(help="Examples to measure the result on; same form.")]
+DomainOption = Annotated[str, typer.Option(help="The domain of the texts; NAME@VERSION pins the hPLM to it.")]
+TaskOption = Annotated[
+    Literal["classification", "ner", "regression"] | None,
+    typer.Option(help="What the hPLM does.", show_default="ner for CoNLL files, otherwise classification"),
+]
+SearchOption = Annotated[
+    int,
+    typer.Option(help="Try this many settings (learning rate, adapters) and keep the best; the first are the given."),
+]
+TeacherOption = Annotated[
+    Literal["dedicated"] | None,
+    typer.Option(
+        help="dedicated: first fine-tune the whole pretrained model on the task, then learn from its answers too; "
+        "it takes several times as long."
+    ),
+]
+# Whoever gives none of these gets the defaults of the tuning, and in an update what the live version was tuned with.
+RankOption = Annotated[
+    int | None, typer.Option(help="Rank of the adapters, LoRA on every linear layer. [default: 16]", show_default=False)
+]
+BottleneckOption = Annotated[
+    int | None, typer.Option(help="Bottleneck adapters of this width instead of LoRA.", show_default=False)
+]
+EpochsOption = Annotated[int | None, typer.Option(help="Passes over the examples, at most.", show_default=False)]
+RateOption = Annotated[float | None, typer.Option(help="Highest learning rate.", show_default=False)]
+PatienceOption = Annotated[
+    int | None, typer.Option(help="Epochs without a better dev result that end it.", show_default=False)
+]
+WeightsOption = Annotated[
+    Literal["none", "balanced"] | None,
+    typer.Option(help="balanced: rare classes weigh as much as frequent ones.", show_default=False),
+]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)]
+SettingsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help='A JSON file with any settings of the tuning: {"dropout": 0.1, "recipe": {"norm_sites": ["output"]}, …}.'
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +74,6 @@ def register(app: typer.Typer) -> None:
     app.command()(update)
     app.command("list")(list_hplms)
     app.command()(show)
-    app.command()(delete)
 
 
 def create(
@@ -38,93 +82,30 @@ def create(
     train: TrainOption,
     dev: DevOption,
     test: TestOption = None,
-    task: Annotated[str, typer.Option(help="What the hPLM does.")] = "classification",
+    task: TaskOption = None,
     home: HomeOption = DEFAULT_HOME,
     root: RootOption = None,
-    bottleneck: BottleneckOption = 48,
-    epochs: EpochsOption = 8,
-    learning_rate: RateOption = 2e-3,
-    seed: SeedOption = 17,
+    search: SearchOption = 1,
+    teacher: TeacherOption = None,
+    rank: RankOption = None,
+    bottleneck: BottleneckOption = None,
+    epochs: EpochsOption = None,
+    learning_rate: RateOption = None,
+    patience: PatienceOption = None,
+    class_weights: WeightsOption = None,
+    seed: SeedOption = None,
+    settings: SettingsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tune an hPLM's adapters and head; a running server answers it within a second of the end."""
-    from builder.construct.hplms import create_hplm
+    """Tune an hPLM's adapters and head; a running server answers it within a second of the end.
 
-    _build(
-        create_hplm, id, domain, train, dev, test, task, home, root, (bottleneck, epochs, learning_rate, seed), as_json
-    )
+    Interrupted, it goes on at its last epoch when the same command is given again.
+    """
+    from builder.construct.hplms import HplmRequest, create_hplm
+    from builder.construct.tune_settings import TuneSettings
 
-
-def update(
-    id: IdArgument,
-    train: TrainOption,
-    dev: DevOption,
-    test: TestOption = None,
-    domain: Annotated[str | None, typer.Option(help="Another domain than so far.")] = None,
-    home: HomeOption = DEFAULT_HOME,
-    bottleneck: BottleneckOption = 48,
-    epochs: EpochsOption = 8,
-    learning_rate: RateOption = 2e-3,
-    seed: SeedOption = 17,
-    as_json: JsonOption = False,
-) -> None:
-    """Tune the next version of an hPLM, anew and on these files alone; the old one serves until that is done."""
-    from builder.construct.hplms import update_hplm
-
-    _, registry = open_home(home)
-    entry = registry.hplm(id)
-    settings = (bottleneck, epochs, learning_rate, seed)
-    chosen = domain or entry.domain.name
-    _build(update_hplm, id, chosen, train, dev, test, entry.task, home, entry.domain.root, settings, as_json)
-
-
-def list_hplms(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """The live version of every hPLM."""
-    _, registry = open_home(home)
-    rows = [
-        {
-            "id": entry.id,
-            "version": entry.version,
-            "domain": entry.domain.label,
-            "task": entry.task,
-            "dev_accuracy": entry.metrics["dev_accuracy"],
-        }
-        for entry in registry.hplms()
-    ]
-    print_rows(rows, "hPLMs", as_json)
-
-
-def show(id: IdArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """One hPLM: labels, domain, metrics."""
-    _, registry = open_home(home)
-    print_entry(_described(registry.hplm(id)), as_json)
-
-
-def delete(id: IdArgument, home: HomeOption = DEFAULT_HOME) -> None:
-    """Take an hPLM out of service; its versions stay on disk."""
-    _, registry = open_home(home)
-    entry = registry.delete_hplm(id)
-    typer.echo(f"{entry.id} is no longer served; version {entry.version} stays in the bank")
-
-
-def _build(
-    build: Callable[..., HplmEntry],
-    id: str,
-    domain: str,
-    train: Path,
-    dev: Path,
-    test: Path | None,
-    task: str,
-    home: Path,
-    root: str | None,
-    settings: tuple[int, int, float, int],
-    as_json: bool,
-) -> None:
-    from builder.construct.hplms import HplmRequest
-    from builder.construct.tune import TuneSettings
-
-    bottleneck, epochs, learning_rate, seed = settings
     opened, registry = open_home(home)
+    changes = _changes(settings, rank, bottleneck, epochs, learning_rate, patience, class_weights, seed)
     request = HplmRequest(
         id=id,
         root=chosen_root(registry, root),
@@ -133,14 +114,153 @@ def _build(
         dev=dev,
         test=test,
         task=task,
-        tune=TuneSettings(bottleneck=bottleneck, epochs=epochs, learning_rate=learning_rate, seed=seed),
+        tune=TuneSettings().changed(changes),
+        search=search,
     )
     with progress_bars(id) as report:
-        entry = build(opened, registry, request, report)
+        entry = create_hplm(opened, registry, request, report, _teacher(opened, request.root, teacher))
+    _print_built(entry, as_json)
+
+
+def update(
+    id: IdArgument,
+    train: TrainOption,
+    dev: DevOption,
+    test: TestOption = None,
+    domain: Annotated[str | None, typer.Option(help="Another domain; NAME@VERSION pins the hPLM to it.")] = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Begin with new adapters, not with the live version's.")
+    ] = False,
+    labels_may_change: Annotated[
+        bool, typer.Option("--labels-may-change", help="Accept other labels; those that stay keep what they know.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Publish it also where it does worse on the dev file than the live version.")
+    ] = False,
+    home: HomeOption = DEFAULT_HOME,
+    search: SearchOption = 1,
+    teacher: TeacherOption = None,
+    rank: RankOption = None,
+    bottleneck: BottleneckOption = None,
+    epochs: EpochsOption = None,
+    learning_rate: RateOption = None,
+    patience: PatienceOption = None,
+    class_weights: WeightsOption = None,
+    seed: SeedOption = None,
+    settings: SettingsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tune the next version of an hPLM, from the live one on; the old one serves until that is done.
+
+    It moves to the live version of its domain, unless it is pinned. Other adapters than the live version's begin anew.
+    """
+    from builder.construct.hplms import UpdateRequest, update_hplm
+
+    opened, registry = open_home(home)
+    request = UpdateRequest(
+        id=id,
+        train=train,
+        dev=dev,
+        test=test,
+        domain=domain,
+        tune=_changes(settings, rank, bottleneck, epochs, learning_rate, patience, class_weights, seed),
+        search=search,
+        from_scratch=from_scratch,
+        labels_may_change=labels_may_change,
+        force=force,
+    )
+    with progress_bars(id) as report:
+        of_root = registry.hplm(id).domain.root
+        entry = update_hplm(opened, registry, request, report, _teacher(opened, of_root, teacher))
+    _print_built(entry, as_json)
+
+
+def list_hplms(
+    home: HomeOption = DEFAULT_HOME,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    domain: Annotated[str | None, typer.Option(help="Only those on this domain: NAME, or NAME@VERSION.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only those of this task.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The live version of every hPLM."""
+    _, registry = open_home(home)
+    entries = [
+        entry
+        for entry in registry.hplms()
+        if tenant in (None, entry.id.partition("/")[0])
+        and domain in (None, entry.domain.name, entry.domain.label)
+        and task in (None, entry.task)
+    ]
+    print_rows([_listed(entry) for entry in entries], "hPLMs", as_json)
+
+
+def show(id: IdArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """One hPLM: labels, domain, metrics."""
+    _, registry = open_home(home)
+    print_entry(_described(registry.hplm(id)), as_json)
+
+
+def _changes(
+    settings: Path | None,
+    rank: int | None,
+    bottleneck: int | None,
+    epochs: int | None,
+    learning_rate: float | None,
+    patience: int | None,
+    class_weights: str | None,
+    seed: int | None,
+) -> dict[str, Any]:
+    """What is to be other than it was: the file, and above it the options."""
+    from backends.adapters.adapter_set import LORA_MODULES, SITES
+
+    given = {
+        "epochs": epochs,
+        "learning_rate": learning_rate,
+        "patience": patience,
+        "class_weights": class_weights,
+        "seed": seed,
+    }
+    changes = {**_read_settings(settings), **{name: value for name, value in given.items() if value is not None}}
+    if rank is not None and bottleneck is not None:
+        raise InvalidArgumentError("--rank and --bottleneck exclude each other")
+    if rank is not None:
+        changes["recipe"] = {"bottleneck_sites": [], "lora_modules": list(LORA_MODULES), "rank": rank}
+    if bottleneck is not None:
+        changes["recipe"] = {"bottleneck_sites": list(SITES), "lora_modules": [], "width": bottleneck}
+    return changes
+
+
+def _teacher(home: Home, root: str, kind: str | None) -> Teacher | None:
+    if kind is None:
+        return None
+    from builder.construct.dedicated import dedicated_teacher
+
+    return dedicated_teacher(home, root)
+
+
+def _read_settings(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgumentError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("recipe", {}), dict):
+        raise InvalidArgumentError(f"{path} holds no object with settings")
+    return content
+
+
+def _print_built(entry: HplmEntry, as_json: bool) -> None:
+    described = _described(entry)
     if as_json:
-        print_json(_described(entry))
-    else:
-        print_entry(_described(entry), as_json=False)
+        print_json(described)
+        return
+    trials = described.pop("search", [])
+    print_entry(described, as_json=False)
+    if trials:
+        print_rows(trials, "trials", as_json=False)
 
 
 def _described(entry: HplmEntry) -> dict[str, Any]:
@@ -150,6 +270,19 @@ def _described(entry: HplmEntry) -> dict[str, Any]:
         "domain": entry.domain.label,
         "root": entry.domain.root,
         "task": entry.task,
+        "pair": entry.pair,
         "labels": list(entry.labels),
         **entry.metrics,
+    }
+
+
+def _listed(entry: HplmEntry) -> dict[str, Any]:
+    metric, value = entry.main_metric
+    return {
+        "id": entry.id,
+        "version": entry.version,
+        "domain": entry.domain.label,
+        "task": entry.task,
+        "metric": metric,
+        "value": value,
     }

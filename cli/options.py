@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,11 +24,25 @@ RootOption = Annotated[str | None, typer.Option("--root", help="Which root; not 
 CorpusOption = Annotated[list[Path], typer.Option("--corpus", help="A text file, one text per line; may be repeated.")]
 ThetaOption = Annotated[float, typer.Option(help="Share of the distinct fragments to keep, most frequent first.")]
 MaxFragmentsOption = Annotated[int | None, typer.Option(help="Keep at most this many fragments.")]
+ProcessesOption = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Processes that count fragments and compute the table. One uses all cores through threads; more pay on "
+        "machines with many cores, and each takes the memory of the lower layers.",
+    ),
+]
 DEFAULT_HOME = Path("hplm_home")
+_MANY_ROWS = 200
+_MANY_CHARACTERS = 100_000
 
 
 def print_json(content: object) -> None:
-    Console(soft_wrap=True).print_json(json.dumps(content, ensure_ascii=False))
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    if sys.stdout.isatty() and len(text) < _MANY_CHARACTERS:
+        Console(soft_wrap=True).print_json(text)
+    else:
+        typer.echo(text)
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], title: str, as_json: bool) -> None:
@@ -37,10 +53,23 @@ def print_rows(rows: Sequence[Mapping[str, Any]], title: str, as_json: bool) -> 
     if not rows:
         Console().print(Text(f"no {title}"))
         return
-    table = Table(*rows[0], title=Text(title))
+    if len(rows) > _MANY_ROWS:
+        _print_plainly(rows, title)
+        return
+    table = Table(title=Text(title))
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")  # an ID that is cut short cannot be used
     for row in rows:
         table.add_row(*(_shown(value) for value in row.values()))
     Console().print(table)
+
+
+def _print_plainly(rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Columns without lines around them: the table above takes seconds for thousands of rows."""
+    lines = [list(rows[0]), *([_as_text(value) for value in row.values()] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    typer.echo("\n".join("  ".join(map(set_cell_size, line, widths)).rstrip() for line in lines))
+    typer.echo(f"{len(rows):,} {title}")
 
 
 def print_entry(entry: Mapping[str, Any], as_json: bool) -> None:
@@ -63,4 +92,12 @@ def _as_text(value: object) -> str:
         return "  ".join(f"{name} {_as_text(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(str(part) for part in value)
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)

@@ -7,55 +7,106 @@ from typing import Annotated, Any
 
 import typer
 
+from backends.errors import InvalidArgumentError
 from backends.home import Home
-from backends.root.store import RootFolder
 from builder.progress import progress_bars
-from cli.options import DEFAULT_HOME, CorpusOption, HomeOption, JsonOption, print_entry, print_rows
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption, ProcessesOption, print_entry, print_json, print_rows
 from cli.session import open_home
 
 app = typer.Typer(help="Pretrained models that hPLMs are made of.", no_args_is_help=True)
+_PLOT_LIMITS = {"max_fragments": 200_000, "max_bigrams": 100_000}
+
+ConfigOption = Annotated[
+    Path | None, typer.Option(help="TOML or JSON file with the recipe; options given here go before it.")
+]
+SourceOption = Annotated[
+    str | None, typer.Option("--from", help="A Hugging Face model: its folder, or a pip package that carries one.")
+]
+LowerOption = Annotated[
+    int | None, typer.Option(help="How many layers become the lookup table; the rest stays shared.")
+]
+CorpusOption = Annotated[
+    list[Path] | None, typer.Option("--corpus", help="A text file, one text per line; may be repeated.")
+]
+HeldOutOption = Annotated[
+    list[Path] | None,
+    typer.Option(help="Texts of no training domain to measure the fidelity on; may be repeated."),
+]
+MaxTokensOption = Annotated[
+    int | None, typer.Option(help="Longest text in tokens; longer ones are cut. [default: 128]")
+]
+RateOption = Annotated[float | None, typer.Option(help="Highest learning rate of the lower layers. [default: 0.001]")]
+TrainUpperOption = Annotated[
+    bool | None, typer.Option("--train-upper/--keep-upper", help="Whether the upper layers learn too.")
+]
+UpperRateOption = Annotated[
+    float | None, typer.Option(help="Highest learning rate of the upper layers, where they learn.")
+]
+MaxFragmentsOption = Annotated[
+    int | None, typer.Option(help="Fragments in the root's own table, at most. [default: 200,000]")
+]
+MaxBigramsOption = Annotated[
+    int | None, typer.Option(help="Shorter fragments of each kind in that table, at most. [default: 100,000]")
+]
+DistilledOption = Annotated[
+    Path | None,
+    typer.Option(help="Distilled weights to start from; without --steps they are taken as they are."),
+]
 
 
 @app.command()
 def add(
     name: Annotated[str, typer.Argument(help="What to call the root.")],
-    source: Annotated[
-        str, typer.Option("--from", help="A Hugging Face model: its folder, or a pip package that carries one.")
-    ],
-    lower: Annotated[int, typer.Option(help="How many layers become the lookup table; the rest stays shared.")],
-    corpus: CorpusOption,
+    config: ConfigOption = None,
+    source: SourceOption = None,
+    lower: LowerOption = None,
+    corpus: CorpusOption = None,
+    held_out: HeldOutOption = None,
     home: HomeOption = DEFAULT_HOME,
-    steps: Annotated[int, typer.Option(help="Distillation steps.")] = 600,
-    learning_rate: Annotated[float, typer.Option(help="Highest learning rate of the distillation.")] = 1e-3,
-    train_upper: Annotated[bool, typer.Option(help="Let the upper layers learn too.")] = False,
-    max_tokens: Annotated[int, typer.Option(help="Longest text in tokens; longer ones are cut.")] = 128,
-    max_fragments: Annotated[int, typer.Option(help="Tri-grams in the root's own table, at most.")] = 200_000,
-    max_bigrams: Annotated[int, typer.Option(help="Bi-grams in the root's own table, at most.")] = 100_000,
-    distilled: Annotated[
-        Path | None, typer.Option(help="Take distilled weights from this file; train nothing.")
-    ] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Tokens of a fragment: 2, 3 or 5. [default: 3]")] = None,
+    max_tokens: MaxTokensOption = None,
+    steps: Annotated[int | None, typer.Option(help="Distillation steps. [default: 600]")] = None,
+    learning_rate: RateOption = None,
+    train_upper: TrainUpperOption = None,
+    upper_learning_rate: UpperRateOption = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the distillation. [default: 17]")] = None,
+    max_fragments: MaxFragmentsOption = None,
+    max_bigrams: MaxBigramsOption = None,
+    distilled: DistilledOption = None,
+    processes: ProcessesOption = 1,
 ) -> None:
-    """Convert a BERT model into a root: distil its lower layers into fragments, and build the general table.
+    """Convert a BERT-family model into a root: distil its lower layers into fragments, and build the general table.
 
-    Takes minutes to hours; when it is interrupted, the same command goes on where it was.
+    Takes minutes to hours; when it is interrupted, the same command goes on where it was. 'hplm root config' writes the
+    recipe of a root that exists.
     """
-    from builder.construct.distil import DistilSettings
-    from builder.construct.plots import PlotSettings
-    from builder.construct.roots import RootRequest, add_root
+    from builder.construct.root_config import merged, read_config, root_request
+    from builder.construct.roots import add_root
+    from builder.executors.processes import local_map
 
-    request = RootRequest(
-        name=name,
-        source=source,
-        num_lower_layers=lower,
-        corpus=tuple(corpus),
-        max_tokens=max_tokens,
-        distilled=distilled,
-        distil=DistilSettings(steps=steps, learning_rate=learning_rate, train_upper=train_upper),
-        plot=PlotSettings(max_fragments=max_fragments, max_bigrams=max_bigrams),
-    )
+    given = {
+        "source": source,
+        "lower": lower,
+        "n": n,
+        "max_tokens": max_tokens,
+        "corpus": [str(path) for path in corpus] if corpus else None,
+        "held_out": [str(path) for path in held_out] if held_out else None,
+        "distilled": str(distilled) if distilled else None,
+        "distil": {
+            "steps": steps,
+            "learning_rate": learning_rate,
+            "train_upper": train_upper,
+            "upper_learning_rate": upper_learning_rate,
+            "seed": seed,
+        },
+        "plot": {"max_fragments": max_fragments, "max_bigrams": max_bigrams},
+    }
+    recipe = merged(merged({"plot": _PLOT_LIMITS}, read_config(config) if config else {}), given)
+    _require_recipe(recipe)
+    request = root_request(name, recipe)
     opened, registry = open_home(home, create=True)
     with progress_bars(name) as report:
-        add_root(opened, registry, request, report)
+        add_root(opened, registry, request, report, local_map(processes))
     print_entry(_described(opened, name), as_json=False)
 
 
@@ -68,20 +119,68 @@ def list_roots(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> 
 
 @app.command()
 def show(name: str, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """One root: sizes, where it comes from, and how faithful it is to its model."""
+    """One root: sizes, recipe, how long it took, and how faithful it is to its model."""
+    from backends.root.store import RootFolder
+
     opened, registry = open_home(home)
-    entry = _described(opened, registry.root(name).name)
-    print_entry({**entry, "geometry": RootFolder(opened.root(name)).geometry.to_json()}, as_json)
+    root = RootFolder(opened.root(registry.root(name).name))
+    origin = root.manifest.origin
+    more: dict[str, Any] = {key: origin[key] for key in ("trained_parts", "distillation", "config") if key in origin}
+    entry = {**_described(opened, name), "fidelity": root.manifest.fidelity, "geometry": root.geometry.to_json()}
+    print_entry({**entry, **more}, as_json)
+
+
+@app.command()
+def config(name: str, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """The recipe that a root was made by, to be kept or changed and given to 'hplm root add --config'."""
+    from backends.root.store import RootFolder
+    from builder.construct.root_config import as_toml
+
+    opened, registry = open_home(home)
+    recipe = RootFolder(opened.root(registry.root(name).name)).manifest.origin.get("config")
+    if recipe is None:
+        raise InvalidArgumentError(f"root {name!r} was made by a release that did not keep the recipe")
+    if as_json:
+        print_json(recipe)
+    else:
+        typer.echo(as_toml(recipe), nl=False)
+
+
+@app.command()
+def check(
+    name: str,
+    texts: Annotated[list[Path], typer.Option(help="A text file, one text per line; may be repeated.")],
+    source: Annotated[
+        str | None, typer.Option("--from", help="Where the root's model lies, if not where it was taken from.")
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how faithful a root is to its model on texts of your own (400 of a file at most)."""
+    from builder.construct.roots import check_root
+
+    opened, registry = open_home(home)
+    reports = check_root(opened, registry.root(name).name, texts, source)
+    print_rows([{"texts_of": path, **report} for path, report in reports.items()], "fidelity", as_json)
+
+
+def _require_recipe(recipe: dict[str, Any]) -> None:
+    for key, option in (("source", "--from"), ("lower", "--lower"), ("corpus", "--corpus")):
+        if key not in recipe:
+            raise InvalidArgumentError(f"a root needs {option}, or {key!r} in a --config file")
 
 
 def _described(home: Home, name: str) -> dict[str, Any]:
+    from backends.root.store import RootFolder
+
     manifest = RootFolder(home.root(name)).manifest
     geometry = manifest.geometry
     return {
         "name": name,
         "fingerprint": manifest.fingerprint,
         "layers": f"{geometry.num_lower_layers} + {geometry.num_upper_layers}",
+        "n": geometry.n,
         "hidden_size": geometry.hidden_size,
         "source": manifest.origin["source"],
-        "fidelity": manifest.fidelity,
+        "fidelity": {key: value for key, value in manifest.fidelity.items() if not isinstance(value, dict)},
     }

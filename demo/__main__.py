@@ -15,6 +15,7 @@ from rich.console import Console
 
 from backends.errors import HplmError
 from backends.home import Home
+from backends.lower.settings import FillingSettings, Missing
 from backends.registry.registry import Registry
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt
@@ -34,7 +35,8 @@ def run(home: Annotated[Path, typer.Option(help="Where to build the demo.")] = P
     registry = Registry.open(opened, create=True)
     built = DemoHome(opened, registry, console)
     last_task = built.build_all_but_one()
-    render_repository(opened.repository, ExportSettings())
+    filling = FillingSettings(Missing.LEARN)
+    render_repository(opened.repository, ExportSettings(lower_parameters=filling.parameters))
     config = ServerConfig(
         repository=opened.repository, log_path=opened.run / "demo.log", environment={"HPLM_HOME": str(opened.path)}
     )

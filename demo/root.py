@@ -1,19 +1,22 @@
 """The demo's root: a real 6-layer MiniLM whose lower three layers are distilled already.
 
-`python -m demo.root` repeats the distillation (about twenty minutes on two cores) and rewrites the file.
+`.venv/bin/python -m demo.root` repeats the distillation (about twenty minutes on two cores) and rewrites the file.
 """
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.distil import DistilSettings
+from builder.construct.distilled import export_distilled
 from builder.construct.plots import PlotSettings
-from builder.construct.roots import RootRequest, add_root, export_distilled
+from builder.construct.root_request import RootRequest
+from builder.construct.roots import add_root
 from builder.progress import progress_bars
 from demo.harvest import harvest
 from demo.tasks import demo_tasks, write_lines
@@ -27,10 +30,12 @@ _DISTILLATION = DistilSettings(steps=900)
 
 
 def root_request(corpus: Path, distilled: Path | None, plot: PlotSettings) -> RootRequest:
-    return RootRequest(ROOT, SOURCE, NUM_LOWER_LAYERS, (corpus,), distilled=distilled, distil=_DISTILLATION, plot=plot)
+    """With distilled weights these are taken as they are."""
+    distil = _DISTILLATION if distilled is None else None
+    return RootRequest(ROOT, SOURCE, NUM_LOWER_LAYERS, (corpus,), distilled=distilled, distil=distil, plot=plot)
 
 
-def redistil(folder: Path) -> dict[str, float]:
+def redistil(folder: Path) -> dict[str, Any]:
     """Distil the root in a home of its own and keep what was learned; goes on where it was interrupted."""
     folder.mkdir(parents=True, exist_ok=True)
     corpus = folder / "general.txt"

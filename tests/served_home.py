@@ -33,7 +33,7 @@ class Served:
 @contextmanager
 def serving(folder: Path, dtype: str) -> Iterator[Served]:
     home = build_tiny_home(folder)
-    parameters = {"dtype": dtype, "slots": "4", "max_bottleneck": "16", "threads": "1"}
+    parameters = {"dtype": dtype, "slots": "4", "threads": "1"}
     render_repository(home.repository, ExportSettings(lower_instances=2, upper_parameters=parameters))
     config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
     with TritonServer(config) as server:

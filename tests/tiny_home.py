@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +12,15 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertModel
 
+from backends.adapters.recipe import AdapterRecipe
 from backends.home import Home
 from backends.registry.registry import Registry
 from builder.construct.distil import DistilSettings
 from builder.construct.domains import DomainRequest, create_domain
 from builder.construct.hplms import HplmRequest, create_hplm
 from builder.construct.plots import PlotSettings
-from builder.construct.roots import RootRequest, add_root
+from builder.construct.root_request import RootRequest
+from builder.construct.roots import add_root
 from builder.construct.tune import TuneSettings
 from builder.progress import Step
 
@@ -53,7 +56,7 @@ def _sample(chance: random.Random) -> LabelledText:
     return LabelledText(" ".join(words), topic, mood)
 
 
-def write_tiny_bert(folder: Path, seed: int = 5, hidden_size: int = 64) -> Path:
+def write_tiny_bert(folder: Path, seed: int = 5, hidden_size: int = 64, max_tokens: int = 64) -> Path:
     """A Hugging Face folder with a random 4-layer BERT and a WordPiece vocabulary of the sample texts."""
     torch.manual_seed(seed)
     words = [text.text for text in sample_texts(500, seed)]
@@ -69,7 +72,7 @@ def write_tiny_bert(folder: Path, seed: int = 5, hidden_size: int = 64) -> Path:
         num_hidden_layers=4,
         num_attention_heads=4,
         intermediate_size=2 * hidden_size,
-        max_position_embeddings=64,
+        max_position_embeddings=max_tokens,
         initializer_range=0.1,
     )
     BertModel(config).save_pretrained(folder)
@@ -92,6 +95,55 @@ def write_task(folder: Path, question: str, seed: int, train: int = 160) -> tupl
     return files
 
 
+def write_tagged(folder: Path, seed: int, train: int = 160) -> tuple[Path, Path]:
+    """Training and dev files for NER: every run of topic words is an entity of that topic."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = (folder / "train.conll", folder / "dev.conll")
+    for path, count, offset in zip(files, (train, 60), (0, 1), strict=True):
+        path.write_text("\n".join(_tagged(text) for text in sample_texts(count, seed + offset)))
+    return files
+
+
+def _tagged(sample: LabelledText) -> str:
+    lines, previous = [], "O"
+    for word in sample.text.split():
+        inside = word in TOPICS[sample.topic]
+        tag = f"{'B' if previous == 'O' else 'I'}-{sample.topic}" if inside else "O"
+        lines.append(f"{word}\t{tag}\n")
+        previous = tag
+    return "".join(lines)
+
+
+def write_pairs(folder: Path, seed: int, train: int = 160) -> tuple[Path, Path]:
+    """Training and dev files of pairs, whose label is the mood of the second half."""
+
+    def row(first: LabelledText, second: LabelledText) -> dict[str, object]:
+        return {"text": first.text, "text_pair": second.text, "label": second.mood}
+
+    return _write_rows(folder, [sample_texts(train, seed), sample_texts(60, seed + 1)], row)
+
+
+def write_values(folder: Path, seed: int, train: int = 160) -> tuple[Path, Path]:
+    """Training and dev files of numbers: 1000 for a glad text, 400 for a sad one, and a little for its topic."""
+    worth = {"glad": 1000.0, "sad": 400.0, "animals": 5.0, "tools": 0.0, "weather": -5.0}
+
+    def row(text: LabelledText, _: LabelledText) -> dict[str, object]:
+        return {"text": text.text, "label": worth[text.mood] + worth[text.topic]}
+
+    return _write_rows(folder, [sample_texts(train, seed), sample_texts(60, seed + 1)], row)
+
+
+def _write_rows(
+    folder: Path, splits: list[list[LabelledText]], row: Callable[[LabelledText, LabelledText], dict[str, object]]
+) -> tuple[Path, Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    files = (folder / "train.jsonl", folder / "dev.jsonl")
+    for path, texts in zip(files, splits, strict=True):
+        rows = [row(*pair) for pair in zip(texts, reversed(texts), strict=True)]
+        path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return files
+
+
 def ignore(step: Step) -> None:
     """A progress report for nobody."""
 
@@ -108,7 +160,7 @@ def tiny_root(home: Home, registry: Registry, work: Path, name: str = "tiny", se
 
 def tiny_hplm(home: Home, registry: Registry, work: Path, hplm: str, domain: str, question: str, seed: int) -> None:
     train, dev = write_task(work / hplm.replace("/", "-"), question, seed)
-    tune = TuneSettings(bottleneck=8, epochs=10, learning_rate=1e-2, seed=seed)
+    tune = TuneSettings(recipe=AdapterRecipe(width=8), epochs=10, learning_rate=1e-2, seed=seed)
     create_hplm(home, registry, HplmRequest(hplm, "tiny", domain, train, dev, tune=tune), ignore)
 
 

@@ -1,77 +1,120 @@
 """The bank: one folder per hPLM version, `weights.safetensors` and a manifest.
 
-Weights are kept in fp16; the manifest names the root, so an adapter never meets layers that it was not made for.
+Weights are kept in fp16 unless the artefact asks for fp32; the manifest names the root, so adapters never meet layers
+that they were not made for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
-from backends.adapters.bottleneck import BottleneckAdapter, Head
+from backends.adapters.adapter_set import AdapterSet, part_kinds
+from backends.adapters.head import Head
+from backends.adapters.parts import Bottleneck, Part
+from backends.adapters.pooling import HALVES, NO_POOLING, POOLED_STATES
 from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError, InvalidArgumentError
+from backends.registry.entries import HplmEntry
 from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
 
-BANK_FORMAT_VERSION = 1
-POOLINGS = ("cls", "mean")
+BANK_FORMAT_VERSION = 2
+TASKS = ("classification", "ner", "regression")
+_STORED_DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 _WEIGHTS = "weights.safetensors"
+_VERSION_1_PART = {"name": "bottleneck.attention", "activation": "relu", "norm_first": False}
 
 
 @dataclass(frozen=True)
 class HplmArtifact:
-    """Everything that makes one hPLM out of its root and domain."""
+    """Everything that makes one hPLM out of its root and domain; `origin` says for people where it came from."""
 
     hplm: str
     root_fingerprint: str
     task: str
     labels: tuple[str, ...]
     pooling: str
-    adapter: BottleneckAdapter
+    adapters: AdapterSet
     head: Head
+    pair: bool = False
+    stored_dtype: str = "fp16"
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.pooling not in POOLINGS:
-            raise InvalidArgumentError(f"pooling {self.pooling!r} is not one of {', '.join(POOLINGS)}")
-        if self.head.weight.shape != (len(self.head.bias), self.adapter.hidden_size):
-            raise InvalidArgumentError(f"the head of {self.hplm} does not fit its adapter and its own bias")
-        if len(self.labels) != len(self.head.bias):
+        if self.pooling not in POOLED_STATES:
+            raise InvalidArgumentError(f"pooling {self.pooling!r} is not one of {', '.join(POOLED_STATES)}")
+        if self.stored_dtype not in _STORED_DTYPES:
+            raise InvalidArgumentError(f"dtype {self.stored_dtype!r} is not one of {', '.join(_STORED_DTYPES)}")
+        if self.task not in TASKS:
+            raise InvalidArgumentError(f"task {self.task!r} is not one of {', '.join(TASKS)}")
+        if (self.pooling == NO_POOLING) != (self.task == "ner") or (self.pooling == HALVES and not self.pair):
+            raise InvalidArgumentError(f"the {self.task} task of {self.hplm} cannot have the pooling {self.pooling!r}")
+        if (1 if self.task == "regression" else len(self.labels)) != len(self.head.bias):
             raise InvalidArgumentError(f"{self.hplm} has {len(self.labels)} labels but a head of {len(self.head.bias)}")
+
+    def require_of(self, entry: HplmEntry, hidden_size: int) -> None:
+        """Refuse to serve it as another hPLM than its own, however it came into that one's folder."""
+        for name, expected in (
+            ("hplm", entry.id),
+            ("task", entry.task),
+            ("labels", entry.labels),
+            ("pair", entry.pair),
+        ):
+            if (found := getattr(self, name)) != expected:
+                raise CorruptFileError(
+                    f"{entry.folder} holds weights whose {name} is {found!r}, where the registry says {expected!r}"
+                )
+        if self.head.hidden_size != POOLED_STATES[self.pooling] * hidden_size:
+            raise CorruptFileError(
+                f"{entry.folder} holds a head for states of {self.head.hidden_size // POOLED_STATES[self.pooling]} "
+                f"numbers; its root has {hidden_size}"
+            )
 
     @property
     def size_bytes(self) -> int:
-        return sum(t.nbytes for part in (self.adapter, self.head) for t in part.named().values())
+        return self.adapters.size_bytes + self.head.size_bytes
 
 
 def write_artifact(folder: Path, artifact: HplmArtifact) -> None:
     """Write an artefact into a staging folder; weights that are not finite are refused."""
-    adapter, head = artifact.adapter.to(torch.float16), artifact.head.to(torch.float16)
-    adapter.require_finite(artifact.hplm)
-    head.require_finite(artifact.hplm)
-    tensors = {f"adapter.{name}": tensor for name, tensor in adapter.named().items()}
-    tensors |= {f"head.{name}": tensor for name, tensor in head.named().items()}
-    path = folder / _WEIGHTS
-    write_tensors(path, tensors)
+    dtype = _STORED_DTYPES[artifact.stored_dtype]
+    # The head of a regression holds the scale of its values, which fp16 may not.
+    head_dtype = torch.float32 if artifact.task == "regression" else dtype
+    adapters, head = artifact.adapters.to(dtype), artifact.head.to(head_dtype)
+    adapters.require_finite(artifact.hplm)
+    head.require_finite(f"{artifact.hplm}: head")
+    path = weights_path(folder)
+    write_tensors(path, {**adapters.named(), **{f"head.{name}": tensor for name, tensor in head.named().items()}})
     write_json(
         folder / "manifest.json",
         {
             "format_version": BANK_FORMAT_VERSION,
-            "kind": "bottleneck",
             "hplm": artifact.hplm,
             "root_fingerprint": artifact.root_fingerprint,
             "task": artifact.task,
             "labels": list(artifact.labels),
             "pooling": artifact.pooling,
+            "pair": artifact.pair,
+            "dtype": artifact.stored_dtype,
+            "parts": [_described(name, part) for name, part in adapters.parts().items()],
+            "head": {"activation": head.activation},
+            "origin": dict(artifact.origin),
             "size_bytes": path.stat().st_size,
             "weights_checksum": file_checksum(path),
         },
     )
 
 
-def read_artifact(folder: Path, root_fingerprint: str) -> HplmArtifact:
-    """Read and check an artefact; it is refused if it was made for another root."""
+def read_artifact(folder: Path, root_fingerprint: str, was_checked: bool = False) -> HplmArtifact:
+    """Map an artefact into memory; it is refused if it was made for another root.
+
+    Its checksum is compared unless that `was_checked` before: published files never change.
+    """
     manifest = read_json(folder / "manifest.json")
     if manifest["format_version"] > BANK_FORMAT_VERSION:
         raise FormatVersionError(
@@ -82,22 +125,57 @@ def read_artifact(folder: Path, root_fingerprint: str) -> HplmArtifact:
             f"the adapter of {manifest['hplm']} was made for root {manifest['root_fingerprint']}, "
             f"but its root is {root_fingerprint}"
         )
-    path = folder / _WEIGHTS
-    check_file(path, manifest["size_bytes"], manifest["weights_checksum"])
-    tensors = load_file(path)
+    path = weights_path(folder)
+    check_file(path, manifest["size_bytes"], None if was_checked else manifest["weights_checksum"])
+    tensors = load_file(path)  # mapped: their pages are read when somebody copies them
+    if manifest["format_version"] == 1:
+        manifest, tensors = _as_version_2(manifest, tensors)
     try:
-        adapter = BottleneckAdapter(
-            **{k.removeprefix("adapter."): v for k, v in tensors.items() if k.startswith("adapter.")}
-        )
-        head = Head(**{k.removeprefix("head."): v for k, v in tensors.items() if k.startswith("head.")})
-    except TypeError as error:
-        raise CorruptFileError(f"{path} does not hold the tensors of an adapter and a head") from error
+        parts = {described["name"]: _part(described, tensors) for described in manifest["parts"]}
+        head = Head(**_fields("head", tensors, manifest["head"]))
+    except (TypeError, KeyError, ValueError) as error:
+        raise CorruptFileError(f"{path} does not hold the tensors that its manifest names") from error
     return HplmArtifact(
         hplm=manifest["hplm"],
         root_fingerprint=manifest["root_fingerprint"],
         task=manifest["task"],
         labels=tuple(manifest["labels"]),
         pooling=manifest["pooling"],
-        adapter=adapter,
+        pair=manifest["pair"],
+        adapters=AdapterSet.from_parts(parts),
         head=head,
+        stored_dtype=manifest["dtype"],
+        origin=manifest["origin"],
     )
+
+
+def weights_path(folder: Path) -> Path:
+    return folder / _WEIGHTS
+
+
+def _described(name: str, part: Part) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": name, "width": part.width}
+    if isinstance(part, Bottleneck):
+        described |= {"activation": part.activation, "norm_first": part.norm_first}
+    return described
+
+
+def _part(described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Part:
+    name = described["name"]
+    settings = {key: value for key, value in described.items() if key not in ("name", "width")}
+    return part_kinds()[name](**_fields(name, tensors, settings))
+
+
+def _fields(name: str, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a part or a head consists of: the tensors under its name, and its settings."""
+    prefix = f"{name}."
+    return {**{key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}, **settings}
+
+
+def _as_version_2(
+    manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Version 1 knew one kind: a bottleneck after the attention, in fp16, and a linear head."""
+    part = _VERSION_1_PART["name"]
+    renamed = {key.replace("adapter.", f"{part}.", 1): tensor for key, tensor in tensors.items()}
+    return {**manifest, "dtype": "fp16", "pair": False, "parts": [_VERSION_1_PART], "head": {}, "origin": {}}, renamed

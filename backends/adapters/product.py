@@ -1,51 +1,142 @@
-"""The adapters of a mixed batch: tokens sorted by slot, one pair of products per segment."""
+"""The adapters of a mixed batch: tokens lie in segments, and each segment gets its own hPLM's parts.
+
+Segments whose parts are stored alike are multiplied together (`segments.py`), so many hPLMs cost about as much as one.
+Layers and parts that no hPLM of the batch uses cost nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from backends.adapters.slots import IDENTITY_SLOT, SlotBank
-from backends.root.encoder import Adapt
+from backends.adapters.adapter_set import LORA_MODULES, PROJECTED, SITES, LoraModule
+from backends.adapters.device_bank import AdapterBank, Place
+from backends.adapters.parts import Bottleneck
+from backends.adapters.segments import Segment, SegmentGroup, grouped
+from backends.root.encoder import ACTIVATION_FUNCTIONS, LayerAdapter, Projection, Site
+
+
+class BatchLayer(LayerAdapter, Protocol):
+    """One layer of a mixed batch."""
+
+    def changes(self, name: Projection) -> bool:
+        """Whether `project` would change anything."""
+        ...
+
+
+class BatchAdapters(Protocol):
+    """The adapters of all of a batch's segments."""
+
+    def layer(self, index: int) -> BatchLayer: ...
 
 
 @dataclass(frozen=True)
-class Segment:
-    """Tokens `start` to `end` of the packed batch use this slot."""
+class PooledPart:
+    """One kind of part of some segments, all in one pool.
 
-    slot: int
-    start: int
-    end: int
-
-
-def segmented_bottleneck(states: Tensor, bank: SlotBank, layer: int, segments: Sequence[Segment]) -> Tensor:
-    """Every token through its own hPLM's adapter.
-
-    Semantics:
-        y[t] = x[t] + up[s, l]·relu(down[s, l]·x[t]), s = slot of t's segment; y = x where s is the identity
-    Shape:
-        states: `[T, H]`; the segments cover 0..T in order.
+    Args:
+        group: Those segments.
+        tensors: The pool's.
+        activation: Of bottlenecks.
+        norm_first: Of bottlenecks.
     """
-    adapted = torch.empty_like(states)
+
+    group: SegmentGroup
+    tensors: dict[str, Tensor]
+    activation: str = "relu"
+    norm_first: bool = False
+
+    def add_bottlenecks(self, layer: int, states: Tensor, total: Tensor) -> None:
+        """Add to `total` what the bottlenecks make of `states`."""
+        group, tensors = self.group, self.tensors
+        inner = group.multiply(group.take(states), tensors["down_weight"], layer)
+        inner = ACTIVATION_FUNCTIONS[self.activation](inner.add_(group.spread(tensors["down_bias"], layer)))
+        group.add_product(total, inner, tensors["up_weight"], layer, tensors["up_bias"])
+
+    def add_loras(self, layer: int, inputs: Tensor, outputs: Tensor) -> None:
+        inner = self.group.multiply(self.group.take(inputs), self.tensors["down"], layer)
+        self.group.add_product(outputs, inner, self.tensors["up"], layer)
+
+    def normalise(self, layer: int, states: Tensor, eps: float) -> Tensor:
+        weight, bias = (self.group.spread(self.tensors[name], layer) for name in ("weight", "bias"))
+        return functional.layer_norm(states, states.shape[-1:], eps=eps).mul_(weight).add_(bias)
+
+
+class SegmentedAdapters:
+    """Sorts a batch's segments by the parts that they need, once for all layers.
+
+    Args:
+        bank: The slots.
+        segments: They cover the batch's tokens in order.
+    """
+
+    def __init__(self, bank: AdapterBank, segments: Sequence[Segment]) -> None:
+        def pooled(key: str) -> list[PooledPart]:
+            return _pooled(key, bank, segments)
+
+        self.bottlenecks: dict[Site, list[PooledPart]] = {site: pooled(f"bottleneck.{site}") for site in SITES}
+        self.loras: dict[LoraModule, list[PooledPart]] = {module: pooled(f"lora.{module}") for module in LORA_MODULES}
+        self.norms: dict[Site, list[PooledPart]] = {site: pooled(f"norm.{site}") for site in SITES}
+
+    def layer(self, index: int) -> SegmentedLayer:
+        return SegmentedLayer(self, index)
+
+
+@dataclass(frozen=True)
+class SegmentedLayer:
+    """One layer of a mixed batch, for inference: the layer's own tensors are overwritten.
+
+    Shape:
+        All states are `[T, …]`, packed.
+    """
+
+    adapters: SegmentedAdapters
+    index: int
+
+    def changes(self, name: Projection) -> bool:
+        return any(self.adapters.loras[module] for module in PROJECTED[name])
+
+    def project(self, name: Projection, inputs: Tensor, outputs: Tensor) -> Tensor:
+        modules = PROJECTED[name]
+        for module, block in zip(modules, outputs.chunk(len(modules), dim=-1), strict=True):
+            for part in self.adapters.loras[module]:
+                part.add_loras(self.index, inputs, block)
+        return outputs
+
+    def add_and_norm(self, site: Site, states: Tensor, residual: Tensor, norm: nn.LayerNorm) -> Tensor:
+        bottlenecks = self.adapters.bottlenecks[site]
+        total = states + residual
+        first = self._normed(site, total, norm) if any(part.norm_first for part in bottlenecks) else states
+        for part in bottlenecks:
+            part.add_bottlenecks(self.index, first if part.norm_first else states, total)
+        return self._normed(site, total, norm)
+
+    def _normed(self, site: Site, states: Tensor, shared: nn.LayerNorm) -> Tensor:
+        normed: Tensor = shared(states)
+        for part in self.adapters.norms[site]:
+            part.group.put(normed, part.normalise(self.index, part.group.take(states), shared.eps))
+        return normed
+
+
+def _pooled(key: str, bank: AdapterBank, segments: Sequence[Segment]) -> list[PooledPart]:
+    """The segments that have this part, those together that lie in one pool and work alike."""
+    alike: dict[Hashable, list[tuple[Segment, Place]]] = {}
     for segment in segments:
-        part = states[segment.start : segment.end]
-        target = adapted[segment.start : segment.end]
-        if segment.slot == IDENTITY_SLOT:
-            target.copy_(part)
-            continue
-        inner = torch.addmm(bank.down_bias[segment.slot, layer], part, bank.down_weight[segment.slot, layer].T)
-        torch.addmm(bank.up_bias[segment.slot, layer], inner.relu_(), bank.up_weight[segment.slot, layer].T, out=target)
-        target += part
-    return adapted
+        if place := bank.places[segment.slot].get(key):
+            alike.setdefault((id(place.pool), *_settings(place)), []).append((segment, place))
+    return [part for members in alike.values() for part in _parts(members)]
 
 
-def layer_adapters(bank: SlotBank, num_layers: int, segments: Sequence[Segment]) -> list[Adapt]:
-    """One `Adapt` per upper layer, for the shared stack."""
+def _parts(members: Sequence[tuple[Segment, Place]]) -> list[PooledPart]:
+    pool = members[0][1].pool
+    groups = grouped([segment for segment, _ in members], [place.row for _, place in members], pool.dtype, pool.device)
+    return [PooledPart(group, pool.tensors, *_settings(members[0][1])) for group in groups]
 
-    def at(layer: int) -> Adapt:
-        return lambda states: segmented_bottleneck(states, bank, layer, segments)
 
-    return [at(layer) for layer in range(num_layers)]
+def _settings(place: Place) -> tuple[str, bool] | tuple[()]:
+    part = place.part
+    return (part.activation, part.norm_first) if isinstance(part, Bottleneck) else ()

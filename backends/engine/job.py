@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from backends.clock import now_us
 from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
+from backends.scheduling.fair_share import tenant_of
+from backends.wire import TextWords
 
 Answer = dict[str, object]
 Respond = Callable[[Answer | HplmError], None]
+IsCancelled = Callable[[], bool]
+
+
+def never() -> bool:
+    """Of callers that wait whatever happens."""
+    return False
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A row waiting for the upper half.
+    """A row waiting for the upper half; `words` only where its task asks about them.
+
+    `middle` is the first token of a pair's second half.
 
     Shape:
         hidden: `[L, H]`, the engine's own copy.
@@ -27,6 +38,15 @@ class Job:
     truncated: bool
     deadline_us: int | None
     respond: Respond
+    words: TextWords | None = None
+    middle: int | None = None
+    arrived_us: int = field(default_factory=now_us)
+    is_cancelled: IsCancelled = never
+    """Asks the caller's server; takes some 100 us."""
+
+    @property
+    def tenant(self) -> str:
+        return tenant_of(self.entry.id)
 
     @property
     def num_tokens(self) -> int:

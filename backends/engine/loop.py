@@ -1,193 +1,430 @@
-"""The serve loop: select what runs next, stage it, run it, answer it.
+"""The serve loop: select what runs next, stage it, run it, answer it, three batches at a time.
 
-Jobs arrive from Triton's threads and wait here; one thread takes batches from any tenants, and answers each job
-through its own `respond`. Whatever goes wrong with a job is that job's answer; the loop goes on.
+Jobs arrive from Triton's threads and wait here. While one thread runs batch k, another stages batch k + 1 and a third
+answers batch k - 1, each job through its own `respond`. Whatever goes wrong with a job is that job's answer; the loop
+goes on.
+
+A full batch is staged at once. A batch that still has room waits until there is nothing to run, so that rows that
+arrive meanwhile join it; their adapters are loaded ahead.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from queue import Queue
 
+import torch
 from torch import Tensor
 
-from backends.adapters.bank import HplmArtifact
+from backends.adapters.slots import NoFreeSlotError
 from backends.clock import now_us
-from backends.engine.heads import classification_answer
+from backends.engine.answers import answers
+from backends.engine.callers import CallerWatch
 from backends.engine.job import Answer, Job
-from backends.engine.packing import PackedRows
+from backends.engine.loading import Loading, release_all
+from backends.engine.memory import is_out_of_memory, told
 from backends.engine.stack import ReadyHplm, UpperStack
-from backends.errors import HplmError, UnavailableError, presentable
-from backends.registry.entries import HplmEntry
+from backends.engine.staged_batch import Pinned, Result, StagedBatch, packed_on_device, run_batch, unzipped
+from backends.errors import HplmError, UnavailableError
+from backends.scheduling.admission import Admission
+from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.policy import Capacity, Policy
+from backends.scheduling.refusal import CancelledError, Refusal, RefusedError, late_waiting
+from backends.scheduling.waiting_room import WaitingRoom
+from backends.trace import Lane, span
+from backends.turns import Turns
 
 LOGGER = logging.getLogger(__name__)
-DEFAULT_MAX_WAITING = 10_000
+_STOPPING = "the server is stopping"
+_LATE_COMPUTED = "the deadline passed while the request was computed"
 
 
 @dataclass(frozen=True)
-class StagedBatch:
-    """Jobs whose adapters are pinned and whose rows are packed on the device."""
+class PipelineSettings:
+    """What runs side by side; everything does but in measurements.
 
-    jobs: list[Job]
-    hplms: list[ReadyHplm]
-    packed: PackedRows
-    stack: UpperStack
+    `threads` are those of the computing; None for as many as PyTorch would take here. Computing and whoever else names
+    the file `turns` take turns.
+    """
+
+    threads: int | None = None
+    stages_ahead: bool = True
+    turns: str | None = None
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A batch that has run, with the results of those jobs that are not answered yet."""
+
+    batch: StagedBatch
+    results: list[tuple[Job, Result]]
 
 
 class ServeLoop:
     """Owns the queue in front of the stacks.
 
     Args:
-        stack_of: The stack of a root, loaded at first use.
-        load: An hPLM version's artefact from the bank.
+        loading: Pins the hPLMs of jobs in the slots of their stacks.
         policy: Chooses each batch.
-        capacity: What a batch may hold; never more adapters than a stack has slots.
-        max_waiting: Rows that may wait; what comes on top is refused at once.
+        capacity: What a batch may hold.
+        admission: Decides about what comes; asked under this loop's lock only.
+        on_load: Told how long from now the fastest answer to a new request would take, whenever that changes.
     """
 
     def __init__(
         self,
-        stack_of: Callable[[str], UpperStack],
-        load: Callable[[HplmEntry], HplmArtifact],
+        loading: Loading,
         policy: Policy,
         capacity: Capacity,
-        max_waiting: int,
+        admission: Admission,
+        pipeline: PipelineSettings = PipelineSettings(),
+        on_load: Callable[[float, int], None] | None = None,
     ) -> None:
-        self._stack_of = stack_of
-        self._load = load
+        self._loading = loading
         self._policy = policy
         self._capacity = capacity
-        self._max_waiting = max_waiting
-        self._waiting: list[Job] = []
+        self._admission = admission
+        self._on_load = on_load
+        self._pipeline = pipeline
+        self._turns = Turns(pipeline.turns)
+        # Read here: a thread that is not told its number takes what another thread has set for itself.
+        self._num_threads = torch.get_num_threads() if pipeline.threads is None else pipeline.threads
         self._changed = threading.Condition()
+        self._waiting: WaitingRoom[Job] = WaitingRoom()
+        self._staged: StagedBatch | None = None
+        self._is_running = False
+        self._in_flight = 0
+        """Batches that hold pins: staged, running or not yet answered."""
         self._stopping = False
-        self._thread = threading.Thread(target=self._serve, name="serve-loop", daemon=True)
-        self._thread.start()
+        self._finished: Queue[_Finished | None] = Queue(maxsize=1)
+        targets = (self._stage_batches, self._run_batches, self._answer_batches)
+        self._threads = [
+            threading.Thread(target=target, name=f"serve{target.__name__}", daemon=True) for target in targets
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._callers = CallerWatch(self._snapshot_of_waiting, self._drop)
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue jobs, all or none; they are answered in any case."""
-        refusal = "the server is stopping"
+        refusal: UnavailableError | None = UnavailableError(_STOPPING)
         with self._changed:
-            if not self._stopping and len(self._waiting) + len(jobs) <= self._max_waiting:
-                self._waiting.extend(jobs)
-                self._changed.notify()
-                return
             if not self._stopping:
-                refusal = f"the queue is full: {len(self._waiting)} rows wait"
-        _refuse(jobs, UnavailableError(refusal))
+                now = now_us()
+                refusal = self._admission.admit(jobs, now)
+                if refusal is None:
+                    self._queue(jobs)
+                    self._tell_load(now)
+                    self._changed.notify_all()
+        if refusal is not None:
+            _refuse(jobs, refusal)
+
+    def submit_together(self, requests: Sequence[Sequence[Job]]) -> None:
+        """Queue several requests before anything is chosen; each of them is taken or refused by itself."""
+        with self._changed:
+            for jobs in requests:
+                self.submit(jobs)
 
     def close(self) -> None:
-        """Finish the running batch, refuse what waits."""
+        """Finish the running batch, refuse what waits and what is staged."""
         with self._changed:
             self._stopping = True
-            refused, self._waiting = self._waiting, []
-            self._changed.notify()
-        self._thread.join()
-        _refuse(refused, UnavailableError("the server is stopping"))
+            refused = self._waiting.take_all()
+            self._changed.notify_all()
+        self._callers.close()
+        for thread in self._threads:
+            thread.join()
+        _refuse(refused, UnavailableError(_STOPPING))
 
-    def _serve(self) -> None:
-        while jobs := self._select():
-            try:
-                self._serve_batch(jobs)
-            except Exception as error:  # a defect; whoever has an answer already is not answered again
-                _refuse(jobs, error)
+    # --- waiting ---
 
-    def _serve_batch(self, jobs: list[Job]) -> None:
-        staged = self._stage(jobs)
-        if staged is None:
-            return
-        try:
-            self._answer(staged.jobs, self._run(staged))
-        finally:
-            for hplm in staged.hplms:
-                staged.stack.release(hplm)
+    def _queue(self, jobs: Sequence[Job]) -> None:
+        """In the order of fair shares: behind all that start no later."""
+        for job in jobs:
+            self._waiting.add([job], self._admission.start_us(job), self._admission.is_within_share(job))
 
-    def _select(self) -> list[Job]:
-        """Wait for work and take the next batch; empty once the loop is to stop."""
+    def _tell_load(self, now: int) -> None:
+        if self._on_load is not None:
+            self._on_load(self._admission.least_finish_in_us(now), now)
+
+    def _snapshot_of_waiting(self) -> list[Job]:
+        with self._changed:
+            return list(self._waiting)
+
+    def _drop(self, jobs: Sequence[Job]) -> None:
+        """Their callers are gone; some may have left the queue meanwhile."""
+        gone = set(jobs)
+        with self._changed:
+            dropped = self._waiting.take([place for place, job in enumerate(self._waiting) if job in gone])
+            self._admission.withdraw(dropped)
+            self._changed.notify_all()
+        _refuse(dropped, CancelledError())
+
+    # --- staging ---
+
+    def _stage_batches(self) -> None:
+        _take_threads(1)  # copies of a megabyte; the cores belong to the computing
+        while self._wait_for_work():
+            jobs, is_final = self._select()
+            if not is_final:
+                self._load_ahead(jobs)
+            elif jobs:
+                self._hand_over(jobs)
+        self._loading.let_go()
+
+    def _wait_for_work(self) -> bool:
+        """Whether there is anything to stage; false once the loop is to stop."""
+        self._wait_until(lambda: bool(self._stopping or (self._waiting and self._may_stage())))
+        return not self._stopping
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Whoever is late in the queue, or becomes so meanwhile, is refused at once."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._stopping)
-                if self._stopping:
-                    return []
-                late, jobs = self._take(now_us())
-            _refuse(late, UnavailableError("the deadline passed while the request waited"))
-            if jobs:
-                return jobs
+                late = self._take_late()
+                if not late:
+                    if is_so():
+                        return
+                    self._changed.wait(self._until_next_deadline_s())
+            _refuse(late, late_waiting())
 
-    def _take(self, now: int) -> tuple[list[Job], list[Job]]:
-        """Take the late jobs and the next batch out of the queue."""
-        late = [job for job in self._waiting if job.is_late(now)]
-        self._waiting = [job for job in self._waiting if not job.is_late(now)]
+    def _take_late(self) -> list[Job]:
+        late = self._waiting.take_late(now_us())
+        self._admission.withdraw(late)
+        return late
+
+    def _until_next_deadline_s(self) -> float | None:
+        next_deadline_us = self._waiting.next_deadline_us
+        if next_deadline_us == math.inf:
+            return None
+        return min(max(0.0, (next_deadline_us - now_us()) / 1e6), threading.TIMEOUT_MAX)
+
+    def _may_stage(self) -> bool:
+        return self._staged is None and (self._pipeline.stages_ahead or not self._in_flight)
+
+    def _select(self) -> tuple[list[Job], bool]:
+        """The next batch; and whether that is final, and taken out of the queue."""
+        with self._changed:
+            chosen = self._chosen(now_us())
+            is_full = len(chosen) < len(self._waiting) or len(chosen) >= self._capacity.max_rows
+            if not is_full and self._is_running:
+                return [self._waiting[place] for place in chosen], False
+            jobs = self._waiting.take_batch(chosen)
+            self._admission.take(jobs, now_us())
+            self._note_staged(jobs)
+            return jobs, True
+
+    def _chosen(self, now: int) -> list[int]:
         try:
-            chosen = set(self._policy.select(self._waiting, now, self._capacity))
+            return self._policy.select(self._waiting, now, self._capacity)
         except Exception:
             LOGGER.exception("the policy failed; the oldest job runs alone")
-            chosen = {0} if self._waiting else set()
-        jobs = [job for index, job in enumerate(self._waiting) if index in chosen]
-        self._waiting = [job for index, job in enumerate(self._waiting) if index not in chosen]
-        return late, jobs
+            return [0] if self._waiting else []
+
+    def _load_ahead(self, jobs: Sequence[Job]) -> None:
+        """Load what a batch that may still grow will need, until it may not or does."""
+        for job in jobs:
+            if not self._is_running or not self._loading.load_ahead(job):
+                break
+        self._wait_until(lambda: self._stopping or not self._is_running or len(self._waiting) != len(jobs))
+
+    def _note_staged(self, jobs: Sequence[Job]) -> None:
+        self._admission.staged(BatchShape.of(jobs) if jobs else None, jobs[0].root if jobs else "")
+
+    def _hand_over(self, jobs: list[Job]) -> None:
+        staged = None
+        try:
+            with span(Lane.STAGING, "stage", rows=len(jobs)):
+                staged = self._stage(jobs)
+        except Exception as error:  # a defect; whoever has an answer already is not answered again
+            _refuse(jobs, error)
+        finally:
+            self._loading.let_go()
+            with self._changed:
+                self._note_staged([] if staged is None else staged.jobs)
+        if staged is None:
+            return
+        with self._changed:
+            is_late = self._stopping
+            if not is_late:
+                self._staged = staged
+                self._in_flight += 1
+                self._changed.notify_all()
+        if is_late:
+            staged.release()
+            _refuse(staged.jobs, UnavailableError(_STOPPING))
 
     def _stage(self, jobs: list[Job]) -> StagedBatch | None:
-        """Pin adapters and pack rows; a job whose adapter cannot be had is answered with the reason."""
-        stack = self._stack_of(jobs[0].root)
-        pinned: list[tuple[Job, ReadyHplm]] = []
-        for job in jobs:
+        """Pin adapters and pack rows; a job whose adapter cannot be had is answered with the reason.
+
+        Jobs for whose adapters there is no slot wait on in front of the queue.
+        """
+        stack = self._loading.stack_of(jobs[0].root)
+        pinned: list[Pinned] = []
+        for place, job in enumerate(jobs):
             try:
-                pinned.append((job, stack.ready(job.hplm_key, partial(self._load, job.entry))))
+                pinned.append((job, self._ready(job)))
+            except NoFreeSlotError:
+                self._put_back(jobs[place:])
+                break
             except Exception as error:
                 _refuse([job], error)
-        if not pinned:
-            return None
-        staged, hplms = [job for job, _ in pinned], [hplm for _, hplm in pinned]
+        return self._packed(stack, pinned) if pinned else None
+
+    def _ready(self, job: Job) -> ReadyHplm:
+        """Pin the job's hPLM, if need be in a slot that was pinned ahead or for a batch before."""
+        while True:
+            with self._changed:
+                in_flight = self._in_flight
+            try:
+                return self._loading.ready(job)
+            except NoFreeSlotError:
+                if self._loading.let_go():
+                    continue
+                if not in_flight:
+                    raise
+            self._wait_until(lambda count=in_flight: self._in_flight < count)  # type: ignore[misc]
+
+    def _packed(self, stack: UpperStack, pinned: Sequence[Pinned], may_split: bool = True) -> StagedBatch | None:
+        """Where there is no memory for all rows, half of them is tried, and the others wait on."""
+        jobs, hplms = unzipped(pinned)
         try:
-            return StagedBatch(staged, hplms, stack.pack([job.hidden for job in staged], hplms), stack)
+            return StagedBatch(jobs, hplms, stack, packed_on_device(stack, pinned))
         except Exception as error:
-            for hplm in hplms:
-                stack.release(hplm)
-            _refuse(staged, error)
-            return None
+            half = len(jobs) // 2 if may_split and is_out_of_memory(error) else 0
+            release_all((stack, hplm) for hplm in hplms[half:])
+            if not half:
+                _refuse(jobs, error)
+                return None
+        self._put_back(jobs[half:])
+        return self._packed(stack, pinned[:half], may_split=False)
 
-    def _run(self, staged: StagedBatch) -> list[Tensor | Exception]:
-        """Each job's logits. When a batch fails, its jobs run one by one, so that only the guilty one fails."""
+    def _put_back(self, jobs: list[Job]) -> None:
+        with self._changed:
+            if not self._stopping:
+                self._admission.put_back(jobs)
+                self._waiting.put_back(jobs)
+                return
+        _refuse(jobs, UnavailableError(_STOPPING))
+
+    # --- running ---
+
+    def _run_batches(self) -> None:
+        _take_threads(self._num_threads)
+        while (staged := self._next_staged()) is not None:
+            results = self._results(staged)
+            self._note_finished(staged)
+            self._finished.put(_Finished(staged, results))
+            with self._changed:
+                self._is_running = False
+                self._changed.notify_all()
+        self._finished.put(None)
+
+    def _results(self, staged: StagedBatch) -> list[tuple[Job, Result]]:
+        """Of the jobs that are still in time; those that are not are refused before the others run."""
+        in_time, late = _in_time(staged.jobs)
+        _refuse(late, late_waiting())
+        if not in_time:
+            return []
+        results = dict(zip(staged.jobs, self._results_of_all(staged), strict=True))
+        return [(job, results[job]) for job in in_time]
+
+    def _results_of_all(self, staged: StagedBatch) -> list[Result]:
         try:
-            return list(staged.stack.run(staged.packed, staged.hplms))
-        except Exception as error:
-            if len(staged.jobs) == 1:
-                return [error]
-            LOGGER.warning("a batch of %d rows failed, running them one by one: %s", len(staged.jobs), error)
-        return [self._run_alone(staged.stack, *pair) for pair in zip(staged.jobs, staged.hplms, strict=True)]
+            with self._turns.taken(), span(Lane.COMPUTE, "run", rows=len(staged.jobs)):
+                staged.has_run = True
+                return run_batch(staged)
+        except Exception as error:  # a defect
+            return [told(error)] * len(staged.jobs)
 
-    def _run_alone(self, stack: UpperStack, job: Job, hplm: ReadyHplm) -> Tensor | Exception:
-        try:
-            return stack.run(stack.pack([job.hidden], [hplm]), [hplm])[0]
-        except Exception as error:
-            return error
+    def _note_finished(self, batch: StagedBatch) -> None:
+        """Admission learns what the batch took, and whoever wants to know how busy this leaves the engine."""
+        with self._changed:
+            now = now_us()
+            self._admission.finished(now, batch.has_run)
+            self._tell_load(now)
 
-    def _answer(self, jobs: list[Job], results: Sequence[Tensor | Exception]) -> None:
-        for job, result in zip(jobs, results, strict=True):
-            _respond(job, presentable(result) if isinstance(result, Exception) else _classified(job, result))
+    def _next_staged(self) -> StagedBatch | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self._staged is not None)
+            staged, self._staged = self._staged, None
+            if staged is not None and not self._stopping:
+                self._admission.began(staged.jobs[0].root, BatchShape.of(staged.jobs), now_us())
+                self._is_running = True
+                self._changed.notify_all()
+                return staged
+        if staged is not None:
+            self._let_go(staged)
+            _refuse(staged.jobs, UnavailableError(_STOPPING))
+        return None
+
+    # --- answering ---
+
+    def _answer_batches(self) -> None:
+        _take_threads(self._num_threads)
+        while (finished := self._finished.get()) is not None:
+            self._let_go(finished.batch)
+            with span(Lane.ANSWERING, "answer", rows=len(finished.results)):
+                _answer(finished.results)
+
+    def _let_go(self, batch: StagedBatch) -> None:
+        batch.release()
+        with self._changed:
+            self._in_flight -= 1
+            self._changed.notify_all()
 
 
-def _classified(job: Job, row_logits: Tensor) -> Answer | HplmError:
+def _take_threads(count: int) -> None:
+    """PyTorch computes with so many for the thread that asks.
+
+    Asked for the first time, it would take whatever another thread has set last; so it is asked before it is told.
+    """
+    torch.get_num_threads()
+    torch.set_num_threads(count)
+
+
+def _answer(results: Sequence[tuple[Job, Result]]) -> None:
+    """Nobody is answered before all answers are known, so a defect on the way to them is the answer of all."""
+    jobs = [job for job, _ in results]
     try:
-        return classification_answer(job.entry, row_logits, job.truncated)
+        found = _answers(results)
     except Exception as error:
-        return presentable(error)
+        _refuse(jobs, error)
+        return
+    for job, answer in zip(jobs, found, strict=True):
+        _respond(job, answer)
 
 
-def _respond(job: Job, answer: Answer | HplmError) -> None:
+def _answers(results: Sequence[tuple[Job, Result]]) -> list[Answer | HplmError]:
+    """A result that comes too late is none."""
+    in_time = set(_in_time([job for job, _ in results])[0])
+    computed = {job: result for job, result in results if job in in_time and isinstance(result, Tensor)}
+    found = dict(zip(computed, answers(list(computed), list(computed.values())), strict=True))
+    late = RefusedError(Refusal.LATE_COMPUTED, _LATE_COMPUTED)
+    return [result if isinstance(result, HplmError) else found.get(job, late) for job, result in results]
+
+
+def _in_time(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
+    """Those that are, and those that are late by now."""
+    now = now_us()
+    return [job for job in jobs if not job.is_late(now)], [job for job in jobs if job.is_late(now)]
+
+
+def _respond(job: Job, result: Answer | HplmError) -> None:
     """Answer one job; a caller that cannot be reached any more costs the others nothing."""
     try:
-        job.respond(answer)
+        job.respond(result)
     except Exception:
         LOGGER.exception("an answer for %s could not be sent", job.entry.id)
 
 
 def _refuse(jobs: Sequence[Job], reason: Exception) -> None:
-    error = presentable(reason)
+    if not jobs:
+        return
+    error = told(reason)
     for job in jobs:
         _respond(job, error)

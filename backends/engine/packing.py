@@ -1,81 +1,88 @@
-"""A batch without padding: rows end to end, those of one hPLM side by side."""
+"""A batch on the device: its rows laid out as micro-batches, each with the adapters of its segments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from backends.adapters.product import Segment
-from backends.root.encoder import Attend
+from backends.adapters.product import BatchAdapters
+from backends.adapters.segments import Segment
+from backends.engine.layouts import Grid, Layout
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What passes the layers at once.
+
+    Args:
+        grid: Where the rows lie.
+        adapters: Of its segments. They hold the tensors that they read, which stay what they are while pools grow.
+        hidden: `[T, H]`.
+    """
+
+    grid: Grid
+    adapters: BatchAdapters
+    hidden: Tensor
 
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Rows laid end to end in the order of their slots.
+    """Micro-batches that together hold every row once."""
 
-    `order[i]` says which of the rows handed in lies at place i. Rows of one length attend in one call;
-    `length_groups` holds their token indices.
+    micro_batches: list[MicroBatch]
 
-    Shape:
-        hidden: `[T, H]`; each group of `length_groups`: `[rows, length]`.
+    @property
+    def num_tokens(self) -> int:
+        """With padding."""
+        return sum(batch.grid.num_tokens for batch in self.micro_batches)
+
+
+def pack_rows(
+    rows: Sequence[Tensor],
+    slots: Sequence[int],
+    layout: Layout,
+    adapters_of: Callable[[Sequence[Segment]], BatchAdapters],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> PackedRows:
+    """Rows `[L_i, H]` with their slots → one batch on the device.
+
+    `adapters_of` gets segments that cover all tokens of a micro-batch; padding belongs to the row in front of it.
     """
+    grids = layout.arrange(slots, [len(row) for row in rows])
+    return PackedRows(
+        [
+            MicroBatch(
+                grid,
+                adapters_of(_segments(grid, [slots[index] for index in grid.order])),
+                _hidden(grid, [rows[index] for index in grid.order], dtype, device),
+            )
+            for grid in grids
+        ]
+    )
 
-    hidden: Tensor
-    order: list[int]
-    offsets: list[int]
-    segments: list[Segment]
-    length_groups: list[Tensor]
+
+def _hidden(grid: Grid, rows: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The rows at their places, zeros between them. Gathered first, then copied and converted at once."""
+    if grid.is_packed:
+        return torch.cat(list(rows)).to(device=device, dtype=dtype)
+    laid = torch.zeros(grid.num_tokens, rows[0].shape[1], dtype=rows[0].dtype, device=rows[0].device)
+    for start, row in zip(grid.starts, rows, strict=True):
+        laid[start : start + len(row)] = row
+    return laid.to(device=device, dtype=dtype)
 
 
-def pack_rows(rows: Sequence[Tensor], slots: Sequence[int]) -> PackedRows:
-    """Rows `[L_i, H]` with their slots → one packed batch."""
-    order = sorted(range(len(rows)), key=lambda index: (slots[index], len(rows[index])))
-    offsets = [0]
+def _segments(grid: Grid, slots: Sequence[int]) -> list[Segment]:
+    """One for each run of places with the same slot."""
+    bounds = [0, *grid.starts[1:], grid.num_tokens]
     segments: list[Segment] = []
-    for index in order:
-        start, end = offsets[-1], offsets[-1] + len(rows[index])
-        if segments and segments[-1].slot == slots[index]:
-            segments[-1] = Segment(slots[index], segments[-1].start, end)
+    for slot, (start, end) in zip(slots, pairwise(bounds), strict=True):
+        if segments and segments[-1].slot == slot:
+            segments[-1] = Segment(slot, segments[-1].start, end)
         else:
-            segments.append(Segment(slots[index], start, end))
-        offsets.append(end)
-    hidden = torch.cat([rows[index] for index in order])
-    return PackedRows(hidden, order, offsets, segments, _length_groups(offsets, hidden.device))
-
-
-def _length_groups(offsets: list[int], device: torch.device) -> list[Tensor]:
-    starts: dict[int, list[int]] = {}
-    for start, end in pairwise(offsets):
-        starts.setdefault(end - start, []).append(start)
-    return [
-        torch.tensor(of_length, device=device)[:, None] + torch.arange(length, device=device)
-        for length, of_length in starts.items()
-    ]
-
-
-def packed_attention(num_heads: int, length_groups: Sequence[Tensor]) -> Attend:
-    """Attention inside each row of a packed batch, no masked work.
-
-    Shape:
-        query, key, value: `[T, H]`.
-    """
-
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        context = torch.empty_like(value)
-        for group in length_groups:
-            heads = [_heads(states[group], num_heads) for states in (query, key, value)]
-            attended = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2])
-            context[group] = attended.transpose(1, 2).reshape(*group.shape, -1)
-        return context
-
-    return attend
-
-
-def _heads(states: Tensor, num_heads: int) -> Tensor:
-    rows, length, hidden = states.shape
-    return states.view(rows, length, num_heads, hidden // num_heads).transpose(1, 2)
+            segments.append(Segment(slot, start, end))
+    return segments

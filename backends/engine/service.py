@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from json import JSONEncoder
 
-import numpy as np
 import torch
 
-from backends.adapters.bank import HplmArtifact, read_artifact
-from backends.engine.job import Answer, Job, Respond
-from backends.engine.loop import DEFAULT_MAX_WAITING, ServeLoop
-from backends.engine.stack import StackSettings, UpperStack
+from backends.adapters.bank import HplmArtifact
+from backends.adapters.host_bank import HostBank
+from backends.engine.costs import EngineCosts
+from backends.engine.job import Answer, IsCancelled, Job, Respond, never
+from backends.engine.loading import Loading
+from backends.engine.loop import PipelineSettings, ServeLoop
+from backends.engine.settings import EngineSettings
+from backends.engine.stack import DTYPES, StackSettings, UpperStack
 from backends.errors import HplmError, presentable
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.store import RootFolder
-from backends.scheduling.policy import Capacity, FirstComeFirstServed
-from backends.wire import Half, Int64, decode_tickets, unfold_rows
+from backends.scheduling.admission import Admission
+from backends.scheduling.admission_settings import AdmissionSettings
+from backends.scheduling.choice import policy_of
+from backends.scheduling.policy import Capacity
+from backends.scheduling.refusal import Refusal, RefusedError
+from backends.scheduling.settings import PolicySettings
+from backends.trace import Lane, span
+from backends.wire import Half, Int64, decode_tickets, decode_words, unfold_rows
 
 LOGGER = logging.getLogger(__name__)
 
-RespondRequest = Callable[[list[bytes] | HplmError], None]
+# One encoder for all answers: making one costs more than most answers.
+_encode = JSONEncoder(ensure_ascii=False).encode
+
+Answered = list[bytes] | HplmError
+RespondRequest = Callable[[Answered], None]
 """Gets one JSON object per row of the request, or the request's error; called once, from any thread."""
+
+
+@dataclass(frozen=True)
+class HiddenRows:
+    """A request as the lower half has sent it; the tensors may be Triton's own memory.
+
+    Shape:
+        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 4]`; words: B.
+    """
+
+    hidden: Half
+    tickets: Int64
+    words: Sequence[bytes]
 
 
 class _OpenRequest:
@@ -46,7 +75,7 @@ class _OpenRequest:
             if not self._open:
                 return
             if not isinstance(answer, HplmError):
-                self._answers[number] = json.dumps(answer, ensure_ascii=False).encode()
+                self._answers[number] = _encode(answer).encode()
                 if len(self._answers) < self._num_rows:
                     return
             self._open = False
@@ -65,43 +94,112 @@ class UpperService:
         snapshot: RegistrySnapshot,
         settings: StackSettings,
         capacity: Capacity,
-        max_waiting: int = DEFAULT_MAX_WAITING,
+        admission: AdmissionSettings = AdmissionSettings(),
+        pipeline: PipelineSettings = PipelineSettings(),
+        policy: PolicySettings = PolicySettings(),
+        on_load: Callable[[float, int], None] | None = None,
     ) -> None:
         self._home = home
+        self._host_bank = HostBank(home, snapshot.knows)
         self._snapshot = snapshot
         self._settings = settings
+        self._dtype = DTYPES[settings.dtype]
         self._stacks: dict[str, UpperStack] = {}
+        threads = torch.get_num_threads() if pipeline.threads is None else pipeline.threads
+        self._costs = EngineCosts(home, EngineSettings(settings, capacity, threads))
+        chooser = policy_of(policy, lambda root: self._costs.of(root).model)
+        self.admission = Admission(self._costs.of, capacity, admission, chooser.order)
+        self.refusals: Counter[Refusal] = Counter()
+        self._counting = threading.Lock()
+        self._loading = threading.Lock()
         self._load_stacks({entry.domain.root for entry in snapshot.live()})
-        self._loop = ServeLoop(self._stack, self._load, FirstComeFirstServed(), capacity, max_waiting)
+        snapshot.prepare_with(lambda domain: self._stack(domain.root))
+        loading = Loading(self._stack, self._load)
+        self._loop = ServeLoop(loading, chooser, capacity, self.admission, pipeline, on_load)
 
-    def submit(self, hidden: Half, tickets: Int64, respond: RespondRequest) -> None:
+    def submit(
+        self,
+        hidden: Half,
+        tickets: Int64,
+        words: Sequence[bytes],
+        respond: RespondRequest,
+        is_cancelled: IsCancelled = never,
+    ) -> None:
         """Queue a request's rows. The tensors are copied, so the caller's memory is free at once."""
         try:
-            jobs = self._jobs(np.array(hidden), tickets, respond)
+            with span(Lane.QUEUE, "accept", rows=len(words)):
+                jobs = self._jobs(hidden, tickets, words, self._counted(respond), is_cancelled)
         except Exception as error:
             respond(presentable(error))
         else:
             self._loop.submit(jobs)
 
+    def run(self, requests: Sequence[HiddenRows | HplmError]) -> list[Answered]:
+        """Answer a batch that somebody else has formed; returns once all of it is answered.
+
+        Its rows are queued together, so they run as one batch: in parts only where they exceed the capacity or the
+        slots, or are of several roots. A request that could not be read comes in as its error and goes out as it.
+        """
+        answered: list[Future[Answered]] = [Future() for _ in requests]
+        accepted: list[Sequence[Job]] = []
+        with span(Lane.QUEUE, "accept", requests=len(requests)):
+            for request, future in zip(requests, answered, strict=True):
+                if isinstance(request, HplmError):
+                    future.set_result(request)
+                    continue
+                try:
+                    respond = self._counted(future.set_result)
+                    accepted.append(self._jobs(request.hidden, request.tickets, request.words, respond, never))
+                except Exception as error:
+                    future.set_result(presentable(error))
+        self._loop.submit_together(accepted)
+        return [future.result() for future in answered]
+
     def close(self) -> None:
         self._loop.close()
 
-    def _jobs(self, hidden: Half, rows: Int64, respond: RespondRequest) -> Sequence[Job]:
-        tickets = decode_tickets(rows)
+    def _counted(self, respond: RespondRequest) -> RespondRequest:
+        def respond_and_count(answers: list[bytes] | HplmError) -> None:
+            if isinstance(answers, RefusedError):
+                with self._counting:
+                    self.refusals[answers.reason] += 1
+            respond(answers)
+
+        return respond_and_count
+
+    def _jobs(
+        self,
+        hidden: Half,
+        ticket_rows: Int64,
+        words: Sequence[bytes],
+        respond: RespondRequest,
+        is_cancelled: IsCancelled,
+    ) -> Sequence[Job]:
+        tickets = decode_tickets(ticket_rows)
         entries = [self._snapshot.by_key(ticket.hplm_key) for ticket in tickets]
         for entry, ticket in zip(entries, tickets, strict=True):
-            self._stack(entry.domain.root).require_row(ticket.num_tokens, hidden.shape[-1])
+            stack = self._stack(entry.domain.root)
+            stack.require_row(ticket.num_tokens, hidden.shape[-1])
+        self._host_bank.let_go()
+        for entry in {entry.key: entry for entry in entries}.values():
+            if not self._stack(entry.domain.root).slots.holds(entry.key):
+                self._host_bank.announce(entry)
         request = _OpenRequest(len(tickets), respond)
-        hidden_rows = unfold_rows(hidden, [ticket.num_tokens for ticket in tickets])
+        # The only copy before the rows are packed: out of the caller's memory and into the engine's dtype at once.
+        flat = torch.from_numpy(hidden).reshape(-1, hidden.shape[-1]).to(self._dtype, copy=True)
+        hidden_rows = unfold_rows(flat, [ticket.num_tokens for ticket in tickets])
         return [
             Job(
                 entry=entries[number],
-                hidden=torch.from_numpy(row),
+                hidden=row,
                 truncated=ticket.truncated,
                 deadline_us=ticket.deadline_us,
                 respond=request.row(number),
+                words=decode_words(words_row) if words_row else None,
+                middle=ticket.middle,
+                is_cancelled=is_cancelled,
             )
-            for number, (ticket, row) in enumerate(zip(tickets, hidden_rows, strict=True))
+            for number, (ticket, row, words_row) in enumerate(zip(tickets, hidden_rows, words, strict=True))
         ]
 
     def _load_stacks(self, roots: set[str]) -> None:
@@ -118,8 +216,12 @@ class UpperService:
 
     def _stack(self, root: str) -> UpperStack:
         if root not in self._stacks:
-            self._stacks[root] = UpperStack(RootFolder(self._home.root(root)), self._settings)
+            with self._loading:
+                if root not in self._stacks:
+                    self._costs.of(root)
+                    self._stacks[root] = UpperStack(RootFolder(self._home.root(root)), self._settings)
         return self._stacks[root]
 
     def _load(self, entry: HplmEntry) -> HplmArtifact:
-        return read_artifact(self._home.path / entry.folder, self._stack(entry.domain.root).fingerprint)
+        stack = self._stack(entry.domain.root)
+        return self._host_bank.artifact(entry, stack.fingerprint, stack.hidden_size)

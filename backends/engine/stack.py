@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from backends.adapters.bank import HplmArtifact
-from backends.adapters.bottleneck import MAX_BOTTLENECK, Head
-from backends.adapters.product import layer_adapters
-from backends.adapters.slots import SlotBank, SlotLease, SlotTable
-from backends.engine.heads import logits
-from backends.engine.packing import PackedRows, pack_rows, packed_attention
+from backends.adapters.device_bank import AdapterBank
+from backends.adapters.head import Head
+from backends.adapters.parts import MAX_WIDTH
+from backends.adapters.product import BatchAdapters, SegmentedAdapters
+from backends.adapters.segments import Segment
+from backends.adapters.slots import SlotLease, SlotTable
+from backends.engine.heads import HeadRow, logits
+from backends.engine.layers import served_layers
+from backends.engine.layouts import LAYOUT_NAMES, attention, layout_named
+from backends.engine.packing import MicroBatch, PackedRows, pack_rows
+from backends.engine.streams import CopyStream
 from backends.errors import InvalidArgumentError
 from backends.root.store import RootFolder
 
@@ -22,21 +29,30 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class StackSettings:
-    """Where and how a stack computes; `num_slots` includes the identity."""
+    """Where and how a stack computes; `num_slots` includes the identity.
+
+    `layout` is how a batch's rows are laid out; `ragged`, without padding, measures best (`bench.ragged`), the others
+    are there to be compared with it.
+    """
 
     device: str = "cpu"
     dtype: str = "bf16"
     num_slots: int = 65
-    max_bottleneck: int = MAX_BOTTLENECK
+    max_width: int = MAX_WIDTH
+    layout: str = "ragged"
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise InvalidArgumentError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if self.layout not in LAYOUT_NAMES:
+            raise InvalidArgumentError(f"layout {self.layout!r} is not one of {', '.join(LAYOUT_NAMES)}")
+        if not 1 <= self.max_width <= MAX_WIDTH:
+            raise InvalidArgumentError(f"max_width is {self.max_width}; it can be 1 to {MAX_WIDTH}")
 
 
 @dataclass(frozen=True)
 class ReadyHplm:
-    """An hPLM whose adapter is pinned in a slot."""
+    """An hPLM whose adapters are pinned in a slot."""
 
     lease: SlotLease
     head: Head
@@ -44,25 +60,35 @@ class ReadyHplm:
 
 
 class UpperStack:
-    """Loads once; then `ready` pins an hPLM, `run` computes rows of any mix of pinned ones, `release` lets go."""
+    """Loads once; then `ready` pins an hPLM, `run` computes rows of any mix of pinned ones, `release` lets go.
 
-    def __init__(self, root: RootFolder, settings: StackSettings) -> None:
+    Args:
+        root: Whose upper half.
+        settings: Where and how.
+        adapters_of: How the adapters of a batch's segments are computed; others than the default are for comparison.
+    """
+
+    def __init__(
+        self,
+        root: RootFolder,
+        settings: StackSettings,
+        adapters_of: Callable[[AdapterBank, Sequence[Segment]], BatchAdapters] = SegmentedAdapters,
+    ) -> None:
         geometry, self._device = root.geometry, torch.device(settings.device)
         self._dtype = DTYPES[settings.dtype]
         self._geometry = geometry
-        self._upper = root.upper().to(device=self._device, dtype=self._dtype)
+        self._adapters_of = adapters_of
+        self._layers = served_layers(root.upper(), geometry.activation, self._dtype, self._device)
+        self._layout = layout_named(settings.layout, self._device)
         self.fingerprint = root.fingerprint
-        self.slots = SlotTable(
-            SlotBank.zeros(
-                settings.num_slots,
-                geometry.num_upper_layers,
-                settings.max_bottleneck,
-                geometry.hidden_size,
-                self._dtype,
-                self._device,
-            )
-        )
+        bank = AdapterBank(settings.num_slots, geometry, settings.max_width, self._dtype, self._device)
+        self.slots = SlotTable(bank)
+        self.copies = CopyStream(self._device)
         self._heads: dict[int, tuple[Head, str]] = {}
+
+    @property
+    def hidden_size(self) -> int:
+        return self._geometry.hidden_size
 
     def require_row(self, num_tokens: int, hidden_size: int) -> None:
         """Refuse a row that could not run, before it meets others in a batch."""
@@ -74,12 +100,13 @@ class UpperStack:
     def ready(self, key: int, load: Callable[[], HplmArtifact]) -> ReadyHplm:
         """Pin the hPLM version `key`; `load` is called only if it is not resident."""
 
-        def load_adapter_and_head() -> HplmArtifact:
+        def load_adapters_and_head() -> HplmArtifact:
             artifact = load()
-            self._heads[key] = (self._on_device(artifact.head), artifact.pooling)
+            self._heads[key] = (artifact.head.to(torch.float32, self._device), artifact.pooling)
             return artifact
 
-        lease = self.slots.acquire(key, lambda: load_adapter_and_head().adapter)
+        with self.copies.copying():
+            lease = self.slots.acquire(key, lambda: load_adapters_and_head().adapters)
         self._forget_evicted_heads()
         head, pooling = self._heads[key]
         return ReadyHplm(lease, head, pooling)
@@ -88,28 +115,54 @@ class UpperStack:
         self.slots.release(hplm.lease)
 
     def pack(self, rows: Sequence[Tensor], hplms: Sequence[ReadyHplm]) -> PackedRows:
-        """Copy rows to the device, packed in the order of their slots."""
-        on_device = [row.to(device=self._device, dtype=self._dtype) for row in rows]
-        return pack_rows(on_device, [self.slots.check(hplm.lease) for hplm in hplms])
+        """Copy rows to the device, laid out as the settings say, and sort out which adapters they need.
+
+        The adapters' tensors are chosen here, beside the copies: whatever is loaded later, and makes pools grow, does
+        not touch what this batch reads.
+        """
+        with self.copies.copying():
+            slots = [self.slots.check(hplm.lease) for hplm in hplms]
+            adapters_of = partial(self._adapters_of, self.slots.bank)
+            return pack_rows(rows, slots, self._layout, adapters_of, self._dtype, self._device)
 
     @torch.inference_mode()
-    def run(self, packed: PackedRows, hplms: Sequence[ReadyHplm]) -> list[Tensor]:
-        """The logits of each row, in the order in which the rows were handed to `pack`."""
-        attend = packed_attention(self._geometry.num_heads, packed.length_groups)
-        adapters = layer_adapters(self.slots.bank, self._geometry.num_upper_layers, packed.segments)
-        states = self._upper(packed.hidden, attend, adapters)
-        results: dict[int, Tensor] = {}
-        for place, index in enumerate(packed.order):
-            hplm = hplms[index]
-            self.slots.check(hplm.lease)
-            row = states[packed.offsets[place] : packed.offsets[place + 1]]
-            results[index] = logits(row, hplm.head, hplm.pooling).cpu()
-        return [results[index] for index in range(len(results))]
+    def run(
+        self, packed: PackedRows, hplms: Sequence[ReadyHplm], middles: Sequence[int | None] | None = None
+    ) -> list[Tensor]:
+        """The logits of each row, in fp32 on the CPU, in the order in which the rows were handed to `pack`.
 
-    def _on_device(self, head: Head) -> Head:
-        return Head(head.weight.to(self._device, torch.float32), head.bias.to(self._device, torch.float32))
+        `middles` says of pairs which token is the first of the second half; left out, all rows are single texts.
+        """
+        results: dict[int, Tensor] = {}
+        middles = middles or [None] * len(hplms)
+        for batch in packed.micro_batches:
+            order = batch.grid.order
+            of_batch = self._run(batch, [hplms[index] for index in order], [middles[index] for index in order])
+            results.update(zip(order, of_batch, strict=True))
+        return _on_cpu([results[index] for index in range(len(results))])
+
+    def _run(self, batch: MicroBatch, hplms: Sequence[ReadyHplm], middles: Sequence[int | None]) -> list[Tensor]:
+        """Of the rows in the order of their places."""
+        for hplm in hplms:
+            self.slots.check(hplm.lease)
+        attend = attention(batch.grid, self._geometry.num_heads, self._dtype, self._device)
+        states = self._layers(batch.hidden, attend, batch.adapters)
+        places = zip(batch.grid.starts, batch.grid.lengths, hplms, middles, strict=True)
+        rows = [
+            HeadRow(start, start + length, hplm.head, hplm.pooling, middle) for start, length, hplm, middle in places
+        ]
+        return logits(states, rows)
 
     def _forget_evicted_heads(self) -> None:
         if len(self._heads) > self.slots.capacity:
             resident = set(self.slots.resident())
             self._heads = {key: head for key, head in self._heads.items() if key in resident}
+
+
+def _on_cpu(results: list[Tensor]) -> list[Tensor]:
+    """All of them in one copy."""
+    if results[0].device.type == "cpu":
+        return results
+    sizes = [result.numel() for result in results]
+    flat = torch.split(torch.cat([result.flatten() for result in results]).cpu(), sizes)
+    return [one.view(result.shape) for one, result in zip(flat, results, strict=True)]

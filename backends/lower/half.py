@@ -13,16 +13,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from backends.home import Home
-from backends.plot.chain import PlotChain
+from backends.plot.chain import PlotChain, Supplier
 from backends.plot.statistics import HitStatistics
 from backends.plot.table import Table
 from backends.registry.entries import DomainEntry
 from backends.root.lower import Aggregation
 from backends.root.store import RootFolder
-from backends.root.tokenizer import RootTokenizer
+from backends.root.tokenizer import RootTokenizer, Text
+from backends.root.words import RowWords
+from backends.trace import Lane, span
 from backends.wire import Half
+
+_CHUNK_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -30,11 +35,14 @@ class EncodedTexts:
     """Texts after the lower half.
 
     Shape:
-        rows: one `[L, H]` fp16 per text; truncated: `[R]`.
+        rows: one `[L, H]` fp16 per text; truncated: `[R]`; words: R, where they were asked for; middles: R, of
+        pairs the first token of the second half.
     """
 
     rows: list[Half]
     truncated: npt.NDArray[np.bool_]
+    words: Sequence[RowWords | None]
+    middles: Sequence[int | None]
     statistics: HitStatistics
 
 
@@ -46,25 +54,43 @@ class RootFront:
         self.tokenizer: RootTokenizer = root.tokenizer()
         self.aggregation: Aggregation = root.aggregation()
 
+    def hidden(self, summed: Tensor, positions: Tensor, types: Tensor) -> Tensor:
+        """The aggregation in fp16, a few tokens at a time, so that what lies between its steps stays in the caches."""
+        hidden = torch.empty(summed.shape, dtype=torch.float16)
+        for start in range(0, len(summed), _CHUNK_TOKENS):
+            tokens = slice(start, start + _CHUNK_TOKENS)
+            hidden[tokens] = self.aggregation(summed[tokens], positions[tokens], types[tokens])
+        return hidden
+
 
 class LowerHalf:
     """Tokenizer, chain of tables and aggregation of one domain version."""
 
-    def __init__(self, front: RootFront, tables: Sequence[Table]) -> None:
+    def __init__(self, front: RootFront, tables: Sequence[Table], suppliers: Sequence[Supplier] = ()) -> None:
         self._front = front
-        self._chain = PlotChain(tables)
+        self._chain = PlotChain(tables, suppliers)
 
     @classmethod
-    def open(cls, home: Home, domain: DomainEntry, front: RootFront | None = None) -> LowerHalf:
+    def open(
+        cls, home: Home, domain: DomainEntry, front: RootFront | None = None, suppliers: Sequence[Supplier] = ()
+    ) -> LowerHalf:
         """One domain by itself; the server shares fronts and tables between domains."""
         front = front or RootFront(RootFolder(home.root(domain.root)))
-        return cls(front, [Table.open(home.path / folder, front.fingerprint) for folder in domain.folders])
+        return cls(front, [Table.open(home.path / folder, front.fingerprint) for folder in domain.folders], suppliers)
+
+    @property
+    def level_names(self) -> Sequence[str]:
+        return self._chain.level_names
 
     @torch.inference_mode()
-    def encode(self, texts: Sequence[str]) -> EncodedTexts:
-        tokens = self._front.tokenizer.encode(texts)
-        found = self._chain.lookup(tokens.token_ids, tokens.row_offsets)
-        positions, types = torch.from_numpy(tokens.positions), torch.from_numpy(tokens.type_ids)
-        hidden: Half = self._front.aggregation(found.states, positions, types).to(torch.float16).numpy()
+    def encode(self, texts: Sequence[Text], with_words: Sequence[bool] = ()) -> EncodedTexts:
+        with span(Lane.RETRIEVAL, "tokenise", rows=len(texts)):
+            tokens = self._front.tokenizer.encode(texts, with_words)
+        with span(Lane.RETRIEVAL, "look up", rows=len(texts)):
+            found = self._chain.lookup(tokens.token_ids, tokens.row_offsets)
+        with span(Lane.RETRIEVAL, "aggregate", rows=len(texts)):
+            positions, types = torch.from_numpy(tokens.positions), torch.from_numpy(tokens.type_ids)
+            hidden: Half = self._front.hidden(found.states, positions, types).numpy()
         rows = np.split(hidden, tokens.row_offsets[1:-1])
-        return EncodedTexts(rows, tokens.truncated, self._chain.statistics(found.levels))
+        statistics = self._chain.statistics(found.levels)
+        return EncodedTexts(rows, tokens.truncated, tokens.words, tokens.middles, statistics)

@@ -6,19 +6,35 @@ A request that cannot be served gets its error in its place; the others go on.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backends.clock import now_us
 from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.home import Home
-from backends.lower.half import LowerHalf, RootFront
-from backends.plot.statistics import HitStatistics
-from backends.plot.table import Table
-from backends.registry.entries import DomainEntry, HplmEntry
+from backends.lower.domains import OpenDomains
+from backends.lower.settings import FillingSettings
+from backends.lower.upkeep import Upkeep
+from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.root.store import RootFolder
-from backends.wire import Half, Int64, Ticket, deadline_us, encode_tickets, fold_rows, parse_parameters
+from backends.root.tokenizer import Text
+from backends.root.words import RowWords
+from backends.scheduling.backlog_signal import BacklogReader
+from backends.scheduling.refusal import Refusal, RefusedError, predicted_late
+from backends.trace import Lane, span
+from backends.wire import (
+    PAIR_SEPARATOR,
+    Half,
+    Int64,
+    TextWords,
+    Ticket,
+    deadline_us,
+    encode_tickets,
+    encode_words,
+    fold_rows,
+    parse_parameters,
+)
 
 LOGGER = logging.getLogger(__name__)
 
@@ -37,17 +53,18 @@ class HiddenRequest:
     """One request after the lower half.
 
     Shape:
-        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 4]`.
+        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 5]`; words: B (see `encode_words`).
     """
 
     hidden: Half
     tickets: Int64
+    words: list[bytes]
 
 
 @dataclass(frozen=True)
 class _Row:
     entry: HplmEntry
-    text: str
+    text: Text
     deadline_us: int | None
 
 
@@ -55,43 +72,72 @@ class _Row:
 class _EncodedRow:
     hidden: Half
     ticket: Ticket
+    words: TextWords | None
 
 
 class LowerService:
-    """Holds the tables of every domain that has been asked for; they are memory maps, so this costs little."""
+    """The lower halves of all domains, behind one front door."""
 
-    def __init__(self, home: Home, snapshot: RegistrySnapshot) -> None:
-        self._home = home
+    def __init__(
+        self,
+        home: Home,
+        snapshot: RegistrySnapshot,
+        filling: FillingSettings | None = None,
+        backlog: BacklogReader | None = None,
+    ) -> None:
         self._snapshot = snapshot
-        self._fronts: dict[str, RootFront] = {}
-        self._tables: dict[str, Table] = {}
-        self._halves: dict[tuple[str, ...], LowerHalf] = {}
-        self.statistics = HitStatistics()
+        self._backlog = backlog or BacklogReader()
+        self.refusals: Counter[Refusal] = Counter()
+        self.domains = OpenDomains(home, filling or FillingSettings())
+        self._upkeep = Upkeep(self.domains, snapshot)
+        snapshot.prepare_with(self.domains.prepare)
+
+    def close(self) -> None:
+        self._snapshot.prepare_with(None)
+        self._upkeep.close()
+        self._backlog.close()
 
     def warm_up(self) -> None:
         """Open what the live hPLMs need; what cannot be opened is an error of the requests that need it."""
         for entry in self._snapshot.live():
             try:
-                self._half(entry.domain)
+                self.domains.prepare(entry.domain)
             except Exception as error:
                 LOGGER.error("domain %s cannot be served: %s", entry.domain.label, error)
 
     def encode(self, requests: Sequence[TextRequest | HplmError]) -> list[HiddenRequest | HplmError]:
         """A request that could not even be read comes in as its error and goes out as it."""
-        checked = [request if isinstance(request, HplmError) else self._check(request) for request in requests]
-        rows = [row for one in checked if not isinstance(one, HplmError) for row in one]
+        self.domains.begin_batch()
+        with span(Lane.RETRIEVAL, "check", requests=len(requests)):
+            checked = [request if isinstance(request, HplmError) else self._check(request) for request in requests]
+            rows = [row for one in checked if not isinstance(one, HplmError) for row in one]
         encoded = iter(self._encode_rows(rows))
-        return [one if isinstance(one, HplmError) else _folded([next(encoded) for _ in one]) for one in checked]
+        with span(Lane.RETRIEVAL, "fold", rows=len(rows)):
+            return [one if isinstance(one, HplmError) else _folded([next(encoded) for _ in one]) for one in checked]
 
     def _check(self, request: TextRequest) -> list[_Row] | HplmError:
         try:
-            deadline = deadline_us(parse_parameters(request.parameters), now_us())
+            deadline = self._deadline_us(request)
+            entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
             return [
-                _Row(self._snapshot.find(_decoded(model, "MODEL")), _checked_text(text), deadline)
-                for model, text in zip(request.models, request.texts, strict=True)
+                _Row(entry, _checked_text(entry, text), deadline)
+                for entry, text in zip(entries, request.texts, strict=True)
             ]
+        except RefusedError as error:
+            self.refusals[error.reason] += 1
+            return error
         except Exception as error:
             return presentable(error)
+
+    def _deadline_us(self, request: TextRequest) -> int | None:
+        """Refused here, before anything is done for it, is what the engine could not answer in time however short."""
+        now = now_us()
+        deadline = deadline_us(parse_parameters(request.parameters), now)
+        if deadline is not None:
+            earliest = self._backlog.earliest_finish_us(now)
+            if earliest > deadline:
+                raise predicted_late(earliest - now, deadline - now)
+        return deadline
 
     def _encode_rows(self, rows: Sequence[_Row]) -> list[_EncodedRow | HplmError]:
         """All rows of one domain go through its tables together."""
@@ -107,34 +153,23 @@ class LowerService:
     def _encode_domain(self, rows: Sequence[_Row]) -> Sequence[_EncodedRow | HplmError]:
         """One domain's rows together; when that fails, one by one, so that only rows that touch the damage fail."""
         try:
-            encoded = self._half(rows[0].entry.domain).encode([row.text for row in rows])
+            domain = rows[0].entry.domain
+            with_words = [row.entry.task == "ner" for row in rows]
+            encoded = self.domains.half(domain).encode([row.text for row in rows], with_words)
         except Exception as error:
             if len(rows) > 1:
                 return [self._encode_domain([row])[0] for row in rows]
             LOGGER.error("domain %s: %s", rows[0].entry.domain.label, error)
-            return [presentable(error)]
-        self.statistics += encoded.statistics
+            return [presentable(error, "the table of this hPLM is")]
+        self.domains.note(domain, encoded.statistics.counts)
         return [
-            _EncodedRow(hidden, Ticket(row.entry.key, len(hidden), bool(cut), row.deadline_us))
-            for row, hidden, cut in zip(rows, encoded.rows, encoded.truncated, strict=True)
+            _EncodedRow(
+                hidden, Ticket(row.entry.key, len(hidden), bool(cut), row.deadline_us, middle), _text_words(row, words)
+            )
+            for row, hidden, cut, words, middle in zip(
+                rows, encoded.rows, encoded.truncated, encoded.words, encoded.middles, strict=True
+            )
         ]
-
-    def _half(self, domain: DomainEntry) -> LowerHalf:
-        if domain.folders not in self._halves:
-            front = self._front(domain.root)
-            tables = [self._table(folder, front.fingerprint) for folder in domain.folders]
-            self._halves[domain.folders] = LowerHalf(front, tables)
-        return self._halves[domain.folders]
-
-    def _front(self, root: str) -> RootFront:
-        if root not in self._fronts:
-            self._fronts[root] = RootFront(RootFolder(self._home.root(root)))
-        return self._fronts[root]
-
-    def _table(self, folder: str, fingerprint: str) -> Table:
-        if folder not in self._tables:
-            self._tables[folder] = Table.open(self._home.path / folder, fingerprint)
-        return self._tables[folder]
 
 
 def _decoded(value: bytes, name: str) -> str:
@@ -144,11 +179,23 @@ def _decoded(value: bytes, name: str) -> str:
         raise InvalidArgumentError(f"{name} is not UTF-8 at byte {error.start}") from error
 
 
-def _checked_text(value: bytes) -> str:
+def _checked_text(entry: HplmEntry, value: bytes) -> Text:
+    """The text, or for an hPLM of pairs both its halves: whatever stands before the first TAB, and the rest."""
     text = _decoded(value, "TEXT")
     if not text or text.isspace():
         raise InvalidArgumentError("TEXT is empty")
-    return text
+    if not entry.pair:
+        return text
+    first, tab, second = text.partition(PAIR_SEPARATOR)
+    if not tab:
+        raise InvalidArgumentError(f"hPLM {entry.id!r} reads pairs: TEXT needs a TAB between its halves")
+    if not first.strip() or not second.strip():
+        raise InvalidArgumentError("one half of the pair in TEXT is empty")
+    return first, second
+
+
+def _text_words(row: _Row, words: RowWords | None) -> TextWords | None:
+    return TextWords(row.text, words) if words is not None and isinstance(row.text, str) else None
 
 
 def _folded(rows: Sequence[_EncodedRow | HplmError]) -> HiddenRequest | HplmError:
@@ -159,4 +206,7 @@ def _folded(rows: Sequence[_EncodedRow | HplmError]) -> HiddenRequest | HplmErro
             return row
     if len({row.hidden.shape[1] for row in good}) > 1:
         return InvalidArgumentError("one request cannot mix hPLMs of roots with different hidden sizes")
-    return HiddenRequest(fold_rows([row.hidden for row in good]), encode_tickets([row.ticket for row in good]))
+    hidden = fold_rows([row.hidden for row in good])
+    return HiddenRequest(
+        hidden, encode_tickets([row.ticket for row in good]), [encode_words(row.words) for row in good]
+    )

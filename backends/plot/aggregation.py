@@ -1,4 +1,4 @@
-"""From the three vectors of every fragment to one hidden state per token."""
+"""From the vectors of every fragment to one hidden state per token."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ import numpy as np
 import torch
 
 from backends.plot.arrays import Halves, Ids
-from backends.plot.header import Store
+from backends.plot.keys import FragmentShape
 
 Gather = Callable[[int, int, Halves], None]
 
 # Few enough that the vectors stay in the caches between the steps, enough that a step outweighs its call.
-_CHUNK_TOKENS = 1024
-_SLOTS = Store.TRI.vectors
+_CHUNK_TOKENS = 512
 
 
-def aggregate(gather: Gather, row_offsets: Ids, hidden_size: int) -> torch.Tensor:
-    """Sum every token's centre vector and its neighbours' vectors for it, in fp32.
+def aggregate(gather: Gather, row_offsets: Ids, hidden_size: int, shape: FragmentShape) -> torch.Tensor:
+    """Sum every token's own vector and its neighbours' vectors for it, in fp32.
 
-    Semantics: u[i] = g[i, centre] + g[i + 1, left] + g[i - 1, right], neighbours within the row only;
-    `gather(start, end, out)` writes g of the tokens start..end to out [end - start, 3 * hidden].
+    Semantics: u[i] = Σ_j g[i + before - j, j], neighbours within the row only;
+    `gather(start, end, out)` writes g of the tokens start..end to out [end - start, n * hidden].
     Shape: row_offsets [R + 1] -> [T, hidden] float32
     """
     states = torch.empty(int(row_offsets[-1]), hidden_size)
     groups = list(_row_groups(row_offsets))
     longest = max((int(offsets[-1] - offsets[0]) for offsets in groups), default=0)
-    window = _Window(longest, hidden_size)
+    window = _Window(longest, hidden_size, shape)
     for offsets in groups:
         start, end = int(offsets[0]), int(offsets[-1])
         gather(start, end, window.vectors(end - start))
@@ -44,26 +43,35 @@ def _row_groups(row_offsets: Ids) -> Iterator[Ids]:
 
 
 class _Window:
-    """Room for one group's vectors with a zero fragment before the first and after the last token."""
+    """Room for one group's vectors with zero fragments before the first and behind the last token."""
 
-    def __init__(self, tokens: int, hidden_size: int) -> None:
-        width = _SLOTS * hidden_size
+    def __init__(self, tokens: int, hidden_size: int, shape: FragmentShape) -> None:
+        width = shape.n * hidden_size
         self._halves = torch.empty(tokens, width, dtype=torch.float16)
-        self._floats = torch.zeros(tokens + 2, width)
-        # Token i's three terms lie two vectors apart: right of i - 1, centre of i, left of i + 1.
-        strides = (width, 2 * hidden_size, 1)
-        self._terms = self._floats.as_strided((tokens, _SLOTS, hidden_size), strides, 2 * hidden_size)
+        self._floats = torch.zeros(tokens + shape.n - 1, width)
+        # A token's n terms lie n - 1 vectors apart: from the last slot of its leftmost fragment to the first of its
+        # rightmost; for tri-grams right of i - 1, centre of i, left of i + 1.
+        apart = (shape.n - 1) * hidden_size
+        self._terms = self._floats.as_strided((tokens, shape.n, hidden_size), (width, apart, 1), apart)
         self._hidden_size = hidden_size
+        self._shape = shape
 
     def vectors(self, tokens: int) -> Halves:
         return self._halves[:tokens].numpy()
 
     def sum_into(self, states: torch.Tensor, row_offsets: Ids) -> None:
-        tokens = states.shape[0]
-        self._floats[1 : tokens + 1].copy_(self._halves[:tokens])
-        # The right vector of the token before a border, and the left vector of the token after it, belong to no one.
-        vectors = self._floats.numpy()
-        vectors[row_offsets, 2 * self._hidden_size :] = 0
-        vectors[row_offsets + 1, : self._hidden_size] = 0
+        tokens, before = states.shape[0], self._shape.after
+        self._floats[before : before + tokens].copy_(self._halves[:tokens])
+        self._clear_borders(row_offsets + before)
         torch.add(self._terms[:tokens, 0], self._terms[:tokens, 1], out=states)
-        states += self._terms[:tokens, 2]
+        for slot in range(2, self._shape.n):
+            states += self._terms[:tokens, slot]
+
+    def _clear_borders(self, borders: Ids) -> None:
+        """What fragments near a border have for tokens on its other side belongs to no one."""
+        vectors = self._floats.numpy()
+        before, after = self._shape.before, self._shape.after
+        for distance in range(1, after + 1):
+            vectors[borders - distance, (before + distance) * self._hidden_size :] = 0
+        for distance in range(before):
+            vectors[borders + distance, : (before - distance) * self._hidden_size] = 0

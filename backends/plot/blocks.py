@@ -28,6 +28,12 @@ def block_entries_for(entry_bytes: int, block_bytes: int) -> int:
     return 1 << max(0, (block_bytes // entry_bytes).bit_length() - 1)
 
 
+def file_bytes(entries: int, entry_bytes: int, block_bytes: int) -> int:
+    """The size of a file and of its checksums."""
+    blocks = -(-entries // block_entries_for(entry_bytes, block_bytes))
+    return entries * entry_bytes + blocks * _SUM.itemsize
+
+
 class BlockedFileWriter:
     """Appends entries and their blocks' checksums; the first `entries` that lie in the file already are kept."""
 

@@ -1,5 +1,7 @@
 """Tables from a domain down to its root, asked one after another for every fragment of a batch.
 
+What no table holds, others may supply before a shorter fragment answers: a `Supplier` is one more level.
+
 Usage:
     chain = PlotChain([medicine, general])
     found = chain.lookup(token_ids, row_offsets)
@@ -11,31 +13,66 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from backends.errors import FingerprintMismatchError, InvalidArgumentError
+from backends.errors import CorruptFileError, FingerprintMismatchError, InvalidArgumentError
 from backends.plot.aggregation import aggregate
-from backends.plot.arrays import Halves, Ids, Keys, Levels, Rows
+from backends.plot.arrays import Found, Halves, Ids, Keys, Levels, Rows
 from backends.plot.header import Store
-from backends.plot.keys import fragment_keys, right_bigram, unigram
+from backends.plot.keys import fragment_keys
 from backends.plot.statistics import HitStatistics
 from backends.plot.table import StoreReader, Table
 
 _MAX_LEVELS = 256
-_SLOTS = Store.TRI.vectors
+
+
+class Supplier(Protocol):
+    """Whole fragments from elsewhere than a table."""
+
+    @property
+    def name(self) -> str: ...
+
+    def fetch(self, keys: Keys) -> tuple[Halves, Found]:
+        """The vectors of those fragments that it has, and which those are.
+
+        Shape: keys [K] -> [found, n * hidden], [K]
+        """
+        ...
+
+
+class Supplied:
+    """What a supplier gave for one batch, read like a store."""
+
+    def __init__(self, supplier: Supplier, store: Store) -> None:
+        self.store = store
+        self._supplier = supplier
+        self._vectors: Halves = np.empty((0, 0), np.float16)
+
+    def find(self, keys: Keys) -> tuple[Rows, Found]:
+        self._vectors, found = self._supplier.fetch(keys)
+        return np.cumsum(found) - 1, found
+
+    def read_into(self, rows: Rows, out: Halves) -> None:
+        self._vectors.take(rows, axis=0, out=out, mode="clip")
+
+
+Level = tuple[Table | Supplier, Store]
+Reader = StoreReader | Supplied
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """Per token the level that has its fragment, and the fragment's row there.
+    """Per token the level that has its fragment, and the fragment's row there; the levels are held for this batch.
 
     Shape: levels [T] uint8, rows [T] int64
     """
 
     levels: Levels
     rows: Rows
+    readers: Sequence[Reader]
 
 
 @dataclass(frozen=True)
@@ -52,15 +89,18 @@ class PlotLookup:
 class PlotChain:
     """One table per step from a domain to its root.
 
-    Levels in order: the tri-grams of every table, the bi-grams of every table that has some (each from the domain to
-    the root), and the uni-grams of the root, which are complete, so that every fragment resolves.
+    Levels in order: the whole fragments of every table, those of the suppliers, then the shorter ones of every table
+    that has some (each from the domain to the root), and the uni-grams of the root, which are complete, so that every
+    fragment resolves.
     """
 
-    def __init__(self, tables: Sequence[Table]) -> None:
+    def __init__(self, tables: Sequence[Table], suppliers: Sequence[Supplier] = ()) -> None:
         _check_chain(tables)
         self._hidden_size = tables[0].spec.hidden_size
-        self._levels = _levels(tables)
-        self.level_names = tuple(_level_name(table, store, tables[-1]) for table, store in self._levels)
+        self._vocab_size = tables[0].spec.vocab_size
+        self._shape = tables[0].spec.shape
+        self._levels = _levels(tables, suppliers)
+        self.level_names = tuple(_level_name(level, tables[-1]) for level in self._levels)
 
     def lookup(self, token_ids: Ids, row_offsets: Ids) -> PlotLookup:
         """Shape: token_ids [T], row_offsets [R + 1]."""
@@ -72,35 +112,40 @@ class PlotChain:
 
         Shape: token_ids [T], row_offsets [R + 1] -> [T]
         """
-        return _resolve(self._readers(), fragment_keys(token_ids, row_offsets))
+        keys = fragment_keys(token_ids, row_offsets, self._shape)
+        _check_vocabulary(token_ids, self._vocab_size)
+        return _resolve(self._readers(), keys)
 
     def states(self, resolved: Resolved, row_offsets: Ids) -> torch.Tensor:
         """The aggregated states of resolved fragments.
 
         Shape: resolved [T], row_offsets [R + 1] -> [T, hidden] float32
         """
-        readers = self._readers()
 
         def gather(start: int, end: int, out: Halves) -> None:
-            _gather(readers, Resolved(resolved.levels[start:end], resolved.rows[start:end]), out)
+            part = Resolved(resolved.levels[start:end], resolved.rows[start:end], resolved.readers)
+            _gather(part, out, self._shape.n)
 
-        return aggregate(gather, row_offsets, self._hidden_size)
+        return aggregate(gather, row_offsets, self._hidden_size, self._shape)
 
     def fragment_states(self, resolved: Resolved) -> Halves:
         """The gated states g before aggregation; slots that a fallback lacks are zero.
 
-        Shape: resolved [T] -> [T, 3, hidden]
+        Shape: resolved [T] -> [T, n, hidden]
         """
-        out = np.empty((resolved.levels.size, _SLOTS * self._hidden_size), np.float16)
-        _gather(self._readers(), resolved, out)
-        return out.reshape(-1, _SLOTS, self._hidden_size)
+        out = np.empty((resolved.levels.size, self._shape.n * self._hidden_size), np.float16)
+        _gather(resolved, out, self._shape.n)
+        return out.reshape(-1, self._shape.n, self._hidden_size)
 
     def statistics(self, levels: Levels) -> HitStatistics:
         return HitStatistics.of(levels, self.level_names)
 
-    def _readers(self) -> list[StoreReader]:
-        """The stores of all levels, held for one step, so that a table closed meanwhile stays readable."""
-        return [table.store(store) for table, store in self._levels]
+    def _readers(self) -> list[Reader]:
+        """All levels, held for one batch, so that a table closed meanwhile stays readable."""
+        return [
+            source.store(store) if isinstance(source, Table) else Supplied(source, store)
+            for source, store in self._levels
+        ]
 
 
 def _check_chain(tables: Sequence[Table]) -> None:
@@ -111,33 +156,45 @@ def _check_chain(tables: Sequence[Table]) -> None:
 
 
 def _check_link(child: Table, parent: Table) -> None:
+    """What is wrong here is wrong with files: clients are told so, and only operators see the names of the tables."""
     if child.spec.root_fingerprint != parent.spec.root_fingerprint:
         raise FingerprintMismatchError(
             f"table {child.name} was made for the root with fingerprint {child.spec.root_fingerprint}, "
             f"table {parent.name} for {parent.spec.root_fingerprint}"
         )
     if child.spec.parent != parent.name:
-        raise InvalidArgumentError(f"the parent of table {child.name} is {child.spec.parent}, not {parent.name}")
-    if child.spec.hidden_size != parent.spec.hidden_size:
-        raise InvalidArgumentError(f"tables {child.name} and {parent.name} differ in hidden size")
+        raise CorruptFileError(f"the parent of table {child.name} is {child.spec.parent}, not {parent.name}")
+    if (child.spec.hidden_size, child.spec.n) != (parent.spec.hidden_size, parent.spec.n):
+        raise CorruptFileError(f"tables {child.name} and {parent.name} differ in hidden size or in n")
 
 
-def _levels(tables: Sequence[Table]) -> list[tuple[Table, Store]]:
-    levels = [(table, store) for store in (Store.TRI, Store.BI) for table in tables if store in table]
-    levels.append((tables[-1], Store.UNI))
+def _levels(tables: Sequence[Table], suppliers: Sequence[Supplier]) -> list[Level]:
+    whole, *shorter = tables[-1].spec.stores
+    levels: list[Level] = [(table, whole) for table in tables if whole in table]
+    levels += [(supplier, whole) for supplier in suppliers]
+    levels += [(table, store) for store in shorter[:-1] for table in tables if store in table]
+    levels.append((tables[-1], shorter[-1]))
     if len(levels) > _MAX_LEVELS:
         raise InvalidArgumentError(f"a chain has at most {_MAX_LEVELS} levels, not {len(levels)}")
     return levels
 
 
-def _level_name(table: Table, store: Store, root: Table) -> str:
-    if store is Store.TRI:
-        return table.name
-    return store.value if table is root else f"{table.name}/{store.value}"
+def _level_name(level: Level, root: Table) -> str:
+    source, store = level
+    if store is root.spec.main:
+        return source.name
+    return store.value if source is root else f"{source.name}/{store.value}"
 
 
-def _resolve(readers: Sequence[StoreReader], keys: Keys) -> Resolved:
-    """Ask level after level for what the ones before did not have.
+def _check_vocabulary(token_ids: Ids, vocab_size: int) -> None:
+    """Before any level is asked: what is no token must not reach lower layers either."""
+    highest = int(token_ids.max(initial=0))
+    if highest >= vocab_size:
+        raise InvalidArgumentError(f"token id {highest} is outside the root's vocabulary of {vocab_size}")
+
+
+def _resolve(readers: Sequence[Reader], keys: Keys) -> Resolved:
+    """Ask level after level for what the ones before did not have; the root's uni-grams have all the rest.
 
     Shape: [T] -> [T]
     """
@@ -145,47 +202,37 @@ def _resolve(readers: Sequence[StoreReader], keys: Keys) -> Resolved:
     rows = np.empty(keys.size, np.int64)
     pending = np.arange(keys.size)
     for number, reader in enumerate(readers):
-        candidates, found = reader.find(_shortened(keys if pending.size == keys.size else keys[pending], reader.store))
+        candidates, found = reader.find(reader.store.shorten(keys if pending.size == keys.size else keys[pending]))
         hits = pending[found]
         levels[hits] = number
         rows[hits] = candidates[found]
         pending = pending[~found]
         if not pending.size:
-            return Resolved(levels, rows)
-    token_id = int(unigram(keys[pending[:1]])[0])
-    raise InvalidArgumentError(f"token id {token_id} is outside the root's vocabulary of {readers[-1].entries}")
+            break
+    return Resolved(levels, rows, readers)
 
 
-def _shortened(keys: Keys, store: Store) -> Keys:
-    match store:
-        case Store.TRI:
-            return keys
-        case Store.BI:
-            return right_bigram(keys)
-        case Store.UNI:
-            return unigram(keys).view(np.uint64)
+def _gather(resolved: Resolved, out: Halves, n: int) -> None:
+    """Copy the vectors of every token's fragment into its slots.
 
-
-def _gather(readers: Sequence[StoreReader], resolved: Resolved, out: Halves) -> None:
-    """Copy the vectors of every token's fragment into its three slots.
-
-    Shape: resolved [T] -> out [T, 3 * hidden]
+    Shape: resolved [T] -> out [T, n * hidden]
     """
+    readers = resolved.readers
     counts = np.bincount(resolved.levels, minlength=len(readers)).tolist()
-    trigrams = (level for level, reader in enumerate(readers) if reader.store is Store.TRI)
-    main = max(trigrams, key=counts.__getitem__, default=None)
+    whole = (level for level, reader in enumerate(readers) if reader.store.vectors == n)
+    main = max(whole, key=counts.__getitem__, default=None)
     if main is not None and counts[main]:
         # All tokens at once, straight into place; those of other levels read any row here and are overwritten below.
         readers[main].read_into(np.where(resolved.levels == main, resolved.rows, 0), out)
     for level, reader in enumerate(readers):
         if level != main and counts[level]:
-            _gather_some(reader, np.flatnonzero(resolved.levels == level), resolved.rows, out)
+            _gather_some(reader, np.flatnonzero(resolved.levels == level), resolved.rows, out, n)
 
 
-def _gather_some(reader: StoreReader, tokens: Rows, rows: Rows, out: Halves) -> None:
-    slots = out.reshape(rows.size, _SLOTS, -1)
+def _gather_some(reader: Reader, tokens: Rows, rows: Rows, out: Halves, n: int) -> None:
+    slots = out.reshape(rows.size, n, -1)
     vectors = np.empty((tokens.size, reader.store.vectors, slots.shape[2]), np.float16)
     reader.read_into(rows[tokens], vectors.reshape(tokens.size, -1))
-    if reader.store is not Store.TRI:
+    if reader.store.vectors < n:
         slots[tokens] = 0
-    slots[tokens, reader.store.slots] = vectors
+    slots[tokens, reader.store.slots(n)] = vectors

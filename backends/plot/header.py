@@ -8,8 +8,21 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from backends.errors import CorruptFileError, FormatVersionError, InvalidArgumentError
-from backends.plot.keys import CENTRED_TRIGRAM
+from backends.plot.arrays import Ids, Keys
+from backends.plot.keys import (
+    CENTRED_TRIGRAM,
+    WIDE_KEY,
+    FragmentShape,
+    id_limit,
+    left_bigram,
+    right_bigram,
+    trigram,
+    unigram,
+    unpack,
+)
 from backends.storage import read_json, write_json
 
 FORMAT_VERSION = 1
@@ -19,20 +32,76 @@ _VALUE_BYTES = 2
 
 
 class Store(StrEnum):
-    """The three stores of a table; a shorter fragment leaves slots empty, and those are not stored."""
+    """The kinds of fragments that a table keeps apart; a shorter one leaves slots empty, and those are not stored."""
 
+    PENTA = "penta"
     TRI = "tri"
+    LEFT_BI = "left_bi"
     BI = "bi"
     UNI = "uni"
 
     @property
-    def vectors(self) -> int:
-        return {Store.TRI: 3, Store.BI: 2, Store.UNI: 1}[self]
+    def shape(self) -> FragmentShape:
+        """The slots that an entry fills, counted from the token itself."""
+        return _SHAPES[self]
 
     @property
-    def slots(self) -> slice:
-        """Which of (left, centre, right) an entry's vectors fill; the other slots are zero."""
-        return {Store.TRI: slice(0, 3), Store.BI: slice(1, 3), Store.UNI: slice(1, 2)}[self]
+    def vectors(self) -> int:
+        return self.shape.n
+
+    @property
+    def key_dtype(self) -> np.dtype[Any]:
+        return WIDE_KEY if self is Store.PENTA else np.dtype(np.uint64)
+
+    def slots(self, n: int) -> slice:
+        """Which of a fragment's `n` slots an entry's vectors fill; the others are zero."""
+        centre = n // 2
+        return slice(centre - self.shape.before, centre + self.shape.after + 1)
+
+    def shorten(self, keys: Keys) -> Keys:
+        """The keys under which this store would hold what is left of whole fragments."""
+        match self:
+            case Store.PENTA:
+                return keys
+            case Store.TRI:
+                return trigram(keys)
+            case Store.LEFT_BI:
+                return left_bigram(keys)
+            case Store.BI:
+                return right_bigram(keys)
+            case Store.UNI:
+                return unigram(keys).view(np.uint64)
+
+    def ids(self, keys: Keys) -> Ids:
+        """The ids that an entry's vectors stand for; a uni-gram's key is its id.
+
+        Shape: [K] -> [K, vectors]
+        """
+        if self is Store.UNI:
+            return keys.astype(np.int64)[:, None]
+        unpacked = unpack(keys)
+        return unpacked[:, self.slots(unpacked.shape[1])]
+
+
+_SHAPES = {
+    Store.PENTA: FragmentShape(2, 2),
+    Store.TRI: FragmentShape(1, 1),
+    Store.LEFT_BI: FragmentShape(1, 0),
+    Store.BI: FragmentShape(0, 1),
+    Store.UNI: FragmentShape(0, 0),
+}
+_STORES = {
+    2: (Store.LEFT_BI, Store.UNI),
+    3: (Store.TRI, Store.BI, Store.UNI),
+    5: (Store.PENTA, Store.TRI, Store.BI, Store.UNI),
+}
+
+
+def stores_of(n: int) -> tuple[Store, ...]:
+    """The stores of a table of `n`-grams in the order in which they are asked; the first holds whole fragments."""
+    if n not in _STORES:
+        raise InvalidArgumentError(f"tables are made of 2-, 3- or 5-grams, not of {n}-grams")
+    return _STORES[n]
 
 
 @dataclass(frozen=True)
@@ -51,8 +120,25 @@ class TableSpec:
             raise InvalidArgumentError("a table needs a name and its root's fingerprint")
         if self.hidden_size < 1 or self.vocab_size < 1:
             raise InvalidArgumentError(f"table {self.name}: hidden size and vocabulary size must be positive")
-        if self.n != CENTRED_TRIGRAM.n:
-            raise InvalidArgumentError(f"table {self.name}: only tri-gram tables can be built, not n = {self.n}")
+        stores_of(self.n)
+        if self.vocab_size > id_limit(self.n):
+            raise InvalidArgumentError(
+                f"table {self.name}: {self.n}-grams have room for {id_limit(self.n)} token ids, not {self.vocab_size}"
+            )
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """In the order in which they are asked."""
+        return stores_of(self.n)
+
+    @property
+    def main(self) -> Store:
+        """The store of whole fragments."""
+        return self.stores[0]
+
+    @property
+    def shape(self) -> FragmentShape:
+        return self.main.shape
 
     def entry_bytes(self, store: Store) -> int:
         return store.vectors * self.hidden_size * _VALUE_BYTES

@@ -1,8 +1,9 @@
 """Two-choice hashing: every key lies in one of two slots, so a lookup reads one cache line, or two.
 
-A slot is a key and its row, 16 bytes. Keys are placed in the order of their rows, and the first row has the first
-choice of slot: where builders append by falling frequency, hot keys are found by the first read.
-An empty slot holds a key that does not belong there, so that no query needs to know about empty slots.
+A slot is a key and its row, 16 bytes; of a wide key the outer ids lie in the bits above the row, so that it is exact as
+well. Keys are placed in the order of their rows, and the first row has the first choice of slot: where builders append
+by falling frequency, hot keys are found by the first read. An empty slot holds a key that does not belong
+there, so that no query needs to know about empty slots.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.errors import InvalidArgumentError
-from backends.plot.arrays import Found, Keys, Rows
+from backends.plot.arrays import Found, Keys, Rows, Words
 from backends.plot.blocks import CheckedFile
+from backends.plot.keys import WIDE_ID_BITS, WIDE_KEY, trigram
 
 Slots = npt.NDArray[np.uint64]
 Holders = npt.NDArray[np.uint32]
 
 SLOT_BYTES = 16
 MAX_ENTRIES = (1 << 30) - 1
+_WIDE_ROW_BITS = 64 - 2 * WIDE_ID_BITS
+MAX_WIDE_ENTRIES = (1 << _WIDE_ROW_BITS) - 1
 _LOAD = 0.4
 _LEAST_SLOTS = 16
 _SEEDS_PER_SIZE = 4
@@ -34,6 +38,7 @@ _U32 = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _MIX_1 = np.uint64(0x9E3779B97F4A7C15)
 _MIX_2 = np.uint64(0xD6E8FEB86659FD93)
+_MIX_OUTER = np.uint64(0xC2B2AE3D27D4EB4F)
 _SEED_STEP = 0xA0761D6478BD642F
 _FILLER = np.uint64(0)
 _SECOND_FILLER = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -46,18 +51,20 @@ class Probe:
     slots: int
     seed: int
 
-    def hashes(self, keys: Keys) -> Keys:
-        mixed = keys ^ np.uint64(self.seed * _SEED_STEP & 0xFFFFFFFFFFFFFFFF)
+    def hashes(self, keys: Keys) -> Words:
+        if keys.dtype == WIDE_KEY:
+            keys = keys["inner"] ^ (keys["outer"] * _MIX_OUTER)
+        mixed: Words = keys ^ np.uint64(self.seed * _SEED_STEP & 0xFFFFFFFFFFFFFFFF)
         mixed *= _MIX_1
         mixed ^= mixed >> _U32
         mixed *= _MIX_2
         mixed ^= mixed >> _U32
         return mixed
 
-    def first(self, hashes: Keys) -> Rows:
+    def first(self, hashes: Words) -> Rows:
         return ((hashes >> _U32) * np.uint64(self.slots) >> _U32).view(np.int64)
 
-    def second(self, hashes: Keys) -> Rows:
+    def second(self, hashes: Words) -> Rows:
         return ((hashes & _LOW_HALF) * np.uint64(self.slots) >> _U32).view(np.int64)
 
 
@@ -84,13 +91,17 @@ class KeyIndex:
     def _read(self, at: Rows, keys: Keys) -> tuple[Rows, Found]:
         self._file.check(at)
         slots = self._slots.take(at, axis=0)
-        return slots[:, 1].view(np.int64), slots[:, 0] == keys
+        if keys.dtype != WIDE_KEY:
+            return slots[:, 1].view(np.int64), slots[:, 0] == keys
+        found = (slots[:, 0] == keys["inner"]) & (slots[:, 1] >> np.uint64(_WIDE_ROW_BITS) == keys["outer"])
+        return (slots[:, 1] & np.uint64(MAX_WIDE_ENTRIES)).view(np.int64), found
 
 
 def build_index(keys: Keys) -> tuple[Probe, Iterator[Slots]]:
     """Place distinct keys; the slots come in chunks, to be written one after another."""
-    if keys.size > MAX_ENTRIES:
-        raise InvalidArgumentError(f"an index holds up to {MAX_ENTRIES} keys, not {keys.size}")
+    limit = MAX_WIDE_ENTRIES if keys.dtype == WIDE_KEY else MAX_ENTRIES
+    if keys.size > limit:
+        raise InvalidArgumentError(f"an index holds up to {limit} keys, not {keys.size}")
     for probe in _probes(keys.size):
         holders = _place(keys, probe) if _filler_is_safe(probe) else None
         if holders is not None:
@@ -98,10 +109,14 @@ def build_index(keys: Keys) -> tuple[Probe, Iterator[Slots]]:
     raise InvalidArgumentError("the keys of an index must be distinct")
 
 
+def least_slots(entries: int) -> int:
+    """How many slots the keys get, unless these do not work out."""
+    return max(_LEAST_SLOTS, int(entries / _LOAD))
+
+
 def _probes(entries: int) -> Iterator[Probe]:
-    least_slots = max(_LEAST_SLOTS, int(entries / _LOAD))
     for attempt in range(_ATTEMPTS):
-        slots = int(least_slots * _GROWTH ** (attempt // _SEEDS_PER_SIZE))
+        slots = int(least_slots(entries) * _GROWTH ** (attempt // _SEEDS_PER_SIZE))
         yield Probe(slots, attempt)
 
 
@@ -146,8 +161,11 @@ def _slot_chunks(keys: Keys, probe: Probe, holders: Holders) -> Iterator[Slots]:
         taken = np.flatnonzero(chunk)
         slots = np.zeros((chunk.size, 2), np.uint64)
         slots[own[(own >= start) & (own < start + chunk.size)] - start, 0] = _SECOND_FILLER
+        held = keys[chunk[taken] - 1]
         slots[taken, 1] = chunk[taken] - 1
-        slots[taken, 0] = keys[chunk[taken] - 1]
+        slots[taken, 0] = trigram(held)
+        if held.dtype == WIDE_KEY:
+            slots[taken, 1] |= held["outer"] << np.uint64(_WIDE_ROW_BITS)
         yield slots
 
 

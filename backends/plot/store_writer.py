@@ -8,15 +8,23 @@ import numpy as np
 
 from backends.errors import InvalidArgumentError
 from backends.plot.arrays import Halves, Keys
-from backends.plot.blocks import BlockedFileWriter
+from backends.plot.blocks import BlockedFileWriter, file_bytes
 from backends.plot.header import BlockedFile, Store, StoreHeader, TableSpec
-from backends.plot.index import SLOT_BYTES, build_index
+from backends.plot.index import SLOT_BYTES, build_index, least_slots
 from backends.plot.key_set import KeySet
-from backends.plot.keys import ID_LIMIT, PAD_ID, unigram
+from backends.plot.keys import ID_LIMIT, MAX_IDS_PER_WORD, PAD_ID, WIDE_ID_LIMIT, WIDE_KEY, trigram, unigram
 
-KEY_BYTES = 8
 KEY_BLOCK_BYTES = 4 << 10
 VALUE_BLOCK_BYTES = 32 << 10
+
+
+def expected_bytes(spec: TableSpec, store: Store, entries: int) -> int:
+    """What a store of so many entries takes on disk."""
+    files = [(entries, spec.entry_bytes(store), VALUE_BLOCK_BYTES)]
+    if store is not Store.UNI:
+        key_bytes = store.key_dtype.itemsize
+        files += [(entries, key_bytes, KEY_BLOCK_BYTES), (least_slots(entries), SLOT_BYTES, KEY_BLOCK_BYTES)]
+    return sum(file_bytes(*file) for file in files)
 
 
 class KeyWriter:
@@ -26,15 +34,20 @@ class KeyWriter:
         self._store = store
         self._path = folder / f"{store.value}.keys"
         self._index_path = folder / f"{store.value}.index"
-        self._file = BlockedFileWriter(self._path, KEY_BYTES, KEY_BLOCK_BYTES, entries)
-        self._seen = KeySet(np.fromfile(self._path, np.uint64))
+        self._file = BlockedFileWriter(self._path, store.key_dtype.itemsize, KEY_BLOCK_BYTES, entries)
+        self._seen = KeySet(np.fromfile(self._path, store.key_dtype))
 
     def add(self, keys: Keys) -> None:
         """Refuse keys that are malformed or there already; `write` follows when the values are in their file."""
-        limit = ID_LIMIT ** (self._store.vectors)
-        if keys.size and (int(keys.max()) >= limit or int(unigram(keys).min()) == PAD_ID):
+        if keys.size and not self._well_formed(keys):
             raise InvalidArgumentError(f"a key of the {self._store.value} store has too many ids or no centre")
         self._seen.add(keys)
+
+    def _well_formed(self, keys: Keys) -> bool:
+        fits = int(trigram(keys).max()) < ID_LIMIT**MAX_IDS_PER_WORD
+        if keys.dtype == WIDE_KEY:
+            fits &= int(keys["outer"].max()) < WIDE_ID_LIMIT**2
+        return fits and int(unigram(keys).min()) > PAD_ID and np.array_equal(self._store.shorten(keys), keys)
 
     def write(self, keys: Keys) -> None:
         self._file.append(keys)
@@ -45,7 +58,7 @@ class KeyWriter:
     def finish(self) -> tuple[BlockedFile, BlockedFile, int]:
         """The descriptions of the key file and of the index, and the index's seed."""
         layout = self._file.finish()
-        probe, chunks = build_index(np.memmap(self._path, np.uint64, mode="r").view(np.ndarray))
+        probe, chunks = build_index(np.memmap(self._path, self._store.key_dtype, mode="r").view(np.ndarray))
         index = BlockedFileWriter(self._index_path, SLOT_BYTES, KEY_BLOCK_BYTES)
         try:
             for chunk in chunks:
@@ -74,7 +87,7 @@ class StoreWriter:
         return self._values.entries
 
     def append(self, keys: Keys, values: Halves) -> None:
-        self._check_shapes(keys, values)
+        self._check_values(keys, values)
         if self._keys is None:
             self._check_token_ids(keys)
             self._values.append(values)
@@ -105,14 +118,19 @@ class StoreWriter:
         if self._keys is not None:
             self._keys.close()
 
-    def _check_shapes(self, keys: Keys, values: Halves) -> None:
+    def _check_values(self, keys: Keys, values: Halves) -> None:
         expected = (keys.size, self._store.vectors, self._spec.hidden_size)
-        if keys.dtype != np.uint64 or keys.ndim != 1:
-            raise InvalidArgumentError(f"keys are a flat array of uint64, not {keys.dtype} {keys.shape}")
+        if keys.dtype != self._store.key_dtype or keys.ndim != 1:
+            raise InvalidArgumentError(
+                f"keys of the {self._store.value} store are a flat array of {self._store.key_dtype}, "
+                f"not {keys.dtype} {keys.shape}"
+            )
         if values.dtype != np.float16 or values.shape != expected:
             raise InvalidArgumentError(
                 f"values of the {self._store.value} store are float16 {expected}, not {values.dtype} {values.shape}"
             )
+        if not np.isfinite(values).all():
+            raise InvalidArgumentError(f"values of the {self._store.value} store are not finite; the layers diverged")
 
     def _check_token_ids(self, keys: Keys) -> None:
         if not np.array_equal(keys, np.arange(self.entries, self.entries + keys.size, dtype=np.uint64)):

@@ -109,7 +109,7 @@ class Table:
         layout = self._keys_layout(store)
         file = CheckedFile(self.folder, layout)
         file.check_all()
-        copied: Keys = file.array(np.uint64).reshape(-1).copy()
+        copied: Keys = file.array(store.key_dtype).reshape(-1).copy()
         return copied
 
     def verify(self) -> None:

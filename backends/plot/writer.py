@@ -109,17 +109,17 @@ class TableWriter:
     def _open_stores(self) -> dict[Store, StoreWriter]:
         entries = self._read_progress()
         with disk_full_is_an_error(self._folder):
-            return {store: StoreWriter(self._folder, store, self.spec, entries[store]) for store in Store}
+            return {store: StoreWriter(self._folder, store, self.spec, entries[store]) for store in self.spec.stores}
 
     def _read_progress(self) -> dict[Store, int]:
         path = self._folder / _PROGRESS_NAME
         if not path.exists():
-            self._write_progress(dict.fromkeys(Store, 0))
+            self._write_progress(dict.fromkeys(self.spec.stores, 0))
         progress = read_json(path)
         if progress.get("spec") != asdict(self.spec):
             raise ConflictError(f"{self._folder} holds the unfinished build of another table; delete it to start anew")
         try:
-            return {store: int(progress["entries"][store.value]) for store in Store}
+            return {store: int(progress["entries"][store.value]) for store in self.spec.stores}
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFileError(f"{path} does not say how many entries are durable") from error
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,15 @@ class DomainEntry:
 
 
 @dataclass(frozen=True)
+class DomainNode:
+    """One version of a domain and its place in the tree."""
+
+    entry: DomainEntry
+    parent: DomainEntry | None
+    is_live: bool
+
+
+@dataclass(frozen=True)
 class HplmEntry:
     """One version of an hPLM. `key` names this version for good: it travels in tickets and keys adapter slots."""
 
@@ -40,3 +51,23 @@ class HplmEntry:
     domain: DomainEntry
     folder: str
     metrics: dict[str, Any] = field(default_factory=dict, compare=False)
+    pair: bool = False
+    """Whether its texts are pairs."""
+    pinned: DomainEntry | None = field(default=None, compare=False)
+    """The domain version that updates of this hPLM stay on; it says nothing about what serves now."""
+
+    @property
+    def main_metric(self) -> tuple[str, float | None]:
+        """What tells how good it is, and how good that was on the dev texts; imported adapters have no such figure."""
+        name = self.metrics.get("main_metric", "accuracy")
+        return name, self.metrics.get(f"dev_{name}")
+
+
+@dataclass(frozen=True)
+class Version(Generic[Entry]):
+    """One version and its place in the history; times are seconds since the epoch, where they are known."""
+
+    entry: Entry
+    is_live: bool
+    published_at: float | None
+    retired_at: float | None

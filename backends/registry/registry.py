@@ -2,69 +2,55 @@
 
 Usage:
     registry = Registry.open(home)
-    registry.publish_hplm("acme/returns", domain=registry.domain("mini", "shop"), task="classification", ...)
+    domain = registry.find_domain("mini", "shop@2")
+    version = registry.next_hplm_version("acme/returns")
+    registry.publish_hplm("acme/returns", domain, "classification", labels, folder, metrics, version=version)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+import time
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import URL, Engine, Select, create_engine, inspect, make_url, select, update
-from sqlalchemy.exc import DBAPIError, OperationalError
-from sqlalchemy.orm import Session, contains_eager
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-from backends.errors import ConflictError, FormatVersionError, NotFoundError, UnavailableError
+from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.names import check_hplm_id, check_name
-from backends.registry.entries import DomainEntry, HplmEntry, RootEntry
-from backends.registry.schema import (
-    REGISTRY_FORMAT_VERSION,
-    Base,
-    DomainRow,
-    DomainVersionRow,
-    HplmRow,
-    HplmVersionRow,
-    RootRow,
-    State,
+from backends.registry.dependants import require_unused_domain, require_unused_root
+from backends.registry.entries import DomainEntry, HplmEntry
+from backends.registry.garbage import Garbage, KeepRule, forget, unneeded
+from backends.registry.opening import open_database
+from backends.registry.queries import (
+    domain_entry,
+    domain_row,
+    domain_version_row,
+    find_domain_row,
+    find_hplm_row,
+    find_root_row,
+    hplm_columns,
+    hplm_entries,
+    hplm_row,
+    last_domain_version,
+    last_hplm_version,
+    root_row,
 )
+from backends.registry.reader import RegistryReader, published_meanwhile, taken_root
+from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow
 
-_LOCK_TIMEOUT_S = 30
 
-
-class Registry:
+class Registry(RegistryReader):
     """Reads and publishes; one short transaction per call, so that many processes can share a registry."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
     @classmethod
     def open(cls, home: Home, create: bool = False) -> Registry:
-        """Connect to a home's registry; `create` makes the home where there is none."""
-        url = make_url(home.registry_url)
-        if create:
-            home.path.mkdir(parents=True, exist_ok=True)
-        elif not home.path.is_dir():
-            raise NotFoundError(f"there is no home at {home.path}; 'hplm root add' makes one")
-        else:
-            _require_file(url, home.path)
-        options = {"connect_args": {"timeout": _LOCK_TIMEOUT_S}} if _is_sqlite(url) else {}
-        registry = cls(create_engine(url, pool_pre_ping=True, **options))
-        if not registry._is_readable(home.path):
-            if not create:
-                raise NotFoundError(f"the registry of {home.path} is empty; 'hplm root add' fills it")
-            registry._prepare()
-        return registry
+        """Connect to a home's registry; `create` makes the home where there is none.
 
-    def close(self) -> None:
-        self._engine.dispose()
-
-    @property
-    def revision(self) -> int:
-        with self._session() as session:
-            return _state(session).revision
+        A registry of an older release is brought to this one's format.
+        """
+        return cls(open_database(home, create))
 
     # --- roots and domains ---
 
@@ -72,275 +58,235 @@ class Registry:
         self, name: str, fingerprint: str, folder: str, domain: str, domain_folder: str, metrics: dict[str, Any]
     ) -> DomainEntry:
         """Add a root together with the first version of its first domain: one is of no use without the other."""
-        with self._publication() as (session, _):
-            if _root_row(session, check_name(name, "root")):
-                raise ConflictError(f"root {name!r} exists already")
+        with self._database.publication() as (session, _):
+            if (taken := find_root_row(session, check_name(name, "root"))) is not None:
+                raise ConflictError(taken_root(taken))
             root = RootRow(name=name, fingerprint=fingerprint, folder=folder)
             session.add(root)
             session.flush()
-            return _add_domain_version(session, root, domain, domain_folder, None, metrics)
-
-    def has_root(self, name: str) -> bool:
-        with self._session() as session:
-            return _root_row(session, name) is not None
-
-    def root(self, name: str) -> RootEntry:
-        with self._session() as session:
-            row = _root_row(session, name)
-            if row is None:
-                raise NotFoundError(f"root {name!r} does not exist")
-            return RootEntry(row.name, row.fingerprint, row.folder)
-
-    def roots(self) -> list[RootEntry]:
-        with self._session() as session:
-            rows = session.scalars(select(RootRow).order_by(RootRow.name))
-            return [RootEntry(row.name, row.fingerprint, row.folder) for row in rows]
+            return _add_domain_version(session, root, domain, domain_folder, None, metrics, None, 1)
 
     def publish_domain(
-        self, root: str, name: str, folder: str, parent: DomainEntry | None, metrics: dict[str, Any]
+        self,
+        root: str,
+        name: str,
+        folder: str,
+        parent: DomainEntry | None,
+        metrics: dict[str, Any],
+        *,
+        folders: Sequence[str] | None = None,
+        version: int | None = None,
+        replaces: int | None = None,
     ) -> DomainEntry:
-        """Make the next version of a domain live."""
-        with self._publication() as (session, _):
-            root_row = _root_row(session, root)
-            if root_row is None:
-                raise NotFoundError(f"root {root!r} does not exist")
-            return _add_domain_version(session, root_row, name, folder, parent, metrics)
+        """Make the next version of a domain live; hPLMs stay on the version that they were tuned on.
 
-    def domain(self, root: str, name: str, version: int | None = None) -> DomainEntry:
-        """The live version of a domain, or the one asked for."""
-        with self._session() as session:
-            return _domain_entry(_domain_version_row(session, root, name, version))
+        `folders` is what a lookup reads, nearest first; by default `folder` and what its parent reads. `version` is
+        the number that the caller built it as: when somebody else has published meanwhile, it is refused. So it is
+        when `replaces`, the version that an update began from, is live no more.
+        """
+        with self._database.publication() as (session, _):
+            row = root_row(session, root)
+            domain = find_domain_row(session, root, name)
+            live = domain.live_version if domain is not None and domain.deleted_at is None else None
+            _require_live(f"domain {name!r}", live, replaces)
+            return _add_domain_version(session, row, name, folder, parent, metrics, folders, version)
 
-    def next_domain_version(self, root: str, name: str) -> int:
-        with self._session() as session:
-            row = _domain_row(session, root, name)
-            return row.live_version + 1 if row else 1
+    def rollback_domain(self, root: str, name: str, to: int | None = None) -> DomainEntry:
+        """Make an earlier version live again, or the one named; hPLMs stay on the versions they were tuned on."""
+        with self._database.publication() as (session, _):
+            row = domain_row(session, root, name)
+            of_domain = select(DomainVersionRow).where(DomainVersionRow.domain_id == row.id)
+            versions = {version.version: version for version in session.scalars(of_domain)}
+            target = versions[_rollback_target(f"domain {name!r}", list(versions), row.live_version, to)]
+            versions[row.live_version].retired_at, target.retired_at = time.time(), None
+            row.live_version = target.version
+            return domain_entry(session, target)
 
-    def domains(self, root: str | None = None) -> list[DomainEntry]:
-        """The live version of every domain."""
-        query = (
-            select(DomainVersionRow)
-            .join(DomainRow)
-            .join(RootRow)
-            .where(DomainVersionRow.version == DomainRow.live_version)
-            .order_by(RootRow.name, DomainRow.name)
-        )
-        if root is not None:
-            query = query.where(RootRow.name == root)
-        with self._session() as session:
-            return [_domain_entry(row) for row in session.scalars(query)]
+    def delete_domain(self, root: str, name: str) -> DomainEntry:
+        """Take a domain that nothing depends on away; its last live version is returned."""
+        with self._database.publication() as (session, _):
+            live = domain_version_row(session, root, name)
+            require_unused_domain(session, live)
+            live.domain.deleted_at = live.retired_at = time.time()
+            return domain_entry(session, live)
+
+    def delete_root(self, name: str) -> None:
+        """Take a root and its own first domain away, once no hPLM and no other domain depends on it."""
+        with self._database.publication() as (session, _):
+            root = root_row(session, name)
+            require_unused_root(session, root)
+            root.deleted_at = time.time()
+            for domain in session.scalars(select(DomainRow).where(DomainRow.root_id == root.id)):
+                if domain.deleted_at is None:
+                    live = domain_version_row(session, name, domain.name)
+                    domain.deleted_at = live.retired_at = root.deleted_at
 
     # --- hPLMs ---
 
     def publish_hplm(
-        self, hplm: str, domain: DomainEntry, task: str, labels: Sequence[str], folder: str, metrics: dict[str, Any]
+        self,
+        hplm: str,
+        domain: DomainEntry,
+        task: str,
+        labels: Sequence[str],
+        folder: str,
+        metrics: dict[str, Any],
+        *,
+        pair: bool = False,
+        version: int | None = None,
+        replaces: int | None = None,
+        pinned: bool | None = None,
     ) -> HplmEntry:
-        """Make the next version of an hPLM live; servers pick it up within a second."""
-        with self._publication() as (session, revision):
-            row = _hplm_row(session, check_hplm_id(hplm))
+        """Make the next version of an hPLM live; servers pick it up within a second.
+
+        `version` and `replaces` are as for a domain.
+        `pinned` says whether later updates stay on this domain version; None leaves that as it is within a domain.
+        """
+        with self._database.publication() as (session, revision):
+            tuned_on = domain_version_row(session, domain.root, domain.name, domain.version)
+            row = find_hplm_row(session, check_hplm_id(hplm))
+            live = session.get(HplmVersionRow, row.live_version_id) if row and row.live_version_id is not None else None
+            _require_live(f"hPLM {hplm!r}", live.version if live else None, replaces)
             if row is None:
-                row = HplmRow(name=hplm, live_version_id=None, revision=revision)
+                row = HplmRow(name=hplm, live_version_id=None, last_version=0, revision=revision)
                 session.add(row)
-                session.flush()
-            version = HplmVersionRow(
+            added = HplmVersionRow(
                 hplm=row,
-                version=_last_version(session, row) + 1,
-                domain_version=_domain_version_row(session, domain.root, domain.name, domain.version),
+                version=_next_version(f"hPLM {hplm!r}", last_hplm_version(session, row), version),
+                domain_version=tuned_on,
                 task=task,
+                pair=pair,
                 labels=list(labels),
                 folder=folder,
                 metrics=metrics,
+                published_at=time.time(),
             )
-            session.add(version)
+            session.add(added)
+            if pinned is not None:
+                row.pinned = tuned_on if pinned else None
+            elif row.pinned is not None and row.pinned.domain_id != tuned_on.domain_id:
+                row.pinned = None
             session.flush()
-            row.live_version_id, row.revision = version.id, revision
-            return _hplm_entry(version)
+            row.last_version = added.version
+            return _go_live(session, row, added, revision)
+
+    def rollback_hplm(self, hplm: str, to: int | None = None) -> HplmEntry:
+        """Make an earlier version live again, or the one named."""
+        with self._database.publication() as (session, revision):
+            row = hplm_row(session, hplm)
+            of_hplm = select(HplmVersionRow).where(HplmVersionRow.hplm_id == row.id)
+            versions = {version.version: version for version in session.scalars(of_hplm)}
+            live = next(version.version for version in versions.values() if version.id == row.live_version_id)
+            target = versions[_rollback_target(f"hPLM {hplm!r}", list(versions), live, to)]
+            return _go_live(session, row, target, revision)
 
     def delete_hplm(self, hplm: str) -> HplmEntry:
         """Take an hPLM out of service; its last live version is returned."""
-        with self._publication() as (session, revision):
-            entry = _hplm_entry(_live_version(session, hplm))
-            row = _hplm_row(session, hplm)
-            if row is not None:
-                row.live_version_id, row.revision = None, revision
+        with self._database.publication() as (session, revision):
+            row = hplm_row(session, hplm)
+            entry = _entry(session, row.live_version_id)
+            _retire(session, row)
+            row.live_version_id, row.pinned, row.revision = None, None, revision
             return entry
 
-    def next_hplm_version(self, hplm: str) -> int:
-        with self._session() as session:
-            row = _hplm_row(session, hplm)
-            return _last_version(session, row) + 1 if row else 1
+    def pin_hplm(self, hplm: str, domain_version: int | None = None) -> HplmEntry:
+        """Let updates stay on a version of the hPLM's domain; by default on the one that it was tuned on."""
+        with self._database.publication() as (session, _):
+            row = hplm_row(session, hplm)
+            domain = _entry(session, row.live_version_id).domain
+            row.pinned = domain_version_row(session, domain.root, domain.name, domain_version or domain.version)
+            session.flush()
+            return _entry(session, row.live_version_id)
 
-    def has_hplm(self, hplm: str) -> bool:
-        with self._session() as session:
-            row = _hplm_row(session, hplm)
-            return row is not None and row.live_version_id is not None
+    def unpin_hplm(self, hplm: str) -> HplmEntry:
+        """Let updates move to the live version of the hPLM's domain again."""
+        with self._database.publication() as (session, _):
+            row = hplm_row(session, hplm)
+            row.pinned = None
+            session.flush()
+            return _entry(session, row.live_version_id)
 
-    def hplm(self, hplm: str) -> HplmEntry:
-        with self._session() as session:
-            return _hplm_entry(_live_version(session, hplm))
+    # --- garbage ---
 
-    def hplms(self) -> list[HplmEntry]:
-        with self._session() as session:
-            return [_hplm_entry(row) for row in session.scalars(_live_versions().order_by(HplmRow.name))]
+    def unneeded(self, rule: KeepRule) -> list[Garbage]:
+        with self._database.reading() as session:
+            return unneeded(session, rule)
 
-    def hplm_changes(self, after_revision: int) -> tuple[int, list[HplmEntry], list[str]]:
-        """What changed since a revision: the revision now, the entries gone live, the IDs deleted."""
-        with self._session() as session:
-            revision = _state(session).revision
-            if revision == after_revision:
-                return revision, [], []
-            changed = HplmRow.revision > after_revision
-            deleted = select(HplmRow.name).where(changed, HplmRow.live_version_id.is_(None))
-            entries = [_hplm_entry(row) for row in session.scalars(_live_versions().where(changed))]
-            return revision, entries, list(session.scalars(deleted))
-
-    def hplm_version(self, key: int) -> HplmEntry:
-        """The version with this key, live or not."""
-        with self._session() as session:
-            row = session.get(HplmVersionRow, key)
-            if row is None:
-                raise NotFoundError(f"hPLM version {key} does not exist")
-            return _hplm_entry(row)
-
-    # --- inside ---
-
-    def _is_readable(self, path: Path) -> bool:
-        """Whether there is a registry at all; one of a newer release is refused before anything is written."""
-        with _clear_database_errors():
-            if not inspect(self._engine).has_table(State.__tablename__):
-                return False
-        with self._session() as session:
-            state = session.get(State, 1)
-            if state is not None and state.format_version > REGISTRY_FORMAT_VERSION:
-                raise FormatVersionError(
-                    f"home {path} was written by a newer release (format {state.format_version}; "
-                    f"this one reads up to {REGISTRY_FORMAT_VERSION}), so upgrade hplm"
-                )
-            return state is not None
-
-    def _prepare(self) -> None:
-        with _clear_database_errors():
-            Base.metadata.create_all(self._engine)
-        with self._session() as session:
-            session.add(State(id=1, format_version=REGISTRY_FORMAT_VERSION, revision=0))
-
-    @contextmanager
-    def _session(self) -> Iterator[Session]:
-        with _clear_database_errors(), Session(self._engine, expire_on_commit=False) as session, session.begin():
-            yield session
-
-    @contextmanager
-    def _publication(self) -> Iterator[tuple[Session, int]]:
-        """A writing transaction and its revision.
-
-        Counting up comes first: an update before any read makes writers wait for each other, also in SQLite, and
-        so revisions grow in the order of commits.
-        """
-        with self._session() as session:
-            session.execute(update(State).values(revision=State.revision + 1))
-            yield session, _state(session).revision
-
-
-@contextmanager
-def _clear_database_errors() -> Iterator[None]:
-    try:
-        yield
-    except OperationalError as error:
-        raise UnavailableError(f"the registry cannot be reached: {error.orig}") from error
-    except DBAPIError as error:
-        raise ConflictError(f"the registry refused the change: {error.orig}") from error
-
-
-def _is_sqlite(url: URL) -> bool:
-    return url.get_backend_name() == "sqlite"
-
-
-def _require_file(url: URL, path: Path) -> None:
-    """Connecting would make the file of an SQLite registry, and reading makes nothing."""
-    if _is_sqlite(url) and url.database and not Path(url.database).exists():
-        raise NotFoundError(f"there is no home at {path}: {url.database} is missing; 'hplm root add' makes one")
+    def forget_unneeded(self, rule: KeepRule) -> list[Garbage]:
+        """Remove the rows of what nothing needs; the files are the caller's to remove."""
+        with self._database.publication() as (session, _):
+            garbage = unneeded(session, rule)
+            forget(session, garbage)
+            return garbage
 
 
 def _add_domain_version(
-    session: Session, root: RootRow, name: str, folder: str, parent: DomainEntry | None, metrics: dict[str, Any]
+    session: Session,
+    root: RootRow,
+    name: str,
+    folder: str,
+    parent: DomainEntry | None,
+    metrics: dict[str, Any],
+    folders: Sequence[str] | None,
+    version: int | None,
 ) -> DomainEntry:
-    domain = _domain_row(session, root.name, check_name(name, "domain"))
+    domain = find_domain_row(session, root.name, check_name(name, "domain"))
     if domain is None:
-        domain = DomainRow(root=root, name=name, live_version=0)
+        domain = DomainRow(root=root, name=name, live_version=0, last_version=0)
         session.add(domain)
-    parent_row = _domain_version_row(session, root.name, parent.name, parent.version) if parent else None
-    version = DomainVersionRow(
-        domain=domain, version=domain.live_version + 1, parent=parent_row, folder=folder, metrics=metrics
+    elif domain.deleted_at is None:
+        domain_version_row(session, root.name, name).retired_at = time.time()
+    added = DomainVersionRow(
+        domain=domain,
+        version=_next_version(f"domain {name!r}", last_domain_version(session, domain), version),
+        parent=domain_version_row(session, root.name, parent.name, parent.version) if parent else None,
+        folder=folder,
+        folders=list(folders) if folders is not None else [folder, *(parent.folders if parent else ())],
+        metrics=metrics,
+        published_at=time.time(),
     )
-    domain.live_version += 1
-    session.add(version)
+    domain.live_version = domain.last_version = added.version
+    domain.deleted_at = None
+    session.add(added)
     session.flush()
-    return _domain_entry(version)
+    return domain_entry(session, added)
 
 
-def _state(session: Session) -> State:
-    return session.scalars(select(State)).one()
+def _next_version(what: str, last: int, built_as: int | None) -> int:
+    if built_as not in (None, last + 1):
+        raise ConflictError(published_meanwhile(what, last))
+    return last + 1
 
 
-def _root_row(session: Session, name: str) -> RootRow | None:
-    return session.scalars(select(RootRow).where(RootRow.name == name)).one_or_none()
+def _require_live(what: str, live: int | None, replaces: int | None) -> None:
+    if replaces is not None and replaces != live:
+        raise ConflictError(f"version {replaces} of {what}, which this one was to replace, is live no more")
 
 
-def _domain_row(session: Session, root: str, name: str) -> DomainRow | None:
-    query = select(DomainRow).join(RootRow).where(RootRow.name == root, DomainRow.name == name)
-    return session.scalars(query).one_or_none()
+def _rollback_target(what: str, versions: Sequence[int], live: int, to: int | None) -> int:
+    if to == live:
+        raise InvalidArgumentError(f"{what} is at version {to} already")
+    if to is not None and to not in versions:
+        raise NotFoundError(f"{what} has no version {to}; there are {', '.join(map(str, sorted(versions)))}")
+    earlier = [version for version in versions if version < live]
+    if to is None and not earlier:
+        raise NotFoundError(f"{what} has no version before {live}")
+    return max(earlier) if to is None else to
 
 
-def _domain_version_row(session: Session, root: str, name: str, version: int | None) -> DomainVersionRow:
-    domain = _domain_row(session, root, name)
-    if domain is None:
-        raise NotFoundError(f"domain {name!r} of root {root!r} does not exist")
-    wanted = version if version is not None else domain.live_version
-    query = select(DomainVersionRow).where(DomainVersionRow.domain == domain, DomainVersionRow.version == wanted)
-    row = session.scalars(query).one_or_none()
-    if row is None:
-        raise NotFoundError(f"domain {name!r} has no version {wanted}")
-    return row
+def _go_live(session: Session, row: HplmRow, version: HplmVersionRow, revision: int) -> HplmEntry:
+    _retire(session, row)
+    version.retired_at = None
+    row.live_version_id, row.revision = version.id, revision
+    session.flush()
+    return _entry(session, version.id)
 
 
-def _domain_entry(row: DomainVersionRow) -> DomainEntry:
-    folders = []
-    ancestor: DomainVersionRow | None = row
-    while ancestor is not None:
-        folders.append(ancestor.folder)
-        ancestor = ancestor.parent
-    return DomainEntry(row.domain.root.name, row.domain.name, row.version, tuple(folders), row.metrics)
+def _retire(session: Session, row: HplmRow) -> None:
+    if row.live_version_id is not None:
+        session.get_one(HplmVersionRow, row.live_version_id).retired_at = time.time()
 
 
-def _hplm_row(session: Session, hplm: str) -> HplmRow | None:
-    return session.scalars(select(HplmRow).where(HplmRow.name == hplm)).one_or_none()
-
-
-def _live_versions() -> Select[HplmVersionRow]:
-    query = select(HplmVersionRow).join(HplmRow, HplmRow.live_version_id == HplmVersionRow.id)
-    return query.options(contains_eager(HplmVersionRow.hplm))
-
-
-def _live_version(session: Session, hplm: str) -> HplmVersionRow:
-    row = session.scalars(_live_versions().where(HplmRow.name == hplm)).one_or_none()
-    if row is None:
-        raise NotFoundError(f"hPLM {hplm!r} does not exist")
-    return row
-
-
-def _last_version(session: Session, row: HplmRow) -> int:
-    versions = session.scalars(select(HplmVersionRow.version).where(HplmVersionRow.hplm_id == row.id))
-    return max(versions, default=0)
-
-
-def _hplm_entry(row: HplmVersionRow) -> HplmEntry:
-    return HplmEntry(
-        key=row.id,
-        id=row.hplm.name,
-        version=row.version,
-        task=row.task,
-        labels=tuple(row.labels),
-        domain=_domain_entry(row.domain_version),
-        folder=row.folder,
-        metrics=row.metrics,
-    )
+def _entry(session: Session, key: int | None) -> HplmEntry:
+    (entry,) = hplm_entries(session, hplm_columns().where(HplmVersionRow.id == key))
+    return entry

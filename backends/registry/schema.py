@@ -2,7 +2,8 @@
 
 Versions are never changed after they are written; publishing adds a version row and moves a live pointer, in one
 transaction that also counts up the revision. A reader that remembers the revision sees what is new by asking for
-rows above it.
+rows above it. What is deleted stays as a row without a live version until garbage collection, and its version
+numbers are never given out again.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Float, ForeignKey, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-REGISTRY_FORMAT_VERSION = 1
+REGISTRY_FORMAT_VERSION = 2
 _KEY_BITS = 62
 
 
 class Base(DeclarativeBase):
-    type_annotation_map = {dict[str, Any]: JSON, list[str]: JSON}  # noqa: RUF012 - SQLAlchemy reads it off the class
+    type_annotation_map = {dict[str, Any]: JSON, list[str]: JSON, float: Float(53)}  # noqa: RUF012 - read off the class
 
 
 class State(Base):
@@ -36,6 +37,8 @@ class RootRow(Base):
     name: Mapped[str] = mapped_column(unique=True)
     fingerprint: Mapped[str]
     folder: Mapped[str]
+    deleted_at: Mapped[float | None]
+    """Seconds since the epoch, as all times here."""
 
 
 class DomainRow(Base):
@@ -45,6 +48,9 @@ class DomainRow(Base):
     root_id: Mapped[int] = mapped_column(ForeignKey("roots.id"))
     name: Mapped[str]
     live_version: Mapped[int]
+    last_version: Mapped[int]
+    """Greater than the live one after a rollback."""
+    deleted_at: Mapped[float | None]
     root: Mapped[RootRow] = relationship()
 
 
@@ -56,7 +62,12 @@ class DomainVersionRow(Base):
     version: Mapped[int]
     parent_id: Mapped[int | None] = mapped_column(ForeignKey("domain_versions.id"))
     folder: Mapped[str]
+    folders: Mapped[list[str]]
+    """All that a lookup reads, nearest first; its own folder among them."""
     metrics: Mapped[dict[str, Any]]
+    published_at: Mapped[float | None]
+    retired_at: Mapped[float | None]
+    """None while it is live."""
     domain: Mapped[DomainRow] = relationship()
     parent: Mapped[DomainVersionRow | None] = relationship(remote_side=[id])
 
@@ -67,7 +78,11 @@ class HplmRow(Base):
     name: Mapped[str] = mapped_column(unique=True)
     live_version_id: Mapped[int | None] = mapped_column(BigInteger)
     """None once the hPLM is deleted; its name can then be taken again."""
+    last_version: Mapped[int]
+    pinned_id: Mapped[int | None] = mapped_column(ForeignKey("domain_versions.id"))
+    """The domain version that updates stay on."""
     revision: Mapped[int] = mapped_column(BigInteger, index=True)
+    pinned: Mapped[DomainVersionRow | None] = relationship()
 
 
 class HplmVersionRow(Base):
@@ -77,10 +92,13 @@ class HplmVersionRow(Base):
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True, default=lambda: 1 + secrets.randbits(_KEY_BITS))
     hplm_id: Mapped[int] = mapped_column(ForeignKey("hplms.id"))
     version: Mapped[int]
-    domain_version_id: Mapped[int] = mapped_column(ForeignKey("domain_versions.id"))
+    domain_version_id: Mapped[int] = mapped_column(ForeignKey("domain_versions.id"), index=True)
     task: Mapped[str]
+    pair: Mapped[bool] = mapped_column(default=False)
     labels: Mapped[list[str]]
     folder: Mapped[str]
     metrics: Mapped[dict[str, Any]]
+    published_at: Mapped[float | None]
+    retired_at: Mapped[float | None]
     hplm: Mapped[HplmRow] = relationship()
     domain_version: Mapped[DomainVersionRow] = relationship()

@@ -1,12 +1,15 @@
 """One transformer layer, whatever shape its tokens come in.
 
 The linear parts work on the last dimension only, so the same layer runs fragments `[N, n, H]`, padded rows
-`[B, L, H]` and packed rows `[T, H]`; what differs is who attends to whom, and that is handed in.
+`[B, L, H]` and packed rows `[T, H]`; what differs is who attends to whom, and that is handed in. So is what the
+tenants change: a layer offers every one of its linear products and residual sums to its adapter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,26 +20,57 @@ from backends.root.geometry import RootGeometry
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(query, key, value), each `[..., H]` → context `[..., H]`."""
 
-Adapt = Callable[[Tensor], Tensor]
-"""The adapter of a layer: x `[..., H]` → x + up(relu(down(x)))."""
+Projection = Literal["query_key_value", "attention_output", "ffn_in", "ffn_out"]
+Site = Literal["attention", "output"]
+"""The two residual sums of a layer: after the attention, and after the feed-forward part."""
 
 
-def activation_function(name: str) -> Callable[[Tensor], Tensor]:
-    if name == "gelu_new":
-        return lambda states: functional.gelu(states, approximate="tanh")
-    functions: dict[str, Callable[[Tensor], Tensor]] = {
+def _gelu_new(states: Tensor) -> Tensor:
+    return functional.gelu(states, approximate="tanh")
+
+
+ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
         "gelu": functional.gelu,
+        "gelu_new": _gelu_new,
         "relu": functional.relu,
         "silu": functional.silu,
+        "tanh": torch.tanh,
     }
-    return functions[name]
+)
+
+
+class LayerAdapter(Protocol):
+    """What is changed in one layer, for one hPLM or for each one's tokens of a mixed batch.
+
+    Both may overwrite the first tensor of the two that belong to the layer (`outputs`, `states`) and return it.
+    """
+
+    def project(self, name: Projection, inputs: Tensor, outputs: Tensor) -> Tensor:
+        """`outputs` of the shared linear layer `name` over `inputs`, with the change added."""
+        ...
+
+    def add_and_norm(self, site: Site, states: Tensor, residual: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """`norm(states + residual)`, with whatever stands at this site."""
+        ...
+
+
+class Unadapted:
+    """The shared layer as it is."""
+
+    def project(self, name: Projection, inputs: Tensor, outputs: Tensor) -> Tensor:
+        return outputs
+
+    def add_and_norm(self, site: Site, states: Tensor, residual: Tensor, norm: nn.LayerNorm) -> Tensor:
+        normed: Tensor = norm(states + residual)
+        return normed
 
 
 class EncoderLayer(nn.Module):
-    """A BERT layer with room for one adapter.
+    """A BERT layer.
 
     Semantics:
-        x = attention_output(attend(q, k, v));  x = adapt(x);  a = LN(x + hidden);  out = LN(ffn(a) + a)
+        a = LN(attention_output(attend(q, k, v)) + hidden);  out = LN(ffn_out(f(ffn_in(a))) + a), each as adapted
     """
 
     def __init__(self, geometry: RootGeometry) -> None:
@@ -48,17 +82,17 @@ class EncoderLayer(nn.Module):
         self.ffn_in = nn.Linear(hidden, inner)
         self.ffn_out = nn.Linear(inner, hidden)
         self.ffn_norm = nn.LayerNorm(hidden, eps=eps)
-        self._activation = activation_function(geometry.activation)
+        self._activation = ACTIVATION_FUNCTIONS[geometry.activation]
 
-    def forward(self, hidden: Tensor, attend: Attend, adapt: Adapt | None = None) -> Tensor:
-        query, key, value = self.query_key_value(hidden).chunk(3, dim=-1)
-        attended: Tensor = self.attention_output(attend(query, key, value))
-        if adapt is not None:
-            attended = adapt(attended)
-        hidden = self.attention_norm(attended + hidden)
-        inner = self._activation(self.ffn_in(hidden))
-        out: Tensor = self.ffn_norm(self.ffn_out(inner) + hidden)
-        return out
+    def forward(self, hidden: Tensor, attend: Attend, adapter: LayerAdapter | None = None) -> Tensor:
+        adapter = adapter or Unadapted()
+        fused = adapter.project("query_key_value", hidden, self.query_key_value(hidden))
+        context = attend(*fused.chunk(3, dim=-1))
+        attended = adapter.project("attention_output", context, self.attention_output(context))
+        hidden = adapter.add_and_norm("attention", attended, hidden, self.attention_norm)
+        inner = self._activation(adapter.project("ffn_in", hidden, self.ffn_in(hidden)))
+        out = adapter.project("ffn_out", inner, self.ffn_out(inner))
+        return adapter.add_and_norm("output", out, hidden, self.ffn_norm)
 
 
 def padded_attention(num_heads: int, token_mask: Tensor) -> Attend:
@@ -79,19 +113,23 @@ def padded_attention(num_heads: int, token_mask: Tensor) -> Attend:
     return attend
 
 
-def fragment_attention(num_heads: int, slot_mask: Tensor) -> Attend:
+def fragment_attention(num_heads: int, slot_mask: Tensor, sinks: Tensor) -> Attend:
     """Attention inside fragments of a few tokens: too small for a fused kernel, so written out.
 
+    Semantics:
+        Every slot attends to the filled slots of its own fragment, and to the sinks.
     Shape:
-        slot_mask: `[N, n]` bool; query, key, value: `[N, n, H]`.
+        slot_mask: `[N, n]` bool; sinks: keys and values `[2, S, H]`; query, key, value: `[N, n, H]`.
     """
     bias = torch.zeros(slot_mask.shape, device=slot_mask.device).masked_fill_(~slot_mask, float("-inf"))
-    bias = bias[:, None, None, :]  # (N, 1, 1, n)
+    bias = functional.pad(bias, (sinks.shape[1], 0))[:, None, None, :]  # (N, 1, 1, S + n)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         fragments, slots, hidden = query.shape
-        split = (fragments, slots, num_heads, hidden // num_heads)
-        query, key, value = (states.view(split).transpose(1, 2) for states in (query, key, value))  # (N, h, n, d)
+        split = (fragments, -1, num_heads, hidden // num_heads)
+        sink_key, sink_value = sinks.to(key.dtype)[:, None].expand(-1, fragments, -1, -1)
+        key, value = torch.cat([sink_key, key], dim=1), torch.cat([sink_value, value], dim=1)
+        query, key, value = (states.view(split).transpose(1, 2) for states in (query, key, value))  # (N, h, ·, d)
         scores = torch.matmul(query, key.transpose(-1, -2)).float() * (hidden // num_heads) ** -0.5 + bias
         context = torch.matmul(scores.softmax(dim=-1).to(value.dtype), value)
         return context.transpose(1, 2).reshape(fragments, slots, hidden)

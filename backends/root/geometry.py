@@ -6,13 +6,21 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from backends.errors import CorruptFileError, InvalidArgumentError
+from backends.plot.keys import id_limit
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
+FRAGMENT_SIZES = (2, 3, 5)
 
 
 @dataclass(frozen=True)
 class RootGeometry:
-    """Sizes of one root; `num_lower_layers` become the n-gram table, `num_upper_layers` are shared by all tenants."""
+    """Sizes of one root; `num_lower_layers` become the n-gram table, `num_upper_layers` are shared by all tenants.
+
+    Everywhere in a root id 0 is the empty slot of a fragment. A model that pads with another id has the two exchanged,
+    in its embeddings and in what its tokenizer gives; `pad_id` says which. `embedding_size` is that of models whose
+    embeddings are narrower than their layers. `num_sinks` is how many learnt positions each lower layer lets a
+    fragment attend to besides its own tokens.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -25,6 +33,9 @@ class RootGeometry:
     layer_norm_eps: float
     activation: str
     n: int = 3
+    pad_id: int = 0
+    embedding_size: int | None = None
+    num_sinks: int = 0
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "intermediate_size", "num_heads", "num_upper_layers", "max_tokens"):
@@ -36,8 +47,16 @@ class RootGeometry:
             raise InvalidArgumentError(f"{self.num_heads} heads do not divide a hidden size of {self.hidden_size}")
         if self.activation not in ACTIVATIONS:
             raise InvalidArgumentError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
-        if self.n != 3:
-            raise InvalidArgumentError(f"fragments of {self.n} tokens cannot be built; only tri-grams can")
+        if self.n not in FRAGMENT_SIZES:
+            raise InvalidArgumentError(f"fragments have 2, 3 or 5 tokens, not {self.n}")
+        if self.vocab_size > id_limit(self.n):
+            raise InvalidArgumentError(
+                f"fragments of {self.n} tokens have room for {id_limit(self.n)} token ids, not {self.vocab_size}"
+            )
+        if self.num_sinks < 0:
+            raise InvalidArgumentError(f"num_sinks must be at least 0, not {self.num_sinks}")
+        if not 0 <= self.pad_id < self.vocab_size:
+            raise InvalidArgumentError(f"the padding id {self.pad_id} is outside the vocabulary of {self.vocab_size}")
 
     @property
     def centre(self) -> int:

@@ -17,7 +17,8 @@ class FragmentEncoder(nn.Module):
     """Lower layers over isolated fragments, with a gate per vector.
 
     Semantics:
-        H = layers(embed(ids));  g = H · sigmoid(w·H + b) · [id > 0]
+        H = layers(embed(ids)), each attending to the fragment's own slots and to its sinks
+        g = H · sigmoid(w·H + b) · [id > 0]
         Empty slots (id 0) are masked in attention, so (0, b, c) is the bi-gram and (0, b, 0) the uni-gram.
     Shape:
         ids: `[N, m]` int64, the fragment's slots from `first_slot` on; slots left out count as empty → g: `[N, m, H]`.
@@ -26,10 +27,18 @@ class FragmentEncoder(nn.Module):
     def __init__(self, geometry: RootGeometry) -> None:
         super().__init__()
         hidden = geometry.hidden_size
-        self.word_embeddings = nn.Embedding(geometry.vocab_size, hidden)
-        self.slot_embeddings = nn.Embedding(geometry.n, hidden)
-        self.embedding_norm = nn.LayerNorm(hidden, eps=geometry.layer_norm_eps)
+        embedded = geometry.embedding_size or hidden
+        self.word_embeddings = nn.Embedding(geometry.vocab_size, embedded)
+        self.slot_embeddings = nn.Embedding(geometry.n, embedded)
+        self.embedding_norm = nn.LayerNorm(embedded, eps=geometry.layer_norm_eps)
+        self.embedding_projection = nn.Identity() if geometry.embedding_size is None else nn.Linear(embedded, hidden)
         self.layers = nn.ModuleList(EncoderLayer(geometry) for _ in range(geometry.num_lower_layers))
+        # A pretrained layer rests much of its attention on the special tokens, and most fragments hold none.
+        sinks = torch.zeros(geometry.num_lower_layers, 2, geometry.num_sinks, hidden)
+        if geometry.num_sinks:
+            self.sinks = nn.Parameter(sinks)
+        else:
+            self.register_buffer("sinks", sinks, persistent=False)
         self.gate = nn.Linear(hidden, 1)
         self._num_heads = geometry.num_heads
         nn.init.zeros_(self.gate.weight)
@@ -38,11 +47,11 @@ class FragmentEncoder(nn.Module):
     def forward(self, ids: Tensor, first_slot: int = 0) -> Tensor:
         filled = ids > 0
         slots = self.slot_embeddings.weight[first_slot : first_slot + ids.shape[1]]
-        hidden = self.embedding_norm(self.word_embeddings(ids) + slots)
+        hidden = self.embedding_projection(self.embedding_norm(self.word_embeddings(ids) + slots))
         # A wholly empty fragment attends to itself, or its softmax would be over nothing.
-        attend = fragment_attention(self._num_heads, filled | ~filled.any(dim=1, keepdim=True))
-        for layer in self.layers:
-            hidden = layer(hidden, attend)
+        attended = filled | ~filled.any(dim=1, keepdim=True)
+        for layer, sinks in zip(self.layers, self.sinks, strict=True):
+            hidden = layer(hidden, fragment_attention(self._num_heads, attended, sinks))
         gated: Tensor = hidden * torch.sigmoid(self.gate(hidden)) * filled[..., None]
         return gated
 

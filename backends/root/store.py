@@ -16,7 +16,7 @@ import xxhash
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from backends.errors import CorruptFileError, FormatVersionError
+from backends.errors import CorruptFileError, FormatVersionError, HplmError
 from backends.root.geometry import RootGeometry
 from backends.root.lower import Aggregation, FragmentEncoder
 from backends.root.tokenizer import RootTokenizer
@@ -36,7 +36,7 @@ class RootManifest:
     geometry: RootGeometry
     fingerprint: str
     origin: dict[str, Any] = field(default_factory=dict)
-    fidelity: dict[str, float] = field(default_factory=dict)
+    fidelity: dict[str, Any] = field(default_factory=dict)
 
 
 class RootFolder:
@@ -69,7 +69,7 @@ class RootFolder:
 
     def tokenizer(self) -> RootTokenizer:
         self._check("tokenizer.json")
-        return RootTokenizer(self.path / "tokenizer.json", self.geometry.max_tokens)
+        return RootTokenizer(self.path / "tokenizer.json", self.geometry.max_tokens, self.geometry.pad_id)
 
     def lower(self) -> FragmentEncoder:
         return self._load("lower", FragmentEncoder(self.geometry))
@@ -112,12 +112,15 @@ def write_root(
     tokenizer_json: Path,
     parts: dict[str, nn.Module],
     origin: dict[str, Any],
-    fidelity: dict[str, float],
+    fidelity: dict[str, Any],
 ) -> str:
     """Write a root into an empty (staging) folder and return its fingerprint."""
     shutil.copyfile(tokenizer_json, folder / "tokenizer.json")
     for part_name in _WEIGHT_FILES:
-        write_tensors(folder / f"{part_name}.safetensors", half_state(parts[part_name]))
+        state = half_state(parts[part_name])
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in state.values()):
+            raise HplmError(f"root {name!r}: weights of its part {part_name!r} are not finite in half precision")
+        write_tensors(folder / f"{part_name}.safetensors", state)
     files = {
         file_name: {
             "size_bytes": (folder / file_name).stat().st_size,

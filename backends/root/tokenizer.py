@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,10 @@ import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
 from backends.errors import CorruptFileError
+from backends.root.words import RowWords
+
+Text = str | tuple[str, str]
+"""A text, or the two halves of a pair."""
 
 # Tokenising 10 MB to keep 128 tokens would take seconds, so a long text is read in growing windows until it fills
 # the row. Ordinary text does so in the first one; only pages of blanks or words of thousands of letters go on to the
@@ -23,7 +27,8 @@ class TokenRows:
     """A batch of tokenised texts without padding.
 
     Shape:
-        token_ids, type_ids, positions: `[T]`; row_offsets: `[R + 1]`; truncated: `[R]`.
+        token_ids, type_ids, positions: `[T]`; row_offsets: `[R + 1]`; truncated: `[R]`; words: R, of those rows whose
+        words were asked for; middles: R, of pairs the first token of the second half.
     """
 
     token_ids: npt.NDArray[np.int64]
@@ -31,6 +36,8 @@ class TokenRows:
     positions: npt.NDArray[np.int64]
     row_offsets: npt.NDArray[np.int64]
     truncated: npt.NDArray[np.bool_]
+    words: Sequence[RowWords | None]
+    middles: Sequence[int | None]
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -38,9 +45,12 @@ class TokenRows:
 
 
 class RootTokenizer:
-    """The root's own tokenizer, cutting texts at `max_tokens` (special tokens included)."""
+    """The root's own tokenizer, cutting texts at `max_tokens` (special tokens included).
 
-    def __init__(self, path: Path, max_tokens: int) -> None:
+    The ids 0 and `pad_id` are exchanged, so that 0 is free to mean an empty slot (see `RootGeometry`).
+    """
+
+    def __init__(self, path: Path, max_tokens: int, pad_id: int = 0) -> None:
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for missing and malformed files
@@ -49,29 +59,65 @@ class RootTokenizer:
         # A text that spells "[SEP]" or "[PAD]" means those characters; only the template adds special tokens.
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.enable_truncation(max_tokens)
+        self._pad_id = pad_id
         self._windows = [max_tokens * characters for characters in _CHARACTERS_PER_TOKEN]
 
-    def encode(self, texts: Sequence[str]) -> TokenRows:
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """The added tokens that stand for no text, by their names, such as `[MASK]`."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        ids = exchanged(np.array(list(added), np.int64), self._pad_id).tolist()
+        return {token.content: number for number, token in zip(ids, added.values(), strict=True) if token.special}
+
+    def encode(self, texts: Sequence[Text], with_words: Sequence[bool] = ()) -> TokenRows:
+        """Rows of tokens; `with_words` says of each text whether its words are wanted; left out, none are."""
+        # Without offsets the library is faster, so most batches go without.
+        tokenise = self._tokenizer.encode_batch if any(with_words) else self._tokenizer.encode_batch_fast
         heads = [_head(text, self._windows[0]) for text in texts]
-        encodings: list[Encoding] = self._tokenizer.encode_batch_fast(heads)
+        encodings: list[Encoding] = tokenise(heads)
         truncated = np.fromiter((bool(encoding.overflowing) for encoding in encodings), np.bool_, len(encodings))
         for place, (text, head) in enumerate(zip(texts, heads, strict=True)):
-            if len(head) < len(text) and not truncated[place]:
-                encodings[place], truncated[place] = self._encode_long(text)
-        return _token_rows(encodings, truncated)
+            if head != text and not truncated[place]:
+                encodings[place], truncated[place] = self._encode_long(text, tokenise)
+        wanted = with_words or [False] * len(texts)
+        words = [
+            RowWords.of(one, text) if wants and isinstance(text, str) else None
+            for one, text, wants in zip(encodings, texts, wanted, strict=True)
+        ]
+        middles = [None if isinstance(text, str) else _middle(one) for one, text in zip(encodings, texts, strict=True)]
+        return _token_rows(encodings, truncated, words, middles, self._pad_id)
 
-    def _encode_long(self, text: str) -> tuple[Encoding, bool]:
+    def _encode_long(self, text: Text, tokenise: Callable[[list[Text]], list[Encoding]]) -> tuple[Encoding, bool]:
         """A text that does not fill its row from the first window, and whether more than blanks was left out."""
         for window in self._windows[1:]:
             head = _head(text, window)
-            encoding: Encoding = self._tokenizer.encode_batch_fast([head])[0]
-            if encoding.overflowing or len(head) == len(text):
+            encoding = tokenise([head])[0]
+            if encoding.overflowing or head == text:
                 break
-        left_out = text[len(head) :]
-        return encoding, bool(encoding.overflowing) or bool(left_out and not left_out.isspace())
+        left_out = [half[len(kept) :] for half, kept in zip(_halves(text), _halves(head), strict=True)]
+        return encoding, bool(encoding.overflowing) or any(rest and not rest.isspace() for rest in left_out)
 
 
-def _head(text: str, window: int) -> str:
+def exchanged(ids: npt.NDArray[np.int64], pad_id: int) -> npt.NDArray[np.int64]:
+    """Every 0 as `pad_id` and every `pad_id` as 0; doing it twice changes nothing."""
+    if pad_id == 0:
+        return ids
+    return np.where(ids == 0, pad_id, np.where(ids == pad_id, 0, ids))
+
+
+def _halves(text: Text) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else text
+
+
+def _head(text: Text, window: int) -> Text:
+    return (
+        _half_head(text, window)
+        if isinstance(text, str)
+        else (_half_head(text[0], window), _half_head(text[1], window))
+    )
+
+
+def _half_head(text: str, window: int) -> str:
     """The beginning of a text, not ending inside a word where that can be helped."""
     if len(text) <= window:
         return text
@@ -79,15 +125,29 @@ def _head(text: str, window: int) -> str:
     return head if text[window].isspace() else head[: head.rfind(" ") + 1] or head
 
 
-def _token_rows(encodings: Sequence[Encoding], truncated: npt.NDArray[np.bool_]) -> TokenRows:
+def _middle(pair: Encoding) -> int | None:
+    """None where the second half has no token."""
+    halves = pair.sequence_ids
+    return halves.index(1) if 1 in halves else None
+
+
+def _token_rows(
+    encodings: Sequence[Encoding],
+    truncated: npt.NDArray[np.bool_],
+    words: Sequence[RowWords | None],
+    middles: Sequence[int | None],
+    pad_id: int,
+) -> TokenRows:
     lengths = np.fromiter((len(encoding) for encoding in encodings), np.int64, len(encodings))
     row_offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     return TokenRows(
-        token_ids=_flatten([encoding.ids for encoding in encodings]),
+        token_ids=exchanged(_flatten([encoding.ids for encoding in encodings]), pad_id),
         type_ids=_flatten([encoding.type_ids for encoding in encodings]),
         positions=np.arange(row_offsets[-1]) - np.repeat(row_offsets[:-1], lengths),
         row_offsets=row_offsets,
         truncated=truncated,
+        words=words,
+        middles=middles,
     )
 
 

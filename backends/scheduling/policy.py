@@ -1,12 +1,15 @@
-"""What runs next: the interface of all policies, and first-come-first-served."""
+"""What runs next: the interface of all policies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from backends.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from backends.scheduling.order import Order
+    from backends.scheduling.waiting_room import WaitingRoom
 
 
 @dataclass(frozen=True)
@@ -33,29 +36,18 @@ class Waiting(Protocol):
     def num_tokens(self) -> int: ...
     @property
     def deadline_us(self) -> int | None: ...
+    @property
+    def arrived_us(self) -> int: ...
 
 
 class Policy(Protocol):
-    def select(self, waiting: Sequence[Waiting], now_us: int, capacity: Capacity) -> list[int]:
-        """Indices into `waiting` of the next batch, all of one root; empty only if nothing waits."""
+    """Pure: the same room, clock and capacity give the same batch, and the room stays as it is."""
+
+    @property
+    def order(self) -> Order:
+        """In which it runs jobs, as nearly as one number of each can say."""
         ...
 
-
-class FirstComeFirstServed:
-    """The oldest job's root runs, with as many of that root's jobs, oldest first, as fit."""
-
-    def select(self, waiting: Sequence[Waiting], now_us: int, capacity: Capacity) -> list[int]:
-        chosen: list[int] = []
-        adapters: set[int] = set()
-        tokens = 0
-        for index, job in enumerate(waiting):
-            if job.root != waiting[0].root:
-                continue
-            adapters.add(job.hplm_key)
-            tokens += job.num_tokens
-            if chosen and (tokens > capacity.max_tokens or len(adapters) > capacity.max_adapters):
-                break
-            chosen.append(index)
-            if len(chosen) == capacity.max_rows:
-                break
-        return chosen
+    def select(self, waiting: WaitingRoom[Any], now_us: int, capacity: Capacity) -> list[int]:
+        """Places in `waiting` of the next batch, all of one root; empty only if nothing waits."""
+        ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -10,6 +11,49 @@ from backends.errors import NotFoundError, TrainingDataError
 from backends.storage import file_checksum
 
 _MAX_LINE_BYTES = 16 << 20
+_HELD_OUT_EVERY = 50
+_MAX_HELD_OUT_TEXTS = 400
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The texts of some files, less those held out to measure with (and every repetition of them)."""
+
+    files: tuple[Path, ...]
+    held_out: tuple[str, ...]
+    num_texts: int
+
+    def texts(self) -> Iterator[str]:
+        reserved = set(self.held_out)
+        return (text for text in corpus_texts(self.files) if text not in reserved)
+
+    def batches(self, size: int) -> Iterator[list[str]]:
+        texts = self.texts()
+        while batch := list(islice(texts, size)):
+            yield batch
+
+    def sample(self, max_texts: int) -> list[str]:
+        """At most `max_texts` texts, spread evenly over the corpus."""
+        return list(islice(self.texts(), 0, None, max(1, -(-self.num_texts // max_texts))))
+
+
+def whole_corpus(files: Sequence[Path]) -> Corpus:
+    """All texts; reading them through also finds what is wrong with a corpus before any work is done on it."""
+    return Corpus(tuple(files), (), sum(1 for _ in corpus_texts(files)))
+
+
+def split_corpus(files: Sequence[Path], held_out: Path | None) -> Corpus:
+    """A corpus whose held-out texts come from a file of their own, or else are a small part of it, evenly spread."""
+    whole = whole_corpus(files)
+    if held_out is None:
+        kept_back = islice(whole.texts(), 0, None, max(_HELD_OUT_EVERY, -(-whole.num_texts // _MAX_HELD_OUT_TEXTS)))
+    else:
+        kept_back = islice(corpus_texts([held_out]), _MAX_HELD_OUT_TEXTS)
+    reserved = tuple(dict.fromkeys(kept_back))
+    if held_out is not None and not reserved:
+        raise TrainingDataError(f"{held_out} holds no text")
+    unread = replace(whole, held_out=reserved)
+    return replace(unread, num_texts=sum(1 for _ in unread.texts()))
 
 
 def corpus_texts(files: Sequence[Path]) -> Iterator[str]:
@@ -24,13 +68,6 @@ def corpus_texts(files: Sequence[Path]) -> Iterator[str]:
                     )
                 if text := _decode(line, path, number).strip():
                     yield text
-
-
-def text_batches(files: Sequence[Path], size: int, skip: int = 0) -> Iterator[list[str]]:
-    """Texts in lists of `size`, after skipping as many as an interrupted run has done."""
-    texts = islice(corpus_texts(files), skip, None)
-    while batch := list(islice(texts, size)):
-        yield batch
 
 
 def corpus_checksums(files: Sequence[Path]) -> list[str]:

@@ -2,72 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from backends.plot.arrays import Keys
-from backends.plot.keys import fragment_keys, right_bigram
+from backends.plot.counts import Counts, FragmentCounts
+from backends.plot.header import Store
+from backends.plot.keys import FragmentShape, fragment_keys
+from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer
+from builder.executors.mapping import ParallelMap, map_here
 from builder.progress import Report, Step
 
-Counts = npt.NDArray[np.int64]
 _MERGE_AT = 1 << 23
 
 
 @dataclass(frozen=True)
-class FragmentCounts:
-    """Distinct fragments, most frequent first; equals in the order of their keys, so a recount is identical.
+class BatchCounts:
+    """The distinct fragments of some texts, in the order of their keys.
 
     Shape:
         keys, counts: `[F]`.
     """
 
+    num_texts: int
     keys: Keys
     counts: Counts
 
-    @property
-    def num_occurrences(self) -> int:
-        return int(self.counts.sum())
 
-    def top(self, theta: float, max_fragments: int | None = None) -> FragmentCounts:
-        """The `theta` share of the distinct fragments that occur most, and no more than `max_fragments`."""
-        kept = int(np.ceil(theta * len(self.keys)))
-        kept = kept if max_fragments is None else min(kept, max_fragments)
-        return FragmentCounts(self.keys[:kept], self.counts[:kept])
+@dataclass(frozen=True)
+class CountTexts:
+    """Counts the fragments of a list of texts; picklable, so that lists can be counted elsewhere."""
 
-    def without(self, known: npt.NDArray[np.bool_]) -> FragmentCounts:
-        return FragmentCounts(self.keys[~known], self.counts[~known])
+    root: Path
 
-    def bigrams(self) -> FragmentCounts:
-        """The right bi-grams of these fragments, with their counts."""
-        return _ranked(*_merge([right_bigram(self.keys)], [self.counts]))
+    @cached_property
+    def _root(self) -> tuple[RootTokenizer, FragmentShape]:
+        root = RootFolder(self.root)
+        return root.tokenizer(), FragmentShape.centred(root.geometry.n)
+
+    def __call__(self, texts: Sequence[str]) -> BatchCounts:
+        tokenizer, shape = self._root
+        rows = tokenizer.encode(texts)
+        keys, counts = np.unique(fragment_keys(rows.token_ids, rows.row_offsets, shape), return_counts=True)
+        return BatchCounts(len(texts), keys, counts)
 
 
 def count_fragments(
-    batches: Iterable[list[str]], tokenizer: RootTokenizer, num_texts: int, report: Report
+    batches: Iterable[list[str]], count: CountTexts, num_texts: int, report: Report, fan_out: ParallelMap = map_here
 ) -> FragmentCounts:
-    """All tri-grams of a corpus of `num_texts` texts."""
+    """All fragments of a corpus of `num_texts` texts; batches are counted apart and merged in their order."""
     keys: list[Keys] = []
     counts: list[Counts] = []
     buffered = texts = 0
-    for batch in batches:
-        rows = tokenizer.encode(batch)
-        batch_keys, batch_counts = np.unique(fragment_keys(rows.token_ids, rows.row_offsets), return_counts=True)
-        keys.append(batch_keys)
-        counts.append(batch_counts)
-        buffered += len(batch_keys)
+    for batch in fan_out(count, batches):
+        keys.append(batch.keys)
+        counts.append(batch.counts)
+        buffered += len(batch.keys)
         if buffered > _MERGE_AT:
             merged = _merge(keys, counts)
             keys, counts, buffered = [merged[0]], [merged[1]], 0
-        texts += len(batch)
+        texts += batch.num_texts
         report(Step("count fragments", texts, num_texts))
-    return _ranked(*_merge(keys, counts))
+    return ranked(*_merge(keys, counts))
+
+
+def merge_counts(parts: Sequence[FragmentCounts]) -> FragmentCounts:
+    """The counts of several texts together; fragments of which only sums are known are taken to be different ones."""
+    merged = ranked(*_merge([part.keys for part in parts], [part.counts for part in parts]))
+    more_fragments = sum(part.more_fragments for part in parts)
+    return FragmentCounts(merged.keys, merged.counts, more_fragments, sum(part.more_occurrences for part in parts))
+
+
+def shortened_counts(counts: FragmentCounts, store: Store) -> FragmentCounts:
+    """How often what a store holds of these fragments occurs."""
+    return ranked(*_merge([store.shorten(counts.keys)], [counts.counts]))
 
 
 def _merge(keys: list[Keys], counts: list[Counts]) -> tuple[Keys, Counts]:
+    """Distinct keys in their order, with the sums of their counts."""
     if not keys:
         return np.empty(0, np.uint64), np.empty(0, np.int64)
     distinct, inverse = np.unique(np.concatenate(keys), return_inverse=True)
@@ -75,6 +92,7 @@ def _merge(keys: list[Keys], counts: list[Counts]) -> tuple[Keys, Counts]:
     return distinct, totals
 
 
-def _ranked(keys: Keys, counts: Counts) -> FragmentCounts:
-    order = np.lexsort((keys, -counts))
+def ranked(keys: Keys, counts: Counts) -> FragmentCounts:
+    """Distinct fragments in the order of their keys, most frequent first."""
+    order = np.argsort(-counts, kind="stable")
     return FragmentCounts(keys[order], counts[order])

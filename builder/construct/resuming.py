@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backends.errors import CorruptFileError
 from backends.plot.header import TableHeader
-from backends.storage import read_json, staging_folder, write_json
+from backends.storage import HALF_WRITTEN, disk_full_is_an_error, read_json, staging_folder, write_json
 
 LOGGER = logging.getLogger(__name__)
 INPUTS = "inputs"
@@ -34,15 +34,21 @@ class TableBuild:
         return False
 
     def require_same_staging(self) -> None:
-        """Remove what a build from other inputs left unfinished, and note the inputs of this one."""
-        staged = staging_folder(self.target)
-        if staged.exists():
+        """Make the staging folder, without what a build from other inputs left there; note the inputs of this one."""
+        if self.staged.exists():
             if self._staged_inputs() == self.inputs:
+                _remove_half_written(self.staged)
                 return
             LOGGER.warning("the unfinished build of %s was made from other inputs; starting again", self.target)
-            shutil.rmtree(staged)
-        self._note.parent.mkdir(parents=True, exist_ok=True)
+            self.forget_staging()  # first: a kill in the middle of the removal must not leave what looks resumable
+            shutil.rmtree(self.staged)
+        with disk_full_is_an_error(self.staged):
+            self.staged.mkdir(parents=True)
         write_json(self._note, {INPUTS: self.inputs})
+
+    @property
+    def staged(self) -> Path:
+        return staging_folder(self.target)
 
     def forget_staging(self) -> None:
         self._note.unlink(missing_ok=True)
@@ -62,3 +68,9 @@ class TableBuild:
             return read_json(self._note).get(INPUTS)
         except CorruptFileError:
             return None
+
+
+def _remove_half_written(folder: Path) -> None:
+    """A file that a kill cut short has another name than the whole one."""
+    for path in folder.glob(f"*{HALF_WRITTEN}"):
+        path.unlink()

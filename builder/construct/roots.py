@@ -2,62 +2,58 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import logging
-from dataclasses import asdict, dataclass, field
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-from safetensors.torch import load_file
-
-from backends.errors import ConflictError, CorruptFileError, FingerprintMismatchError, InvalidArgumentError
+from backends.errors import CorruptFileError, InvalidArgumentError
 from backends.home import Home
 from backends.names import check_name
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
-from backends.root.store import RootFolder, half_state, write_root
+from backends.root.store import RootFolder, write_root
 from backends.root.tokenizer import RootTokenizer
-from backends.storage import file_checksum, json_checksum, publishing, write_tensors
+from backends.storage import file_checksum, json_checksum, publishing, read_json, write_json
 from builder.construct.checkpoint import Checkpoint
-from builder.construct.corpus import corpus_checksums, corpus_texts
+from builder.construct.conversion import RootParts, convert
+from builder.construct.corpus import corpus_checksums, corpus_texts, split_corpus
 from builder.construct.distil import Distiller, DistilSettings
-from builder.construct.domains import build_domain
-from builder.construct.plots import PlotSettings
-from builder.construct.pretrained import RootParts, convert, load_pretrained, locate_pretrained, weights_checksum
+from builder.construct.distilled import TRAINED_PARTS, load_distilled, num_sinks, require_distilled
+from builder.construct.domain_build import VersionPlan, build_version
+from builder.construct.fidelity import FidelityProbe, FidelityReport, held_out_report, sample_texts, spread
+from builder.construct.pretrained import locate_pretrained, locate_weights, tokenizer_file, weights_checksum
+from builder.construct.root_config import config_of
+from builder.construct.root_request import RootRequest
+from builder.construct.starting import NUM_SINKS, start_fragments
+from builder.construct.student import Student
+from builder.construct.teacher import Teacher
+from builder.executors.mapping import ParallelMap, map_here
 from builder.locks import exclusive
-from builder.progress import Report
+from builder.progress import Report, Step
 
 LOGGER = logging.getLogger(__name__)
 GENERAL_DOMAIN = "general"
+MIN_TEXTS = 200
 _MAX_DISTIL_TEXTS = 400_000
+_WATCHED_TEXTS = 64
 
 
-@dataclass(frozen=True)
-class RootRequest:
-    """What `hplm root add` was asked for; `distilled` names a file of lower layers that are trained already."""
-
-    name: str
-    source: str
-    num_lower_layers: int
-    corpus: tuple[Path, ...]
-    max_tokens: int = 128
-    distilled: Path | None = None
-    distil: DistilSettings = field(default_factory=DistilSettings)
-    plot: PlotSettings = field(default_factory=PlotSettings)
-
-
-def add_root(home: Home, registry: Registry, request: RootRequest, report: Report) -> DomainEntry:
+def add_root(
+    home: Home, registry: Registry, request: RootRequest, report: Report, fan_out: ParallelMap = map_here
+) -> DomainEntry:
     """Convert, distil and write a root; build its general table; register both. Resumes what was interrupted."""
     check_name(request.name, "root")
     target = home.root(request.name)
-    with exclusive(target, f"root {request.name!r}"):
-        if registry.has_root(request.name):
-            raise ConflictError(f"root {request.name!r} exists already")
+    with exclusive(target, f"root {request.name!r}") as hold:
+        hold.will_read(())
+        registry.require_new_root(request.name)
         _build_root(home, request, report)
         root = RootFolder(target)
-        table = build_domain(home, root, GENERAL_DOMAIN, None, request.corpus, request.plot, report)
+        plan = VersionPlan(GENERAL_DOMAIN, 1, request.corpus, request.plot)
+        table = build_version(home, root, plan, report, fan_out)
         return registry.publish_root(
             request.name,
             root.fingerprint,
@@ -68,55 +64,41 @@ def add_root(home: Home, registry: Registry, request: RootRequest, report: Repor
         )
 
 
-def export_distilled(root: RootFolder, path: Path) -> None:
-    """Write what distillation taught a root, without the word embeddings, which the pretrained model has."""
-    state = {f"lower.{name}": t for name, t in half_state(root.lower()).items() if "word_embeddings" not in name}
-    state |= {f"aggregation.{name}": t for name, t in half_state(root.aggregation()).items()}
-    origin = root.manifest.origin
-    metadata = {
-        "weights_checksum": origin["weights_checksum"],
-        "geometry": json.dumps(root.geometry.to_json()),
-        "fidelity": json.dumps(root.manifest.fidelity),
-    }
-    write_tensors(path, state, metadata)
+def check_root(home: Home, name: str, files: Sequence[Path], source: str | None = None) -> dict[str, FidelityReport]:
+    """Measure a root's fidelity to its model on each of the files; `source` says where the model lies now."""
+    root = RootFolder(home.root(name))
+    folder = locate_weights(root.manifest, home.downloads, source)
+    geometry = root.geometry
+    teacher = Teacher(folder, convert(folder, geometry.num_lower_layers, geometry.max_tokens, geometry.n))
+    parts = RootParts(geometry, root.lower(), root.aggregation(), root.upper())
+    shortening = DistilSettings().shortening(geometry.n)
+    probe = FidelityProbe(teacher, Student(parts, root.tokenizer()), shortening)
+    return {str(path): probe.report(sample_texts(path)) for path in files}
 
 
 def _build_root(home: Home, request: RootRequest, report: Report) -> None:
     """Write the root's folder; one that an interrupted run has written from the same inputs is taken as it is."""
     target = home.root(request.name)
     source = locate_pretrained(request.source, home.downloads)
-    parts = convert(source, request.num_lower_layers, request.max_tokens)
-    checksum = weights_checksum(source)
-    checkpoint = Checkpoint(
-        target.with_name(f".{target.name}.checkpoint"), _inputs_checksum(request, source, parts, checksum)
-    )
+    parts = convert(source, request.num_lower_layers, request.max_tokens, request.n, _num_sinks(request))
+    build = _RootBuild(request, source, tokenizer_file(source, home.downloads), parts, weights_checksum(source))
+    checkpoint = Checkpoint(target.with_name(f".{target.name}.checkpoint"), build.inputs())
     if target.exists():
         if _stored_inputs(target) == checkpoint.inputs:
+            _note_request(target, request)
             return
         LOGGER.warning("%s was built from other inputs and is not registered; building it again", target)
-    if request.distilled is not None:
-        fidelity = _load_distilled(parts, request.distilled, checksum)
-    else:
-        fidelity = _distil(request, source, parts, checkpoint, report)
-    origin = {"source": request.source, "weights_checksum": checksum, "inputs": checkpoint.inputs}
+    origin, fidelity = build.run(checkpoint, report)
     with publishing(target) as folder:
-        write_root(folder, request.name, parts.geometry, source / "tokenizer.json", parts.modules(), origin, fidelity)
+        modules = parts.modules()
+        write_root(folder, request.name, parts.geometry, build.tokenizer_json, modules, origin, fidelity)
     checkpoint.remove()
 
 
-def _inputs_checksum(request: RootRequest, source: Path, parts: RootParts, weights: str) -> str:
-    """Names all that a root's folder depends on."""
-    inputs: dict[str, Any] = {
-        "weights": weights,
-        "tokenizer": file_checksum(source / "tokenizer.json"),
-        "geometry": parts.geometry.to_json(),
-        "corpus": corpus_checksums(request.corpus),
-    }
+def _num_sinks(request: RootRequest) -> int:
     if request.distilled is not None:
-        inputs["distilled"] = file_checksum(_require_distilled(request.distilled))
-    else:
-        inputs["distil"] = asdict(request.distil)
-    return json_checksum(inputs)
+        return num_sinks(request.distilled)
+    return NUM_SINKS if request.sinks else 0
 
 
 def _stored_inputs(folder: Path) -> str | None:
@@ -127,33 +109,98 @@ def _stored_inputs(folder: Path) -> str | None:
     return inputs
 
 
-def _distil(
-    request: RootRequest, source: Path, parts: RootParts, checkpoint: Checkpoint, report: Report
-) -> dict[str, float]:
-    tokenizer = RootTokenizer(source / "tokenizer.json", request.max_tokens)
-    texts = list(itertools.islice(corpus_texts(request.corpus), _MAX_DISTIL_TEXTS))
-    distiller = Distiller(load_pretrained(source), parts, tokenizer, request.distil)
-    return distiller.run(texts, checkpoint, report)
+def _note_request(folder: Path, request: RootRequest) -> None:
+    """Let the manifest name this recipe: the same weights, but maybe another table or files elsewhere."""
+    content = read_json(folder / "manifest.json")
+    content["origin"] |= {"source": request.source, "config": config_of(request)}
+    write_json(folder / "manifest.json", content)
 
 
-def _require_distilled(path: Path) -> Path:
-    if not path.is_file():
-        raise InvalidArgumentError(f"distilled weights {path} do not exist")
-    return path
+@dataclass(frozen=True)
+class _RootBuild:
+    """The making of one root's weights: `parts` are the model's own at first, and the root's in the end."""
+
+    request: RootRequest
+    source: Path
+    tokenizer_json: Path
+    parts: RootParts
+    weights: str
+
+    def inputs(self) -> str:
+        """Names all that a root's folder depends on."""
+        request = self.request
+        inputs: dict[str, Any] = {
+            "weights": self.weights,
+            "tokenizer": file_checksum(self.tokenizer_json),
+            "geometry": self.parts.geometry.to_json(),
+            "corpus": corpus_checksums(request.corpus),
+            "held_out": corpus_checksums(request.held_out),
+        }
+        if request.distilled is not None:
+            inputs["distilled"] = file_checksum(require_distilled(request.distilled))
+        if request.training is not None:
+            inputs["distil"] = asdict(request.training)
+        return json_checksum(inputs)
+
+    def run(self, checkpoint: Checkpoint, report: Report) -> tuple[dict[str, Any], FidelityReport]:
+        """Train what is to be trained, and measure; returns the manifest's origin and fidelity."""
+        request = self.request
+        teacher = Teacher(self.source, self.parts)
+        trained, fidelity = self._load_distilled()
+        origin = {
+            "source": request.source,
+            "weights_checksum": self.weights,
+            "inputs": checkpoint.inputs,
+            "config": config_of(request),
+        }
+        if request.training is None and not request.held_out:
+            return {**origin, TRAINED_PARTS: sorted(trained)}, fidelity
+        tokenizer = RootTokenizer(self.tokenizer_json, request.max_tokens, self.parts.geometry.pad_id)
+        student = Student(self.parts, tokenizer)
+        shortening = (request.training or DistilSettings()).shortening(request.n)
+        probe = FidelityProbe(teacher, student, shortening)
+        train_texts, held_out = self._texts()
+        if request.training is not None:
+            if request.distilled is None and self.parts.geometry.num_sinks:
+                start_fragments(student, teacher, train_texts)
+            distiller = Distiller(teacher, student, tokenizer, request.training)
+            watched = self._watched(held_out)
+            seconds = distiller.run(train_texts, lambda: probe.final_cosine(watched), checkpoint, report)
+            trained |= request.training.trained_parts
+            origin["distillation"] = {"seconds": round(seconds), "texts": len(train_texts), **_machine()}
+        report(Step("measure the fidelity", 0, 1))
+        fidelity = held_out_report(probe, request.held_out, held_out)
+        report(Step("measure the fidelity", 1, 1))
+        return {**origin, TRAINED_PARTS: sorted(trained)}, fidelity
+
+    def _load_distilled(self) -> tuple[set[str], FidelityReport]:
+        if self.request.distilled is None:
+            return set(), {}
+        return load_distilled(self.parts, self.request.distilled, self.weights)
+
+    def _texts(self) -> tuple[list[str], list[str]]:
+        """The texts to learn from, and those of the corpus that are held out."""
+        corpus = split_corpus(self.request.corpus, None)
+        reserved = set(corpus_texts(self.request.held_out))
+        texts = [text for text in corpus.sample(_MAX_DISTIL_TEXTS) if text not in reserved]
+        if corpus.held_out and not texts:
+            raise InvalidArgumentError(
+                f"the corpus repeats itself: the {len(corpus.held_out)} different texts held out to measure with, and "
+                "those in held-out files, are all that it has, so none is left to learn from"
+            )
+        in_all = corpus.num_texts + len(corpus.held_out)
+        if in_all < MIN_TEXTS:
+            raise InvalidArgumentError(f"the corpus has {in_all} texts; distillation needs at least {MIN_TEXTS}")
+        return texts, list(corpus.held_out)
+
+    def _watched(self, held_out: Sequence[str]) -> list[str]:
+        """The few texts that the progress is measured on."""
+        texts = [text for path in self.request.held_out for text in sample_texts(path)]
+        return spread(texts or held_out, _WATCHED_TEXTS)
 
 
-def _load_distilled(parts: RootParts, path: Path, checksum: str) -> dict[str, float]:
-    """Take over what `export_distilled` wrote for the same model, and the fidelity that was measured then."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-        state = load_file(path)
-    except Exception as error:  # the library raises its own type for every kind of damage
-        raise CorruptFileError(f"{path} is not a readable safetensors file: {error}") from error
-    if metadata.get("weights_checksum") != checksum or metadata.get("geometry") != json.dumps(parts.geometry.to_json()):
-        raise FingerprintMismatchError(f"{path} was distilled from another pretrained model or with other sizes")
-    for name, part in (("lower", parts.lower), ("aggregation", parts.aggregation)):
-        own = {key.removeprefix(f"{name}."): t.float() for key, t in state.items() if key.startswith(f"{name}.")}
-        part.load_state_dict(own, strict=name != "lower")
-    fidelity: dict[str, float] = json.loads(metadata["fidelity"])
-    return fidelity
+def _machine() -> dict[str, Any]:
+    """What the seconds of a distillation were measured on."""
+    described = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    names = [line.partition(":")[2].strip() for line in described if line.startswith("model name")]
+    return {"cores": len(os.sched_getaffinity(0)), "cpu": names[0] if names else "unknown"}

@@ -56,6 +56,20 @@ def padded_rows(rows: TokenRows, shape: FragmentShape = CENTRED_TRIGRAM) -> Padd
     )
 
 
+def halves_of(lengths: npt.NDArray[np.int64], middles: Sequence[int | None]) -> Tensor:
+    """Which half each token is in: 1 the first, or a single text; 2 the second; 0 where there is none.
+
+    Shape:
+        lengths `[B]`, middles B → `[B, L]`.
+    """
+    ends_of_first = np.array(
+        [length if middle is None else middle for length, middle in zip(lengths, middles, strict=True)]
+    )
+    places = np.arange(lengths.max(initial=0))
+    is_token = places < lengths[:, None]
+    return torch.from_numpy(is_token.astype(np.int64) + (is_token & (places >= ends_of_first[:, None])))
+
+
 def length_batches(texts: Sequence[str], tokenizer: RootTokenizer, max_tokens: int, seed: int) -> Iterator[list[str]]:
     """One pass over the texts in batches of at most `max_tokens` tokens, padding included."""
     order = np.random.default_rng(seed)
@@ -65,6 +79,21 @@ def length_batches(texts: Sequence[str], tokenizer: RootTokenizer, max_tokens: i
         batches = list(_by_length(pool, tokenizer.encode(pool).lengths, max_tokens))
         for index in order.permutation(len(batches)):
             yield batches[index]
+
+
+def numbered_batches(
+    texts: Sequence[str], tokenizer: RootTokenizer, max_tokens: int, seed: int, steps: range
+) -> Iterator[tuple[int, list[str]]]:
+    """The batches of these steps, counted from 1 over as many passes as it takes; each pass has an order of its own."""
+    step = epoch = 0
+    while step + 1 < steps.stop:
+        for batch in length_batches(texts, tokenizer, max_tokens, seed + epoch):
+            step += 1
+            if step >= steps.stop:
+                return
+            if step >= steps.start:
+                yield step, batch
+        epoch += 1
 
 
 def _by_length(pool: list[str], lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterator[list[str]]:

@@ -7,6 +7,8 @@ whose sets of inputs differ never share a batch.
 
 from __future__ import annotations
 
+from backends.deadline_batcher import plugin_parameters
+from backends.scheduling.policy import Capacity
 from builder.export.config import DynamicBatching, Instances, ModelDescription, Step, Tensor
 from builder.export.settings import HOME_PARAMETER, ExportSettings
 
@@ -23,6 +25,9 @@ _RESULT = Tensor("RESULT", "STRING", (1,))
 # front, and padding each row to the longest would send what nobody reads.
 _HIDDEN_DIMS = (-1, -1)
 _TICKET_DIMS = (-1,)
+# Where the words of a row lie, and its text; an empty string for all tasks but NER.
+_WORDS = Tensor("WORDS", "STRING", (1,))
+_BETWEEN = ("HIDDEN", "TICKET", "WORDS")
 
 
 def all_models(settings: ExportSettings) -> tuple[ModelDescription, ...]:
@@ -36,8 +41,8 @@ def ensemble(settings: ExportSettings) -> ModelDescription:
         inputs=(_MODEL, _TEXT),
         outputs=(_RESULT,),
         steps=(
-            Step(LOWER, inputs=_same("MODEL", "TEXT"), outputs=_same("HIDDEN", "TICKET")),
-            Step(UPPER, inputs=_same("HIDDEN", "TICKET"), outputs=_same("RESULT")),
+            Step(LOWER, inputs=_same("MODEL", "TEXT"), outputs=_same(*_BETWEEN)),
+            Step(UPPER, inputs=_same(*_BETWEEN), outputs=_same("RESULT")),
         ),
     )
 
@@ -47,7 +52,7 @@ def lower(settings: ExportSettings) -> ModelDescription:
         name=LOWER,
         max_batch_size=settings.max_batch_size,
         inputs=(_MODEL, _TEXT),
-        outputs=(Tensor("HIDDEN", "FP16", _HIDDEN_DIMS), Tensor("TICKET", "INT64", _TICKET_DIMS)),
+        outputs=(Tensor("HIDDEN", "FP16", _HIDDEN_DIMS), Tensor("TICKET", "INT64", _TICKET_DIMS), _WORDS),
         instances=Instances("CPU", settings.lower_instances),
         # No delay: a batch is whatever waits when an instance gets free. A delay with several instances would also let
         # Triton merge batches that it has already closed.
@@ -64,13 +69,23 @@ def upper(settings: ExportSettings) -> ModelDescription:
         inputs=(
             Tensor("HIDDEN", "FP16", _HIDDEN_DIMS, is_ragged=True),
             Tensor("TICKET", "INT64", _TICKET_DIMS, is_ragged=True),
+            _WORDS,
         ),
         outputs=(_RESULT,),
         # One process per device: a second one would hold the shared layers and all adapter slots once more.
         instances=Instances("GPU", 1, settings.gpus) if settings.device == "gpu" else Instances("CPU", 1),
-        batching=DynamicBatching(max_queue_delay_us=0),
-        parameters={HOME_PARAMETER: settings.home, **settings.upper_parameters},
+        # In mode `engine` rows wait in the engine. In mode `triton` a moment's delay lets the rows of one batch of the
+        # lower half come together; with one instance Triton does not merge what it has closed.
+        batching=DynamicBatching(max_queue_delay_us=settings.queue_delay_us if settings.mode == "triton" else 0),
+        parameters={HOME_PARAMETER: settings.home, "mode": settings.mode, **_upper_parameters(settings)},
     )
+
+
+def _upper_parameters(settings: ExportSettings) -> dict[str, str]:
+    """What bounds a batch is written out where two read it, the model and the plugin."""
+    if settings.mode == "engine":
+        return dict(settings.upper_parameters)
+    return {**plugin_parameters(Capacity(), settings.cost_model), **settings.upper_parameters}
 
 
 def _same(*names: str) -> dict[str, str]:

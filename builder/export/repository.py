@@ -6,14 +6,17 @@ Usage:
 
 from __future__ import annotations
 
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+from backends.deadline_batcher import FILE_NAME
 from backends.errors import NotFoundError
 from backends.storage import publishing
 from builder.export.config import ModelDescription, to_text
-from builder.export.models import all_models
+from builder.export.models import UPPER, all_models
 from builder.export.settings import ExportSettings
+from builder.plugin import require_plugin
 
 _VERSION = "1"
 _CODE = "model.py"
@@ -25,10 +28,14 @@ def render_repository(repository: Path, settings: ExportSettings, code: Path | N
 
     The models' code comes from the package `model_repository` unless another folder of the same shape is given.
     """
-    source = code or _installed_code()
+    source = code or installed_code()
+    if settings.plugin is not None:
+        require_plugin(settings.plugin)
     with publishing(repository) as folder:
         for model in all_models(settings):
             _render_model(folder / model.name, model, source)
+        if settings.plugin is not None:
+            shutil.copyfile(settings.plugin, folder / UPPER / _VERSION / FILE_NAME)
 
 
 def _render_model(folder: Path, model: ModelDescription, source: Path) -> None:
@@ -40,7 +47,8 @@ def _render_model(folder: Path, model: ModelDescription, source: Path) -> None:
         (version / _CODE).write_bytes(_model_code(source / model.name / _VERSION / _CODE))
 
 
-def _installed_code() -> Path:
+def installed_code() -> Path:
+    """Where the models' code lies."""
     # A package without modules, so that its folder holds models only; an editable install lists a hook beside it.
     spec = find_spec(_CODE_PACKAGE)
     locations = (spec.submodule_search_locations if spec else None) or []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from backends.errors import InvalidArgumentError
+from backends.scheduling.cost_model import CostModel
 
 # Set by the export itself, so that it says the same as the place where the repository lies.
 HOME_PARAMETER = "home"
@@ -18,6 +20,10 @@ class ExportSettings:
 
     `home` is the way from the repository folder to the home. It is relative, so that both may be mounted anywhere
     together; where only the repository is, the environment variable HPLM_HOME says where the home lies.
+
+    Mode `engine` lets `hplm_upper` choose its batches, mode `triton` leaves that to Triton: with the `plugin` (a built
+    deadline batcher), which needs the `cost_model` to end batches before their deadlines, or as Triton does it alone.
+    `queue_delay_us` is how long Triton waits for a batch to fill while nothing runs.
     """
 
     max_batch_size: int = 64
@@ -25,6 +31,10 @@ class ExportSettings:
     device: Literal["cpu", "gpu"] = "cpu"
     gpus: tuple[int, ...] = ()
     home: str = ".."
+    mode: Literal["engine", "triton"] = "engine"
+    queue_delay_us: int = 1000
+    plugin: Path | None = None
+    cost_model: CostModel | None = None
     lower_parameters: Mapping[str, str] = field(default_factory=dict)
     upper_parameters: Mapping[str, str] = field(default_factory=dict)
 
@@ -37,6 +47,12 @@ class ExportSettings:
             raise InvalidArgumentError(f"device is {self.device!r}; it can be 'cpu' or 'gpu'")
         if self.gpus and self.device != "gpu":
             raise InvalidArgumentError("GPUs are named, but the device is 'cpu'")
+        if self.mode not in ("engine", "triton"):
+            raise InvalidArgumentError(f"mode is {self.mode!r}; it can be 'engine' or 'triton'")
+        if self.queue_delay_us < 0:
+            raise InvalidArgumentError("queue_delay_us must not be negative")
+        if self.plugin is not None and self.mode != "triton":
+            raise InvalidArgumentError("a deadline batcher is given, but only mode 'triton' uses one")
         for parameters in (self.lower_parameters, self.upper_parameters):
             _check_parameters(parameters)
 

@@ -3,6 +3,8 @@
 from builder.serving.config import Ports, ServerConfig
 from builder.serving.errors import PortInUseError, ServerNotReadyError, ServerStartError, TritonMissingError
 from builder.serving.server import TritonServer, stop_signals_interrupt
+from builder.serving.trace_file import TracedSpan, overlap_line, overlaps, read_spans, write_trace
+from builder.serving.tracing import traced
 
 __all__ = [
     "PortInUseError",
@@ -10,7 +12,13 @@ __all__ = [
     "ServerConfig",
     "ServerNotReadyError",
     "ServerStartError",
+    "TracedSpan",
     "TritonMissingError",
     "TritonServer",
+    "overlap_line",
+    "overlaps",
+    "read_spans",
     "stop_signals_interrupt",
+    "traced",
+    "write_trace",
 ]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from backends.scheduling.backlog_signal import FOLDER_VARIABLE
 from builder.serving.errors import TritonMissingError
 from builder.serving.installation import PYTHON_VERSION, STUB_NAME, Installation, find_libpython
 
@@ -78,7 +79,11 @@ class RunFolder:
         libraries = [str(self.library_folder), *map(str, installation.library_folders), inherited]
         # The stub takes the first python3 on the PATH for its own, and with it the virtual environment.
         programs = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-        return {"LD_LIBRARY_PATH": ":".join(filter(None, libraries)), "PATH": ":".join(programs)}
+        return {
+            "LD_LIBRARY_PATH": ":".join(filter(None, libraries)),
+            "PATH": ":".join(programs),
+            FOLDER_VARIABLE: str(self.path),
+        }
 
     def unlock(self) -> None:
         """Leave the lock to the processes that inherited it."""

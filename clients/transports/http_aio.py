@@ -23,8 +23,8 @@ class AsyncHttpTransport:
 
     @cached_property
     def _client(self) -> Any:
-        """Belongs to the event loop in which it is made."""
-        return triton.InferenceServerClient(self._address, conn_timeout=None)
+        """Belongs to the event loop in which it is made; how many requests are under way is the caller's to say."""
+        return triton.InferenceServerClient(self._address, conn_limit=0, conn_timeout=None)
 
     async def send(self, call: Call, timeout_s: float) -> list[bytes]:
         async with self._limited(timeout_s):

@@ -1,38 +1,53 @@
 """Triton glue of the lower half: texts in, folded hidden rows and tickets out. The work is in `backends.lower`."""
 
 import logging
+import os
 
 import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
 from backends.errors import HplmError, InvalidArgumentError, presentable
-from backends.lower.metrics import HitMetrics
+from backends.lower.metrics import LowerMetrics
 from backends.lower.service import LowerService, TextRequest
+from backends.lower.settings import FillingSettings
 from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
+from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.triton_errors import triton_error
-from backends.wire import HIDDEN, MODEL, TEXT, TICKET
+from backends.turns import Turns
+from backends.wire import HIDDEN, MODEL, TEXT, TICKET, WORDS
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
         settings = ModelSettings.from_triton(args)
-        torch.set_num_threads(settings.number("threads", 1))
+        threads = settings.number("threads", 1)
+        torch.set_num_threads(threads)
+        # Read by the tokenizer, which otherwise takes all cores for every batch.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", str(threads > 1).lower())
+        start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
+        self._turns = Turns(settings.text("turns", "") or None)
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
-        self._service = LowerService(settings.home, self._snapshot)
+        self._service = LowerService(settings.home, self._snapshot, FillingSettings.from_model(settings))
         self._service.warm_up()
-        self._metrics = HitMetrics(pb_utils, lambda: self._service.statistics)
+        self._metrics = LowerMetrics(pb_utils, self._service, args["model_instance_name"])
 
     def execute(self, requests: list) -> list:
-        results = self._service.encode([_read(request) for request in requests])
-        return [_response(result) for result in results]
+        with self._turns.taken():
+            with span(Lane.RETRIEVAL, "read", requests=len(requests)):
+                read = [_read(request) for request in requests]
+            results = self._service.encode(read)
+            with span(Lane.RETRIEVAL, "respond", requests=len(requests)):
+                return [_response(result) for result in results]
 
     def finalize(self) -> None:
         self._metrics.close()
+        self._service.close()
         self._snapshot.close()
+        stop_tracing()
 
 
 def _read(request: "pb_utils.InferenceRequest") -> TextRequest | HplmError:
@@ -48,5 +63,6 @@ def _read(request: "pb_utils.InferenceRequest") -> TextRequest | HplmError:
 def _response(result: object) -> "pb_utils.InferenceResponse":
     if isinstance(result, HplmError):
         return pb_utils.InferenceResponse(error=triton_error(pb_utils, result))
-    hidden = pb_utils.Tensor(HIDDEN, result.hidden)
-    return pb_utils.InferenceResponse([hidden, pb_utils.Tensor(TICKET, np.ascontiguousarray(result.tickets))])
+    words = np.array(result.words, dtype=np.object_).reshape(-1, 1)
+    tensors = ((HIDDEN, result.hidden), (TICKET, np.ascontiguousarray(result.tickets)), (WORDS, words))
+    return pb_utils.InferenceResponse([pb_utils.Tensor(name, tensor) for name, tensor in tensors])

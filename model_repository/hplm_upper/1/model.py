@@ -1,72 +1,146 @@
-"""Triton glue of the upper half: hidden rows in, answers out, whenever the engine has them.
+"""Triton glue of the upper half: hidden rows in, answers out.
 
-`execute` copies the tensors and returns nothing; the answers go through each request's response sender.
+In mode `engine`, `execute` copies the tensors and returns nothing; the answers go through each request's response
+sender, whenever the engine has them. In mode `triton`, what `execute` gets is the batch, and it returns the answers.
 """
 
 import logging
+import os
+import threading
+from pathlib import Path
+
+# Before PyTorch is loaded. A thread that waits for the others of its operation must not keep a core from the lower
+# half's processes and from Triton, or every operation takes as long as the operating system's time slices.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from backends.adapters.bottleneck import MAX_BOTTLENECK
-from backends.engine.loop import DEFAULT_MAX_WAITING
-from backends.engine.service import RespondRequest, UpperService
-from backends.engine.stack import StackSettings
-from backends.errors import HplmError, presentable
+from backends.deadline_batcher import FILE_NAME
+from backends.engine.loop import PipelineSettings
+from backends.engine.metrics import UpperMetrics
+from backends.engine.service import HiddenRows, UpperService
+from backends.engine.settings import EngineSettings
+from backends.errors import HplmError, InvalidArgumentError, presentable, shown
 from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.scheduling.policy import Capacity
+from backends.scheduling.admission_settings import AdmissionSettings
+from backends.scheduling.backlog_signal import BacklogSignal
+from backends.scheduling.settings import PolicyName, PolicySettings
+from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.triton_errors import triton_error
-from backends.wire import HIDDEN, RESULT, TICKET
+from backends.wire import HIDDEN, RESULT, TICKET, WORDS
+
+LOGGER = logging.getLogger("hplm_upper")
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
         settings = ModelSettings.from_triton(args)
-        if threads := settings.number("threads", 0):
-            torch.set_num_threads(threads)
+        self._batches_by_triton = _batches_by_triton(settings, args)
+        start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
         on_gpu = args["model_instance_kind"] == "GPU"
-        stack = StackSettings(
-            device=f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu",
-            dtype=settings.text("dtype", "bf16"),
-            num_slots=settings.number("slots", 65),
-            max_bottleneck=settings.number("max_bottleneck", MAX_BOTTLENECK),
+        engine = EngineSettings.from_model(settings, f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
+        pipeline = PipelineSettings(
+            threads=engine.threads,
+            stages_ahead=settings.flag("stages_ahead", True),
+            turns=settings.text("turns", "") or None,
         )
-        capacity = Capacity(
-            max_rows=settings.number("max_rows", 64),
-            max_tokens=settings.number("max_tokens", 4096),
-            max_adapters=stack.num_slots - 1,
-        )
+        torch.set_num_threads(1)  # this thread only takes rows in; the serve loop's own computes
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
-        max_waiting = settings.number("max_waiting", DEFAULT_MAX_WAITING)
-        self._service = UpperService(settings.home, self._snapshot, stack, capacity, max_waiting)
+        self._signal = BacklogSignal(args["model_instance_name"])
+        self._service = UpperService(
+            settings.home,
+            self._snapshot,
+            engine.stack,
+            engine.capacity,
+            AdmissionSettings.from_model(settings),
+            pipeline,
+            _policy(settings, self._batches_by_triton),
+            self._signal.tell,
+        )
+        self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"])
 
-    def execute(self, requests: list) -> None:
+    def execute(self, requests: list) -> list | None:
+        if self._batches_by_triton:
+            answered = self._service.run([_read(request) for request in requests])
+            with span(Lane.ANSWERING, "send", requests=len(requests)):
+                return [_response(answers) for answers in answered]
         for request in requests:
-            respond = _responder(request.get_response_sender())
-            try:
-                tensors = [pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in (HIDDEN, TICKET)]
-            except Exception as error:
-                respond(presentable(error))
+            caller, read = _Caller(request.get_response_sender()), _read(request)
+            if isinstance(read, HplmError):
+                caller.respond(read)
             else:
-                self._service.submit(*tensors, respond)
+                self._service.submit(read.hidden, read.tickets, read.words, caller.respond, caller.is_gone)
+        return None
 
     def finalize(self) -> None:
+        self._metrics.close()
         self._service.close()
+        self._signal.close()
         self._snapshot.close()
+        stop_tracing()
 
 
-def _responder(sender: object) -> RespondRequest:
-    def respond(answers: list[bytes] | HplmError) -> None:
+def _batches_by_triton(settings: ModelSettings, args: dict[str, str]) -> bool:
+    mode = settings.text("mode", "engine")
+    if mode not in ("engine", "triton"):
+        raise InvalidArgumentError(f"model parameter 'mode' must be 'engine' or 'triton', not {shown(mode)}")
+    plugin = Path(args["model_repository"]) / args["model_version"] / FILE_NAME
+    if mode == "triton" and not plugin.exists():
+        LOGGER.warning(
+            "there is no deadline batcher at %s; Triton closes batches by their number of rows alone. "
+            "`hplm export --mode triton` builds one where there is a C++ compiler",
+            plugin,
+        )
+    return mode == "triton"
+
+
+def _policy(settings: ModelSettings, batches_by_triton: bool) -> PolicySettings:
+    """What was exported; where Triton forms the batches, each is one of the engine's and nothing is left to choose."""
+    exported = PolicySettings.from_model(settings)
+    if not batches_by_triton or exported.name is PolicyName.FCFS:
+        return exported
+    LOGGER.warning("policy %s chooses nothing in mode triton, where Triton forms the batches", exported.name.value)
+    return PolicySettings()
+
+
+def _read(request: "pb_utils.InferenceRequest") -> HiddenRows | HplmError:
+    try:
+        names = (HIDDEN, TICKET, WORDS)
+        hidden, tickets, words = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in names)
+        return HiddenRows(hidden, tickets, words.reshape(-1).tolist())
+    except Exception as error:
+        return presentable(error)
+
+
+class _Caller:
+    """Who sent one request. Asking Triton about a request that was answered would read memory that it has freed."""
+
+    def __init__(self, sender: object) -> None:
+        self._sender = sender
+        self._answered = False
+        self._lock = threading.Lock()
+
+    def is_gone(self) -> bool:
+        """Whether nobody waits for an answer any more, or somebody has got one: another row's error, perhaps."""
+        with self._lock:
+            return self._answered or self._sender.is_cancelled()
+
+    def respond(self, answers: list[bytes] | HplmError) -> None:
+        with self._lock:
+            self._answered = True
+            self._respond(answers)
+
+    def _respond(self, answers: list[bytes] | HplmError) -> None:
         try:
-            sender.send(_response(answers), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            with span(Lane.ANSWERING, "send"):
+                self._sender.send(_response(answers), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         except Exception as error:  # shared memory may be full; a short error may still get through
-            sender.send(_response(presentable(error)), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
-    return respond
+            self._sender.send(_response(presentable(error)), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 def _response(answers: list[bytes] | HplmError) -> "pb_utils.InferenceResponse":

@@ -27,7 +27,8 @@ def fold(request):
     rows[: lengths.sum()] = np.repeat(lengths, lengths)[:, None]
     hidden = pb_utils.Tensor("HIDDEN", rows.reshape(len(text), -1, len(model[0])))
     ticket = np.stack([lengths] * (1 + lengths[0] % 3), axis=1)
-    return pb_utils.InferenceResponse([hidden, pb_utils.Tensor("TICKET", ticket)])
+    words = pb_utils.Tensor("WORDS", text.astype(object)[:, None])
+    return pb_utils.InferenceResponse([hidden, pb_utils.Tensor("TICKET", ticket), words])
 
 
 class TritonPythonModel:
@@ -54,6 +55,8 @@ class TritonPythonModel:
     def answer(self, request, num_requests):
         hidden = pb_utils.get_input_tensor_by_name(request, "HIDDEN").as_numpy()
         lengths = pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()[:, 0]
+        words = pb_utils.get_input_tensor_by_name(request, "WORDS").as_numpy()[:, 0]
+        assert [len(each) for each in words] == list(lengths)
         rows = hidden.reshape(-1, hidden.shape[-1])
         sums = np.add.reduceat(rows[:, 0].astype(np.int64), np.cumsum(lengths) - lengths)
         answers = [f"{self.word} {hidden.shape[-1]} {total}" for total in sums]

@@ -26,10 +26,11 @@ pytestmark = pytest.mark.server
 
 SHARED_MEMORY = Path("/dev/shm")
 PARENT = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in a shell's background ignore it
 with TritonServer(ServerConfig(repository=Path(sys.argv[1]), exit_timeout_s=2)) as server:
     print(server.pid, server.log_path.parent, flush=True)
     time.sleep(600)

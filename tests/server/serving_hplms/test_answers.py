@@ -17,7 +17,7 @@ import torch
 import tritonclient.grpc
 import tritonclient.http
 
-from backends.lower.metrics import INTERVAL_S
+from backends.metrics import INTERVAL_S
 from backends.registry.registry import Registry
 from bench.reference import ReferenceHplm
 from served_home import Served
@@ -75,17 +75,21 @@ def test_a_stock_client_gets_the_references_logits(served: Served, protocol: Any
 
 
 def test_bf16_gives_the_same_labels(served_bf16: Served) -> None:
+    """A text between two labels may fall to either side; one that the reference is sure of may not."""
     plain = references(served_bf16)
     rows = [row for seed in range(7) for row in mixed_rows(list(plain), 64, seed)]
-    same, differences = 0, []
+    sure, differences = 0, []
     for start in range(0, len(rows), 64):
         part = rows[start : start + 64]
         for (hplm, text), answer in zip(part, stock_infer(served_bf16, tritonclient.grpc, part), strict=True):
             expected = plain[hplm].logits(text).softmax(dim=-1)
             got = torch.tensor(list(answer["scores"].values()))
-            same += int(got.argmax() == expected.argmax())
             differences.append(float((got - expected).abs().mean()))
-    assert same / len(rows) >= 0.995
+            best, second = expected.topk(2).values.tolist()
+            if best - second > 2 * PROBABILITY_TOLERANCE:
+                sure += 1
+                assert got.argmax() == expected.argmax(), (hplm, text, expected, got)
+    assert sure / len(rows) >= 0.8
     assert sum(differences) / len(differences) <= PROBABILITY_TOLERANCE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from backends.registry.registry import Registry
 from clients import Classification, HplmClient, InvalidRequestError, NotFoundError, ServerError, UnavailableError
 from served_home import Served
-from tiny_home import sample_texts
+from tiny_home import sample_texts, tiny_hplm
 
 pytestmark = pytest.mark.server
 PROTOCOLS = [pytest.param(tritonclient.grpc, id="grpc"), pytest.param(tritonclient.http, id="http")]
@@ -157,10 +158,12 @@ def test_nobody_can_guess_a_ticket(served: Served) -> None:
     for key in range(20):
         hidden = tritonclient.grpc.InferInput("HIDDEN", [1, 3, 64], "FP16")
         hidden.set_data_from_numpy(np.zeros((1, 3, 64), np.float16))
-        ticket = tritonclient.grpc.InferInput("TICKET", [1, 4], "INT64")
-        ticket.set_data_from_numpy(np.array([[key, 3, 0, 0]]))
+        ticket = tritonclient.grpc.InferInput("TICKET", [1, 5], "INT64")
+        ticket.set_data_from_numpy(np.array([[key, 3, 0, 0, 3]]))
+        words = tritonclient.grpc.InferInput("WORDS", [1, 1], "BYTES")
+        words.set_data_from_numpy(np.array([[b""]], np.object_))
         with pytest.raises(InferenceServerException, match="does not exist"):
-            client.infer("hplm_upper", [hidden, ticket])
+            client.infer("hplm_upper", [hidden, ticket, words])
 
 
 def test_a_very_long_name_is_not_found(served: Served) -> None:
@@ -181,21 +184,20 @@ def test_a_deadline_that_has_passed_is_refused(served: Served) -> None:
 
 
 def test_a_damaged_adapter_fails_its_own_tenant_only(served: Served) -> None:
-    entry = Registry.open(served.home).hplm("initech/mood")
-    weights = served.home.path / entry.folder / "weights.safetensors"
+    """Damaged before a server first needs it; from then on it is mapped into memory."""
+    registry = Registry.open(served.home)
+    tiny_hplm(served.home, registry, served.work, "damaged/mood", "street", "mood", seed=900)
+    weights = served.home.path / registry.hplm("damaged/mood").folder / "weights.safetensors"
     good = weights.read_bytes()
+    weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    time.sleep(1.0)
     with HplmClient(f"grpc://{served.grpc_url}") as client:
-        # Three other hPLMs fill the three slots, so the damaged one must be read from the bank again.
-        for hplm in ("acme/topic", "acme/mood", "globex/topic"):
-            client.infer(hplm, "cat")
-        weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-        try:
-            with pytest.raises(ServerError, match="does not match its checksum"):
-                client.infer("initech/mood", "cat")
-            assert client.infer("acme/topic", "cat").hplm == "acme/topic"
-        finally:
-            weights.write_bytes(good)
-        assert client.infer("initech/mood", "cat").hplm == "initech/mood"
+        with pytest.raises(ServerError, match="the weights of this hPLM are damaged"):
+            client.infer("damaged/mood", "cat")
+        assert client.infer("acme/topic", "cat").hplm == "acme/topic"
+        weights.write_bytes(good)
+        assert client.infer("damaged/mood", "cat").hplm == "damaged/mood"
+    registry.delete_hplm("damaged/mood")
 
 
 def test_the_client_refuses_what_can_never_be_right(served: Served) -> None:

@@ -12,8 +12,7 @@ import pytest
 
 from backends.registry.registry import Registry
 from builder.construct.domains import DomainRequest, create_domain
-from builder.construct.hplms import HplmRequest, update_hplm
-from builder.construct.tune import TuneSettings
+from builder.construct.hplms import UpdateRequest, update_hplm
 from clients import Answer, ClientError, HplmClient, NotFoundError
 from served_home import Served
 from tiny_home import ignore, tiny_hplm, write_corpus, write_task
@@ -50,9 +49,7 @@ def test_create_update_delete_while_serving(served: Served, client: HplmClient) 
     assert seconds_until(lambda: isinstance(asked(client, "newcomer/topic"), Answer)) <= WITHIN_S
 
     train, dev = write_task(served.work / "newcomer", "mood", 901)
-    request = HplmRequest(
-        "newcomer/topic", "tiny", "farm", train, dev, tune=TuneSettings(bottleneck=8, epochs=1, learning_rate=5e-3)
-    )
+    request = UpdateRequest("newcomer/topic", train, dev, tune={"epochs": 1}, labels_may_change=True, force=True)
     update_hplm(served.home, registry, request, ignore)
 
     def is_second() -> bool:

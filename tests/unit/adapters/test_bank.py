@@ -1,31 +1,48 @@
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from adapter_reference import random_bottleneck, random_lora
+from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.bank import HplmArtifact, read_artifact, write_artifact
-from backends.adapters.bottleneck import BottleneckAdapter, Head
+from backends.adapters.head import Head
+from backends.adapters.parts import Norm
 from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError, InvalidArgumentError
-from backends.storage import publishing, read_json, write_json
+from backends.registry.entries import DomainEntry, HplmEntry
+from backends.storage import file_checksum, publishing, read_json, write_json, write_tensors
 
 LAYERS, WIDTH, HIDDEN, LABELS = 2, 4, 16, 3
 
 
-def random_adapter(width: int = WIDTH) -> BottleneckAdapter:
-    return BottleneckAdapter(
-        torch.randn(LAYERS, width, HIDDEN),
-        torch.randn(LAYERS, width),
-        torch.randn(LAYERS, HIDDEN, width),
-        torch.randn(LAYERS, HIDDEN),
+def artifact(stored_dtype: str = "fp16") -> HplmArtifact:
+    chance = random.Random()
+    adapters = AdapterSet(
+        {
+            "attention": random_bottleneck(chance, LAYERS, HIDDEN, WIDTH),
+            "output": random_bottleneck(chance, LAYERS, HIDDEN, 7, norm_first=True),
+        },
+        {"query": random_lora(chance, LAYERS, HIDDEN, HIDDEN), "ffn_in": random_lora(chance, LAYERS, HIDDEN, 24)},
+        {"output": Norm(torch.randn(LAYERS, HIDDEN), torch.randn(LAYERS, HIDDEN))},
     )
-
-
-def artifact() -> HplmArtifact:
-    head = Head(torch.randn(LABELS, HIDDEN), torch.randn(LABELS))
-    return HplmArtifact("acme/x", "f00d", "classification", ("a", "b", "c"), "mean", random_adapter(), head)
+    dense = torch.randn(HIDDEN, HIDDEN), torch.randn(HIDDEN)
+    head = Head(torch.randn(LABELS, HIDDEN), torch.randn(LABELS), *dense, activation="gelu")
+    return HplmArtifact(
+        hplm="acme/x",
+        root_fingerprint="f00d",
+        task="classification",
+        labels=("a", "b", "c"),
+        pooling="mean",
+        adapters=adapters,
+        head=head,
+        stored_dtype=stored_dtype,
+        origin={"kind": "made up"},
+    )
 
 
 @pytest.fixture
@@ -35,20 +52,84 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "x@1"
 
 
-def test_round_trip(tmp_path: Path) -> None:
-    written = artifact()
+@pytest.mark.parametrize(("stored_dtype", "dtype"), [("fp16", torch.float16), ("fp32", torch.float32)])
+def test_round_trip(tmp_path: Path, stored_dtype: str, dtype: torch.dtype) -> None:
+    written = artifact(stored_dtype)
     with publishing(tmp_path / "x@1") as staged:
         write_artifact(staged, written)
     read = read_artifact(tmp_path / "x@1", "f00d")
-    assert (read.hplm, read.labels, read.pooling) == (written.hplm, written.labels, written.pooling)
-    for name, tensor in read.adapter.named().items():
-        assert torch.equal(tensor, getattr(written.adapter, name).half())
-    assert torch.equal(read.head.weight, written.head.weight.half())
+    for name in ("hplm", "labels", "pooling", "task", "origin", "stored_dtype"):
+        assert getattr(read, name) == getattr(written, name)
+    for part, expected in ((read.adapters, written.adapters), (read.head, written.head)):
+        assert part.named().keys() == expected.named().keys()  # type: ignore[attr-defined]
+        for name, tensor in expected.named().items():  # type: ignore[attr-defined]
+            assert torch.equal(part.named()[name], tensor.to(dtype))  # type: ignore[attr-defined]
+    assert read.head.activation == "gelu"
+    for site, bottleneck in written.adapters.bottlenecks.items():
+        kept = read.adapters.bottlenecks[site]
+        assert (kept.activation, kept.norm_first) == (bottleneck.activation, bottleneck.norm_first)
+
+
+def write_version_1(folder: Path, labels: int = LABELS) -> dict[str, torch.Tensor]:
+    """A folder as the first release wrote it."""
+    tensors = {
+        "adapter.down_weight": torch.randn(LAYERS, WIDTH, HIDDEN).half(),
+        "adapter.down_bias": torch.randn(LAYERS, WIDTH).half(),
+        "adapter.up_weight": torch.randn(LAYERS, HIDDEN, WIDTH).half(),
+        "adapter.up_bias": torch.randn(LAYERS, HIDDEN).half(),
+        "head.weight": torch.randn(labels, HIDDEN).half(),
+        "head.bias": torch.randn(labels).half(),
+    }
+    folder.mkdir()
+    write_tensors(folder / "weights.safetensors", tensors)
+    manifest = {
+        "format_version": 1,
+        "kind": "bottleneck",
+        "hplm": "acme/old",
+        "root_fingerprint": "f00d",
+        "task": "classification",
+        "labels": ["a", "b", "c"],
+        "pooling": "mean",
+        "size_bytes": (folder / "weights.safetensors").stat().st_size,
+        "weights_checksum": file_checksum(folder / "weights.safetensors"),
+    }
+    write_json(folder / "manifest.json", manifest)
+    return tensors
+
+
+def test_folders_of_the_first_format_are_read(tmp_path: Path) -> None:
+    tensors = write_version_1(tmp_path / "old@1")
+    read = read_artifact(tmp_path / "old@1", "f00d")
+    assert list(read.adapters.parts()) == ["bottleneck.attention"]
+    bottleneck = read.adapters.bottlenecks["attention"]
+    assert (bottleneck.activation, bottleneck.norm_first) == ("relu", False)
+    for name, tensor in bottleneck.named().items():
+        assert torch.equal(tensor, tensors[f"adapter.{name}"])
+    assert torch.equal(read.head.weight, tensors["head.weight"])
+    assert read.head.dense_weight is None
 
 
 def test_an_adapter_of_another_root_is_refused(folder: Path) -> None:
     with pytest.raises(FingerprintMismatchError, match=r"f00d.*beef"):
         read_artifact(folder, "beef")
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"id": "globex/x"}, "hplm is 'acme/x'"),
+        ({"task": "ner"}, "task is 'classification'"),
+        ({"labels": ("a", "c", "b")}, "labels is"),
+        ({"pair": True}, "pair is False"),
+        ({}, "a head for states of 16 numbers"),
+    ],
+)
+def test_weights_are_served_only_as_what_they_are(changed: dict[str, Any], complaint: str) -> None:
+    domain = DomainEntry("tiny", "farm", 1, ("plots/farm@1",))
+    entry = HplmEntry(1, "acme/x", 1, "classification", ("a", "b", "c"), domain, "bank/x@1")
+    artifact().require_of(entry, HIDDEN)
+    with pytest.raises(CorruptFileError, match=f"bank/x@1 holds .*{complaint}"):
+        artifact().require_of(replace(entry, **changed), HIDDEN if changed else 2 * HIDDEN)
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
@@ -75,23 +156,36 @@ def test_a_changed_manifest_is_refused(folder: Path) -> None:
 
 def test_a_newer_format_is_refused(folder: Path) -> None:
     path = folder / "manifest.json"
-    write_json(path, {**read_json(path), "format_version": 2})
-    with pytest.raises(FormatVersionError, match="version 2"):
+    write_json(path, {**read_json(path), "format_version": 3})
+    with pytest.raises(FormatVersionError, match="version 3"):
+        read_artifact(folder, "f00d")
+
+
+def test_a_manifest_that_names_other_tensors_is_refused(folder: Path) -> None:
+    path = folder / "manifest.json"
+    manifest = read_json(path)
+    write_json(path, {**manifest, "parts": [*manifest["parts"], {"name": "lora.value", "width": 4}]})
+    with pytest.raises(CorruptFileError, match="tensors"):
         read_artifact(folder, "f00d")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
 def test_weights_that_are_not_finite_are_never_written(tmp_path: Path, value: float) -> None:
     bad = artifact()
-    bad.adapter.up_bias[0, 0] = value  # 1e6 is infinite in fp16
-    with pytest.raises(InvalidArgumentError, match="up_bias"), publishing(tmp_path / "x@1") as staged:
+    bad.adapters.bottlenecks["attention"].up_bias[0, 0] = value  # 1e6 is infinite in fp16
+    refused = pytest.raises(InvalidArgumentError, match=r"bottleneck\.attention.*up_bias")
+    with refused, publishing(tmp_path / "x@1") as staged:
         write_artifact(staged, bad)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_tensors_that_do_not_fit_together() -> None:
-    good = random_adapter()
-    with pytest.raises(InvalidArgumentError, match="up_weight"):
-        replace(good, up_weight=good.up_weight[:, :, 1:])
+    bottleneck = artifact().adapters.bottlenecks["attention"]
+    with pytest.raises(InvalidArgumentError, match="down_bias"):
+        replace(bottleneck, down_bias=bottleneck.down_bias[:, 1:])
+    with pytest.raises(InvalidArgumentError, match="activation"):
+        replace(bottleneck, activation="maxout")
+    with pytest.raises(InvalidArgumentError, match="dense"):
+        replace(artifact().head, dense_bias=None)
     with pytest.raises(InvalidArgumentError, match="labels"):
         replace(artifact(), labels=("a", "b"))

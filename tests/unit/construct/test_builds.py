@@ -14,15 +14,18 @@ import pytest
 
 from backends.errors import ConflictError, FingerprintMismatchError, HplmError, NotFoundError, TrainingDataError
 from backends.home import Home
+from backends.lower.layers import fragment_values
 from backends.plot.header import Store
 from backends.plot.table import Table
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.distil import DistilSettings
+from builder.construct.distilled import export_distilled
 from builder.construct.domains import DomainRequest, create_domain
-from builder.construct.hplms import HplmRequest, create_hplm, update_hplm
-from builder.construct.plots import PlotSettings, fragment_values
-from builder.construct.roots import RootRequest, add_root, export_distilled
+from builder.construct.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
+from builder.construct.plots import PlotSettings
+from builder.construct.root_request import RootRequest
+from builder.construct.roots import add_root
 from builder.locks import exclusive
 from builder.progress import Step
 from tiny_home import MAX_TOKENS, ignore, tiny_root, write_corpus, write_task, write_tiny_bert
@@ -182,7 +185,7 @@ def test_a_failed_update_leaves_the_old_version_serving(tiny_home: Home, tmp_pat
     request = hplm_request(tmp_path, "acme/topic")
     request.train.write_text('{"text": "cat", "label": "x"}\n{"text": 5}\n')
     with pytest.raises(TrainingDataError, match=r"train\.jsonl:2"):
-        update_hplm(tiny_home, registry, request, ignore)
+        update_hplm(tiny_home, registry, UpdateRequest(request.id, request.train, request.dev), ignore)
     assert registry.hplm("acme/topic") == before
 
 
@@ -191,7 +194,7 @@ def test_names_that_are_taken_or_missing(tiny_home: Home, tmp_path: Path) -> Non
     with pytest.raises(ConflictError, match="exists already"):
         create_hplm(tiny_home, registry, hplm_request(tmp_path, "acme/topic"), ignore)
     with pytest.raises(NotFoundError, match="does not exist"):
-        update_hplm(tiny_home, registry, hplm_request(tmp_path, "acme/new"), ignore)
+        update_hplm(tiny_home, registry, UpdateRequest("acme/new", *write_task(tmp_path, "topic", seed=50)), ignore)
     with pytest.raises(NotFoundError, match="'moon'"):
         create_hplm(tiny_home, registry, replace(hplm_request(tmp_path, "acme/new"), domain="moon"), ignore)
     corpus = write_corpus(tmp_path / "c.txt", 300, seed=3)
@@ -208,7 +211,7 @@ def test_a_corpus_that_is_too_small(tiny_home: Home, tmp_path: Path) -> None:
 
 
 def test_two_builds_of_one_thing_at_once(tiny_home: Home, tmp_path: Path) -> None:
-    target = tiny_home.plot("tiny", "busy", 1)
+    target = tiny_home.path / "plots/tiny/busy"
     corpus = write_corpus(tmp_path / "c.txt", 300, seed=3)
     started, finish = threading.Event(), threading.Event()
 

@@ -15,9 +15,11 @@ from backends.plot.table import Table
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.distil import DistilSettings
-from builder.construct.domains import DomainRequest, build_domain, create_domain
+from builder.construct.domain_build import VersionPlan, build_version
+from builder.construct.domains import DomainRequest, create_domain
 from builder.construct.plots import PlotSettings
-from builder.construct.roots import RootRequest, add_root
+from builder.construct.root_request import RootRequest
+from builder.construct.roots import add_root
 from builder.progress import Report, Step
 from tiny_home import MAX_TOKENS, ignore, write_corpus, write_tiny_bert
 
@@ -113,7 +115,8 @@ def test_a_published_table_that_is_not_registered(tiny_home: Home, tmp_path: Pat
     registry, root = Registry.open(tiny_home), RootFolder(tiny_home.root("tiny"))
     corpus = write_corpus(tmp_path / "a.txt", 300, seed=61)
     parent = registry.domain("tiny", "general")
-    build_domain(tiny_home, root, "new", parent, (corpus,), PlotSettings(), ignore)  # and then it is killed
+    plan = VersionPlan("new", 1, (corpus,), PlotSettings(), parent)
+    build_version(tiny_home, root, plan, ignore)  # and then it is killed
     if what == "corpus":
         corpus = write_corpus(tmp_path / "a.txt", 300, seed=62)
     plot = PlotSettings(theta=0.5 if what == "theta" else 1.0, max_fragments=500 if what == "limit" else None)
@@ -131,3 +134,16 @@ def test_a_corpus_of_equal_lines_is_refused(tmp_path: Path, request_a: RootReque
     corpus.write_text("the same line again\n" * 300)
     with pytest.raises(InvalidArgumentError, match="none is left to learn from"):
         add_root(home, open_registry(home), replace(request_a, corpus=(corpus,)), ignore)
+
+
+def test_a_repeated_root_names_its_last_recipe(tmp_path: Path, request_a: RootRequest) -> None:
+    home = Home(tmp_path / "home")
+    with pytest.raises(InterruptedRunError):
+        add_root(home, open_registry(home), request_a, interrupt("compute fragments", 1))
+    before = RootFolder(home.root("r"))
+    entry = add_root(home, open_registry(home), replace(request_a, plot=PlotSettings(max_fragments=90)), ignore)
+    after = RootFolder(home.root("r"))
+    assert after.fingerprint == before.fingerprint
+    assert before.manifest.origin["config"]["plot"]["max_fragments"] == 200
+    assert after.manifest.origin["config"]["plot"] == {"theta": 1.0, "max_fragments": 90}
+    assert entry.metrics["max_fragments"] == 90

@@ -1,18 +1,94 @@
+"""Tuning itself, on random rows: what it learns from, when it ends, and that an interruption changes nothing."""
+
 from __future__ import annotations
 
-import threading
+import random
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from backends.errors import ConflictError, InvalidArgumentError
+from backends.adapters.bank import HplmArtifact, read_artifact, write_artifact
+from backends.adapters.recipe import AdapterRecipe
+from backends.engine.entities import Span
+from backends.errors import HplmError, InvalidArgumentError
 from backends.home import Home
-from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from builder.construct.hplms import HplmRequest, create_hplm
-from builder.construct.tune import EncodedSet, TuneSettings, rate_share, tune
-from tiny_home import ignore, write_task
+from backends.root.words import RowWords
+from builder.construct.checkpoint import Checkpoint
+from builder.construct.fitting import Fitting, rate_share
+from builder.construct.tasks.classification import Classification
+from builder.construct.tasks.examples import LabelledText, TaggedSentence
+from builder.construct.tasks.ner import Ner
+from builder.construct.tasks.objective import Objective, balanced_weights
+from builder.construct.tasks.regression import Regression
+from builder.construct.tunable import EncodedSet, Tuned
+from builder.construct.tune import TuneSettings, Upper, evaluate, predict, tune
+from builder.progress import Step
+from tiny_home import ignore
+
+SMALL = AdapterRecipe(width=4)
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error of ours
+    pass
+
+
+@pytest.fixture(scope="module")
+def upper(built_home: Home) -> Upper:
+    root = RootFolder(built_home.root("tiny"))
+    return Upper(root.upper(), root.geometry)
+
+
+def random_set(objective: Objective[Any], examples: Sequence[Any], seed: int, lengths: Sequence[int]) -> EncodedSet:
+    """Rows that point, in their first token, in a direction of their own label."""
+    order = torch.Generator().manual_seed(seed)
+    words = [_words(length - 2) if objective.about_words else None for length in lengths]
+    targets = objective.targets(examples, words)
+    directions = torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
+    rows = []
+    for length, target in zip(lengths, targets, strict=True):
+        row = torch.randn(length, 64, generator=order)
+        if objective.about_words:
+            row[target.first_tokens] += 3 * directions[target.tags]
+        else:
+            row += directions[int(target)]
+        rows.append(row.half())
+    return EncodedSet(rows, targets, np.array(lengths), [None] * len(rows))
+
+
+def _words(count: int) -> RowWords:
+    """One-letter words with one piece each."""
+    places = np.arange(count, dtype=np.int32)
+    return RowWords(places + 1, 2 * places, 2 * places + 1)
+
+
+def task(name: str, seed: int, count: int = 24) -> tuple[Objective[Any], EncodedSet]:
+    chance = random.Random(seed)
+    lengths = [chance.randint(3, 9) for _ in range(count)]
+    if name == "ner":
+        tagged = [_tagged(chance, length - 2) for length in lengths]
+        ner = Ner(("O", "B-X", "I-X"), tagged)
+        return ner, random_set(ner, tagged, seed, lengths)
+    if name == "regression":
+        valued = [LabelledText("a", float(chance.randint(0, 5))) for _ in lengths]
+        regression = Regression(valued)
+        return regression, random_set(regression, valued, seed, lengths)
+    texts = [LabelledText("a", chance.choice("xyz")) for _ in lengths]
+    classes = Classification("xyz", texts)
+    return classes, random_set(classes, texts, seed, lengths)
+
+
+def _tagged(chance: random.Random, num_words: int) -> TaggedSentence:
+    tags: list[str] = []
+    for _ in range(num_words):
+        tags.append(chance.choice(["O", "B-X"] if not tags or tags[-1] == "O" else ["O", "B-X", "I-X"]))
+    return TaggedSentence(tuple("w" * num_words), tuple(tags))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 9, 10, 11, 20, 21, 100])
@@ -27,53 +103,287 @@ def test_the_learning_rate_rises_to_its_highest_and_falls_to_nothing(steps: int)
     assert top + 1 == max(1, round(steps / 10))
 
 
-@pytest.mark.parametrize("epochs", [1, 2, 10, 20])
-def test_any_number_of_steps(built_home: Home, epochs: int) -> None:
-    root = RootFolder(built_home.root("tiny"))
-    rows = [torch.randn(4, root.geometry.hidden_size).half() for _ in range(6)]
-    dataset = EncodedSet(rows, torch.tensor([0, 1] * 3))
-    settings = TuneSettings(bottleneck=4, epochs=epochs, patience=epochs)
-    assert tune(root.upper(), root.geometry, 2, dataset, dataset, settings, ignore).metrics["best_epoch"] >= 1
+@pytest.mark.parametrize("name", ["classification", "regression", "ner"])
+def test_each_task_is_learnt(upper: Upper, name: str) -> None:
+    objective, train = task(name, 1, 64)
+    _, dev = task(name, 2, 64)
+    settings = TuneSettings(recipe=SMALL, epochs=12, learning_rate=2e-2, patience=12)
+    tuned = tune(upper, objective, train, dev, settings, ignore)
+    assert tuned.metrics[objective.main_metric] > 0.8
+    assert evaluate(upper, objective, tuned, dev) == tuned.metrics
+    if name == "regression":
+        assert tuned.metrics["mse"] < 0.5 * float(np.var(dev.targets))  # on the task's own scale
 
 
-def test_a_bottleneck_that_no_slot_holds_is_refused() -> None:
-    assert TuneSettings(bottleneck=64)
-    with pytest.raises(InvalidArgumentError, match="the widest is 64"):
-        TuneSettings(bottleneck=65)
+@pytest.mark.parametrize("epochs", [1, 2, 10])
+def test_any_number_of_epochs(upper: Upper, epochs: int) -> None:
+    objective, train = task("classification", 1, 6)
+    steps: list[Step] = []
+    settings = TuneSettings(recipe=SMALL, epochs=epochs, rows_per_batch=4, patience=epochs)
+    tuned = tune(upper, objective, train, train, settings, steps.append)
+    assert 1 <= tuned.epoch <= epochs
+    assert [step.done for step in steps] == [*range(1, 2 * epochs + 1), 2 * epochs]
 
 
-class HesitantRegistry(Registry):
-    """Waits after it has said whether an hPLM exists."""
-
-    def __init__(self, registry: Registry) -> None:
-        super().__init__(registry._engine)
-        self.asked, self.go_on = threading.Event(), threading.Event()
-
-    def has_hplm(self, hplm: str) -> bool:
-        answer = super().has_hplm(hplm)
-        self.asked.set()
-        self.go_on.wait()
-        return answer
+def test_it_ends_when_dev_stops_rising_and_keeps_the_best_epoch(upper: Upper) -> None:
+    objective, train = task("classification", 1)
+    _, dev = task("classification", 2)
+    seen: list[Step] = []
+    tuned = tune(upper, objective, train, dev, TuneSettings(recipe=SMALL, epochs=40, patience=2), seen.append)
+    last_epoch = seen[-2].done  # one batch is one epoch here
+    assert last_epoch == min(40, tuned.epoch + 2)
+    shorter = TuneSettings(recipe=SMALL, epochs=40, patience=2)
+    assert tune(upper, objective, train, dev, shorter, ignore).metrics == tuned.metrics
 
 
-def test_two_creations_of_one_hplm_make_one_version(tiny_home: Home, tmp_path: Path) -> None:
-    registry = Registry.open(tiny_home)
-    hesitant = HesitantRegistry(registry)
-    train, dev = write_task(tmp_path, "topic", seed=50, train=40)
-    request = HplmRequest("new/one", "tiny", "farm", train, dev, tune=TuneSettings(bottleneck=4, epochs=1))
-    refused: list[ConflictError] = []
+def same(one: Tuned, other: Tuned) -> bool:
+    tensors = [
+        {**each.adapters.named(), **{f"head.{n}": t for n, t in each.head.named().items()}} for each in (one, other)
+    ]
+    return tensors[0].keys() == tensors[1].keys() and all(torch.equal(t, tensors[1][n]) for n, t in tensors[0].items())
 
-    def create(with_registry: Registry) -> None:
-        try:
-            create_hplm(tiny_home, with_registry, request, ignore)
-        except ConflictError as error:
-            refused.append(error)
 
-    thread = threading.Thread(target=create, args=(hesitant,))
-    thread.start()
-    hesitant.asked.wait()
-    create(registry)
-    hesitant.go_on.set()
-    thread.join()
-    assert len(refused) == 1
-    assert registry.hplm("new/one").version == 1
+@pytest.mark.parametrize("name", ["classification", "regression", "ner"])
+def test_an_interrupted_tuning_ends_the_same(upper: Upper, tmp_path: Path, name: str) -> None:
+    objective, train = task(name, 1)
+    _, dev = task(name, 2)
+    settings = TuneSettings(recipe=SMALL, epochs=6, rows_per_batch=5, patience=6, dropout=0.2, ema_decay=0.5)
+    whole = tune(upper, objective, train, dev, settings, ignore)
+    checkpoint = Checkpoint(tmp_path / "tuning", "inputs")
+    chance = random.Random(name)
+    stops = sorted(chance.sample(range(1, 30), 4))
+
+    def until(stop: int, steps: list[int]) -> Any:
+        def report(step: Step) -> None:
+            steps.append(step.done)
+            if step.done == stop:
+                raise Interrupted
+
+        return report
+
+    for stop in stops:
+        steps: list[int] = []
+        with pytest.raises(Interrupted):
+            tune(upper, objective, train, dev, settings, until(stop, steps), checkpoint=checkpoint)
+        assert len(steps) <= stop
+    resumed = tune(upper, objective, train, dev, settings, ignore, checkpoint=checkpoint)
+    assert same(resumed, whole)
+    assert (resumed.epoch, resumed.metrics) == (whole.epoch, whole.metrics)
+    finished: list[Step] = []
+    assert same(tune(upper, objective, train, dev, settings, finished.append, checkpoint=checkpoint), whole)
+    assert len(finished) == 1
+
+
+def test_other_inputs_start_anew(upper: Upper, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    objective, train = task("classification", 1)
+    settings = TuneSettings(recipe=SMALL, epochs=2)
+    tune(upper, objective, train, train, settings, ignore, checkpoint=Checkpoint(tmp_path / "tuning", "one"))
+    steps: list[Step] = []
+    tune(upper, objective, train, train, settings, steps.append, checkpoint=Checkpoint(tmp_path / "tuning", "two"))
+    assert "other inputs" in caplog.text
+    assert steps[0].done == 1
+
+
+@pytest.mark.parametrize("name", ["classification", "regression", "ner"])
+def test_a_teacher_is_followed(upper: Upper, name: str) -> None:
+    """The teacher says the opposite of the labels, and only it counts."""
+    objective, train = task(name, 1, 64)
+    lessons: list[Tensor] = []
+    for target in train.targets:
+        if name == "regression":
+            lessons.append(torch.tensor([[5.0 - target]]))
+        else:
+            true = target.tags if name == "ner" else torch.tensor([target])
+            lessons.append(10 * torch.nn.functional.one_hot((true + 1) % 3, 3).float())
+    settings = TuneSettings(
+        recipe=SMALL, epochs=12, learning_rate=2e-2, patience=12, distil_weight=1.0, temperature=2.0
+    )
+    opposite = TeacherIsRight(objective, lessons)
+    tuned = tune(upper, opposite, train, train, settings, ignore, teacher=lessons)
+    answers = torch.cat(predict(upper, objective, tuned, train))
+    wanted = torch.cat(lessons)
+    if name == "regression":
+        assert float(torch.corrcoef(torch.stack([answers[:, 0], wanted[:, 0]]))[0, 1]) > 0.8
+    else:
+        assert float((answers.argmax(dim=-1) == wanted.argmax(dim=-1)).float().mean()) > 0.8
+
+
+class TeacherIsRight:
+    """An objective whose dev result is how well the teacher is followed."""
+
+    def __init__(self, objective: Objective[Any], lessons: list[Tensor]) -> None:
+        self._objective, self._lessons = objective, torch.cat(lessons)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objective, name)
+
+    def metrics(self, outputs: Sequence[Tensor], targets: Sequence[Any]) -> dict[str, float]:
+        answers = torch.cat(list(outputs))
+        return {self._objective.main_metric: -float(self._objective.soft_loss(answers, self._lessons, 1.0))}
+
+
+def test_starting_from_weights_goes_on_there(upper: Upper) -> None:
+    objective, train = task("regression", 1, 64)
+    settings = TuneSettings(recipe=SMALL, epochs=8, learning_rate=2e-2, patience=8)
+    first = tune(upper, objective, train, train, settings, ignore)
+    still = TuneSettings(recipe=SMALL, epochs=1, learning_rate=1e-9)
+    again = tune(upper, objective, train, train, still, ignore, start=first)
+    assert again.metrics["mse"] == pytest.approx(first.metrics["mse"], rel=0.02)
+    assert tune(upper, objective, train, train, still, ignore).metrics["mse"] > 2 * first.metrics["mse"]
+
+
+def test_entities_behind_the_limit_count_as_missed() -> None:
+    sentence = TaggedSentence(("a", "3-b", "c", "d"), ("B-X", "B-X", "I-X", "B-X"))
+    places = np.arange(5, dtype=np.int32)
+    starts, ends = np.array([0, 2, 3, 4, 6], np.int32), np.array([1, 3, 4, 5, 7], np.int32)
+    objective = Ner(("O", "B-X", "I-X"), [sentence])
+    all_words, two_words = (RowWords(places[:n] + 1, starts[:n], ends[:n]) for n in (5, 4))
+    whole, cut = objective.targets([sentence] * 2, [all_words, two_words])
+    assert whole.tags.tolist() == [1, 1, 2, 2, 2]  # a token of three words goes on as one entity
+    assert cut.tags.tolist() == [1, 1, 2, 2]
+    right = [10 * torch.nn.functional.one_hot(row.tags, 3).float() for row in (whole, cut)]
+    assert objective.metrics(right, [whole, cut])["recall"] == pytest.approx(3 / 6)
+
+
+def test_values_of_any_size_are_stored(upper: Upper, tmp_path: Path) -> None:
+    examples = [LabelledText("a", 1e6 + 1e5 * place) for place in range(8)]
+    objective = Regression(examples)
+    lengths = [4] * 8
+    rows = [torch.full((4, 64), place / 4).half() for place in range(8)]
+    train = EncodedSet(rows, objective.targets(examples, [None] * 8), np.array(lengths), [None] * 8)
+    tuned = tune(upper, objective, train, train, TuneSettings(recipe=SMALL, epochs=2), ignore)
+    artifact = HplmArtifact("a/b", "f", "regression", (), tuned.pooling, tuned.adapters, tuned.head)
+    write_artifact(tmp_path, artifact)
+    stored = read_artifact(tmp_path, "f")
+    state = torch.randn(64)
+    assert torch.equal(stored.head.logits(state), tuned.head.logits(state))
+    assert 5e5 < float(stored.head.logits(state)) < 3e6
+
+
+def test_a_tuning_that_gives_no_numbers_says_so(upper: Upper) -> None:
+    objective, train = task("regression", 1)
+    train.rows[0][0, 0] = torch.inf
+    with pytest.raises(HplmError, match="lower learning rate"):
+        tune(upper, objective, train, train, TuneSettings(recipe=SMALL, epochs=3), ignore)
+
+
+def test_balanced_classes_weigh_the_same() -> None:
+    classes = torch.tensor([0] * 90 + [2] * 9 + [3])
+    weights = balanced_weights(classes, 5)
+    totals = [
+        float(weights[classes == each].sum() if each < 0 else weights[each] * (classes == each).sum())
+        for each in (0, 2, 3)
+    ]
+    assert totals == pytest.approx([100 / 3] * 3)
+    texts = [LabelledText("a", label) for label in "xxxxy"]
+    answers = torch.zeros(5, 2)
+    answers[:, 0] = 1.0  # says x always
+    plain, balanced = (
+        Classification("xy", texts, balanced=each).hard_loss(answers, [0, 0, 0, 0, 1], 0.0) for each in (False, True)
+    )
+    x, y = -torch.log_softmax(torch.tensor([1.0, 0.0]), dim=0)
+    assert float(plain) == pytest.approx(float(4 * x + y) / 5)
+    assert float(balanced) == pytest.approx(float(x + y) / 2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"learning_rate": float("nan")},
+        {"learning_rate": float("inf")},
+        {"learning_rate": 0.0},
+        {"learning_rate": 1.5},
+        {"head_learning_rate": -1.0},
+        {"epochs": 0},
+        {"patience": 0},
+        {"rows_per_batch": 0},
+        {"seed": -1},
+        {"dropout": 1.0},
+        {"ema_decay": 1.0},
+        {"label_smoothing": -0.1},
+        {"weight_decay": float("nan")},
+        {"distil_weight": 1.5},
+        {"temperature": 0.0},
+        {"pooling": "none"},
+        {"class_weights": "some"},
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        TuneSettings(**settings)
+
+
+def test_settings_are_changed_by_name() -> None:
+    settings = TuneSettings(epochs=3, recipe=AdapterRecipe(width=9, norm_sites=("output",)))
+    changed = settings.changed({"learning_rate": 1, "recipe": {"width": 12, "bottleneck_sites": ["output"]}})
+    assert changed == TuneSettings(
+        epochs=3, learning_rate=1, recipe=AdapterRecipe(width=12, norm_sites=("output",), bottleneck_sites=("output",))
+    )
+    for wrong in (
+        {"speed": 3},
+        {"epochs": "many"},
+        {"epochs": True},
+        {"epochs": 2.5},
+        {"learning_rate": None},
+        {"seed": 1 << 64},
+        {"recipe": 3},
+        {"recipe": {"depth": 2}},
+        {"recipe": {"width": "wide"}},
+        {"recipe": {"width": 0}},
+    ):
+        with pytest.raises(InvalidArgumentError):
+            settings.changed(wrong)
+
+
+def tagged_words(sentence: TaggedSentence, *spans: tuple[int, int]) -> RowWords:
+    starts, ends = (np.array(each, np.int32) for each in zip(*spans, strict=True))
+    return RowWords(np.arange(1, len(spans) + 1, dtype=np.int32), starts, ends)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tags", "spans", "wanted", "entities"),
+    [
+        (["\u200bBonn", "foo\u00ad"], ["B-X", "O"], [(1, 5), (6, 9)], [1, 0], {Span(1, 5, "X")}),
+        (["\u200b", "Bonn", "am"], ["B-X", "I-X", "I-X"], [(2, 6), (7, 9)], [1, 2], {Span(2, 9, "X")}),
+        (["a", "\ufeff"], ["B-X", "B-X"], [(0, 1)], [1], {Span(0, 1, "X")}),
+        (["a", "\u200b", "b"], ["B-X", "O", "B-X"], [(0, 1), (4, 5)], [1, 1], {Span(0, 1, "X"), Span(4, 5, "X")}),
+        (["a", "b"], ["B-X", "I-X"], [(0, 1)], [1], {Span(0, 3, "X")}),  # the second lies behind the limit
+    ],
+)
+def test_entities_are_those_that_can_be_found(
+    tokens: list[str], tags: list[str], spans: list[tuple[int, int]], wanted: list[int], entities: set[Span]
+) -> None:
+    sentence = TaggedSentence(tuple(tokens), tuple(tags))
+    objective = Ner(("O", "B-X", "I-X"), [sentence])
+    (row,) = objective.targets([sentence], [tagged_words(sentence, *spans)])
+    assert row.tags.tolist() == wanted
+    assert row.entities == entities
+
+
+def test_the_average_forgets_the_weights_that_it_began_with(upper: Upper) -> None:
+    objective, train = task("regression", 1, 64)
+    settings = TuneSettings(recipe=SMALL, epochs=8, learning_rate=2e-2, patience=8)
+    plain = tune(upper, objective, train, train, settings, ignore).metrics["mse"]
+    averaged = tune(upper, objective, train, train, replace(settings, ema_decay=0.999), ignore).metrics["mse"]
+    assert averaged < 2 * plain
+
+
+class Somewhere(torch.nn.Module):
+    """A model on a device that no checkpoint was saved from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(3, device="meta"))
+
+    def trained(self) -> dict[str, torch.nn.Parameter]:
+        return {"weight": self.weight}
+
+
+def test_a_restored_average_lies_where_the_weights_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective, train = task("regression", 1)
+    fitting = Fitting.__new__(Fitting)
+    monkeypatch.setattr(Fitting, "_adamw", lambda self: torch.optim.AdamW(self._trained.values()))
+    fitting.__init__(Somewhere(), objective, train, lambda _: {}, TuneSettings(ema_decay=0.5), "fit")  # type: ignore[misc]
+    saved = fitting._state()
+    fitting._restore({**saved, "weights": {"weight": torch.ones(3)}, "average": {"weight": torch.ones(3)}})
+    assert fitting._average["weight"].device == torch.device("meta")

@@ -4,40 +4,69 @@ from __future__ import annotations
 
 import json
 import queue
+import random
 import shutil
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from backends.adapters.bank import HplmArtifact
+from backends.adapters.host_bank import HostBank
+from backends.adapters.parts import Lora
+from backends.adapters.slots import SlotTable, StaleLeaseError
 from backends.clock import now_us
+from backends.engine import loop
 from backends.engine.job import Answer, Job
+from backends.engine.layouts import LAYOUT_NAMES
 from backends.engine.service import UpperService
 from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import CorruptFileError, HplmError, UnavailableError
+from backends.errors import CorruptFileError, HplmError, UnavailableError, UnusableError
 from backends.home import Home
+from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.scheduling.policy import Capacity, FirstComeFirstServed
+from backends.root.store import RootFolder
+from backends.scheduling.admission_settings import AdmissionSettings
+from backends.scheduling.first_come import FirstComeFirstServed
+from backends.scheduling.policy import Capacity
+from backends.turns import Turns
 from backends.wire import Ticket, encode_tickets, fold_rows
+from tiny_home import tiny_root
 
 HIDDEN = 64
 Responses = queue.Queue[list[bytes] | HplmError]
 
 
 @contextmanager
-def running(home: Home, num_slots: int = 8, capacity: Capacity | None = None) -> Iterator[UpperService]:
+def running(
+    home: Home, num_slots: int = 8, capacity: Capacity | None = None, layout: str = "ragged"
+) -> Iterator[UpperService]:
     snapshot = RegistrySnapshot(Registry.open(home))
     limits = capacity or Capacity(max_adapters=num_slots - 1)
-    service = UpperService(home, snapshot, StackSettings(dtype="fp32", num_slots=num_slots, max_bottleneck=16), limits)
+    service = UpperService(home, snapshot, StackSettings(dtype="fp32", num_slots=num_slots, layout=layout), limits)
     try:
         yield service
     finally:
-        service.close()
+        closing = threading.Thread(target=service.close, daemon=True)
+        closing.start()
+        closing.join(30)
+        assert not closing.is_alive()
         snapshot.close()
+
+
+@contextmanager
+def held_in_one_batch(service: UpperService) -> Iterator[None]:
+    """What is submitted meanwhile is staged as one."""
+    with service._loop._changed:
+        yield
 
 
 def keys_of(home: Home) -> dict[str, int]:
@@ -49,7 +78,7 @@ def ask(service: UpperService, keys: list[int], deadline_us: int | None = None) 
     rows = [np.random.default_rng(1).normal(size=(length, HIDDEN)).astype(np.float16) for length in lengths]
     tickets = [Ticket(key, length, False, deadline_us) for key, length in zip(keys, lengths, strict=True)]
     responses: Responses = queue.Queue()
-    service.submit(fold_rows(rows), encode_tickets(tickets), responses.put)
+    service.submit(fold_rows(rows), encode_tickets(tickets), [b""] * len(keys), responses.put)
     return responses
 
 
@@ -68,7 +97,7 @@ def test_more_tenants_than_slots_are_split_not_failed(built_home: Home) -> None:
         assert all(isinstance(responses.get(timeout=30), list) for responses in pending)
 
 
-def test_a_damaged_adapter_fails_its_own_requests_only(tiny_home: Home) -> None:
+def test_a_damaged_adapter_fails_its_own_requests_only(tiny_home: Home, caplog: pytest.LogCaptureFixture) -> None:
     entries = {entry.id: entry for entry in Registry.open(tiny_home).hplms()}
     weights = tiny_home.path / entries["acme/mood"].folder / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
@@ -76,15 +105,30 @@ def test_a_damaged_adapter_fails_its_own_requests_only(tiny_home: Home) -> None:
         bad = ask(service, [entries["acme/mood"].key])
         good = ask(service, [entries["acme/topic"].key])
         error = bad.get(timeout=30)
-        assert isinstance(error, CorruptFileError)
+        assert isinstance(error, UnusableError)
+        assert str(error) == "the weights of this hPLM are damaged"
         assert isinstance(good.get(timeout=30), list)
+    assert str(weights) in caplog.text
+
+
+def test_swapped_folders_answer_nobody_with_anothers_weights(tiny_home: Home) -> None:
+    entries = {entry.id: entry for entry in Registry.open(tiny_home).hplms()}
+    swapped = ("acme/mood", "initech/mood")  # of one root, with the same task and labels
+    one, other = (tiny_home.path / entries[hplm].folder for hplm in swapped)
+    one.rename(one.with_name("aside"))
+    other.rename(one)
+    one.with_name("aside").rename(other)
+    with running(tiny_home) as service:
+        for hplm, entry in entries.items():
+            answer = ask(service, [entry.key]).get(timeout=30)
+            assert isinstance(answer, UnusableError if hplm in swapped else list)
 
 
 def test_an_adapter_that_has_vanished_is_an_error_not_a_crash(tiny_home: Home) -> None:
     entries = {entry.id: entry for entry in Registry.open(tiny_home).hplms()}
     shutil.rmtree(tiny_home.path / entries["acme/mood"].folder)
     with running(tiny_home) as service:
-        assert isinstance(ask(service, [entries["acme/mood"].key]).get(timeout=30), CorruptFileError)
+        assert isinstance(ask(service, [entries["acme/mood"].key]).get(timeout=30), UnusableError)
         assert isinstance(ask(service, [entries["acme/topic"].key]).get(timeout=30), list)
 
 
@@ -95,6 +139,7 @@ def test_an_expired_deadline_is_refused_before_compute(built_home: Home) -> None
         assert isinstance(error, UnavailableError)
         assert "deadline" in str(error)
         assert isinstance(ask(service, [key], deadline_us=now_us() + 30_000_000).get(timeout=30), list)
+        assert service.admission.num_waiting == 0, "whoever left the queue is not counted any more"
 
 
 def test_a_batch_that_fails_is_answered_and_the_loop_lives(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +158,47 @@ def test_a_batch_that_fails_is_answered_and_the_loop_lives(built_home: Home, mon
         assert isinstance(ask(service, [key]).get(timeout=30), list)
 
 
+def failing_once(monkeypatch: pytest.MonkeyPatch, target: object, name: str, error: Exception) -> threading.Event:
+    """The next call of `target.name` fails, those after it do not."""
+    works: Callable[..., Any] = getattr(target, name)
+    has_failed = threading.Event()
+
+    def fail_once(*args: Any, **options: Any) -> Any:
+        if has_failed.is_set():
+            return works(*args, **options)
+        has_failed.set()
+        raise error
+
+    monkeypatch.setattr(target, name, fail_once)
+    return has_failed
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "error"), [(loop, "answers", MemoryError("once")), (Turns, "taken", OSError("once"))]
+)
+def test_a_defect_beside_the_computing_is_answered_and_the_loop_lives(
+    built_home: Home, monkeypatch: pytest.MonkeyPatch, target: object, name: str, error: Exception
+) -> None:
+    keys = list(keys_of(built_home).values())
+    with running(built_home) as service:
+        failing_once(monkeypatch, target, name, error)
+        assert isinstance(ask(service, keys[:1]).get(timeout=10), HplmError)
+        assert isinstance(ask(service, keys).get(timeout=10), list)
+        assert not any(service._stack("tiny").slots._pins)
+
+
+def test_a_pin_that_cannot_be_released_costs_nobody_an_answer(
+    built_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = list(keys_of(built_home).values())
+    with running(built_home) as service:
+        has_failed = failing_once(monkeypatch, SlotTable, "release", StaleLeaseError("a defect"))
+        assert isinstance(ask(service, keys).get(timeout=10), list)
+        assert has_failed.is_set()
+        assert isinstance(ask(service, keys).get(timeout=10), list)
+        assert sum(service._stack("tiny").slots._pins) == 1, "the others of its batch are released"
+
+
 def test_a_caller_that_is_gone_costs_the_others_nothing(built_home: Home) -> None:
     key = keys_of(built_home)["acme/topic"]
 
@@ -120,7 +206,7 @@ def test_a_caller_that_is_gone_costs_the_others_nothing(built_home: Home) -> Non
         raise ConnectionError("gone")
 
     with running(built_home) as service:
-        service.submit(np.zeros((1, 3, HIDDEN), np.float16), encode_tickets([Ticket(key, 3, False, None)]), gone)
+        service.submit(np.zeros((1, 3, HIDDEN), np.float16), encode_tickets([Ticket(key, 3, False, None)]), [b""], gone)
         assert isinstance(ask(service, [key]).get(timeout=30), list)
 
 
@@ -129,11 +215,56 @@ def test_a_result_that_is_not_a_number_is_an_error(built_home: Home) -> None:
     responses: Responses = queue.Queue()
     with running(built_home) as service:
         rows = np.full((1, 3, HIDDEN), np.nan, np.float16)
-        service.submit(rows, encode_tickets([Ticket(keys["acme/topic"], 3, False, None)]), responses.put)
+        service.submit(rows, encode_tickets([Ticket(keys["acme/topic"], 3, False, None)]), [b""], responses.put)
         error = responses.get(timeout=30)
         assert isinstance(error, HplmError)
         assert "not a number" in str(error)
         assert isinstance(ask(service, [keys["acme/topic"]]).get(timeout=30), list)
+
+
+@pytest.mark.parametrize("fault", ["row", "weights"])
+@pytest.mark.parametrize("layout", LAYOUT_NAMES)
+def test_a_row_that_overflows_fails_alone(
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, layout: str, fault: str
+) -> None:
+    """Its neighbours are computed beside it, then without it, and come out as if it had never been there."""
+    keys = keys_of(tiny_home)
+    good, bad = keys["acme/topic"], keys["acme/mood"]
+    load = HostBank.artifact
+
+    def overflowing(bank: HostBank, entry: HplmEntry, *args: Any) -> HplmArtifact:
+        artifact = load(bank, entry, *args)
+        if entry.key != bad or fault == "row":
+            return artifact
+        huge = {"value": Lora(torch.full((2, 4, HIDDEN), 1e25), torch.full((2, HIDDEN, 4), 1e25))}
+        return replace(artifact, adapters=replace(artifact.adapters, loras=huge))
+
+    monkeypatch.setattr(HostBank, "artifact", overflowing)
+    seed = random.randrange(1 << 30)
+    chance = np.random.default_rng(seed)
+    order = [good, bad, good, good, bad, good]
+    rows = [chance.normal(size=(5, HIDDEN)).astype(np.float16) for _ in order]
+    for key, row in zip(order, rows, strict=True):
+        if key == bad and fault == "row":
+            row[2] = np.nan
+    with running(tiny_home, layout=layout) as service:
+
+        def submit(key: int, row: np.ndarray) -> Responses:
+            responses: Responses = queue.Queue()
+            service.submit(fold_rows([row]), encode_tickets([Ticket(key, 5, False, None)]), [b""], responses.put)
+            return responses
+
+        alone = [submit(key, row).get(timeout=30) for key, row in zip(order, rows, strict=True)]
+        with held_in_one_batch(service):
+            together = [submit(key, row) for key, row in zip(order, rows, strict=True)]
+        for key, expected, responses in zip(order, alone, together, strict=True):
+            found = responses.get(timeout=30)
+            if key == bad:
+                assert "not a number" in str(found) and "not a number" in str(expected), f"seed {seed}"
+            else:
+                assert isinstance(found, list) and isinstance(expected, list), f"seed {seed}: {found}"
+                scores = [list(json.loads(answer[0])["scores"].values()) for answer in (found, expected)]
+                np.testing.assert_allclose(*scores, atol=1e-4, err_msg=f"seed {seed}")
 
 
 def test_rows_of_the_wrong_width_fail_alone(built_home: Home) -> None:
@@ -141,7 +272,7 @@ def test_rows_of_the_wrong_width_fail_alone(built_home: Home) -> None:
     responses: Responses = queue.Queue()
     with running(built_home) as service:
         tickets = encode_tickets([Ticket(key, 3, False, None)])
-        service.submit(np.zeros((1, 3, HIDDEN + 1), np.float16), tickets, responses.put)
+        service.submit(np.zeros((1, 3, HIDDEN + 1), np.float16), tickets, [b""], responses.put)
         assert isinstance(responses.get(timeout=30), HplmError)
         assert isinstance(ask(service, [key]).get(timeout=30), list)
 
@@ -153,7 +284,7 @@ def test_tickets_with_impossible_lengths_fail_alone(built_home: Home, num_tokens
     with running(built_home) as service:
         pending = [ask(service, [key]) for _ in range(3)]
         tickets = encode_tickets([Ticket(key, num_tokens, False, None)])
-        service.submit(np.zeros((1, 40, HIDDEN), np.float16), tickets, responses.put)
+        service.submit(np.zeros((1, 40, HIDDEN), np.float16), tickets, [b""], responses.put)
         assert "tokens" in str(responses.get(timeout=30))
         assert all(isinstance(one.get(timeout=30), list) for one in pending)
 
@@ -162,10 +293,10 @@ def test_one_job_that_cannot_run_does_not_fail_its_batch(built_home: Home, monke
     keys = keys_of(built_home)
     run = UpperStack.run
 
-    def fail_on_mood(stack: UpperStack, packed: Any, hplms: Any) -> list[torch.Tensor]:
+    def fail_on_mood(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
         if any(hplm.lease.key == keys["acme/mood"] for hplm in hplms):
             raise RuntimeError("broken")
-        return run(stack, packed, hplms)
+        return run(stack, packed, hplms, middles)
 
     monkeypatch.setattr(UpperStack, "run", fail_on_mood)
     with running(built_home) as service:
@@ -177,8 +308,10 @@ def test_one_job_that_cannot_run_does_not_fail_its_batch(built_home: Home, monke
 def test_a_full_queue_refuses_at_once(built_home: Home) -> None:
     key = keys_of(built_home)["acme/topic"]
     snapshot = RegistrySnapshot(Registry.open(built_home))
-    settings = StackSettings(dtype="fp32", num_slots=3, max_bottleneck=16)
-    service = UpperService(built_home, snapshot, settings, Capacity(max_adapters=2), max_waiting=2)
+    settings = StackSettings(dtype="fp32", num_slots=3)
+    service = UpperService(
+        built_home, snapshot, settings, Capacity(max_adapters=2), AdmissionSettings(max_waiting=2, tenant_quota=2)
+    )
     try:
         error = ask(service, [key] * 3).get(timeout=30)
         assert isinstance(error, UnavailableError)
@@ -223,3 +356,27 @@ def test_a_server_without_a_single_root_does_not_start(tiny_home: Home) -> None:
     weights.write_bytes(weights.read_bytes()[:-8])
     with pytest.raises(CorruptFileError), running(tiny_home):
         pass
+
+
+def test_a_new_root_is_loaded_before_its_first_request(
+    tiny_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, loaded = Registry.open(tiny_home), list[str]()
+    load = UpperStack.__init__
+
+    def noted(stack: UpperStack, root: RootFolder, settings: StackSettings) -> None:
+        load(stack, root, settings)
+        loaded.append(root.manifest.name)
+
+    monkeypatch.setattr(UpperStack, "__init__", noted)
+    with running(tiny_home) as service:
+        tiny_root(tiny_home, registry, tmp_path, name="other")
+        live = registry.hplm("acme/topic")
+        parts = (live.task, live.labels, live.folder, live.metrics)
+        key = registry.publish_hplm("new/one", registry.domain("other", "general"), *parts).key
+        deadline_s = time.monotonic() + 30
+        while "other" not in loaded:
+            assert time.monotonic() < deadline_s, "nothing is loaded while nobody asks"
+            time.sleep(0.02)
+        ask(service, [key]).get(timeout=30)
+    assert loaded == ["tiny", "other"]

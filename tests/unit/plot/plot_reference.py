@@ -10,17 +10,22 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.plot import Store, Table, TableSpec, TableWriter, pack
+from backends.plot.arrays import Keys
 
 FINGERPRINT = "0123456789abcdef"
 
 Fragment = tuple[int, ...]
+"""As many ids as the table's n; empty slots hold 0."""
 Vectors = npt.NDArray[np.float16]
 
 
 @dataclass
 class ReferenceTable:
     spec: TableSpec
-    stores: dict[Store, dict[Fragment, Vectors]] = field(default_factory=lambda: {store: {} for store in Store})
+    stores: dict[Store, dict[Fragment, Vectors]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.stores = {store: {} for store in self.spec.stores}
 
     def write(self, target: Path) -> Table:
         with TableWriter(target, self.spec) as writer:
@@ -31,72 +36,101 @@ class ReferenceTable:
         return Table.open(target, self.spec.root_fingerprint)
 
 
-def store_keys(store: Store, fragments: Sequence[Fragment]) -> npt.NDArray[np.uint64]:
+def store_keys(store: Store, fragments: Sequence[Fragment]) -> Keys:
+    ids = np.array(fragments, np.int64).reshape(len(fragments), -1)
+    n = ids.shape[1]
     if store is Store.UNI:
-        return np.array([centre for _, centre, _ in fragments], np.uint64)
-    return pack(np.array(fragments, np.int64).reshape(-1, 3))
+        return ids[:, n // 2].astype(np.uint64)
+    if n == 2:
+        return pack(np.column_stack([ids, np.zeros_like(ids[:, 0])]))
+    return pack(ids if store is Store.PENTA else ids[:, n // 2 - 1 : n // 2 + 2])
 
 
 def random_table(
     rng: np.random.Generator,
     name: str,
     parent: str | None,
-    trigrams: int,
-    bigrams: int = 0,
+    whole: int,
+    shorter: int = 0,
     vocab_size: int = 12,
     hidden_size: int = 8,
     complete: bool = False,
+    n: int = 3,
 ) -> ReferenceTable:
-    table = ReferenceTable(TableSpec(name, FINGERPRINT, hidden_size, vocab_size, parent))
-
-    def vectors(store: Store) -> Vectors:
-        return rng.standard_normal((store.vectors, hidden_size)).astype(np.float16)
-
-    for _ in range(trigrams):
-        left, right = rng.integers(0, vocab_size, 2).tolist()
-        table.stores[Store.TRI][left, int(rng.integers(1, vocab_size)), right] = vectors(Store.TRI)
-    for _ in range(bigrams):
-        centre, right = int(rng.integers(1, vocab_size)), int(rng.integers(0, vocab_size))
-        table.stores[Store.BI][0, centre, right] = vectors(Store.BI)
+    """A table of up to `whole` fragments of all `n` ids and up to `shorter` of every shorter kind."""
+    table = ReferenceTable(TableSpec(name, FINGERPRINT, hidden_size, vocab_size, parent, n))
+    for store in table.spec.stores[:-1]:
+        for _ in range(whole if store is table.spec.main else shorter):
+            ids = rng.integers(0, vocab_size, n)
+            ids[n // 2] = rng.integers(1, vocab_size)
+            table.stores[store][cut(store, ids.tolist())] = random_vectors(rng, store, hidden_size)
     if complete:
-        table.stores[Store.UNI] = {(0, token_id, 0): vectors(Store.UNI) for token_id in range(vocab_size)}
+        for token_id in range(vocab_size):
+            fragment = cut(Store.UNI, [token_id] * n)
+            table.stores[Store.UNI][fragment] = random_vectors(rng, Store.UNI, hidden_size)
     return table
 
 
+def random_vectors(rng: np.random.Generator, store: Store, hidden_size: int) -> Vectors:
+    return rng.standard_normal((store.vectors, hidden_size)).astype(np.float16)
+
+
+def cut(store: Store, fragment: Sequence[int]) -> Fragment:
+    """The fragment with the slots emptied that the store does not have."""
+    kept = {
+        Store.PENTA: (-2, -1, 0, 1, 2),
+        Store.TRI: (-1, 0, 1),
+        Store.LEFT_BI: (-1, 0),
+        Store.BI: (0, 1),
+        Store.UNI: (0,),
+    }[store]
+    centre = len(fragment) // 2
+    return tuple(token_id if slot - centre in kept else 0 for slot, token_id in enumerate(fragment))
+
+
 def resolve(tables: Sequence[ReferenceTable], fragment: Fragment) -> tuple[str, Vectors]:
-    """The level's name and the three slots of one fragment."""
-    _, centre, right = fragment
-    hidden_size = tables[0].spec.hidden_size
-    slots = np.zeros((3, hidden_size), np.float16)
-    for table in tables:
-        if fragment in table.stores[Store.TRI]:
-            return table.spec.name, table.stores[Store.TRI][fragment]
-    for table in tables:
-        if (0, centre, right) in table.stores[Store.BI]:
-            slots[1:] = table.stores[Store.BI][0, centre, right]
-            return "bi" if table is tables[-1] else f"{table.spec.name}/bi", slots
-    slots[1] = tables[-1].stores[Store.UNI][0, centre, 0]
-    return "uni", slots
+    """The level's name and all slots of one fragment."""
+    spec = tables[0].spec
+    for store in spec.stores:
+        for table in tables:
+            found = table.stores[store].get(cut(store, fragment))
+            if found is not None:
+                slots = np.zeros((spec.n, spec.hidden_size), np.float16)
+                slots[store.slots(spec.n)] = found
+                return level_name(table, store, tables[-1]), slots
+    raise KeyError(fragment)
+
+
+def level_name(table: ReferenceTable, store: Store, root: ReferenceTable) -> str:
+    if store is table.spec.main:
+        return table.spec.name
+    return store.value if table is root else f"{table.spec.name}/{store.value}"
+
+
+def cut_row(row: Sequence[int], n: int) -> list[Fragment]:
+    before, after = n // 2, n - 1 - n // 2
+    padded = [0] * before + list(row) + [0] * after
+    return [tuple(padded[i : i + n]) for i in range(len(row))]
 
 
 def lookup(
     tables: Sequence[ReferenceTable], rows: Sequence[Sequence[int]]
 ) -> tuple[list[str], npt.NDArray[np.float32]]:
     """Level names and aggregated states of all tokens, one token after another."""
+    n, hidden_size = tables[0].spec.n, tables[0].spec.hidden_size
     names: list[str] = []
     states: list[npt.NDArray[np.float32]] = []
     for row in rows:
-        padded = [0, *row, 0]
-        answers = [resolve(tables, tuple(padded[i : i + 3])) for i in range(len(row))]
-        for i, (name, slots) in enumerate(answers):
-            state = slots[1].astype(np.float32)
-            if i > 0:
-                state = state + answers[i - 1][1][2].astype(np.float32)
-            if i + 1 < len(row):
-                state = state + answers[i + 1][1][0].astype(np.float32)
+        answers = [resolve(tables, fragment) for fragment in cut_row(row, n)]
+        for i, (name, _) in enumerate(answers):
+            state = np.zeros(hidden_size, np.float32)
+            for slot in range(n):
+                holder = i + n // 2 - slot  # the fragment that has token i in this slot
+                if 0 <= holder < len(row):
+                    state += answers[holder][1][slot]
             names.append(name)
             states.append(state)
-    return names, np.array(states, np.float32).reshape(len(names), tables[0].spec.hidden_size)
+    return names, np.array(states, np.float32).reshape(len(names), hidden_size)
 
 
 def flat(rows: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

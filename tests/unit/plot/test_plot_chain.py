@@ -3,17 +3,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from plot_reference import FINGERPRINT, ReferenceTable, flat, lookup, random_table, resolve
+from plot_reference import FINGERPRINT, ReferenceTable, cut_row, flat, lookup, random_table, resolve
 
-from backends.errors import FingerprintMismatchError, InvalidArgumentError, UnavailableError
-from backends.plot import HitStatistics, PlotChain, Table, TableSpec
+from backends.errors import CorruptFileError, FingerprintMismatchError, InvalidArgumentError, UnavailableError
+from backends.plot import HitStatistics, PlotChain, Store, Table, TableSpec
+
+LEVELS = {
+    2: ("medicine@2", "science@1", "general@3", "uni"),
+    3: ("medicine@2", "science@1", "general@3", "medicine@2/bi", "bi", "uni"),
+    5: ("medicine@2", "science@1", "general@3", "medicine@2/tri", "tri", "medicine@2/bi", "bi", "uni"),
+}
 
 
-def three_tables(rng: np.random.Generator) -> list[ReferenceTable]:
+def three_tables(rng: np.random.Generator, n: int = 3) -> list[ReferenceTable]:
+    whole = {2: 20, 3: 300, 5: 6_000}[n]
     return [
-        random_table(rng, "medicine@2", "science@1", trigrams=150, bigrams=9),
-        random_table(rng, "science@1", "general@3", trigrams=300),
-        random_table(rng, "general@3", None, trigrams=500, bigrams=60, complete=True),
+        random_table(rng, "medicine@2", "science@1", whole // 2, shorter=9, n=n),
+        random_table(rng, "science@1", "general@3", whole, n=n),
+        random_table(rng, "general@3", None, 2 * whole, shorter=60, complete=True, n=n),
     ]
 
 
@@ -25,11 +32,12 @@ def random_rows(rng: np.random.Generator, rows: int, longest: int) -> list[list[
     return [rng.integers(1, 12, length).tolist() for length in rng.integers(0, longest, rows).tolist()]
 
 
-def test_states_and_levels_equal_the_dictionary(tmp_path: Path, rng: np.random.Generator) -> None:
-    tables = three_tables(rng)
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_states_and_levels_equal_the_dictionary(tmp_path: Path, rng: np.random.Generator, n: int) -> None:
+    tables = three_tables(rng, n)
     chain = opened(tables, tmp_path)
-    assert chain.level_names == ("medicine@2", "science@1", "general@3", "medicine@2/bi", "bi", "uni")
-    rows = [[3], *random_rows(rng, 400, 30), [], [4], random_rows(rng, 1, 3000)[0], [5]]
+    assert chain.level_names == LEVELS[n]
+    rows = [[3], *random_rows(rng, 400, 30), [], [4], *random_rows(rng, 300, 5), random_rows(rng, 1, 3000)[0], [5]]
     names, states = lookup(tables, rows)
     found = chain.lookup(*flat(rows))
     assert [chain.level_names[level] for level in found.levels] == names
@@ -40,19 +48,22 @@ def test_states_and_levels_equal_the_dictionary(tmp_path: Path, rng: np.random.G
     assert torch.equal(chain.states(resolved, flat(rows)[1]), found.states)
 
 
-def test_fragment_states_have_empty_slots_where_a_fallback_answered(tmp_path: Path, rng: np.random.Generator) -> None:
-    tables = three_tables(rng)
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_fragment_states_have_empty_slots_where_a_fallback_answered(
+    tmp_path: Path, rng: np.random.Generator, n: int
+) -> None:
+    tables = three_tables(rng, n)
     rows = random_rows(rng, 100, 20)
     chain = opened(tables, tmp_path)
     found = chain.fragment_states(chain.resolve(*flat(rows)))
-    padded = [[0, *row, 0] for row in rows]
-    expected = [resolve(tables, tuple(row[i : i + 3]))[1] for row in padded for i in range(len(row) - 2)]
+    expected = [resolve(tables, fragment)[1] for row in rows for fragment in cut_row(row, n)]
     assert np.array_equal(found, np.stack(expected))
 
 
-def test_nothing_leaks_across_rows(tmp_path: Path, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_nothing_leaks_across_rows(tmp_path: Path, rng: np.random.Generator, n: int) -> None:
     """Tables may hold anything in the outer slots of a border fragment; the rows stay apart all the same."""
-    chain = opened(three_tables(rng), tmp_path)
+    chain = opened(three_tables(rng, n), tmp_path)
     rows = [row for row in random_rows(rng, 300, 5) if row]
     together = chain.lookup(*flat(rows)).states.numpy()
     alone = np.concatenate([chain.lookup(*flat([row])).states.numpy() for row in rows])
@@ -60,7 +71,7 @@ def test_nothing_leaks_across_rows(tmp_path: Path, rng: np.random.Generator) -> 
 
 
 def test_a_single_level_answers_everything(tmp_path: Path, rng: np.random.Generator) -> None:
-    root = random_table(rng, "general@1", None, trigrams=20_000, complete=True)
+    root = random_table(rng, "general@1", None, 20_000, complete=True)
     chain = opened([root], tmp_path)
     rows = random_rows(rng, 300, 40)
     names, states = lookup([root], rows)
@@ -69,7 +80,7 @@ def test_a_single_level_answers_everything(tmp_path: Path, rng: np.random.Genera
 
 
 def test_a_root_of_nothing_but_unigrams(tmp_path: Path, rng: np.random.Generator) -> None:
-    root = random_table(rng, "general@1", None, trigrams=0, complete=True)
+    root = random_table(rng, "general@1", None, 0, complete=True)
     chain = opened([root], tmp_path)
     rows = random_rows(rng, 50, 20)
     assert chain.level_names == ("uni",)
@@ -105,8 +116,8 @@ def test_an_id_outside_the_vocabulary_is_refused(tmp_path: Path, rng: np.random.
 
 
 def test_a_table_of_another_root_is_refused(tmp_path: Path, rng: np.random.Generator) -> None:
-    root = random_table(rng, "general@1", None, trigrams=9, complete=True)
-    other = random_table(rng, "medicine@1", "general@1", trigrams=9)
+    root = random_table(rng, "general@1", None, 9, complete=True)
+    other = random_table(rng, "medicine@1", "general@1", 9)
     other.spec = TableSpec("medicine@1", "feedbeef", 8, 12, "general@1")
     with pytest.raises(FingerprintMismatchError, match="feedbeef.*" + FINGERPRINT):
         opened([other, root], tmp_path)
@@ -116,7 +127,7 @@ def test_chains_that_do_not_end_in_a_root_are_refused(tmp_path: Path, rng: np.ra
     tables = [table.write(tmp_path / table.spec.name) for table in three_tables(rng)]
     wrong_chains: list[list[Table]] = [[], tables[:2], [tables[0], tables[2]], tables[::-1]]
     for wrong in wrong_chains:
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises((InvalidArgumentError, CorruptFileError)):
             PlotChain(wrong)
 
 
@@ -126,3 +137,30 @@ def test_a_closed_table_is_unavailable(tmp_path: Path, rng: np.random.Generator)
     tables[1].close()
     with pytest.raises(UnavailableError, match="science@1 is closed"):
         chain.lookup(*flat([[3, 4]]))
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_ids_up_to_the_vocabularys_end(tmp_path: Path, rng: np.random.Generator, n: int) -> None:
+    """Large ids keep apart: fragments that differ in one id, or have two exchanged, are not each other's."""
+    vocab_size = 60_000
+    root = random_table(rng, "general@1", None, 0, vocab_size=vocab_size, hidden_size=1, n=n)
+    rows = [rng.integers(vocab_size - 40, vocab_size, 200).tolist() for _ in range(20)]
+    fragments = sorted({fragment for row in rows for fragment in cut_row(row, n)})
+    root.stores[root.spec.main] = {
+        fragment: rng.standard_normal((n, 1)).astype(np.float16) for fragment in fragments[::2]
+    }
+    for token_id in range(vocab_size):
+        root.stores[Store.UNI][(0,) * (n // 2) + (token_id,) + (0,) * (n - 1 - n // 2)] = np.ones((1, 1), np.float16)
+    chain = opened([root], tmp_path)
+    names, states = lookup([root], rows)
+    found = chain.lookup(*flat(rows))
+    assert [chain.level_names[level] for level in found.levels] == names
+    assert set(names) == {"general@1", "uni"}
+    np.testing.assert_allclose(found.states.numpy(), states, rtol=0, atol=1e-5)
+
+
+def test_tables_of_different_n_do_not_make_a_chain(tmp_path: Path, rng: np.random.Generator) -> None:
+    root = random_table(rng, "general@1", None, 9, complete=True, n=5)
+    child = random_table(rng, "medicine@1", "general@1", 9, n=3)
+    with pytest.raises(CorruptFileError, match="differ in hidden size or in n"):
+        opened([child, root], tmp_path)

@@ -9,11 +9,13 @@ from backends.errors import InvalidArgumentError
 from backends.plot import index
 from backends.plot.blocks import BlockedFileWriter, CheckedFile
 from backends.plot.index import SLOT_BYTES, KeyIndex, Probe, build_index
+from backends.plot.keys import WIDE_ID_LIMIT, pack
 
 Keys = npt.NDArray[np.uint64]
+WideKeys = npt.NDArray[np.void]
 
 
-def stored(path: Path, keys: Keys) -> KeyIndex:
+def stored(path: Path, keys: Keys | WideKeys) -> KeyIndex:
     probe, chunks = build_index(keys)
     writer = BlockedFileWriter(path, SLOT_BYTES, 4096)
     for chunk in chunks:
@@ -107,3 +109,21 @@ def test_the_highest_load_that_two_choices_allow(rng: np.random.Generator) -> No
 def test_repeated_keys_cannot_be_placed() -> None:
     with pytest.raises(InvalidArgumentError, match="distinct"):
         build_index(np.array([5, 6, 7, 5, 5], np.uint64))
+
+
+def wide_keys(rng: np.random.Generator, count: int, id_limit: int) -> WideKeys:
+    return rng.permutation(np.unique(pack(rng.integers(1, id_limit, (count, 5)))))
+
+
+@pytest.mark.parametrize("id_limit", [9, 30_522, WIDE_ID_LIMIT])
+def test_wide_keys_are_found_and_no_other(tmp_path: Path, rng: np.random.Generator, id_limit: int) -> None:
+    keys = wide_keys(rng, 60_000, id_limit)
+    found_index = stored(tmp_path / "index", keys)
+    rows, found = found_index.find(keys)
+    assert found.all()
+    assert np.array_equal(rows, np.arange(keys.size))
+    for field in ("inner", "outer"):
+        strangers = keys.copy()
+        strangers[field] ^= np.uint64(1)
+        known = np.isin(strangers, keys)
+        assert np.array_equal(found_index.find(strangers)[1], known)

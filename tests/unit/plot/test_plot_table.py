@@ -55,7 +55,7 @@ def test_every_entry_comes_back(folder: Path, reference: ReferenceTable) -> None
 
 
 def test_what_is_not_there_is_named(tmp_path: Path, rng: np.random.Generator) -> None:
-    table = random_table(rng, "medicine@1", "general@1", trigrams=5).write(tmp_path / "medicine@1")
+    table = random_table(rng, "medicine@1", "general@1", 5).write(tmp_path / "medicine@1")
     assert Store.TRI in table
     assert Store.UNI not in table
     with pytest.raises(NotFoundError, match="medicine@1 has no uni store"):
@@ -150,3 +150,17 @@ def test_opening_reads_no_entries(folder: Path) -> None:
         size_bytes = (folder / name).stat().st_size
         (folder / name).write_bytes(os.urandom(size_bytes))
     Table.open(folder, FINGERPRINT).close()
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_tables_of_other_fragments_come_back_too(tmp_path: Path, rng: np.random.Generator, n: int) -> None:
+    reference = random_table(rng, "general@1", None, 2000, 50, vocab_size=60, complete=True, n=n)
+    main = reference.spec.main
+    reference.write(tmp_path / "general@1").close()
+    read_everything(tmp_path / "general@1", reference)
+    with Table.open(tmp_path / "general@1", FINGERPRINT) as table:
+        table.verify()
+        fragments = list(reference.stores[main])
+        assert np.array_equal(table.keys(main), store_keys(main, fragments))
+        ids = np.array(fragments)[:, main.slots(n)]
+        assert np.array_equal(main.ids(table.keys(main)), ids)

@@ -12,7 +12,7 @@ from plot_build import BATCH, BATCHES, build
 from plot_reference import FINGERPRINT, random_table
 
 from backends.errors import ConflictError, CorruptFileError, InvalidArgumentError, StorageFullError
-from backends.plot import Store, Table, TableSpec, TableWriter
+from backends.plot import Store, Table, TableSpec, TableWriter, pack
 from backends.plot.arrays import Halves, Keys
 from backends.storage import staging_folder
 
@@ -126,6 +126,24 @@ def test_malformed_batches_are_refused(tmp_path: Path, rng: np.random.Generator)
             assert writer.count(store) == 0
 
 
+def test_malformed_keys_of_other_fragments_are_refused(tmp_path: Path, rng: np.random.Generator) -> None:
+    too_far, no_centre, good = pack(np.array([[1, 2, 3, 4, 5], [1, 2, 0, 4, 5], [6, 7, 8, 9, 1]]))[:, None]
+    too_far["outer"] |= np.uint64(1 << 40)
+    values = rng.standard_normal((1, 5, 16)).astype(np.float16)
+    with TableWriter(tmp_path / "general@1", replace(SPEC, n=5)) as writer:
+        for wrong in (too_far, no_centre, good["inner"]):
+            with pytest.raises(InvalidArgumentError):
+                writer.append(Store.PENTA, wrong, values)
+        writer.append(Store.PENTA, good, values)
+        with pytest.raises(InvalidArgumentError, match=r"\[6, 7, 8, 9, 1\] is in the table already"):
+            writer.append(Store.PENTA, good, values)
+        assert writer.count(Store.PENTA) == 1
+    with TableWriter(tmp_path / "general@2", replace(SPEC, n=2)) as writer:
+        with pytest.raises(InvalidArgumentError):
+            writer.append(Store.LEFT_BI, pack(np.array([[3, 4, 5]])), values[:, :2])
+        writer.append(Store.LEFT_BI, pack(np.array([[3, 4, 0]])), values[:, :2])
+
+
 def test_an_incomplete_unigram_store_is_refused(tmp_path: Path) -> None:
     with TableWriter(tmp_path / "general@1", SPEC) as writer:
         writer.append(Store.UNI, np.arange(39, dtype=np.uint64), np.zeros((39, 1, 16), np.float16))
@@ -145,7 +163,10 @@ def test_one_writer_at_a_time_and_one_build_per_folder(tmp_path: Path) -> None:
         TableWriter(target, SPEC)
 
 
-@pytest.mark.parametrize("wrong", [{"hidden_size": 0}, {"vocab_size": 0}, {"n": 5}, {"root_fingerprint": ""}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"hidden_size": 0}, {"vocab_size": 0}, {"n": 4}, {"n": 5, "vocab_size": 300_000}, {"root_fingerprint": ""}],
+)
 def test_impossible_tables_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         replace(SPEC, **wrong)
@@ -170,7 +191,7 @@ def test_a_full_disk_is_one_error_and_the_old_version_lives(
     small_disk: Path, rng: np.random.Generator, count: int
 ) -> None:
     """With 8000 entries the values do not fit; with 4900 only the index does not."""
-    random_table(rng, "general@1", None, trigrams=50, complete=True).write(small_disk / "general@1").close()
+    random_table(rng, "general@1", None, 50, complete=True).write(small_disk / "general@1").close()
     spec = TableSpec("general@2", FINGERPRINT, 16, 40)
     keys, values = entries(rng, 0, count)
     with pytest.raises(StorageFullError, match="no space left"), TableWriter(small_disk / "general@2", spec) as writer:
@@ -189,3 +210,11 @@ def test_a_full_disk_is_one_error_and_the_old_version_lives(
     with Table.open(small_disk / "general@2", FINGERPRINT) as table:
         table.verify()
         assert np.array_equal(table.vectors(Store.TRI, table.find(Store.TRI, keys)[0]), values)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_no_numbers_are_refused(tmp_path: Path, rng: np.random.Generator, value: float) -> None:
+    keys, values = entries(rng, 0, 20)
+    values[7, 1, 3] = value
+    with TableWriter(tmp_path / "general@1", SPEC) as writer, pytest.raises(InvalidArgumentError, match="not finite"):
+        writer.append(Store.TRI, keys, values)

@@ -15,7 +15,8 @@ from backends.home import Home
 from backends.root.encoder import padded_attention
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
-from builder.construct.pretrained import convert, load_pretrained, locate_pretrained
+from builder.construct.conversion import convert
+from builder.construct.pretrained import load_pretrained, locate_pretrained
 
 
 def test_upper_layers_equal_the_models(tiny_bert: Path) -> None:
@@ -60,8 +61,8 @@ def test_impossible_splits_are_refused(tiny_bert: Path, lower: int, tokens: int,
 def test_other_model_types_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_bert, tmp_path / "other"))
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": "roberta"}))
-    with pytest.raises(InvalidArgumentError, match="roberta"):
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "mpnet"}))
+    with pytest.raises(InvalidArgumentError, match="holds a mpnet model; roots are made of bert, electra"):
         convert(folder, 2, 32)
 
 

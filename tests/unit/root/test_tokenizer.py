@@ -64,6 +64,20 @@ def test_special_tokens_in_a_text_are_plain_characters(tiny_bert: Path) -> None:
     assert (rows.token_ids == 3).sum() == 1  # the template's own [SEP]
 
 
+def test_where_the_second_halves_begin(tiny_bert: Path) -> None:
+    tokenizer = RootTokenizer(tiny_bert / "tokenizer.json", max_tokens=8)
+    pairs = [("cat", "dog"), ("cat", "dog " * 20), ("cat " * 20, "dog " * 20), "cat dog"]
+    rows = tokenizer.encode(pairs)
+    separator, dog = tokenizer.special_ids["[SEP]"], tokenizer.encode(["dog"]).token_ids[1]
+    *of_pairs, of_single = zip(rows.middles, np.split(rows.token_ids, rows.row_offsets[1:-1]), strict=True)
+    for middle, ids in of_pairs:
+        assert middle is not None
+        assert ids[middle - 1] == separator
+        assert ids[middle] == dog
+        assert dog not in ids[:middle]
+    assert of_single[0] is None
+
+
 def test_no_texts(tiny_bert: Path) -> None:
     rows = RootTokenizer(tiny_bert / "tokenizer.json", 32).encode([])
     assert rows.row_offsets.tolist() == [0]

@@ -91,7 +91,8 @@ def test_a_package_that_is_missing_is_named():
 
 
 def test_a_missing_compiler_only_warns():
-    assert doctor.check_compiler(["no-such-compiler"]).status == "warn"
+    assert doctor.judge_compiler(None).status == "warn"
+    assert doctor.judge_compiler(("/usr/bin/g++",)).status == "ok"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,147 @@
+"""All adapters of one hPLM, and what it computes with them when it has the layers to itself.
+
+Usage:
+    adapters = AdapterSet(bottlenecks={"attention": Bottleneck(...)}, loras={"query": Lora(...)})
+    states = upper(rows, attend, adapters.layer)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from backends.adapters.parts import MAX_WIDTH, Bottleneck, Lora, Norm, Part
+from backends.errors import InvalidArgumentError
+from backends.root.encoder import Projection, Site
+from backends.root.geometry import RootGeometry
+
+LoraModule = Literal["query", "key", "value", "attention_output", "ffn_in", "ffn_out"]
+SITES: tuple[Site, ...] = get_args(Site)
+LORA_MODULES: tuple[LoraModule, ...] = get_args(LoraModule)
+PROJECTED: Mapping[Projection, tuple[LoraModule, ...]] = MappingProxyType(
+    {
+        "query_key_value": ("query", "key", "value"),
+        "attention_output": ("attention_output",),
+        "ffn_in": ("ffn_in",),
+        "ffn_out": ("ffn_out",),
+    }
+)
+"""Which modules' outputs lie side by side in each linear layer."""
+
+
+@dataclass(frozen=True)
+class AdapterSet:
+    """Any parts of any widths; without parts it is the identity."""
+
+    bottlenecks: Mapping[Site, Bottleneck] = field(default_factory=dict)
+    loras: Mapping[LoraModule, Lora] = field(default_factory=dict)
+    norms: Mapping[Site, Norm] = field(default_factory=dict)
+
+    def parts(self) -> dict[str, Part]:
+        """Every part under its name: `bottleneck.<site>`, `lora.<module>`, `norm.<site>`."""
+        return {
+            **{f"bottleneck.{site}": part for site, part in self.bottlenecks.items()},
+            **{f"lora.{module}": part for module, part in self.loras.items()},
+            **{f"norm.{site}": part for site, part in self.norms.items()},
+        }
+
+    @classmethod
+    def from_parts(cls, parts: Mapping[str, Part]) -> AdapterSet:
+        if unknown := set(parts) - set(part_kinds()):
+            raise InvalidArgumentError(f"adapters have no part {', '.join(sorted(unknown))}")
+        return cls(
+            {site: part for site in SITES if isinstance(part := parts.get(f"bottleneck.{site}"), Bottleneck)},
+            {module: part for module in LORA_MODULES if isinstance(part := parts.get(f"lora.{module}"), Lora)},
+            {site: part for site in SITES if isinstance(part := parts.get(f"norm.{site}"), Norm)},
+        )
+
+    def named(self) -> dict[str, Tensor]:
+        """Every tensor as `<part>.<tensor>`, as the bank stores it."""
+        return {f"{key}.{name}": tensor for key, part in self.parts().items() for name, tensor in part.named().items()}
+
+    def map(self, change: Callable[[str, Tensor], Tensor]) -> AdapterSet:
+        """The same with each tensor replaced by `change(name, tensor)`, names as in `named`."""
+        return AdapterSet.from_parts(
+            {
+                key: part.map(lambda name, tensor, key=key: change(f"{key}.{name}", tensor))  # type: ignore[misc]
+                for key, part in self.parts().items()
+            }
+        )
+
+    def to(self, dtype: torch.dtype) -> AdapterSet:
+        return self.map(lambda _, tensor: tensor.to(dtype))
+
+    def require_finite(self, what: str) -> None:
+        for key, part in self.parts().items():
+            part.require_finite(f"{what}: {key}")
+
+    def require_fits(self, geometry: RootGeometry) -> None:
+        """Refuse parts of other layers than the root's, and those that are too wide to be served."""
+        for key, part in self.parts().items():
+            inputs, outputs = part_sizes(geometry, key)
+            expected = part.shapes(geometry.num_upper_layers, inputs, outputs, part.width)
+            if found := [(name, t) for name, t in part.named().items() if tuple(t.shape) != expected[name]]:
+                name, tensor = found[0]
+                raise InvalidArgumentError(
+                    f"{key}.{name} has shape {tuple(tensor.shape)}; this root's upper layers need {expected[name]}"
+                )
+            if part.width > MAX_WIDTH:
+                raise InvalidArgumentError(f"{key} is {part.width} wide; the widest that can be served is {MAX_WIDTH}")
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts().values())
+
+    def layer(self, index: int) -> AdaptedLayer:
+        return AdaptedLayer(self, index)
+
+
+@dataclass(frozen=True)
+class AdaptedLayer:
+    """One layer with one hPLM's adapters over all its tokens; differentiable."""
+
+    adapters: AdapterSet
+    index: int
+
+    def project(self, name: Projection, inputs: Tensor, outputs: Tensor) -> Tensor:
+        modules = PROJECTED[name]
+        if not any(module in self.adapters.loras for module in modules):
+            return outputs
+        blocks = zip(modules, outputs.chunk(len(modules), dim=-1), strict=True)
+        return torch.cat([self._changed(module, inputs, block) for module, block in blocks], dim=-1)
+
+    def add_and_norm(self, site: Site, states: Tensor, residual: Tensor, norm: nn.LayerNorm) -> Tensor:
+        total = states + residual
+        if bottleneck := self.adapters.bottlenecks.get(site):
+            seen = self._normed(site, total, norm) if bottleneck.norm_first else states
+            total = total + bottleneck.change(self.index, seen)
+        return self._normed(site, total, norm)
+
+    def _changed(self, module: LoraModule, inputs: Tensor, outputs: Tensor) -> Tensor:
+        lora = self.adapters.loras.get(module)
+        return outputs if lora is None else outputs + lora.change(self.index, inputs)
+
+    def _normed(self, site: Site, states: Tensor, shared: nn.LayerNorm) -> Tensor:
+        own = self.adapters.norms.get(site)
+        normed: Tensor = shared(states) if own is None else own.normalise(self.index, states, shared.eps)
+        return normed
+
+
+def part_kinds() -> dict[str, type[Part]]:
+    """Every part that a set may have, by name."""
+    return {
+        **{f"bottleneck.{site}": Bottleneck for site in SITES},
+        **{f"lora.{module}": Lora for module in LORA_MODULES},
+        **{f"norm.{site}": Norm for site in SITES},
+    }
+
+
+def part_sizes(geometry: RootGeometry, key: str) -> tuple[int, int]:
+    """How wide a part's inputs and outputs are."""
+    hidden, inner = geometry.hidden_size, geometry.intermediate_size
+    return {"lora.ffn_in": (hidden, inner), "lora.ffn_out": (inner, hidden)}.get(key, (hidden, hidden))

@@ -1,0 +1,39 @@
+"""Dataclasses that consist of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from backends.errors import InvalidArgumentError
+
+TensorsT = TypeVar("TensorsT", bound="Tensors")
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Fields may also be settings, and a tensor that is not there is `None`."""
+
+    def named(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def map(self: TensorsT, change: Callable[[str, Tensor], Tensor]) -> TensorsT:
+        """The same with each tensor replaced by `change(name, tensor)`."""
+        return replace(self, **{name: change(name, tensor) for name, tensor in self.named().items()})
+
+    def to(self: TensorsT, dtype: torch.dtype, device: torch.device | None = None) -> TensorsT:
+        return self.map(lambda _, tensor: tensor.to(device=device, dtype=dtype))
+
+    def require_finite(self, what: str) -> None:
+        for name, tensor in self.named().items():
+            if not bool(torch.isfinite(tensor).all()):
+                raise InvalidArgumentError(f"{what}: {name} holds NaN or infinite values")
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.named().values())

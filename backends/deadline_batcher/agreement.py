@@ -1,0 +1,39 @@
+"""Where the plugin lies, what it reads of a model's configuration, and what its file says of itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from backends.scheduling.cost_model import CostModel
+from backends.scheduling.policy import Capacity
+
+FILE_NAME = "batchstrategy.so"
+"""What Triton looks for in a model's version folder."""
+PLAN_VERSION = 2
+"""Counts up whenever the plugin's parameters or the tickets change; the compiler is told as HPLM_PLAN_VERSION."""
+SOURCE = Path(__file__).parent / "deadline_batcher.cc"
+
+_VERSION = re.compile(rb"hplm deadline batcher, plan (\d+), triton api [\d.]+;")
+
+
+def plugin_parameters(capacity: Capacity, cost_model: CostModel | None) -> dict[str, str]:
+    """What the plugin needs beside its version; without a cost model no deadline closes a batch before it is over."""
+    cost = cost_model or CostModel(0.0, 0.0, 0.0, 0.0, 0.0)
+    return {
+        "plan_version": str(PLAN_VERSION),
+        "max_rows": str(capacity.max_rows),
+        "max_tokens": str(capacity.max_tokens),
+        "slots": str(capacity.max_adapters + 1),
+        "cost_constant_us": str(float(cost.constant_us)),
+        "cost_per_row_us": str(float(cost.per_row_us)),
+        "cost_per_token_us": str(float(cost.per_token_us)),
+        "cost_per_squared_length_us": str(float(cost.per_squared_length_us)),
+        "cost_per_adapter_us": str(float(cost.per_adapter_us)),
+    }
+
+
+def version_of(plugin: Path) -> int | None:
+    """The plan version that a plugin was built for; None where the file is no plugin of ours."""
+    found = _VERSION.search(plugin.read_bytes())
+    return int(found.group(1)) if found else None

@@ -1,0 +1,172 @@
+// Triton's custom batching, for `hplm_upper` in scheduling mode `triton`: a thin shell around `BatchPlan`.
+//
+// Triton asks about the same requests again and again, on a thread that all requests wait for, and lets a batch grow
+// afterwards without saying what is in it already. So nothing is counted here beyond one walk along the queue, nothing
+// is allocated in it, and the model looks at its limits once more.
+#include <ctime>
+#include <memory>
+#include <string>
+
+#include "batch_plan.h"
+#include "parameters.h"
+#include "triton_api.h"
+
+#define HPLM_TEXT_OF(value) #value
+#define HPLM_TEXT(value) HPLM_TEXT_OF(value)
+
+#ifndef HPLM_PLAN_VERSION
+#error "HPLM_PLAN_VERSION says how the configuration's parameters and the tickets are to be read"
+#endif
+
+// Found by whoever looks at the file without loading it.
+extern "C" HPLM_EXPORTED const char hplm_deadline_batcher[] =
+    "hplm deadline batcher, plan " HPLM_TEXT(HPLM_PLAN_VERSION) ", triton api " HPLM_TEXT(
+        HPLM_TRITON_API_MAJOR) "." HPLM_TEXT(HPLM_TRITON_API_MINOR) ";";
+
+namespace {
+
+// One thread of Triton's forms the batches of a model, one after the other, so one plan serves them all. Without a plan
+// every request is let in, as if there were no plugin.
+struct Batcher {
+  std::unique_ptr<hplm::BatchPlan> plan;
+};
+
+bool worked(TRITONSERVER_Error* error) {
+  if (error != nullptr) TRITONSERVER_ErrorDelete(error);
+  return error == nullptr;
+}
+
+void say(HplmLogLevel level, const std::string& message) {
+  worked(TRITONSERVER_LogMessage(level, "deadline_batcher", 0, ("deadline batcher: " + message).c_str()));
+}
+
+void say_not_used(const std::string& reason) {
+  say(HPLM_LOG_WARN, reason + "; it is not used, and batches are closed by their number of rows alone");
+}
+
+bool fits_this_triton() {
+  uint32_t major = 0, minor = 0;
+  if (!worked(TRITONBACKEND_ApiVersion(&major, &minor))) return false;
+  if (major == HPLM_TRITON_API_MAJOR && minor >= HPLM_TRITON_API_MINOR) return true;
+  say_not_used("it was built for version " HPLM_TEXT(HPLM_TRITON_API_MAJOR) "." HPLM_TEXT(
+                   HPLM_TRITON_API_MINOR) " of Triton's backend interface, and this Triton has " +
+               std::to_string(major) + "." + std::to_string(minor));
+  return false;
+}
+
+bool read_config(TRITONBACKEND_Model* model, std::string* config) {
+  TRITONSERVER_Message* message = nullptr;
+  if (!worked(TRITONBACKEND_ModelConfig(model, 1, &message))) return false;
+  const char* text = nullptr;
+  size_t size = 0;
+  const bool is_read = worked(TRITONSERVER_MessageSerializeToJson(message, &text, &size));
+  if (is_read) config->assign(text, size);
+  worked(TRITONSERVER_MessageDelete(message));
+  return is_read;
+}
+
+std::unique_ptr<hplm::BatchPlan> plan_of(const hplm::Parameters& parameters) {
+  std::string version;
+  if (!parameters.find("plan_version", &version) || version != HPLM_TEXT(HPLM_PLAN_VERSION)) {
+    say_not_used("it is of another release than the repository, which must be exported again");
+    return nullptr;
+  }
+  double rows = 0, tokens = 0, slots = 0;
+  hplm::CostModel cost;
+  const struct {
+    const char* name;
+    double* value;
+  } wanted[] = {
+      {"max_rows", &rows},
+      {"max_tokens", &tokens},
+      {"slots", &slots},
+      {"cost_constant_us", &cost.constant_us},
+      {"cost_per_row_us", &cost.per_row_us},
+      {"cost_per_token_us", &cost.per_token_us},
+      {"cost_per_squared_length_us", &cost.per_squared_length_us},
+      {"cost_per_adapter_us", &cost.per_adapter_us},
+  };
+  for (const auto& each : wanted) {
+    if (!parameters.number(each.name, each.value)) {
+      say_not_used(std::string("the model parameter ") + each.name + " is missing or no number");
+      return nullptr;
+    }
+  }
+  const auto is_limit = [](double value) { return value >= 1 && value <= 1e9; };
+  if (!is_limit(rows) || !is_limit(tokens) || !is_limit(slots - 1)) {
+    say_not_used("the limits in the model's parameters are none");
+    return nullptr;
+  }
+  // Slot 0 is the identity.
+  const hplm::Limits limits{static_cast<size_t>(rows), static_cast<size_t>(tokens), static_cast<size_t>(slots) - 1};
+  say(HPLM_LOG_INFO, "batches hold up to " + std::to_string(limits.max_rows) + " rows, " +
+                         std::to_string(limits.max_tokens) + " tokens and " + std::to_string(limits.max_adapters) +
+                         " hPLMs, and end before their deadlines");
+  return std::make_unique<hplm::BatchPlan>(limits, cost);
+}
+
+int64_t now_us() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1000000 + now.tv_nsec / 1000;
+}
+
+struct Tickets {
+  const hplm::Ticket* first = nullptr;
+  size_t count = 0;
+};
+
+// Nothing where a request's tickets cannot be read here; the model says what is wrong with them.
+Tickets tickets_of(TRITONBACKEND_Request* request) {
+  TRITONBACKEND_Input* input = nullptr;
+  const int64_t* shape = nullptr;
+  uint32_t num_dims = 0, num_buffers = 0;
+  uint64_t size = 0;
+  const void* buffer = nullptr;
+  HplmMemoryType memory = HPLM_MEMORY_CPU;
+  int64_t memory_id = 0;
+  const bool is_read =
+      worked(TRITONBACKEND_RequestInput(request, "TICKET", &input)) &&
+      worked(TRITONBACKEND_InputProperties(input, nullptr, nullptr, &shape, &num_dims, nullptr, &num_buffers)) &&
+      num_buffers == 1 && num_dims == 2 && shape[1] * sizeof(int64_t) == sizeof(hplm::Ticket) &&
+      worked(TRITONBACKEND_InputBuffer(input, 0, &buffer, &size, &memory, &memory_id)) && memory < HPLM_MEMORY_GPU &&
+      size == static_cast<uint64_t>(shape[0]) * sizeof(hplm::Ticket) &&
+      reinterpret_cast<uintptr_t>(buffer) % alignof(hplm::Ticket) == 0;
+  if (!is_read) return {};
+  return {static_cast<const hplm::Ticket*>(buffer), static_cast<size_t>(shape[0])};
+}
+
+}  // namespace
+
+TRITONSERVER_Error* TRITONBACKEND_ModelBatcherInitialize(TRITONBACKEND_Batcher** batcher, TRITONBACKEND_Model* model) {
+  auto made = std::make_unique<Batcher>();
+  std::string config;
+  if (fits_this_triton() && read_config(model, &config)) made->plan = plan_of(hplm::Parameters(config));
+  *batcher = reinterpret_cast<TRITONBACKEND_Batcher*>(made.release());
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelBatcherFinalize(TRITONBACKEND_Batcher* batcher) {
+  delete reinterpret_cast<Batcher*>(batcher);
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelBatchInitialize(const TRITONBACKEND_Batcher* batcher, void** batch) {
+  hplm::BatchPlan* plan = reinterpret_cast<const Batcher*>(batcher)->plan.get();
+  if (plan != nullptr) plan->begin();
+  *batch = plan;
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelBatchIncludeRequest(
+    TRITONBACKEND_Request* request, void* batch, bool* should_include) {
+  *should_include = true;
+  if (batch == nullptr) return nullptr;
+  const Tickets tickets = tickets_of(request);
+  *should_include = static_cast<hplm::BatchPlan*>(batch)->include(tickets.first, tickets.count, now_us());
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelBatchFinalize(void*) {
+  return nullptr;
+}

@@ -1,0 +1,101 @@
+"""The `RESULT` of rows, as the wire contract has it for each task. A batch is answered in few array operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from backends.engine.entities import ScoredSpan, find_entities
+from backends.engine.job import Answer, Job
+from backends.errors import HplmError, presentable
+
+Numbers = npt.NDArray[np.float64]
+
+
+def answers(jobs: Sequence[Job], outputs: Sequence[Tensor]) -> list[Answer | HplmError]:
+    """What the jobs' heads said (`[C]` each, or `[L, C]` without pooling) as their tasks' answers."""
+    if not jobs:
+        return []
+    sizes = [output.numel() for output in outputs]
+    starts = np.cumsum([0, *sizes[:-1]])
+    numbers: Numbers = torch.cat([output.reshape(-1) for output in outputs]).double().numpy()
+    finite = np.logical_and.reduceat(np.isfinite(numbers), starts).tolist()
+    with np.errstate(invalid="ignore"):  # those that are not finite are not used
+        scores = _softmax(numbers, starts, sizes)
+    ends = (starts + sizes).tolist()
+    return [
+        _answer(job, output, scores[start:end]) if is_finite else _not_a_number(job)
+        for job, output, start, end, is_finite in zip(jobs, outputs, starts.tolist(), ends, finite, strict=True)
+    ]
+
+
+def _softmax(numbers: Numbers, starts: npt.NDArray[np.int64], sizes: Sequence[int]) -> Numbers:
+    """Over each output by itself; only the classifications' are of use."""
+    exponentials = np.exp(numbers - np.repeat(np.maximum.reduceat(numbers, starts), sizes))
+    shares: Numbers = exponentials / np.repeat(np.add.reduceat(exponentials, starts), sizes)
+    return shares
+
+
+def _not_a_number(job: Job) -> HplmError:
+    return HplmError(f"hPLM {job.entry.id!r} gave a result that is not a number")
+
+
+def _answer(job: Job, output: Tensor, scores: Numbers) -> Answer | HplmError:
+    entry = job.entry
+    try:
+        found: Answer = {
+            "hplm": entry.id,
+            "version": entry.version,
+            "task": entry.task,
+            **_OF_TASK[entry.task](job, output, scores),
+        }
+    except Exception as error:
+        return presentable(error)
+    if job.truncated:
+        found["truncated"] = True
+    return found
+
+
+def _classification(job: Job, output: Tensor, scores: Numbers) -> Answer:
+    rounded = [_rounded(score) for score in scores.tolist()]
+    best = max(range(len(rounded)), key=rounded.__getitem__)
+    labels = job.entry.labels
+    return {"label": labels[best], "score": rounded[best], "scores": dict(zip(labels, rounded, strict=True))}
+
+
+def _ner(job: Job, output: Tensor, scores: Numbers) -> Answer:
+    if job.words is None:
+        raise HplmError("a row of a NER task came without its words")
+    text, words = job.words.text, job.words.words
+    entities = find_entities(output[words.first_tokens], words, text, job.entry.labels)
+    return {"entities": [_entity(found, text) for found in entities]}
+
+
+def _entity(found: ScoredSpan, text: str) -> Answer:
+    span = found.span
+    return {
+        "start": span.start,
+        "end": span.end,
+        "text": text[span.start : span.end],
+        "label": span.label,
+        "score": _rounded(found.score),
+    }
+
+
+def _regression(job: Job, output: Tensor, scores: Numbers) -> Answer:
+    return {"value": _rounded(float(output[0]))}
+
+
+def _rounded(number: float) -> float:
+    """As precise as fp32, no longer."""
+    return float(f"{number:.7g}")
+
+
+_OF_TASK: Mapping[str, Callable[[Job, Tensor, Numbers], Answer]] = MappingProxyType(
+    {"classification": _classification, "ner": _ner, "regression": _regression}
+)

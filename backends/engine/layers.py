@@ -1,0 +1,120 @@
+"""The shared upper layers as a stack runs them, for inference only.
+
+On a CPU with bf16 instructions the weights are kept in the order in which the matrix product reads them; else every
+product would reorder them first. The activation is fused into the product in front of it, and the feed-forward part
+runs in blocks that stay in the cache. Everywhere else the root's own layers run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from backends.adapters.product import BatchAdapters, BatchLayer
+from backends.root.encoder import ACTIVATION_FUNCTIONS, Attend, EncoderLayer
+from backends.root.upper import UpperLayers
+
+_BLOCK_WIDTH = 1024
+_FUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {"gelu": ("gelu", "none"), "gelu_new": ("gelu", "tanh"), "relu": ("relu", ""), "silu": ("swish", "")}
+)
+"""Activations by the names that the fused product knows them by: attribute and algorithm."""
+# The order of the weights hardly depends on the number of rows; this one is good for all.
+_PACKED_FOR_ROWS = 128
+
+
+class ServedLayers(Protocol):
+    """Shape: hidden `[T, H]` → `[T, H]`."""
+
+    def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor: ...
+
+
+def served_layers(upper: UpperLayers, activation: str, dtype: torch.dtype, device: torch.device) -> ServedLayers:
+    upper = upper.to(device=device, dtype=dtype)
+    on_bf16_cpu = device.type == "cpu" and dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if on_bf16_cpu and activation in _FUSED:
+        return _PackedLayers(upper, activation)
+    return PlainLayers(upper)
+
+
+class PlainLayers:
+    def __init__(self, upper: UpperLayers) -> None:
+        self._upper = upper
+
+    def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor:
+        states: Tensor = self._upper(hidden, attend, adapters.layer)
+        return states
+
+
+class _PackedLayers:
+    def __init__(self, upper: UpperLayers, activation: str) -> None:
+        layers = [layer for layer in upper.layers if isinstance(layer, EncoderLayer)]
+        self._layers = [_PackedLayer(layer, activation) for layer in layers]
+
+    def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor:
+        for index, layer in enumerate(self._layers):
+            hidden = layer(hidden, attend, adapters.layer(index))
+        return hidden
+
+
+class _PackedLinear:
+    """A linear layer with its weights in the order of the matrix product."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), _PACKED_FOR_ROWS)
+        self._bias = None if bias is None else bias.detach()
+
+    @classmethod
+    def of(cls, linear: nn.Linear) -> _PackedLinear:
+        return cls(linear.weight, linear.bias)
+
+    def __call__(self, inputs: Tensor, fused: tuple[str, str] = ("none", "")) -> Tensor:
+        attribute, algorithm = fused
+        outputs: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._weight, self._bias, attribute, [], algorithm)
+        return outputs
+
+    def plus(self, inputs: Tensor, other: Tensor) -> Tensor:
+        outputs: Tensor = torch.ops.mkldnn._linear_pointwise.binary(inputs, other, self._weight, self._bias, "add")
+        return outputs
+
+
+class _PackedLayer:
+    """Computes what `EncoderLayer` computes."""
+
+    def __init__(self, layer: EncoderLayer, activation: str) -> None:
+        self._query_key_value = _PackedLinear.of(layer.query_key_value)
+        self._attention_output = _PackedLinear.of(layer.attention_output)
+        self._attention_norm, self._ffn_norm = layer.attention_norm, layer.ffn_norm
+        blocks = max(1, layer.ffn_in.out_features // _BLOCK_WIDTH)
+        into = zip(layer.ffn_in.weight.chunk(blocks), layer.ffn_in.bias.chunk(blocks), strict=True)
+        self._ffn_in = [_PackedLinear(weight, bias) for weight, bias in into]
+        # The bias is added once.
+        biases = [layer.ffn_out.bias, *[None] * (blocks - 1)]
+        out_of = zip(layer.ffn_out.weight.chunk(blocks, dim=1), biases, strict=True)
+        self._ffn_out = [_PackedLinear(weight, bias) for weight, bias in out_of]
+        self._activation, self._fused = ACTIVATION_FUNCTIONS[activation], _FUSED[activation]
+
+    def __call__(self, hidden: Tensor, attend: Attend, adapter: BatchLayer) -> Tensor:
+        fused = adapter.project("query_key_value", hidden, self._query_key_value(hidden))
+        context = attend(*fused.chunk(3, dim=-1))
+        attended = adapter.project("attention_output", context, self._attention_output(context))
+        hidden = adapter.add_and_norm("attention", attended, hidden, self._attention_norm)
+        return adapter.add_and_norm("output", self._feed_forward(hidden, adapter), hidden, self._ffn_norm)
+
+    def _feed_forward(self, hidden: Tensor, adapter: BatchLayer) -> Tensor:
+        if not (adapter.changes("ffn_in") or adapter.changes("ffn_out")):
+            out = self._ffn_out[0](self._ffn_in[0](hidden, self._fused))
+            for into, out_of in zip(self._ffn_in[1:], self._ffn_out[1:], strict=True):
+                out = out_of.plus(into(hidden, self._fused), out)
+            return out
+        inner = torch.cat([into(hidden) for into in self._ffn_in], dim=-1)
+        inner = self._activation(adapter.project("ffn_in", hidden, inner))
+        first, *others = inner.chunk(len(self._ffn_in), dim=-1)
+        out = self._ffn_out[0](first)
+        for out_of, block in zip(self._ffn_out[1:], others, strict=True):
+            out = out_of.plus(block, out)
+        return adapter.project("ffn_out", inner, out)

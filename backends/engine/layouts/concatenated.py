@@ -1,0 +1,70 @@
+"""ConcatBatching: rows of one length that hold several texts each (the TCB paper, section 4).
+
+Each text attends to itself only, through a block mask; its positions were added before it came here, so they are its
+own. In the pure form the attention runs over whole rows and masks most of it; slots cut it into shorter stretches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backends.engine.layouts.grid import Grid
+from backends.engine.layouts.micro_batches import shares
+
+ROW_TOKENS = 400
+"""The length of a row in the paper's experiments; a longer text makes the rows of its batch longer."""
+
+
+@dataclass(frozen=True)
+class Concatenated:
+    """Texts laid side by side in rows.
+
+    Args:
+        num_slots: Into how many slots of equal size a row is cut; a slot is never shorter than the longest text.
+            None: as many as fit.
+        row_tokens: How long rows are.
+    """
+
+    tokens_per_batch: int | None
+    num_slots: int | None = 1
+    row_tokens: int = ROW_TOKENS
+
+    def arrange(self, slots: Sequence[int], lengths: Sequence[int]) -> list[Grid]:
+        longest = max(lengths)
+        most = max(1, self.row_tokens // longest)
+        slots_per_row = most if self.num_slots is None else min(self.num_slots, most)
+        size = longest if self.num_slots is None else max(longest, self.row_tokens // slots_per_row)
+        bins = _filled(lengths, size)
+        per_batch = None if self.tokens_per_batch is None else max(self.tokens_per_batch, size * slots_per_row)
+        places = range(len(bins))
+        by_batch = shares(places, places, [size] * len(bins), per_batch)
+        return [_grid([bins[place] for place in batch], lengths, size, slots_per_row) for batch in by_batch]
+
+
+def _filled(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Texts into bins of `size` tokens, the longest first, each into the first bin with room for it."""
+    bins: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        place = next((place for place, free in enumerate(room) if free >= lengths[index]), len(bins))
+        if place == len(bins):
+            bins.append([])
+            room.append(size)
+        bins[place].append(index)
+        room[place] -= lengths[index]
+    return bins
+
+
+def _grid(bins: Sequence[Sequence[int]], lengths: Sequence[int], size: int, slots_per_row: int) -> Grid:
+    """Bins end to end; the last row is filled up with empty slots."""
+    order, starts = [], []
+    for place, texts in enumerate(bins):
+        start = place * size
+        for index in texts:
+            order.append(index)
+            starts.append(start)
+            start += lengths[index]
+    num_bins = -(-len(bins) // slots_per_row) * slots_per_row
+    blocks = [(place * size, (place + 1) * size) for place in range(num_bins)]
+    return Grid.of(order, starts, [lengths[index] for index in order], num_bins * size, blocks)

@@ -1,0 +1,47 @@
+"""Rows padded to a common length: of the whole batch, or of groups of similar rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backends.adapters.length_groups import length_groups
+from backends.engine.layouts.grid import Grid
+from backends.engine.layouts.micro_batches import shares
+
+GROUP_COST_TOKENS = 128
+"""What one more group costs, in tokens: that many would pass the layers in the time that all calls take to start."""
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Every row is as long as the longest of its batch (the TCB paper's TNB)."""
+
+    tokens_per_batch: int | None
+
+    def arrange(self, slots: Sequence[int], lengths: Sequence[int]) -> list[Grid]:
+        return _padded(range(len(lengths)), slots, lengths, self.tokens_per_batch)
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Rows sorted by length and cut into groups, each padded to its own longest row (TTB)."""
+
+    tokens_per_batch: int | None
+
+    def arrange(self, slots: Sequence[int], lengths: Sequence[int]) -> list[Grid]:
+        groups = length_groups(lengths, GROUP_COST_TOKENS)
+        return [grid for group in groups for grid in _padded(group, slots, lengths, self.tokens_per_batch)]
+
+
+def _padded(rows: Sequence[int], slots: Sequence[int], lengths: Sequence[int], limit: int | None) -> list[Grid]:
+    longest = max(lengths[index] for index in rows)
+    order = sorted(rows, key=lambda index: (slots[index], lengths[index]))
+    padded = [longest] * len(lengths)
+    return [_grid(share, lengths, longest) for share in shares(order, slots, padded, limit)]
+
+
+def _grid(order: Sequence[int], lengths: Sequence[int], longest: int) -> Grid:
+    starts = [place * longest for place in range(len(order))]
+    blocks = [(start, start + longest) for start in starts]
+    return Grid.of(order, starts, [lengths[index] for index in order], longest * len(order), blocks)

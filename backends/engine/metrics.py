@@ -1,0 +1,33 @@
+"""Figures of the upper half: what is refused, and how good the predictions are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backends.engine.service import UpperService
+from backends.metrics import Counters, Family, Gauge, Reporter, by_label, refusals
+
+
+class UpperMetrics(Reporter):
+    """`pb_utils` is Triton's module, `process` the name of the model instance."""
+
+    def __init__(self, pb_utils: Any, service: UpperService, process: str) -> None:
+        super().__init__(_families(pb_utils, service, process), "upper-metrics")
+
+
+def _families(pb_utils: Any, service: UpperService, process: str) -> list[Family]:
+    admission = service.admission
+    figures = admission.figures
+    took = "What batches took, and were predicted to take"
+    return [
+        refusals(pb_utils, service.refusals.copy),
+        Counters(
+            pb_utils,
+            "hplm_batch_us_total",
+            took,
+            ("time",),
+            by_label(lambda: {"predicted": figures.predicted_us, "measured": figures.measured_us}),
+        ),
+        Counters(pb_utils, "hplm_batches_total", "Batches that ran", (), lambda: {(): figures.batches}),
+        Gauge(pb_utils, "hplm_waiting_rows", "Rows that wait", process, lambda: admission.num_waiting),
+    ]

@@ -1,0 +1,45 @@
+"""What an export decides about the upper half: where and how it computes, and what a batch may hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from backends.adapters.parts import MAX_WIDTH
+from backends.engine.stack import StackSettings
+from backends.model_settings import ModelSettings
+from backends.root.store import RootFolder
+from backends.scheduling.cost_profile import Measured, device_name
+from backends.scheduling.policy import Capacity
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Of one process; `threads` are those of the computing."""
+
+    stack: StackSettings
+    capacity: Capacity
+    threads: int
+
+    @classmethod
+    def from_model(cls, settings: ModelSettings, device: str) -> EngineSettings:
+        """Called before anything sets the threads of the caller: what PyTorch would take is the default."""
+        stack = StackSettings(
+            device=device,
+            dtype=settings.text("dtype", "bf16"),
+            num_slots=settings.number("slots", 65),
+            max_width=settings.number("max_width", MAX_WIDTH),
+            layout=settings.text("layout", StackSettings.layout),
+        )
+        capacity = Capacity(
+            max_rows=settings.number("max_rows", 64),
+            max_tokens=settings.number("max_tokens", 4096),
+            max_adapters=stack.num_slots - 1,
+        )
+        return cls(stack, capacity, settings.number("threads", torch.get_num_threads()))
+
+    def measured(self, root: RootFolder) -> Measured:
+        """What a cost model of this engine on this machine holds for."""
+        device = device_name(torch.device(self.stack.device))
+        return Measured(root.fingerprint, device, self.stack.dtype, self.stack.layout, self.threads)

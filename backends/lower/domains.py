@@ -1,0 +1,199 @@
+"""The domains that a process serves: opened before they go live, let go when nothing live reads them.
+
+Letting go drops references only: whoever is still reading a table keeps its memory map until the end of the batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+from backends.home import Home
+from backends.lower.filling import DomainFilling, FillingCounts, Shared
+from backends.lower.half import LowerHalf, RootFront
+from backends.lower.layers import LowerLayers
+from backends.lower.settings import FillingSettings
+from backends.plot.allowance import Allowance
+from backends.plot.overlay import MOST_UNWRITTEN, Overlay
+from backends.plot.overlay_pool import OverlayPool
+from backends.plot.overlay_seat import Seat
+from backends.plot.table import Table
+from backends.registry.entries import DomainEntry
+from backends.root.store import RootFolder
+
+LOGGER = logging.getLogger(__name__)
+
+
+class OpenRoot:
+    """What the domains of one root share."""
+
+    def __init__(self, folder: RootFolder, overlay_bytes: int) -> None:
+        self._folder = folder
+        self._overlay_bytes = overlay_bytes
+        self.front = RootFront(folder)
+
+    @cached_property
+    def layers(self) -> LowerLayers:
+        return LowerLayers(self._folder)
+
+    @cached_property
+    def pool(self) -> OverlayPool:
+        return OverlayPool(self._overlay_bytes, self.layers.layout)
+
+
+@dataclass(frozen=True)
+class OpenDomain:
+    root: str
+    half: LowerHalf
+    filling: DomainFilling | None
+
+
+@dataclass(frozen=True)
+class OverlayFigures:
+    """What all overlays of a process hold."""
+
+    entries: int
+    size_bytes: int
+
+
+class OpenDomains:
+    """Tables are memory maps, so that holding many costs little."""
+
+    def __init__(self, home: Home, settings: FillingSettings) -> None:
+        self._home = home
+        self._settings = settings
+        self._seat = _seat(home) if settings.fills else None
+        self._roots: dict[str, OpenRoot] = {}
+        self._tables: dict[str, Table] = {}
+        self._domains: dict[tuple[str, ...], OpenDomain] = {}
+        self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        """Held for as long as it takes to open a domain, or to let some go; requests to open domains do not wait."""
+        self._hits: Counter[tuple[str, ...]] = Counter()
+        self._counts = FillingCounts()
+        self._unwritten = Allowance(MOST_UNWRITTEN)
+        self._computing = Allowance(settings.compute_limit)
+
+    def half(self, domain: DomainEntry) -> LowerHalf:
+        return self._opened(domain).half
+
+    def prepare(self, domain: DomainEntry) -> None:
+        """Open a domain with all that its first request would wait for."""
+        filling = self._opened(domain).filling
+        if filling is not None:
+            filling.prepare()
+
+    def begin_batch(self) -> None:
+        """From here on as much may be computed on the spot as one batch may wait for."""
+        self._computing.renew()
+
+    def note(self, domain: DomainEntry, counts: Mapping[str, int]) -> None:
+        """Count fragments by the level of a domain's chain that answered."""
+        with self._lock:
+            self._hits.update({(domain.root, level): count for level, count in counts.items()})
+
+    def hits(self) -> dict[tuple[str, ...], int]:
+        """Fragments looked up by root and level; those of levels that no open domain reads are forgotten."""
+        with self._lock:
+            return dict(self._hits)
+
+    def fillings(self) -> list[DomainFilling]:
+        with self._lock:
+            return [domain.filling for domain in self._domains.values() if domain.filling is not None]
+
+    def figures(self) -> OverlayFigures:
+        with self._lock:
+            pools = self._pools()
+        return OverlayFigures(sum(pool.entries for pool in pools), sum(pool.size_bytes for pool in pools))
+
+    def events(self) -> dict[str, int]:
+        """How many fragments were computed, learned, dropped, evicted and failed so far."""
+        with self._lock:
+            counts = asdict(self._counts)
+            evicted = counts.pop("evicted") + sum(pool.evicted for pool in self._pools())
+        return {**counts, "evicted": evicted}
+
+    def let_go(self, live_folders: Callable[[], frozenset[str]]) -> None:
+        """Close what reads a table that is not among these, and whatever nobody shares any more.
+
+        They are asked for once nothing can be opened any more: what was opened until then for a request is among them.
+        """
+        with self._opening, self._lock:
+            live = live_folders()
+            retired = [folders for folders in self._domains if not live.issuperset(folders)]
+            closed = [self._domains.pop(folders) for folders in retired]
+            self._drop_unread()
+        for domain in closed:
+            if domain.filling is not None:
+                domain.filling.overlay.close()
+
+    def close(self) -> None:
+        self.let_go(frozenset)
+        if self._seat is not None:
+            self._seat.release()
+
+    def _drop_unread(self) -> None:
+        read = {folder for folders in self._domains for folder in folders}
+        self._tables = {folder: table for folder, table in self._tables.items() if folder in read}
+        roots = {domain.root for domain in self._domains.values()}
+        for name in self._roots.keys() - roots:
+            root = self._roots.pop(name)
+            self._counts.evicted += root.pool.evicted if self._settings.fills else 0
+        levels = {(domain.root, level) for domain in self._domains.values() for level in domain.half.level_names}
+        self._hits = Counter({level: count for level, count in self._hits.items() if level in levels})
+
+    def _pools(self) -> list[OverlayPool]:
+        return [root.pool for root in self._roots.values()] if self._settings.fills else []
+
+    def _opened(self, domain: DomainEntry) -> OpenDomain:
+        opened = self._found(domain)
+        if opened is None:
+            with self._opening:
+                opened = self._found(domain) or self._open(domain)
+                with self._lock:
+                    self._domains[domain.folders] = opened
+        return opened
+
+    def _found(self, domain: DomainEntry) -> OpenDomain | None:
+        with self._lock:
+            return self._domains.get(domain.folders)
+
+    def _open(self, domain: DomainEntry) -> OpenDomain:
+        root = self._root(domain.root)
+        tables = [self._table(folder, root.front.fingerprint) for folder in domain.folders]
+        filling = self._filling(domain, root) if self._settings.fills else None
+        return OpenDomain(domain.root, LowerHalf(root.front, tables, filling.suppliers if filling else ()), filling)
+
+    def _filling(self, domain: DomainEntry, root: OpenRoot) -> DomainFilling:
+        folders = [self._home.path / folder for folder in domain.folders]
+        origin = root.layers.origin(folders)
+        seat = None if self._seat is None else self._seat.number
+        overlay = Overlay(f"{domain.label}/overlay", root.pool, folders[0], origin, seat, self._unwritten)
+        shared = Shared(self._settings.missing, self._computing, self._counts)
+        return DomainFilling(overlay, root.layers, folders, shared)
+
+    def _root(self, root: str) -> OpenRoot:
+        if root not in self._roots:
+            opened = OpenRoot(RootFolder(self._home.root(root)), self._settings.overlay_mb << 20)
+            if self._settings.fills:
+                _ = opened.pool  # whoever counts what pools hold does so under the lock
+            with self._lock:
+                self._roots[root] = opened
+        return self._roots[root]
+
+    def _table(self, folder: str, fingerprint: str) -> Table:
+        if folder not in self._tables:
+            self._tables[folder] = Table.open(self._home.path / folder, fingerprint)
+        return self._tables[folder]
+
+
+def _seat(home: Home) -> Seat | None:
+    try:
+        return Seat(home.run)
+    except OSError as error:
+        LOGGER.warning("what is learned will be forgotten at the end: %s", error)
+        return None

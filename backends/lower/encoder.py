@@ -1,0 +1,101 @@
+"""A domain's own lower layers: a weight file beside its table, named in a manifest.
+
+A domain that was not pretrained further has none; what its table lacks is then computed by its parent's, and in the end
+by the root's.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError
+from backends.root.lower import FragmentEncoder
+from backends.root.store import RootFolder, half_state
+from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
+
+LAYERS_FORMAT_VERSION = 1
+MANIFEST_NAME = "lower.json"
+WEIGHTS_NAME = "lower.safetensors"
+_SHARED_WITH_ROOT = "word_embeddings.weight"
+
+
+def domain_encoder(
+    root: RootFolder, folders: Sequence[Path], root_encoder: FragmentEncoder | None = None
+) -> FragmentEncoder:
+    """The lower layers behind a domain's chain of folders, nearest first: frozen, fp32.
+
+    Encoders of one `root_encoder` share its word embeddings, the largest part of them.
+    """
+    shared = root_encoder or root.lower()
+    for folder in folders:
+        if has_own_layers(folder):
+            return _own_layers(root, folder, shared)
+    return shared
+
+
+def has_own_layers(folder: Path) -> bool:
+    """Whether a domain version was pretrained further; a missing weight file is found when it is read."""
+    return (folder / MANIFEST_NAME).exists()
+
+
+def read_training(folder: Path) -> dict[str, Any]:
+    """What is known of the training of a folder's own lower layers."""
+    training: dict[str, Any] = _manifest(folder)["training"] if has_own_layers(folder) else {}
+    return training
+
+
+def write_layers(folder: Path, encoder: FragmentEncoder, root_fingerprint: str, training: Mapping[str, Any]) -> None:
+    """Add a domain's lower layers to its (staging) folder, fp16, the manifest last; `training` is for people."""
+    path = folder / WEIGHTS_NAME
+    write_tensors(path, {name: tensor for name, tensor in half_state(encoder).items() if name != _SHARED_WITH_ROOT})
+    content = {
+        "format_version": LAYERS_FORMAT_VERSION,
+        "root_fingerprint": root_fingerprint,
+        "training": dict(training),
+        "size_bytes": path.stat().st_size,
+        "checksum_of_weights": file_checksum(path),
+    }
+    write_json(folder / MANIFEST_NAME, content)
+
+
+def _own_layers(root: RootFolder, folder: Path, shared: FragmentEncoder) -> FragmentEncoder:
+    state = {name: tensor.float() for name, tensor in _read(root.fingerprint, folder).items()}
+    encoder = copy.deepcopy(shared, {id(shared.word_embeddings): shared.word_embeddings})
+    try:
+        encoder.load_state_dict({**state, _SHARED_WITH_ROOT: shared.word_embeddings.weight}, assign=True)
+    except RuntimeError as error:
+        raise CorruptFileError(f"{folder / WEIGHTS_NAME} does not hold this root's lower layers: {error}") from error
+    return encoder.eval().requires_grad_(False)
+
+
+def _read(fingerprint: str, folder: Path) -> dict[str, Tensor]:
+    manifest = _manifest(folder)
+    if manifest["root_fingerprint"] != fingerprint:
+        raise FingerprintMismatchError(
+            f"{folder} holds lower layers of the root with fingerprint {manifest['root_fingerprint']}; "
+            f"they are used with {fingerprint}"
+        )
+    path = folder / WEIGHTS_NAME
+    check_file(path, manifest["size_bytes"], manifest["checksum_of_weights"])
+    weights: dict[str, Tensor] = load_file(path)
+    return weights
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST_NAME
+    manifest = read_json(path)
+    try:
+        version = int(manifest["format_version"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFileError(f"{path} is not the manifest of lower layers") from error
+    if version > LAYERS_FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{path} has format version {version}; this release reads up to {LAYERS_FORMAT_VERSION}"
+        )
+    return manifest

@@ -1,0 +1,61 @@
+"""What an export decides about fragments that no table holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from backends.errors import InvalidArgumentError, shown
+from backends.model_settings import ModelSettings
+
+
+class Missing(StrEnum):
+    """What becomes of a fragment that no table of a chain holds."""
+
+    FALLBACK = "fallback"
+    COMPUTE = "compute"
+    LEARN = "learn"
+
+
+@dataclass(frozen=True)
+class FillingSettings:
+    """Of one process.
+
+    `overlay_mb` bounds the memory spent on what was learned for one root, `compute_limit` the fragments that are
+    computed while one batch waits.
+    """
+
+    missing: Missing = Missing.FALLBACK
+    overlay_mb: int = 256
+    compute_limit: int = 512
+
+    def __post_init__(self) -> None:
+        if self.overlay_mb < 1:
+            raise InvalidArgumentError(f"an overlay needs at least 1 MB, not {self.overlay_mb}")
+        if self.compute_limit < 1:
+            raise InvalidArgumentError(f"at least 1 fragment of a batch is computed, not {self.compute_limit}")
+
+    @property
+    def fills(self) -> bool:
+        return self.missing is not Missing.FALLBACK
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """As a model's configuration carries them."""
+        return {
+            "missing": self.missing.value,
+            "overlay_mb": str(self.overlay_mb),
+            "compute_limit": str(self.compute_limit),
+        }
+
+    @classmethod
+    def from_model(cls, settings: ModelSettings) -> FillingSettings:
+        missing = settings.text("missing", cls.missing)
+        if missing not in list(Missing):
+            known = ", ".join(Missing)
+            raise InvalidArgumentError(f"model parameter 'missing' is {shown(missing)}, not one of {known}")
+        return cls(
+            Missing(missing),
+            settings.number("overlay_mb", cls.overlay_mb),
+            settings.number("compute_limit", cls.compute_limit),
+        )

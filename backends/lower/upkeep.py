@@ -1,0 +1,75 @@
+"""The thread beside the requests: learns what was missing, keeps overlays on disk, closes what nothing live reads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from backends.lower.domains import OpenDomains
+from backends.registry.snapshot import RegistrySnapshot
+
+LOGGER = logging.getLogger(__name__)
+SYNC_EVERY_S = 0.5
+RETIRE_EVERY_S = 5.0
+# Learning rests three times as long as it works: a thread of low priority instead would hold up the requests whenever
+# it was put aside while it held the interpreter.
+_REST = 3.0
+
+
+class Upkeep:
+    """Runs until it is closed; closing it writes down what is not on disk yet."""
+
+    def __init__(self, domains: OpenDomains, snapshot: RegistrySnapshot) -> None:
+        self._domains = domains
+        self._snapshot = snapshot
+        self._synced_s = self._retired_s = self._learn_from_s = time.monotonic()
+        self._turn = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lower-upkeep", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._domains.close()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(min(SYNC_EVERY_S, max(0.0, self._learn_from_s - time.monotonic()))):
+            try:
+                self._learn()
+                self._sync()
+                self._retire()
+            except Exception as error:  # requests go on whatever it is
+                LOGGER.error("upkeep of the tables failed: %s", error, exc_info=error)
+
+    def _learn(self) -> None:
+        """One small batch, then a rest as long as that asks for, during which the rest of the upkeep goes on."""
+        started_s = time.monotonic()
+        if started_s < self._learn_from_s:
+            return
+        self._learn_from_s = started_s + SYNC_EVERY_S  # also where learning fails
+        if self._learn_one():
+            learned_s = time.monotonic()
+            self._learn_from_s = learned_s + _REST * (learned_s - started_s)
+
+    def _learn_one(self) -> bool:
+        """For the next domain in turn that lacks something; says whether there was one."""
+        fillings = self._domains.fillings()
+        for step in range(len(fillings)):
+            place = (self._turn + step) % len(fillings)
+            if fillings[place].learn_some():
+                self._turn = place + 1
+                return True
+        return False
+
+    def _sync(self) -> None:
+        if time.monotonic() - self._synced_s >= SYNC_EVERY_S:
+            self._synced_s = time.monotonic()
+            for filling in self._domains.fillings():
+                filling.overlay.sync()
+
+    def _retire(self) -> None:
+        if time.monotonic() - self._retired_s >= RETIRE_EVERY_S:
+            self._retired_s = time.monotonic()
+            self._domains.let_go(self._snapshot.live_folders)

@@ -1,0 +1,169 @@
+"""What a domain version learns while it serves: fragments that no table of its chain holds, beside its table.
+
+In memory they share a pool with those of the root's other domains (`overlay_pool`), on disk they are in the logs of
+the processes that learned them (`overlay_log`), all of which every process reads. The disk is only touched by `sync`,
+which no request waits for; what goes wrong there costs nothing but the memory of a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from backends.errors import StorageFullError
+from backends.plot.allowance import Allowance
+from backends.plot.arrays import Found, Halves, Keys
+from backends.plot.overlay_log import (
+    LearnedFragments,
+    LogOrigin,
+    LogReader,
+    LogWriter,
+    overlay_folder,
+    overlay_uses,
+    write_uses,
+)
+from backends.plot.overlay_pool import OverlayPool
+
+LOGGER = logging.getLogger(__name__)
+_USES_EVERY_S = 30.0
+_COMPACT_ABOVE_BYTES = 4 << 20
+# A disk that cannot keep up must not fill the memory.
+MOST_UNWRITTEN = 16_384
+
+
+class Overlay:
+    """One domain version's learned fragments; without a `seat` nothing is written.
+
+    `unwritten` bounds the fragments that wait to be written, of all overlays that share it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pool: OverlayPool,
+        table_folder: Path,
+        origin: LogOrigin,
+        seat: int | None,
+        unwritten: Allowance | None = None,
+    ) -> None:
+        self.name = name
+        self._pool = pool
+        self._owner = pool.new_owner()
+        self._table_folder = table_folder
+        self._folder = overlay_folder(table_folder)
+        self._origin = origin
+        self._writer = None if seat is None else LogWriter(self._folder / f"{seat}.log", origin)
+        self._readers: dict[Path, LogReader] = {}
+        self._unwritten: list[tuple[Keys, Halves]] = []
+        self._unwritten_lock = threading.Lock()
+        self._unwritten_allowance = unwritten or Allowance(MOST_UNWRITTEN)
+        self._is_closed = False
+        self._uses_written_s = time.monotonic()
+        self._in_trouble: set[Path] = set()
+        self._noted_by_others = LearnedFragments.none(origin.layout.key)
+        self._load()
+
+    def fetch(self, keys: Keys) -> tuple[Halves, Found]:
+        """Copies of the vectors of those fragments that were learned, and which those are.
+
+        Shape: keys [K] -> [found, width], [K]
+        """
+        return self._pool.fetch(self._owner, keys)
+
+    def contains(self, keys: Keys) -> Found:
+        return self._pool.contains(self._owner, keys)
+
+    def add(self, keys: Keys, vectors: Halves) -> None:
+        """Learn distinct fragments: found from now on, on disk a moment later.
+
+        Shape: keys [K], vectors [K, width]
+        """
+        self._pool.add(self._owner, keys, vectors, np.ones(keys.size, np.uint32))
+        if self._writer is None:
+            return
+        with self._unwritten_lock:
+            if not self._is_closed and (granted := self._unwritten_allowance.take(keys.size)):
+                self._unwritten.append((keys[:granted], vectors[:granted]))
+
+    def sync(self) -> None:
+        """Write what is new here, read what is new elsewhere."""
+        self._write()
+        self._read_new([path for path in self._logs() if self._writer is None or path != self._writer.path])
+        if time.monotonic() - self._uses_written_s > _USES_EVERY_S:
+            self._write_uses()
+
+    def close(self) -> None:
+        with self._unwritten_lock:
+            self._is_closed = True
+        self._write()
+        self._write_uses()
+        self._pool.release(self._owner)
+
+    def _load(self) -> None:
+        known = None
+        with self._only_logged(self._folder):
+            known = overlay_uses(self._folder, self._origin.layout.key)
+            self._noted_by_others = overlay_uses(self._folder, self._origin.layout.key, but=self._uses_path)
+        self._read_new(self._logs(), known)
+
+    def _logs(self) -> list[Path]:
+        return sorted(self._folder.glob("*.log"))
+
+    def _read_new(self, paths: Sequence[Path], known: LearnedFragments | None = None) -> None:
+        for path in paths:
+            reader = self._readers.setdefault(path, LogReader(path, self._origin))
+            with self._only_logged(path):
+                for records in reader.read():
+                    keys: Keys = records["key"]
+                    uses = known.uses_of(keys) if known else np.ones(keys.size, np.uint32)
+                    self._pool.add(self._owner, keys, records["vectors"], uses)
+
+    def _write(self) -> None:
+        with self._unwritten_lock:
+            unwritten, self._unwritten = self._unwritten, []
+        try:
+            # The table is gone where its domain version was deleted meanwhile.
+            if self._writer is not None and unwritten and self._table_folder.exists():
+                with self._only_logged(self._writer.path):
+                    self._append(self._writer, unwritten)
+        finally:
+            self._unwritten_allowance.give_back(sum(keys.size for keys, _ in unwritten))
+
+    def _append(self, writer: LogWriter, unwritten: Sequence[tuple[Keys, Halves]]) -> None:
+        keys, vectors = (np.concatenate(part) for part in zip(*unwritten, strict=True))
+        writer.append(keys, vectors)
+        held_bytes = self._pool.fragments(self._owner).keys.size * self._origin.layout.record.itemsize
+        if writer.size_bytes > max(2 * held_bytes, _COMPACT_ABOVE_BYTES):
+            writer.compact(self.contains)
+
+    def _write_uses(self) -> None:
+        self._uses_written_s = time.monotonic()
+        held = self._pool.fragments(self._owner)
+        if self._writer is None or not held.keys.size or not self._writer.path.is_file():
+            return
+        # What others have noted is theirs to note, or the sum of all would grow with every restart.
+        others = np.minimum(self._noted_by_others.uses_of(held.keys), held.uses)
+        path = self._writer.path.with_suffix(".uses")
+        with self._only_logged(path):
+            write_uses(path, LearnedFragments(held.keys, held.uses - others))
+
+    @property
+    def _uses_path(self) -> Path | None:
+        return self._writer.path.with_suffix(".uses") if self._writer else None
+
+    @contextmanager
+    def _only_logged(self, path: Path) -> Iterator[None]:
+        """One line when a file begins to make trouble, none while it goes on."""
+        try:
+            yield
+            self._in_trouble.discard(path)
+        except (OSError, StorageFullError) as error:
+            if path not in self._in_trouble:
+                LOGGER.warning("%s goes on without %s: %s", self.name, path.name, error)
+            self._in_trouble.add(path)

@@ -1,0 +1,34 @@
+"""Which of several processes on one home writes which overlay logs."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+from backends.errors import ConflictError
+from backends.storage import locked
+
+
+class Seat:
+    """The lowest number that no other process has; the lock goes with its process, however that ends."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = ExitStack()
+        self.number = next(number for number in count() if self._take(folder / f"overlay-{number}.lock"))
+
+    def release(self) -> None:
+        self._lock.close()
+
+    def _take(self, path: Path) -> bool:
+        try:
+            self._lock.enter_context(locked(path, _open_file, f"{path} is taken"))
+        except ConflictError:
+            return False
+        return True
+
+
+def _open_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

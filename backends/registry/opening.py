@@ -1,0 +1,57 @@
+"""Opening a home's registry: found, made, or brought to this release's format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import inspect
+
+from backends.errors import FormatVersionError, NotFoundError
+from backends.home import Home
+from backends.registry.database import Database, clear_errors, parsed_url, require_file
+from backends.registry.migration import migrate
+from backends.registry.schema import REGISTRY_FORMAT_VERSION, Base, State
+
+
+def open_database(home: Home, create: bool) -> Database:
+    """Connect to a home's registry; `create` makes the home where there is none."""
+    if create:
+        home.path.mkdir(parents=True, exist_ok=True)
+    elif not home.path.is_dir():
+        raise NotFoundError(f"there is no home at {home.path}; 'hplm root add' makes one")
+    else:
+        require_file(parsed_url(home.registry_url), home.path)
+    database = Database.connect(home.registry_url)
+    format_version = _format_version(database, home.path)
+    if format_version is None:
+        if not create:
+            raise NotFoundError(f"the registry of {home.path} is empty; 'hplm root add' fills it")
+        _prepare(database)
+    elif format_version < REGISTRY_FORMAT_VERSION:
+        database.let_readers_pass_writers()
+        with database.publication() as (session, _):
+            migrate(session)
+    return database
+
+
+def _format_version(database: Database, path: Path) -> int | None:
+    """None where there is no registry yet; one of a newer release is refused before anything is written."""
+    with database.reading() as session:
+        if not inspect(session.connection()).has_table(State.__tablename__):
+            return None
+        state = session.get(State, 1)
+        if state is not None and state.format_version > REGISTRY_FORMAT_VERSION:
+            raise FormatVersionError(
+                f"home {path} was written by a newer release (format {state.format_version}; "
+                f"this one reads up to {REGISTRY_FORMAT_VERSION}), so upgrade hplm"
+            )
+        return None if state is None else state.format_version
+
+
+def _prepare(database: Database) -> None:
+    with clear_errors():
+        database.let_readers_pass_writers()
+        Base.metadata.create_all(database.engine)
+    with database.reading() as session:
+        if session.get(State, 1) is None:
+            session.add(State(id=1, format_version=REGISTRY_FORMAT_VERSION, revision=0))

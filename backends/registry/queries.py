@@ -1,0 +1,182 @@
+"""What reads and publications both look up, within a session.
+
+Entries are made from plain columns, with one query for all the domain versions that they name: ten thousand hPLMs
+cost two queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Row, Select, func, select
+from sqlalchemy.orm import Session
+
+from backends.errors import NotFoundError
+from backends.registry.entries import DomainEntry, HplmEntry, RootEntry
+from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow, State
+
+_MAX_NAMED_IDS = 500
+
+
+def state_row(session: Session) -> State:
+    return session.get_one(State, 1)
+
+
+# --- roots and domains ---
+
+
+def root_row(session: Session, name: str) -> RootRow:
+    row = find_root_row(session, name)
+    if row is None or row.deleted_at is not None:
+        raise NotFoundError(f"root {name!r} does not exist")
+    return row
+
+
+def find_root_row(session: Session, name: str) -> RootRow | None:
+    """Also one that was deleted, as long as its files have not been collected."""
+    return session.scalars(select(RootRow).where(RootRow.name == name)).one_or_none()
+
+
+def root_entry(row: RootRow) -> RootEntry:
+    return RootEntry(row.name, row.fingerprint, row.folder)
+
+
+def find_domain_row(session: Session, root: str, name: str) -> DomainRow | None:
+    """Also one that was deleted."""
+    query = select(DomainRow).join(RootRow).where(RootRow.name == root, DomainRow.name == name)
+    return session.scalars(query).one_or_none()
+
+
+def domain_row(session: Session, root: str, name: str) -> DomainRow:
+    row = find_domain_row(session, root, name)
+    if row is None or row.deleted_at is not None:
+        raise NotFoundError(f"domain {name!r} of root {root!r} does not exist")
+    return row
+
+
+def domain_version_row(session: Session, root: str, name: str, version: int | None = None) -> DomainVersionRow:
+    """The live version of a domain, or the one asked for."""
+    domain = domain_row(session, root, name)
+    wanted = domain.live_version if version is None else version
+    query = select(DomainVersionRow).where(DomainVersionRow.domain_id == domain.id, DomainVersionRow.version == wanted)
+    row = session.scalars(query).one_or_none()
+    if row is None:
+        raise NotFoundError(f"domain {name!r} has no version {wanted}")
+    return row
+
+
+def last_domain_version(session: Session, row: DomainRow | None) -> int:
+    """The highest number given out; a build of an older release adds versions without counting them."""
+    if row is None:
+        return 0
+    query = select(func.max(DomainVersionRow.version)).where(DomainVersionRow.domain_id == row.id)
+    return max(row.last_version, session.scalar(query) or 0)
+
+
+def domain_columns() -> Select[Any]:
+    columns = (
+        DomainVersionRow.id,
+        RootRow.name.label("root"),
+        DomainRow.name,
+        DomainVersionRow.version,
+        DomainVersionRow.folders,
+        DomainVersionRow.metrics,
+    )
+    joined = select(*columns).join(DomainRow, DomainVersionRow.domain_id == DomainRow.id)
+    return joined.join(RootRow, DomainRow.root_id == RootRow.id)
+
+
+def domain_entry(session: Session, row: Row[Any] | DomainVersionRow) -> DomainEntry:
+    if isinstance(row, DomainVersionRow):
+        root, name = row.domain.root.name, row.domain.name
+    else:
+        root, name = row.root, row.name
+    folders = row.folders or _folders_of_parents(session, row.id)
+    return DomainEntry(root, name, row.version, tuple(folders), row.metrics)
+
+
+def _folders_of_parents(session: Session, id: int) -> list[str]:
+    """What a version reads that a build of an older release has added: its own folder and its parents'."""
+    version: DomainVersionRow | None = session.get_one(DomainVersionRow, id)
+    folders: list[str] = []
+    while version is not None:
+        folders.append(version.folder)
+        version = version.parent
+    return folders
+
+
+def domain_entries(session: Session, ids: set[int]) -> dict[int, DomainEntry]:
+    query = domain_columns()
+    if len(ids) <= _MAX_NAMED_IDS:  # beyond that, reading all is cheaper, and databases limit the list
+        query = query.where(DomainVersionRow.id.in_(ids))
+    return {row.id: domain_entry(session, row) for row in session.execute(query)}
+
+
+# --- hPLMs ---
+
+
+def find_hplm_row(session: Session, hplm: str) -> HplmRow | None:
+    """Also one that was deleted."""
+    return session.scalars(select(HplmRow).where(HplmRow.name == hplm)).one_or_none()
+
+
+def hplm_row(session: Session, hplm: str) -> HplmRow:
+    row = find_hplm_row(session, hplm)
+    if row is None or row.live_version_id is None:
+        raise NotFoundError(f"hPLM {hplm!r} does not exist")
+    return row
+
+
+def last_hplm_version(session: Session, row: HplmRow | None) -> int:
+    """As `last_domain_version`."""
+    if row is None:
+        return 0
+    query = select(func.max(HplmVersionRow.version)).where(HplmVersionRow.hplm_id == row.id)
+    return max(row.last_version, session.scalar(query) or 0)
+
+
+def hplm_columns() -> Select[Any]:
+    columns = (
+        HplmVersionRow.id,
+        HplmRow.name,
+        HplmVersionRow.version,
+        HplmVersionRow.task,
+        HplmVersionRow.pair,
+        HplmVersionRow.labels,
+        HplmVersionRow.domain_version_id,
+        HplmVersionRow.folder,
+        HplmVersionRow.metrics,
+        HplmRow.pinned_id,
+    )
+    return select(*columns).join(HplmRow, HplmVersionRow.hplm_id == HplmRow.id)
+
+
+def live_hplm_columns() -> Select[Any]:
+    return hplm_columns().where(HplmVersionRow.id == HplmRow.live_version_id)
+
+
+def hplm_entries(session: Session, query: Select[Any]) -> list[HplmEntry]:
+    """The entries of a query over `hplm_columns`."""
+    rows: Sequence[Row[Any]] = session.execute(query).all()
+    domains = domain_entries(session, _named_domains(rows)) if rows else {}
+    return [_hplm_entry(row, domains) for row in rows]
+
+
+def _named_domains(rows: Iterable[Row[Any]]) -> set[int]:
+    return {id for row in rows for id in (row.domain_version_id, row.pinned_id) if id is not None}
+
+
+def _hplm_entry(row: Row[Any], domains: dict[int, DomainEntry]) -> HplmEntry:
+    return HplmEntry(
+        key=row.id,
+        id=row.name,
+        version=row.version,
+        task=row.task,
+        labels=tuple(row.labels),
+        domain=domains[row.domain_version_id],
+        folder=row.folder,
+        pair=row.pair,
+        metrics=row.metrics,
+        pinned=None if row.pinned_id is None else domains[row.pinned_id],
+    )

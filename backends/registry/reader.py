@@ -1,0 +1,218 @@
+"""Reading the registry; one short transaction per call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Select, select
+
+from backends.errors import ConflictError, NotFoundError
+from backends.names import split_domain
+from backends.registry.database import Database
+from backends.registry.entries import DomainEntry, DomainNode, HplmEntry, RootEntry, Version
+from backends.registry.garbage import Garbage, known_folders
+from backends.registry.queries import (
+    domain_columns,
+    domain_entry,
+    domain_row,
+    domain_version_row,
+    find_domain_row,
+    find_hplm_row,
+    find_root_row,
+    hplm_columns,
+    hplm_entries,
+    hplm_row,
+    last_domain_version,
+    last_hplm_version,
+    live_hplm_columns,
+    root_entry,
+    root_row,
+    state_row,
+)
+from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow
+
+
+class RegistryReader:
+    """What exists, and which version of it is live."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def close(self) -> None:
+        self._database.close()
+
+    @property
+    def revision(self) -> int:
+        with self._database.reading() as session:
+            return state_row(session).revision
+
+    # --- roots ---
+
+    def has_root(self, name: str) -> bool:
+        with self._database.reading() as session:
+            row = find_root_row(session, name)
+            return row is not None and row.deleted_at is None
+
+    def require_new_root(self, name: str) -> None:
+        """Refuse a name that is taken; that of a deleted root is, until its files are gone."""
+        with self._database.reading() as session:
+            row = find_root_row(session, name)
+            if row is not None:
+                raise ConflictError(taken_root(row))
+
+    def root(self, name: str) -> RootEntry:
+        with self._database.reading() as session:
+            return root_entry(root_row(session, name))
+
+    def roots(self) -> list[RootEntry]:
+        query = select(RootRow).where(RootRow.deleted_at.is_(None)).order_by(RootRow.name)
+        with self._database.reading() as session:
+            return [root_entry(row) for row in session.scalars(query)]
+
+    # --- domains ---
+
+    def has_domain(self, root: str, name: str) -> bool:
+        with self._database.reading() as session:
+            row = find_domain_row(session, root, name)
+            return row is not None and row.deleted_at is None
+
+    def domain(self, root: str, name: str, version: int | None = None) -> DomainEntry:
+        """The live version of a domain, or the one asked for."""
+        with self._database.reading() as session:
+            return domain_entry(session, domain_version_row(session, root, name, version))
+
+    def find_domain(self, root: str, reference: str) -> DomainEntry:
+        """The domain that a user names: `shop` is its live version, `shop@2` that one."""
+        return self.domain(root, *split_domain(reference))
+
+    def next_domain_version(self, root: str, name: str) -> int:
+        """Never a number that was given out before, also after a rollback or a deletion."""
+        with self._database.reading() as session:
+            return last_domain_version(session, find_domain_row(session, root, name)) + 1
+
+    def domains(self, root: str | None = None) -> list[DomainEntry]:
+        """The live version of every domain."""
+        query = domain_columns().where(
+            DomainVersionRow.version == DomainRow.live_version, DomainRow.deleted_at.is_(None)
+        )
+        if root is not None:
+            query = query.where(RootRow.name == root)
+        with self._database.reading() as session:
+            return [domain_entry(session, row) for row in session.execute(query.order_by(RootRow.name, DomainRow.name))]
+
+    def domain_parent(self, domain: DomainEntry) -> DomainEntry | None:
+        """The domain version that answers what this one does not hold; None at the top of a tree."""
+        with self._database.reading() as session:
+            parent = domain_version_row(session, domain.root, domain.name, domain.version).parent
+            return None if parent is None else domain_entry(session, parent)
+
+    def domain_nodes(self) -> list[DomainNode]:
+        """All domain versions that are still there, in the order of their names and versions."""
+        query = (
+            domain_columns().where(DomainRow.deleted_at.is_(None)).order_by(DomainRow.name, DomainVersionRow.version)
+        )
+        places = select(DomainVersionRow.id, DomainVersionRow.parent_id, DomainVersionRow.retired_at)
+        with self._database.reading() as session:
+            rows = session.execute(query.order_by(DomainRow.name, DomainVersionRow.version))
+            entries = {row.id: domain_entry(session, row) for row in rows}
+            above = {id: (parent, retired_at) for id, parent, retired_at in session.execute(places)}
+            return [DomainNode(entry, entries.get(above[id][0]), above[id][1] is None) for id, entry in entries.items()]
+
+    def domain_versions(self, root: str, name: str) -> list[Version[DomainEntry]]:
+        """All versions that are still there, oldest first."""
+        with self._database.reading() as session:
+            domain = domain_row(session, root, name)
+            of_domain = DomainVersionRow.domain_id == domain.id
+            rows = session.scalars(select(DomainVersionRow).where(of_domain).order_by(DomainVersionRow.version))
+            return [
+                Version(
+                    domain_entry(session, row), row.version == domain.live_version, row.published_at, row.retired_at
+                )
+                for row in rows
+            ]
+
+    # --- hPLMs ---
+
+    def has_hplm(self, hplm: str) -> bool:
+        with self._database.reading() as session:
+            row = find_hplm_row(session, hplm)
+            return row is not None and row.live_version_id is not None
+
+    def next_hplm_version(self, hplm: str) -> int:
+        """Never a number that was given out before, also after a rollback or a deletion."""
+        with self._database.reading() as session:
+            return last_hplm_version(session, find_hplm_row(session, hplm)) + 1
+
+    def require_next_hplm_version(self, hplm: str, version: int) -> None:
+        """Refuse a version that somebody else has published meanwhile, before its files are written over."""
+        if self.next_hplm_version(hplm) != version:
+            raise ConflictError(published_meanwhile(f"hPLM {hplm!r}", self.next_hplm_version(hplm) - 1))
+
+    def hplm(self, hplm: str) -> HplmEntry:
+        """The live version of an hPLM."""
+        entries = self._hplms(live_hplm_columns().where(HplmRow.name == hplm))
+        if not entries:
+            raise NotFoundError(f"hPLM {hplm!r} does not exist")
+        return entries[0]
+
+    def hplms(self) -> list[HplmEntry]:
+        """The live version of every hPLM."""
+        return self._hplms(live_hplm_columns().order_by(HplmRow.name))
+
+    def hplm_versions(self, hplm: str) -> list[Version[HplmEntry]]:
+        """All versions that are still there, oldest first."""
+        with self._database.reading() as session:
+            row = hplm_row(session, hplm)
+            of_hplm = HplmVersionRow.hplm_id == row.id
+            entries = hplm_entries(session, hplm_columns().where(of_hplm).order_by(HplmVersionRow.version))
+            times = select(HplmVersionRow.id, HplmVersionRow.published_at, HplmVersionRow.retired_at).where(of_hplm)
+            at = {key: (published_at, retired_at) for key, published_at, retired_at in session.execute(times)}
+            return [Version(entry, entry.key == row.live_version_id, *at[entry.key]) for entry in entries]
+
+    def hplm_version(self, key: int) -> HplmEntry:
+        """The version with this key, live or not."""
+        entries = self._hplms(hplm_columns().where(HplmVersionRow.id == key))
+        if not entries:
+            raise NotFoundError(f"hPLM version {key} does not exist")
+        return entries[0]
+
+    def domain_for_update(self, hplm: str) -> DomainEntry:
+        """What the next version is tuned on unless the user says otherwise: the pinned version, or the live one."""
+        entry = self.hplm(hplm)
+        return entry.pinned or self.domain(entry.domain.root, entry.domain.name)
+
+    def known_folders(self, without: Collection[Garbage] = ()) -> set[str]:
+        """Every folder that some row names, live or not, relative to the home; `without` are not looked at."""
+        with self._database.reading() as session:
+            return known_folders(session, without)
+
+    def require_unknown_folder(self, folder: str) -> None:
+        """Refuse to build where the files of a version lie."""
+        if folder in self.known_folders():
+            raise ConflictError(f"{folder} holds the files of a published version, which are never written over")
+
+    def hplm_changes(self, after_revision: int) -> tuple[int, list[HplmEntry], list[str]]:
+        """What changed since a revision: the revision now, the entries gone live, the IDs deleted."""
+        with self._database.reading() as session:
+            revision = state_row(session).revision
+            if revision == after_revision:
+                return revision, [], []
+            changed = HplmRow.revision > after_revision
+            deleted = select(HplmRow.name).where(changed, HplmRow.live_version_id.is_(None))
+            entries = hplm_entries(session, live_hplm_columns().where(changed))
+            return revision, entries, list(session.scalars(deleted))
+
+    def _hplms(self, query: Select[Any]) -> list[HplmEntry]:
+        with self._database.reading() as session:
+            return hplm_entries(session, query)
+
+
+def taken_root(row: RootRow) -> str:
+    if row.deleted_at is None:
+        return f"root {row.name!r} exists already"
+    return f"root {row.name!r} was deleted but its files are still there; 'hplm gc' frees the name"
+
+
+def published_meanwhile(what: str, last: int) -> str:
+    return f"{what} was published by somebody else meanwhile, as version {last}"

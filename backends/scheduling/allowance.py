@@ -1,0 +1,58 @@
+"""Who is within its share, for policies that do not go by shares themselves.
+
+A policy that runs the shortest or the most urgent first would let a tenant that floods it with such rows take it all.
+So a row counts as beyond its tenant's share once the tenant has asked for more device time than its part of it, and
+policies choose those that are within first. The part is by weight, of all tenants that have asked of late, whether
+they were let in or not: who is kept out must not thereby lose.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from backends.scheduling.fair_share import ShareSettings
+
+_ACTIVE_US = 1_000_000
+_HEADROOM = 1.25
+"""Chance alone lets a tenant ask for a bit more than its part for a while."""
+
+
+class Allowance:
+    """A bucket for each tenant, of `burst_us` times its weight, that its part of the device's time flows into."""
+
+    def __init__(self, settings: ShareSettings) -> None:
+        self._settings = settings
+        self._asked_us: OrderedDict[str, int] = OrderedDict()
+        """When each active tenant asked last, in that order."""
+        self._weights = 0.0
+        self._used_us: dict[str, float] = {}
+        """What of each active tenant's bucket was used, at the time of `_asked_us`."""
+
+    def allows(self, tenant: str, now_us: int) -> bool:
+        """Whether a row that the tenant asks for now is within its share."""
+        self._note(tenant, now_us)
+        weight = self._settings.weight(tenant)
+        return self._used_us[tenant] <= self._settings.burst_us * weight or self._weights <= weight
+
+    def use(self, tenant: str, cost_us: float) -> None:
+        """Negative for a row that will not run."""
+        if tenant in self._used_us:
+            self._used_us[tenant] = max(0.0, self._used_us[tenant] + cost_us)
+
+    def _note(self, tenant: str, now_us: int) -> None:
+        weight = self._settings.weight(tenant)
+        if tenant in self._asked_us:
+            flown_us = _HEADROOM * max(0, now_us - self._asked_us[tenant]) * weight / self._weights
+            self._used_us[tenant] = max(0.0, self._used_us[tenant] - flown_us)
+        else:
+            self._weights += weight
+            self._used_us[tenant] = 0.0
+        self._asked_us[tenant] = now_us
+        self._asked_us.move_to_end(tenant)
+        self._forget_before(now_us - _ACTIVE_US)
+
+    def _forget_before(self, before_us: int) -> None:
+        while self._asked_us and next(iter(self._asked_us.values())) < before_us:
+            tenant, _ = self._asked_us.popitem(last=False)
+            del self._used_us[tenant]
+            self._weights -= self._settings.weight(tenant)

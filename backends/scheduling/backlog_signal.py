@@ -1,0 +1,98 @@
+"""How busy the engine is, for processes in front of it: when the fastest answer to a new request would come.
+
+A few numbers in a file that both map into memory, so that telling and asking cost a microsecond. What was told counts
+for a second: an engine that has nothing to say, or that is gone, keeps nobody out.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+from pathlib import Path
+
+FOLDER_VARIABLE = "HPLM_SIGNALS"
+"""Names a folder that goes with its server; without it the signals lie among the machine's temporary files."""
+_FIELDS = struct.Struct("=qqq")
+_FRESH_US = 1_000_000
+_LOOK_EVERY_US = 1_000_000
+
+
+def _prefix() -> str:
+    """The models' processes of one server have it for their parent."""
+    return f"hplm-backlog-{os.getppid()}-"
+
+
+def _folder() -> Path:
+    return Path(os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir())
+
+
+class BacklogSignal:
+    """What one engine tells. `name` is that of its model instance."""
+
+    def __init__(self, name: str) -> None:
+        self._path = _folder() / f"{_prefix()}{name}"
+        self._path.unlink(missing_ok=True)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            os.ftruncate(descriptor, _FIELDS.size)
+            self._memory = mmap.mmap(descriptor, _FIELDS.size)
+        finally:
+            os.close(descriptor)
+
+    def tell(self, least_finish_in_us: float, now_us: int) -> None:
+        told_us, finish_us = now_us, now_us + int(least_finish_in_us)
+        self._memory[:] = _FIELDS.pack(told_us, finish_us, told_us ^ finish_us)
+
+    def close(self) -> None:
+        self._memory.close()
+        self._path.unlink(missing_ok=True)
+
+
+class BacklogReader:
+    """Reads what the engines of this server tell; new ones are looked for every second."""
+
+    def __init__(self) -> None:
+        self._signals: dict[Path, mmap.mmap] = {}
+        self._look_at_us = 0
+
+    def close(self) -> None:
+        for memory in self._signals.values():
+            memory.close()
+        self._signals.clear()
+
+    def earliest_finish_us(self, now_us: int) -> int:
+        """When the answer to a request that comes now would be there at the earliest; `now_us` if nobody can tell."""
+        if now_us >= self._look_at_us:
+            self._look()
+            self._look_at_us = now_us + _LOOK_EVERY_US
+        told = [_read(memory, now_us) for memory in self._signals.values()]
+        return max(now_us, min(told, default=now_us))
+
+    def _look(self) -> None:
+        found = set(_folder().glob(f"{_prefix()}*"))
+        for path in self._signals.keys() - found:
+            self._signals.pop(path).close()
+        for path in found - self._signals.keys():
+            memory = _mapped(path)
+            if memory is not None:
+                self._signals[path] = memory
+
+
+def _mapped(path: Path) -> mmap.mmap | None:
+    """None for a file that is gone meanwhile, not written yet, or another user's."""
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_uid != os.getuid():
+                return None
+            return mmap.mmap(file.fileno(), _FIELDS.size, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):
+        return None
+
+
+def _read(memory: mmap.mmap, now_us: int) -> int:
+    """A torn or an old signal says nothing."""
+    told_us, finish_us, check = _FIELDS.unpack(memory[:])
+    is_good = told_us ^ finish_us == check and 0 <= now_us - told_us <= _FRESH_US
+    return int(finish_us) if is_good else now_us

@@ -1,0 +1,41 @@
+"""How far batches are from their predictions of late, as one factor."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+
+_WINDOW = 33
+_MIN_RATIOS = 5
+_LARGEST = 16.0
+
+
+class Correction:
+    """The mean of the latest ratios of measured to predicted time, none of them further from their median than twice.
+
+    A mean, because backlogs are sums; within bounds, so that a slow batch moves it by a thirtieth and a slow moment of
+    less than half a window by less than a half. A model that is wrong by a factor is right again after a window.
+    """
+
+    def __init__(self) -> None:
+        self._ratios: deque[float] = deque(maxlen=_WINDOW)
+        self._factor = 1.0
+
+    @property
+    def factor(self) -> float:
+        """What to multiply a prediction by."""
+        return self._factor
+
+    def observe(self, predicted_us: float, measured_us: float) -> None:
+        """`predicted_us` is without the correction."""
+        if predicted_us <= 0 or measured_us <= 0:
+            return
+        self._ratios.append(min(max(measured_us / predicted_us, 1 / _LARGEST), _LARGEST))
+        if len(self._ratios) >= _MIN_RATIOS:
+            middle = statistics.median(self._ratios)
+            self._factor = statistics.fmean(min(max(ratio, middle / 2), 2 * middle) for ratio in self._ratios)
+
+    def restart(self) -> None:
+        """For a new model: what the old one's predictions were wrong by says nothing about its."""
+        self._ratios.clear()
+        self._factor = 1.0

@@ -1,0 +1,73 @@
+"""What a batch is expected to take: the one cost model that scheduler, admission, plugin and simulator read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+
+from backends.errors import InvalidArgumentError
+from backends.scheduling.policy import Waiting
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """All that the cost of a batch depends on."""
+
+    rows: int
+    tokens: int
+    squared_lengths: int
+    adapters: int
+
+    @classmethod
+    def of(cls, jobs: Sequence[Waiting]) -> BatchShape:
+        lengths = [job.num_tokens for job in jobs]
+        squares = sum(length * length for length in lengths)
+        return cls(len(jobs), sum(lengths), squares, len({job.hplm_key for job in jobs}))
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """A batch's latency in microseconds, linear in its shape."""
+
+    constant_us: float
+    per_row_us: float
+    per_token_us: float
+    per_squared_length_us: float
+    per_adapter_us: float
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not (math.isfinite(value) and value >= 0):
+                raise InvalidArgumentError(
+                    f"{name} of a cost model is {value}; no part of a batch takes less than none"
+                )
+
+    def predict_us(self, shape: BatchShape) -> float:
+        return (
+            self.constant_us
+            + self.per_row_us * shape.rows
+            + self.per_token_us * shape.tokens
+            + self.per_squared_length_us * shape.squared_lengths
+            + self.per_adapter_us * shape.adapters
+        )
+
+    def row_us(self, num_tokens: int) -> float:
+        """What a row adds to a batch that runs anyway, adapters aside."""
+        return self.per_row_us + (self.per_token_us + self.per_squared_length_us * num_tokens) * num_tokens
+
+    def scaled(self, factor: float) -> CostModel:
+        return CostModel(**{name: factor * value for name, value in asdict(self).items()})
+
+    def to_json(self) -> dict[str, float]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, float]) -> CostModel:
+        return cls(**{field.name: float(content[field.name]) for field in fields(cls)})
+
+
+OPTIMISTIC = CostModel(
+    constant_us=200.0, per_row_us=2.0, per_token_us=0.5, per_squared_length_us=0.0, per_adapter_us=2.0
+)
+"""Below what any device takes: where nothing is known yet, nobody is refused who could be answered."""

@@ -1,0 +1,108 @@
+"""A cost model as `hplm profile` stores it, with all that it holds for: `profiles/<root>/cost_model.json`."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from backends.errors import CorruptFileError, FileError, FormatVersionError
+from backends.scheduling.cost_model import CostModel
+from backends.storage import read_json, write_json
+
+FORMAT_VERSION = 1
+_FILE = "cost_model.json"
+
+
+class ForeignProfileError(FileError):
+    """A cost model was measured on another device, or in another way, than it is to predict."""
+
+    complaint = "measured elsewhere"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a cost model holds for, and for nothing else."""
+
+    root_fingerprint: str
+    device: str
+    dtype: str
+    layout: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class CostProfile:
+    """A fitted model; the error is the mean of the absolute ones of held-out batches, in percent."""
+
+    model: CostModel
+    measured: Measured
+    torch_version: str
+    num_samples: int
+    error_percent: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format_version": FORMAT_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> CostProfile:
+        return cls(
+            CostModel.from_json(content["model"]),
+            Measured(**content["measured"]),
+            content["torch_version"],
+            content["num_samples"],
+            content["error_percent"],
+        )
+
+
+def write_profile(folder: Path, profile: CostProfile) -> Path:
+    """`folder` is the root's own; an old file is replaced in one step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / _FILE
+    write_json(path, profile.to_json())
+    return path
+
+
+def has_profile(folder: Path) -> bool:
+    return (folder / _FILE).exists()
+
+
+def read_profile(folder: Path) -> CostProfile:
+    path = folder / _FILE
+    content = read_json(path)
+    version = content.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise FormatVersionError(f"{path} is of format {version}; this release reads up to {FORMAT_VERSION}")
+    try:
+        return CostProfile.from_json(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFileError(f"{path} is not a cost model: {error}") from error
+
+
+def profile_for(folder: Path, wanted: Measured) -> CostProfile:
+    """The root's profile, if it holds for what is `wanted`."""
+    profile = read_profile(folder)
+    for name, value in asdict(wanted).items():
+        found = getattr(profile.measured, name)
+        if found != value:
+            what = name.replace("_", " ")
+            raise ForeignProfileError(f"{folder / _FILE} was measured with {what} {found!r}, not {value!r}")
+    return profile
+
+
+def device_name(device: torch.device) -> str:
+    """The name of the hardware behind a device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return _cpu_name() or platform.processor() or platform.machine()
+
+
+def _cpu_name() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)

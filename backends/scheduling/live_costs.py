@@ -1,0 +1,56 @@
+"""The cost model of one root as the running engine knows it: profiled and corrected, or fitted while it serves."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from backends.scheduling.correction import Correction
+from backends.scheduling.cost_model import OPTIMISTIC, BatchShape, CostModel
+from backends.scheduling.fitting import Sample, fit
+
+_FIRST_FIT = 16
+_WINDOW = 256
+_FIT_EVERY = 64
+_ANCHORS = tuple(
+    BatchShape(rows, rows * length, rows * length * length, adapters)
+    for rows, length, adapters in ((1, 8, 1), (1, 128, 1), (64, 8, 1), (64, 8, 64), (64, 64, 8))
+)
+"""Shapes that live batches may never have; without them a fit on batches all alike could say anything elsewhere."""
+
+
+class LiveCosts:
+    """Predicts, and learns from every batch. Without a profile it begins with a model that refuses nobody."""
+
+    def __init__(self, profiled: CostModel | None = None) -> None:
+        self._is_profiled = profiled is not None
+        self._model = profiled or OPTIMISTIC
+        self._correction = Correction()
+        self._recent: deque[Sample] = deque(maxlen=_WINDOW)
+        self._until_fit = _FIRST_FIT
+        self._current = self._model
+
+    @property
+    def model(self) -> CostModel:
+        """With all that was learned so far."""
+        return self._current
+
+    def predict_us(self, shape: BatchShape) -> float:
+        return self._current.predict_us(shape)
+
+    def observe(self, shape: BatchShape, measured_us: float) -> None:
+        """A batch has run."""
+        if measured_us <= 0:
+            return
+        self._correction.observe(self._model.predict_us(shape), measured_us)
+        if not self._is_profiled:
+            self._recent.append(Sample(shape, measured_us))
+            self._until_fit -= 1
+            if self._until_fit == 0:
+                self._refit()
+        self._current = self._model.scaled(self._correction.factor)
+
+    def _refit(self) -> None:
+        anchors = [Sample(shape, self._current.predict_us(shape)) for shape in _ANCHORS]
+        self._model = fit([*self._recent, *anchors])
+        self._correction.restart()
+        self._until_fit = _FIT_EVERY

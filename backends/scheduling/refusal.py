@@ -1,0 +1,53 @@
+"""Why a request is refused, for its sender and for the figures."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from backends.errors import ErrorCode, UnavailableError
+
+_LATE_WAITING = "the deadline passed while the request waited"
+
+
+class Refusal(StrEnum):
+    """Reasons, as they stand on the metrics endpoint."""
+
+    PREDICTED_LATE = "predicted_late"
+    LATE_WAITING = "late_waiting"
+    LATE_COMPUTED = "late_computed"
+    QUEUE_FULL = "queue_full"
+    TENANT_QUOTA = "tenant_quota"
+    TENANT_SHARE = "tenant_share"
+    CANCELLED = "cancelled"
+
+
+class RefusedError(UnavailableError):
+    """Nothing is wrong with the request but the moment."""
+
+    def __init__(self, reason: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class CancelledError(RefusedError):
+    """Nobody waits for the answer any more."""
+
+    code = ErrorCode.CANCELLED
+
+    def __init__(self) -> None:
+        super().__init__(Refusal.CANCELLED, "the request was cancelled")
+
+
+def late_waiting() -> RefusedError:
+    return RefusedError(Refusal.LATE_WAITING, _LATE_WAITING)
+
+
+def predicted_late(finish_in_us: float, deadline_in_us: float) -> RefusedError:
+    """Of a job that is late when it comes, there is nothing to predict."""
+    if deadline_in_us <= 0:
+        return RefusedError(Refusal.PREDICTED_LATE, _LATE_WAITING)
+    answer_ms, deadline_ms = finish_in_us / 1000, deadline_in_us / 1000
+    return RefusedError(
+        Refusal.PREDICTED_LATE,
+        f"predicted to be answered in {answer_ms:.0f} ms; the deadline is in {deadline_ms:.0f} ms",
+    )

@@ -1,0 +1,232 @@
+"""A home of BERT-base geometry with thousands of hPLMs, made in seconds: random weights, written through the writers.
+
+The tables hold the fragments of the bench's own texts. The hPLMs are hard links to few weight files, each with the
+manifest of its own name, so that ten thousand of them take the disk and the page cache of few.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from backends.adapters.adapter_set import AdapterSet
+from backends.adapters.bank import HplmArtifact, write_artifact
+from backends.adapters.head import Head
+from backends.adapters.parts import Bottleneck
+from backends.home import Home
+from backends.plot import Store, TableSpec, TableWriter, fragment_keys
+from backends.registry.database import Database
+from backends.registry.entries import DomainEntry
+from backends.registry.queries import domain_version_row
+from backends.registry.registry import Registry
+from backends.registry.schema import HplmRow, HplmVersionRow
+from backends.root.geometry import RootGeometry
+from backends.root.lower import Aggregation, FragmentEncoder
+from backends.root.store import RootFolder, write_root
+from backends.root.upper import UpperLayers
+from backends.storage import json_checksum, publishing, read_json
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LABELS = ("no", "yes")
+_LETTERS = "bcdfghjklmnpqrstvwxz"
+_VOWELS = "aeiou"
+_APPENDED_AT_ONCE = 8192
+
+BERT_BASE = RootGeometry(
+    vocab_size=30_522,
+    hidden_size=768,
+    intermediate_size=3072,
+    num_heads=12,
+    num_lower_layers=6,
+    num_upper_layers=6,
+    max_tokens=128,
+    type_vocab_size=2,
+    layer_norm_eps=1e-12,
+    activation="gelu",
+)
+SMALL = replace(BERT_BASE, vocab_size=2_000, hidden_size=256, intermediate_size=1024, num_heads=4)
+"""For runs that must be quick: the same number of layers, an eleventh of the multiply-adds."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """A vocabulary of words that are one token each."""
+
+    vocab_size: int
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Short, pronounceable, all different."""
+        syllables = [letter + vowel for letter in _LETTERS for vowel in _VOWELS]
+        numbers = range(self.vocab_size - len(SPECIAL))
+        base = len(syllables)
+        return [syllables[n // base**2] + syllables[n // base % base] + syllables[n % base] for n in numbers]
+
+    def text(self, rng: np.random.Generator, num_tokens: int) -> str:
+        """A text of so many tokens, [CLS] and [SEP] among them."""
+        return " ".join(self.words[number] for number in rng.integers(len(self.words), size=num_tokens - 2))
+
+    def write_tokenizer(self, path: Path) -> Path:
+        vocabulary = {word: number for number, word in enumerate((*SPECIAL, *self.words))}
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+        tokenizer.save(str(path))
+        return path
+
+
+@dataclass(frozen=True)
+class Family:
+    """hPLMs that are alike: `name` is their tenant's, `width` 0 leaves the adapters out and only the head is own."""
+
+    root: str
+    name: str
+    count: int
+    width: int = 64
+    distinct: int = 16
+
+    @property
+    def hplms(self) -> list[str]:
+        return [f"{self.name}{number}/task" for number in range(self.count)]
+
+
+class BaseHome:
+    """Builds the home; roots first, then families of hPLMs on them."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.home = Home(path)
+        self._rng = np.random.default_rng(seed)
+        torch.manual_seed(seed)
+        Registry.open(self.home, create=True).close()
+
+    def add_root(self, name: str, geometry: RootGeometry, texts: Sequence[str]) -> DomainEntry:
+        """A root and its first domain, whose table holds what the texts need; without texts, single tokens only."""
+        path = self.home.root(name)
+        parts = {
+            # The table holds all that the bench asks for, so nobody runs these: one layer will do.
+            "lower": FragmentEncoder(replace(geometry, num_lower_layers=1)),
+            "aggregation": Aggregation(geometry),
+            "upper": random_upper(geometry),
+        }
+        with publishing(path) as folder:
+            tokenizer = Words(geometry.vocab_size).write_tokenizer(self.home.path / "tokenizer.json")
+            fingerprint = write_root(folder, name, geometry, tokenizer, parts, {}, {})
+            tokenizer.unlink()
+        table = self.home.plot(name, name, 1)
+        self._write_table(table, TableSpec(f"{name}@1", fingerprint, geometry.hidden_size, geometry.vocab_size), texts)
+        registry = Registry.open(self.home)
+        folders = self.home.relative(path), name, self.home.relative(table)
+        domain = registry.publish_root(name, fingerprint, *folders, {})
+        registry.close()
+        return domain
+
+    def add_hplms(self, family: Family) -> list[str]:
+        root = RootFolder(self.home.root(family.root))
+        models = [self._write_model(family, root, number) for number in range(min(family.distinct, family.count))]
+        folders = [
+            self._link_model(family, hplm, models[number % len(models)]) for number, hplm in enumerate(family.hplms)
+        ]
+        self._register(family, folders)
+        return family.hplms
+
+    def _write_table(self, target: Path, spec: TableSpec, texts: Sequence[str]) -> None:
+        block = self._rng.standard_normal((_APPENDED_AT_ONCE, 3, spec.hidden_size), np.float32).astype(np.float16)
+        stores = {Store.UNI: np.arange(spec.vocab_size, dtype=np.uint64)}
+        if texts:
+            tokens = RootFolder(self.home.root(target.parent.name)).tokenizer().encode(texts)
+            stores[Store.TRI] = np.unique(fragment_keys(tokens.token_ids, tokens.row_offsets))
+        with TableWriter(target, spec) as writer:
+            for store, keys in stores.items():
+                for start in range(0, keys.size, _APPENDED_AT_ONCE):
+                    part = keys[start : start + _APPENDED_AT_ONCE]
+                    writer.append(store, part, block[: part.size, : store.vectors])
+            writer.finish()
+
+    def _write_model(self, family: Family, root: RootFolder, number: int) -> Path:
+        geometry = root.geometry
+        layers, hidden = geometry.num_upper_layers, geometry.hidden_size
+        shapes = Bottleneck.shapes(layers, hidden, hidden, family.width)
+        weights = {name: 0.02 * torch.randn(shape) for name, shape in shapes.items()}
+        bottleneck = Bottleneck(weights["down_weight"], weights["down_bias"], weights["up_weight"], weights["up_bias"])
+        artifact = HplmArtifact(
+            hplm=family.hplms[number],
+            root_fingerprint=root.fingerprint,
+            task="classification",
+            labels=LABELS,
+            pooling="cls",
+            adapters=AdapterSet({"attention": bottleneck} if family.width else {}),
+            head=Head(0.1 * torch.randn(len(LABELS), hidden), torch.zeros(len(LABELS))),
+        )
+        target = self.home.bank(family.root, f"model/{family.name}{number}", 1)
+        with publishing(target) as folder:
+            write_artifact(folder, artifact)
+        return target
+
+    def _link_model(self, family: Family, hplm: str, model: Path) -> Path:
+        """The files of a model under another name; not made durable, as the home does not outlive the bench."""
+        target = self.home.bank(family.root, hplm, 1)
+        target.mkdir(parents=True)
+        link_or_copy(model / "weights.safetensors", target / "weights.safetensors")
+        manifest = {**read_json(model / "manifest.json"), "hplm": hplm}
+        _write_manifest(target / "manifest.json", manifest)
+        return target
+
+    def _register(self, family: Family, folders: Sequence[Path]) -> None:
+        """All in one transaction, otherwise like published ones."""
+        database = Database.connect(self.home.registry_url)
+        with database.publication() as (session, revision):
+            domain = domain_version_row(session, family.root, family.root)
+            rows = [HplmRow(name=hplm, last_version=1, revision=revision) for hplm in family.hplms]
+            versions = [
+                HplmVersionRow(
+                    hplm=row,
+                    version=1,
+                    domain_version_id=domain.id,
+                    task="classification",
+                    labels=list(LABELS),
+                    folder=self.home.relative(folder),
+                    metrics={},
+                    published_at=time.time(),
+                )
+                for row, folder in zip(rows, folders, strict=True)
+            ]
+            session.add_all(versions)
+            session.flush()
+            for row, version in zip(rows, versions, strict=True):
+                row.live_version_id = version.id
+        database.close()
+
+
+def random_upper(geometry: RootGeometry) -> UpperLayers:
+    """Weights of the size that a trained model has, so that no number becomes special."""
+    upper = UpperLayers(geometry)
+    with torch.no_grad():
+        for name, parameter in upper.named_parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0.0, 0.02)
+            elif "norm" not in name:
+                parameter.zero_()
+    return upper.requires_grad_(False)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _write_manifest(path: Path, content: dict[str, object]) -> None:
+    """As `write_json` has it, without waiting for the disk."""
+    path.write_text(json.dumps({**content, "checksum": json_checksum(content)}, sort_keys=True), encoding="utf-8")

@@ -1,0 +1,323 @@
+"""Does a killed build go on, end as an undisturbed one, and leave the live versions serving all the while?
+
+Builds run as real commands on a scratch home that a real server answers from all the while. Each is killed with
+SIGKILL at random moments of its work and started again with the same command until it ends; what it publishes is
+compared with what the same command published undisturbed: byte for byte, and number for number where bytes differ.
+Builds of one kind go on until enough kills have hit one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+
+from backends.errors import HplmError
+from backends.home import Home
+from backends.registry.entries import HplmEntry
+from backends.registry.registry import Registry
+from bench.load import Askable, Load
+from bench.marks import mark_all, wrong_weights
+from bench.report import Report, parser
+from bench.scratch_home import scratch_home
+from builder.export import ExportSettings, render_repository
+from builder.serving import ServerConfig, TritonServer
+from tests.tiny_home import write_corpus, write_task
+
+_NAMES_ITS_BUILD = ("name", "hplm", "checksum")
+_PAUSE_S = 0.02
+_TEXTS = [f"a {word} text about {number} things" for number in range(50) for word in ("good", "poor", "cat", "saw")]
+
+
+@dataclass(frozen=True)
+class Settings:
+    kills: int
+    corpus_texts: int
+    mlm_steps: int
+    head_steps: int
+    tuning_texts: int
+    epochs: int
+
+
+FULL = Settings(kills=20, corpus_texts=3000, mlm_steps=60, head_steps=60, tuning_texts=1600, epochs=16)
+QUICK = Settings(kills=2, corpus_texts=800, mlm_steps=20, head_steps=20, tuning_texts=600, epochs=6)
+
+
+class Subject(Protocol):
+    """A kind of build; number 0 is the undisturbed one."""
+
+    kind: str
+
+    def command(self, number: int) -> Sequence[str]:
+        """The arguments of `hplm`."""
+
+    def prepare(self) -> None:
+        """Forget what builds of this kind share, so that each does all of the work."""
+
+    def is_published(self, number: int) -> bool:
+        """Whether a kill came too late to interrupt anything."""
+
+    def difference(self, number: int) -> float:
+        """How far what was published lies from what number 0 published: 0 where all bytes are equal."""
+
+
+class DomainBuilds:
+    """Domains of one corpus: masked-LM head, lower layers, table."""
+
+    kind = "domain"
+
+    def __init__(self, home: Home, settings: Settings, seed: int) -> None:
+        self._home = home
+        self._settings = settings
+        self._root = Registry.open(home).roots()[0].name
+        self._corpus = write_corpus(home.path / "interrupted.txt", settings.corpus_texts, seed)
+
+    def command(self, number: int) -> Sequence[str]:
+        steps = ("--mlm-steps", str(self._settings.mlm_steps), "--head-steps", str(self._settings.head_steps))
+        corpus = ("--corpus", str(self._corpus), "--theta", "1")
+        return ("domain", "create", self._name(number), "--root", self._root, *corpus, *steps)
+
+    def prepare(self) -> None:
+        self._head.unlink(missing_ok=True)
+
+    def is_published(self, number: int) -> bool:
+        return self._name(number) in {entry.name for entry in Registry.open(self._home).domains(self._root)}
+
+    def difference(self, number: int) -> float:
+        one, two = (self._home.plot(self._root, self._name(each), 1) for each in (0, number))
+        names = {path.name for path in one.iterdir()}
+        if names != {path.name for path in two.iterdir()}:
+            return float("inf")
+        return max(_difference(one / name, two / name) for name in sorted(names))
+
+    @property
+    def _head(self) -> Path:
+        return self._home.path / "roots" / f"{self._root}.mlm_head.safetensors"
+
+    def _name(self, number: int) -> str:
+        return f"interrupted{number}"
+
+
+class Tunings:
+    """hPLMs of one task: lower states, epochs, adapters and head."""
+
+    kind = "tuning"
+
+    def __init__(self, home: Home, settings: Settings, seed: int) -> None:
+        self._home = home
+        self._settings = settings
+        self._domain = Registry.open(home).domains()[0]
+        self._train, self._dev = write_task(home.path / "interrupted", "topic", seed, settings.tuning_texts)
+
+    def command(self, number: int) -> Sequence[str]:
+        files = ("--train", str(self._train), "--dev", str(self._dev))
+        epochs = ("--epochs", str(self._settings.epochs), "--patience", str(self._settings.epochs))
+        return ("create", self._id(number), "--root", self._domain.root, "--domain", self._domain.name, *files, *epochs)
+
+    def prepare(self) -> None:
+        shutil.rmtree(self._home.states, ignore_errors=True)
+
+    def is_published(self, number: int) -> bool:
+        return Registry.open(self._home).has_hplm(self._id(number))
+
+    def difference(self, number: int) -> float:
+        registry = Registry.open(self._home)
+        one, two = (registry.hplm(self._id(each)) for each in (0, number))
+        if _measured(one) != _measured(two):
+            return float("inf")
+        one_folder, two_folder = (self._home.path / entry.folder for entry in (one, two))
+        return max(_difference(path, two_folder / path.name) for path in sorted(one_folder.iterdir()))
+
+    def _id(self, number: int) -> str:
+        return f"interrupted/number{number}"
+
+
+def _measured(entry: HplmEntry) -> dict[str, Any]:
+    """All but the size, which counts the letters of its name too."""
+    return {name: value for name, value in entry.metrics.items() if name != "size_bytes"}
+
+
+def _difference(one: Path, two: Path) -> float:
+    if one.read_bytes() == two.read_bytes():
+        return 0.0
+    match one.suffix:
+        case ".json":
+            return 0.0 if _content(one) == _content(two) else float("inf")
+        case ".values":
+            return _largest(*(np.fromfile(path, np.float16) for path in (one, two)))
+        case ".safetensors":
+            ours, theirs = load_file(one), load_file(two)
+            return max(_largest(ours[name], theirs[name]) for name in ours)
+        case ".sums":
+            return 0.0  # they follow from the file beside them
+        case _:
+            return float("inf")
+
+
+def _content(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    content.get("origin", {}).pop("inputs", None)
+    return {name: value for name, value in content.items() if name not in _NAMES_ITS_BUILD}
+
+
+def _largest(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> float:
+    if one.shape != two.shape:
+        return float("inf")
+    return float(np.abs(one.astype(np.float64) - two).max(initial=0))
+
+
+class Command:
+    """`hplm` in a process of its own, and the last line of its progress."""
+
+    def __init__(self, home: Home, arguments: Sequence[str]) -> None:
+        line = [sys.executable, "-c", "import cli; cli.main()", *arguments, "--home", str(home.path)]
+        self._process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self._working = threading.Event()
+        self.last_line = ""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def ends_within(self, seconds: float | None) -> bool:
+        """Whether it ends by itself in that time, counted from its first sign of work."""
+        self._working.wait()
+        try:
+            status = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        self._reader.join()
+        if status:
+            raise HplmError(f"a build failed: {self.last_line}")
+        return True
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+    def _read(self) -> None:
+        if self._process.stderr is not None:
+            for line in self._process.stderr:
+                if line.strip():
+                    self.last_line = line.strip()
+                    self._working.set()
+        self._working.set()
+
+
+@dataclass(frozen=True)
+class Kill:
+    after_s: float
+    phase: str
+
+
+class Killer:
+    """Builds one subject again and again, with kills at random moments of the work."""
+
+    def __init__(self, home: Home, subject: Subject, chance: random.Random) -> None:
+        self._home = home
+        self._subject = subject
+        self._chance = chance
+        self._work_s = 0.0
+
+    def run(self, kills: int) -> list[dict[str, Any]]:
+        """One row per build."""
+        rows = [self._undisturbed()]
+        while (missing := kills - sum(row["kills"] for row in rows)) > 0:
+            rows.append(self._killed(len(rows), missing))
+            print(f"{self._subject.kind}: {rows[-1]}", file=sys.stderr)
+        return rows
+
+    def _undisturbed(self) -> dict[str, Any]:
+        self._subject.prepare()
+        command = Command(self._home, self._subject.command(0))
+        command.ends_within(0.0)
+        started_s = time.monotonic()
+        command.ends_within(None)
+        self._work_s = time.monotonic() - started_s
+        return self._row(0, [])
+
+    def _killed(self, number: int, most_kills: int) -> dict[str, Any]:
+        self._subject.prepare()
+        kills: list[Kill] = []
+        while True:
+            command = Command(self._home, self._subject.command(number))
+            after_s = self._chance.uniform(0, self._work_s)
+            if command.ends_within(after_s if len(kills) < most_kills else None):
+                return self._row(number, kills)
+            command.kill()
+            if self._subject.is_published(number):  # too late: nothing was interrupted
+                return self._row(number, kills)
+            kills.append(Kill(after_s, command.last_line.partition(": ")[2]))
+
+    def _row(self, number: int, kills: Sequence[Kill]) -> dict[str, Any]:
+        return {
+            "kind": self._subject.kind,
+            "build": number,
+            "kills": len(kills),
+            "killed at": "; ".join(f"{kill.after_s:.1f} s ({kill.phase})" for kill in kills),
+            "difference": self._subject.difference(number),
+        }
+
+
+def run(home: Home, settings: Settings, seed: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    subjects: list[Subject] = [DomainBuilds(home, settings, seed), Tunings(home, settings, seed)]
+    chance = random.Random(seed)
+    askable = Askable([entry.id for entry in mark_all(home, Registry.open(home))])
+    render_repository(home.repository, ExportSettings())
+    config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
+    figures: dict[str, float] = {}
+    rows = []
+    with TritonServer(config) as server, Load(f"grpc://{server.grpc_url}", askable, _TEXTS, 1, seed, _PAUSE_S) as load:
+        for subject in subjects:
+            of_subject = Killer(home, subject, chance).run(settings.kills)
+            differences = [row["difference"] for row in of_subject]
+            figures[f"{subject.kind}_kills"] = sum(row["kills"] for row in of_subject)
+            figures[f"{subject.kind}_builds"] = len(of_subject) - 1
+            figures[f"{subject.kind}_identical"] = differences.count(0.0) - 1
+            figures[f"{subject.kind}_largest_difference"] = max(differences)
+            rows += of_subject
+    asked = load.take()
+    failed = [one for one in asked if one.error is not None]
+    for one in failed[:3]:
+        print(f"failed: {one.hplm}: {one.error}", file=sys.stderr)
+    served = {
+        "requests": len(asked),
+        "failed_requests": len(failed) + load.ended_early,
+        "wrong_weights": wrong_weights(asked),
+    }
+    return {**figures, **served}, rows
+
+
+def main() -> None:
+    arguments_parser = parser("interrupted", "Does a killed build go on, and end as an undisturbed one?")
+    arguments_parser.add_argument("--home", type=Path, help="a home to copy; by default a tiny one is built")
+    arguments_parser.add_argument("--kills", type=int, help="kills per kind of build (20, or 2 with --quick)")
+    arguments = arguments_parser.parse_args()
+    settings = QUICK if arguments.quick else FULL
+    if arguments.kills:
+        settings = Settings(**{**asdict(settings), "kills": arguments.kills})
+    # The scratch home's models are so small that a second thread only waits, here and in the commands.
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with scratch_home(arguments.home) as home:
+        figures, rows = run(home, settings, arguments.seed)
+    Report("interrupted", asdict(settings), arguments.seed, figures, rows).publish(arguments.json)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except HplmError as error:
+        sys.exit(f"bench.interrupted: {error}")

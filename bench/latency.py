@@ -1,0 +1,173 @@
+"""Where does the time of a request go, one row at a time and 64 at once?
+
+Real Triton, traced: each stage of both processes says how long it took and how much of that its own thread computed.
+At batch 1 one client waits for each answer before it asks again, so the stages of a row lie end to end and what they
+do not explain is Triton, gRPC, the ways between the processes and the client. At batch 64 twice as many are under way.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backends.errors import HplmError
+from backends.home import Home
+from backends.trace import TRACE_VARIABLE, Lane
+from bench.base_home import BERT_BASE, BaseHome, Family, Words
+from bench.report import Report, parser
+from bench.saturation import Row, Taken, draw, saturate
+from bench.served import Serving, served
+from builder.serving import TracedSpan, read_spans
+
+_FLUSH_S = 1.0
+_LENGTHS = (20, 128)
+_ORDER = (
+    (Lane.RETRIEVAL, "read"),
+    (Lane.RETRIEVAL, "check"),
+    (Lane.RETRIEVAL, "tokenise"),
+    (Lane.RETRIEVAL, "look up"),
+    (Lane.RETRIEVAL, "aggregate"),
+    (Lane.RETRIEVAL, "fold"),
+    (Lane.RETRIEVAL, "respond"),
+    (Lane.QUEUE, "accept"),
+    (Lane.LOADING, "load"),
+    (Lane.STAGING, "stage"),
+    (Lane.COMPUTE, "run"),
+    (Lane.ANSWERING, "answer"),
+    (Lane.ANSWERING, "send"),
+)
+_INSIDE = {(Lane.LOADING, "load"), (Lane.ANSWERING, "send")}
+"""Parts of the stage before or after them, shown but not added up."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    alone_rows: int
+    full_rows: int
+    tenants: int = 16
+    texts: int = 64
+    dtype: str = "bf16"
+    geometry: str = "BERT-base, 6 of 12 x 768 above PLOT"
+
+
+FULL = Settings(alone_rows=1_000, full_rows=2_048)
+QUICK = Settings(alone_rows=100, full_rows=256)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One length at one number of rows under way."""
+
+    length: int
+    batch: int
+    taken: Taken
+    spans: list[TracedSpan]
+
+    def stage(self, lane: Lane, name: str) -> list[TracedSpan]:
+        return [span for span in self.spans if (span.lane, span.name) == (lane, name)]
+
+
+def run_phase(url: str, rows: Sequence[Row], batch: int) -> tuple[Taken, tuple[float, float]]:
+    """What the clients saw, and from when to when, on the clock of the spans in microseconds."""
+    start_us = time.monotonic_ns() / 1e3
+    taken = saturate(url, rows, in_flight=1 if batch == 1 else 2 * batch, edge_rows=batch)
+    return taken, (start_us, time.monotonic_ns() / 1e3)
+
+
+def measure(
+    home: Home, hplms: Sequence[str], texts: Mapping[int, list[str]], settings: Settings, seed: int
+) -> list[Phase]:
+    rng = np.random.default_rng(seed)
+    trace = home.path / "trace"
+    windows = []
+    with served(home, Serving(upper={"dtype": settings.dtype}, environment={TRACE_VARIABLE: str(trace)})) as server:
+        for length in _LENGTHS:
+            saturate(server.grpc_url, draw(hplms, texts[length], 128, rng), in_flight=64)
+            for batch, count in ((1, settings.alone_rows), (64, settings.full_rows)):
+                rows = draw(hplms, texts[length], count, rng)
+                windows.append((length, batch, *run_phase(server.grpc_url, rows, batch)))
+        time.sleep(_FLUSH_S)
+    spans = read_spans(trace)
+    return [
+        Phase(length, batch, taken, [span for span in spans if start <= span.start_us < end])
+        for length, batch, taken, (start, end) in windows
+    ]
+
+
+def stage_rows(phases: Sequence[Phase]) -> list[dict[str, Any]]:
+    return [row for phase in phases for row in _rows_of(phase)]
+
+
+def _rows_of(phase: Phase) -> list[dict[str, Any]]:
+    num_rows = len(phase.taken.latencies_s)
+    rows: list[dict[str, Any]] = []
+    explained_us = 0.0
+    for lane, name in _ORDER:
+        found = phase.stage(lane, name)
+        if not found:
+            continue
+        durations = [span.duration_us for span in found]
+        if (lane, name) not in _INSIDE:
+            explained_us += float(np.percentile(durations, 50))
+        rows.append(
+            {
+                "tokens": phase.length,
+                "batch": phase.batch,
+                "stage": f"{lane}: {name}",
+                "p50 us": float(np.percentile(durations, 50)),
+                "p99 us": float(np.percentile(durations, 99)),
+                "us per row": sum(durations) / num_rows,
+                "own CPU us per row": sum(span.cpu_us for span in found) / num_rows,
+            }
+        )
+    total = {"tokens": phase.length, "batch": phase.batch, "stage": "as the client sees it"}
+    total |= {f"p{percent} us": 1e3 * phase.taken.percentile_ms(percent) for percent in (50, 99)}
+    if phase.batch == 1:
+        between = {"tokens": phase.length, "batch": 1, "stage": "Triton, gRPC, client and the ways between"}
+        rows.append({**between, "p50 us": 1e3 * phase.taken.percentile_ms(50) - explained_us})
+    return [*rows, {**total, "us per row": 1e6 * phase.taken.wall_s / num_rows}]
+
+
+def figures(phases: Sequence[Phase]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for phase in phases:
+        suffix = "" if phase.length == max(_LENGTHS) else "_short"
+        if phase.batch == 1:
+            found[f"p50_ms{suffix}"] = phase.taken.percentile_ms(50)
+            found[f"p99_ms{suffix}"] = phase.taken.percentile_ms(99)
+            computed = float(np.percentile([span.duration_us for span in phase.stage(Lane.COMPUTE, "run")], 50))
+            found[f"compute_share{suffix}"] = computed / 1e3 / phase.taken.percentile_ms(50)
+        else:
+            python = [span for span in phase.spans if span.lane in (Lane.QUEUE, Lane.ANSWERING) and span.name != "send"]
+            found[f"job_cpu_us{suffix}"] = sum(span.cpu_us for span in python) / len(phase.taken.latencies_s)
+    return dict(found)
+
+
+def main() -> None:
+    arguments = parser("latency", "Where does the time of a request go, one row at a time and 64 at once?").parse_args()
+    settings = QUICK if arguments.quick else FULL
+    rng = np.random.default_rng(arguments.seed)
+    words = Words(BERT_BASE.vocab_size)
+    texts = {length: [words.text(rng, length) for _ in range(settings.texts)] for length in _LENGTHS}
+    with tempfile.TemporaryDirectory(prefix="bench_latency_") as folder:
+        base = BaseHome(Path(folder) / "home", arguments.seed)
+        base.add_root("base", BERT_BASE, [text for of_length in texts.values() for text in of_length])
+        hplms = base.add_hplms(Family("base", "tenant", settings.tenants))
+        phases = measure(base.home, hplms, texts, settings, arguments.seed)
+    report = Report("latency", asdict(settings), arguments.seed, figures(phases), stage_rows(phases))
+    report.publish(arguments.json)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except HplmError as error:
+        sys.exit(f"bench.latency: {error}")

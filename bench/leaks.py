@@ -1,0 +1,169 @@
+"""Does anything stay behind of cancelled requests, and of half an hour of mixed load?
+
+A thousand requests are cancelled over gRPC while the engine stands still: asked of the upper half itself, which this
+Triton tells of cancellations, and through the ensemble, where rows that the engine has are computed for nobody. Then
+callers ask over gRPC and HTTP, with and without deadlines, for hPLMs that are not there, and some lose patience.
+Memory, threads and shared memory are those of all processes of the server, after a time in which they fill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backends.errors import HplmError
+from bench.base_home import SMALL, BaseHome, Family, Words
+from bench.cancellation import Cancellation, Cancelled, figure_of
+from bench.footprint import Footprint
+from bench.mixed_load import MixedLoad
+from bench.report import Report, parser
+from bench.served import Serving, served
+from builder.serving import TritonServer
+
+_ROOT = "base"
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class Settings:
+    minutes: float
+    warm_s: float
+    samples: int
+    geometry: str = "small, 6 of 12 x 256 above PLOT"
+    cancelled: int = 1_000
+    callers: int = 32
+    tenants: int = 200
+    texts: int = 512
+    batch_rows: int = 16
+    dtype: str = "bf16"
+
+
+FULL = Settings(minutes=30.0, warm_s=120.0, samples=30)
+QUICK = Settings(minutes=0.5, warm_s=5.0, samples=5)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the server held at a moment of the mixed load, or before it."""
+
+    when: str
+    minute: float
+    footprint: Footprint
+
+    def row(self) -> dict[str, Any]:
+        held = self.footprint
+        return {
+            "when": self.when,
+            "RSS MB": held.rss_bytes / _MB,
+            "PSS MB": held.pss_bytes / _MB,
+            "threads": held.threads,
+            "shared files": held.shared_files,
+            "shared MB": held.shared_file_bytes / _MB,
+        }
+
+
+@dataclass(frozen=True)
+class Found:
+    """All that was seen."""
+
+    cancelled: Sequence[Cancelled]
+    samples: Sequence[Sample]
+    outcomes: Counter[str]
+    waiting_rows: float
+
+    def figures(self) -> dict[str, float]:
+        before, after = self.samples[0].footprint, self.samples[-1].footprint
+        values: dict[str, float] = {}
+        for one in self.cancelled:
+            values[f"{one.model}_cancelled_uncomputed"] = one.dropped
+            values[f"{one.model}_cancelled_still_waiting"] = one.waiting_while_stopped
+            values[f"{one.model}_batches_after_cancelling"] = one.batches
+            values[f"{one.model}_cancelled_left_s"] = one.left_s
+        values |= {name: float(count) for name, count in sorted(self.outcomes.items())}
+        return values | {
+            "requests": float(sum(self.outcomes.values())),
+            "waiting_rows_after": self.waiting_rows,
+            "rss_mb_before": before.rss_bytes / _MB,
+            "rss_mb_after": after.rss_bytes / _MB,
+            "rss_mb_per_hour_second_half": self._rss_mb_per_hour(),
+            "threads_more": float(after.threads - before.threads),
+            "shared_files_more": float(after.shared_files - before.shared_files),
+            "shared_mb_more": (after.shared_file_bytes - before.shared_file_bytes) / _MB,
+        }
+
+    def rows(self) -> list[Mapping[str, Any]]:
+        return [one.row() for one in self.samples]
+
+    def _rss_mb_per_hour(self) -> float:
+        """The slope of a line through the second half of the load: pools have filled by then."""
+        loaded = [one for one in self.samples if one.minute > 0]
+        half = loaded[len(loaded) // 2 :]
+        minutes = [one.minute for one in half]
+        return 60 * float(np.polyfit(minutes, [one.footprint.rss_bytes / _MB for one in half], 1)[0])
+
+
+def measure(folder: Path, settings: Settings, seed: int) -> Found:
+    words, rng = Words(SMALL.vocab_size), np.random.default_rng(seed)
+    texts = [words.text(rng, int(length)) for length in rng.integers(3, 101, size=settings.texts)]
+    base = BaseHome(folder / "home", seed)
+    base.add_root(_ROOT, SMALL, texts)
+    hplms = base.add_hplms(Family(_ROOT, "tenant", settings.tenants))
+    turns = folder / "turns"
+    upper = {"dtype": settings.dtype, "max_rows": str(settings.batch_rows), "turns": str(turns)}
+    with served(base.home, Serving(lower_instances=2, upper=upper)) as server:
+        load = MixedLoad(server.grpc_url, server.http_url, hplms, texts, settings.callers)
+        asyncio.run(load.play(settings.warm_s, seed))
+        samples = [Sample("before", 0.0, Footprint.of(server))]
+        cancellation = Cancellation(server, turns, hplms, texts[0], settings.batch_rows)
+        cancelled = [cancellation.at_the_upper_half(settings.cancelled)]
+        cancelled.append(cancellation.through_the_ensemble(settings.cancelled))
+        cancellation.close()
+        samples.append(Sample("after cancelling", 0.0, Footprint.of(server)))
+        outcomes, during = asyncio.run(_play_and_sample(load, server, settings, seed + 1))
+        time.sleep(5.0)  # what waits is answered, and figures are told
+        waiting_rows = figure_of(server, "hplm_waiting_rows")
+        samples += [*during, Sample("after the load", settings.minutes, Footprint.of(server))]
+    return Found(cancelled, samples, outcomes, waiting_rows)
+
+
+async def _play_and_sample(
+    load: MixedLoad, server: TritonServer, settings: Settings, seed: int
+) -> tuple[Counter[str], list[Sample]]:
+    playing = asyncio.create_task(load.play(60 * settings.minutes, seed))
+    samples = []
+    for number in range(1, settings.samples):
+        minute = settings.minutes * number / settings.samples
+        await asyncio.sleep(60 * settings.minutes / settings.samples)
+        footprint = await asyncio.to_thread(Footprint.of, server)
+        samples.append(Sample(f"minute {minute:.3g}", minute, footprint))
+    return await playing, samples
+
+
+def main() -> None:
+    arguments = parser("leaks", "Does anything stay behind of cancelled requests, and of half an hour of mixed load?")
+    arguments.add_argument("--minutes", type=float, help="of mixed load; 30, or 0.5 with --quick")
+    options = arguments.parse_args()
+    settings = QUICK if options.quick else FULL
+    if options.minutes is not None:
+        if not options.minutes > 0:
+            arguments.error("--minutes must be above 0")
+        settings = replace(settings, minutes=options.minutes)
+    with tempfile.TemporaryDirectory(prefix="bench_leaks_") as folder:
+        found = measure(Path(folder), settings, options.seed)
+    Report("leaks", asdict(settings), options.seed, found.figures(), found.rows()).publish(options.json)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except HplmError as error:
+        sys.exit(f"bench.leaks: {error}")

@@ -1,0 +1,138 @@
+"""What does it gain that retrieval, adapter loading and computing run side by side?
+
+The paper's ablations, each a server of its own on one home, asked by turns. Without pipelined retrieval the lower half
+and the computing take turns; without pipelined swapping a batch's adapters are loaded and its rows packed only once the
+batch before has been answered; synchronised is both. `retrieval_cost` is what is gained when retrieval is switched off
+altogether and hidden rows come from memory. Far more tenants than slots are asked, so that adapters are swapped all the
+time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from backends.errors import HplmError
+from backends.home import Home
+from backends.root.geometry import RootGeometry
+from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
+from bench.remembered import INSTALLED
+from bench.report import Report, parser
+from bench.saturation import draw, saturate
+from bench.served import Serving
+from builder.export.repository import installed_code
+from builder.serving import TritonServer
+
+PIPELINED, REMEMBERED = "pipelined", "retrieval switched off"
+
+
+@dataclass(frozen=True)
+class Settings:
+    geometry: str
+    rows: int
+    tenants: int
+    length: int = 128
+    repeats: int = 5
+    batch: int = 64
+    slots: int = 128
+    texts: int = 128
+    dtype: str = "bf16"
+
+
+FULL = Settings("BERT-base, 6 of 12 x 768 above PLOT", rows=448, tenants=2_000)
+QUICK = Settings("small, 6 of 12 x 256 above PLOT", rows=192, tenants=500)
+
+
+def servings(home: Home, settings: Settings) -> dict[str, Serving]:
+    upper = {"dtype": settings.dtype, "slots": str(settings.slots + 1)}
+    turns = {"turns": str(home.path / "turns")}
+    one_after_the_other = {"stages_ahead": "false"}
+    return {
+        PIPELINED: Serving("pipelined", upper=upper),
+        "without pipelined retrieval": Serving("no-retrieval", lower=turns, upper={**upper, **turns}),
+        "without pipelined swapping": Serving("no-swapping", upper={**upper, **one_after_the_other}),
+        "synchronised": Serving("synchronised", lower=turns, upper={**upper, **turns, **one_after_the_other}),
+        REMEMBERED: Serving("remembered", upper=upper, code=_remembering_code(home.path / "code")),
+    }
+
+
+def _remembering_code(folder: Path) -> Path:
+    """The models' own code; the lower half's with a memory for hidden rows."""
+    shutil.copytree(installed_code(), folder)
+    model = folder / "hplm_lower" / "1" / "model.py"
+    model.write_text(f"{model.read_text(encoding='utf-8')}\n\n{INSTALLED}", encoding="utf-8")
+    return folder
+
+
+def measure(
+    home: Home, hplms: Sequence[str], texts: Sequence[str], settings: Settings, seed: int
+) -> dict[str, list[float]]:
+    rng = np.random.default_rng(seed)
+    taken: dict[str, list[float]] = defaultdict(list)
+    with ExitStack() as running:
+        servers = {}
+        for name, serving in servings(home, settings).items():
+            servers[name] = TritonServer(serving.config(home))
+            running.callback(servers[name].stop)
+            servers[name].start()
+        for server in servers.values():
+            server.wait_ready()
+        for repeat in range(settings.repeats + 1):
+            rows = draw(hplms, texts, settings.rows, rng)
+            for name, server in servers.items():
+                rows_per_s = saturate(server.grpc_url, rows, 2 * settings.batch, settings.batch).rows_per_s
+                if repeat:  # the first finds nothing in memory
+                    taken[name].append(rows_per_s)
+    return taken
+
+
+def shares(taken: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Of the pipelined throughput, in the same repeat."""
+    return {
+        name: median(one / all_of_it for one, all_of_it in zip(found, taken[PIPELINED], strict=True))
+        for name, found in taken.items()
+    }
+
+
+def figures(of_pipelined: Mapping[str, float]) -> dict[str, float]:
+    ablations = {name: share for name, share in of_pipelined.items() if name not in (PIPELINED, REMEMBERED)}
+    return {
+        "retrieval_cost": of_pipelined[REMEMBERED] - 1,
+        **{f"{name.replace(' ', '_')}_over_pipelined": share for name, share in ablations.items()},
+    }
+
+
+def main() -> None:
+    question = "What does it gain that retrieval, adapter loading and computing run side by side?"
+    arguments = parser("pipeline", question).parse_args()
+    settings = QUICK if arguments.quick else FULL
+    geometry: RootGeometry = SMALL if arguments.quick else BERT_BASE
+    words, rng = Words(geometry.vocab_size), np.random.default_rng(arguments.seed)
+    texts = [words.text(rng, settings.length) for _ in range(settings.texts)]
+    with tempfile.TemporaryDirectory(prefix="bench_pipeline_") as folder:
+        base = BaseHome(Path(folder) / "home", arguments.seed)
+        base.add_root("base", geometry, texts)
+        hplms = base.add_hplms(Family("base", "tenant", settings.tenants))
+        taken = measure(base.home, hplms, texts, settings, arguments.seed)
+    of_pipelined = shares(taken)
+    rows = [
+        {"setting": name, "rows per s": median(found), "of pipelined": of_pipelined[name]}
+        for name, found in taken.items()
+    ]
+    Report("pipeline", asdict(settings), arguments.seed, figures(of_pipelined), rows).publish(arguments.json)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except HplmError as error:
+        sys.exit(f"bench.pipeline: {error}")

@@ -1,0 +1,260 @@
+"""Is a tenant's hPLM as good as a fine-tuned model of its own?
+
+For every task of a data folder, the schemes of `bench.quality_schemes` on one pretrained model: same splits, same loop,
+same epochs at most, several seeds. The root is built first where the home has none. Every trial that is done stays in
+the file of `--trials`, and the same command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+from types import MappingProxyType
+from typing import Any
+
+from backends.errors import ConflictError, HplmError, NotFoundError
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.root.geometry import FRAGMENT_SIZES
+from backends.root.store import RootFolder
+from bench.quality_picture import draw_quality
+from bench.quality_results import Results
+from bench.quality_schemes import SCHEMES, Bench, Outcome, Place, Trial
+from bench.quality_tasks import Caps, task_names, write_demo_tasks
+from bench.report import Report, parser
+from builder.construct.dedicated import FINE_TUNING
+from builder.construct.distil import DistilSettings
+from builder.construct.plots import PlotSettings
+from builder.construct.root_request import RootRequest
+from builder.construct.roots import add_root
+from builder.construct.tune_settings import TuneSettings
+from builder.executors.processes import local_map
+from builder.progress import progress_bars
+from demo import root as demo_root
+
+SETTINGS: Mapping[str, TuneSettings] = MappingProxyType(
+    {
+        "dedicated": FINE_TUNING,
+        "shared": TuneSettings(learning_rate=1e-2),
+        "adapter": TuneSettings(),
+        "plot": TuneSettings(learning_rate=2e-4, head_learning_rate=1e-3),
+        "hplm": TuneSettings(),
+    }
+)
+_DEFAULT_N = 3
+_FIRST_SEED = 1
+_FOREIGN = ("general.txt", "wikitext2-test.txt")
+_DISTILLATION = DistilSettings(
+    steps=3000,
+    learning_rate=5e-4,
+    train_upper=True,
+    upper_learning_rate=1.5e-4,
+    bigram_share=0.12,
+    unigram_share=0.08,
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All trials of one run of the bench."""
+
+    tasks: tuple[str, ...]
+    schemes: tuple[str, ...]
+    seeds: tuple[int, ...]
+    epochs: int
+
+    def trials(self) -> list[Trial]:
+        return [
+            Trial(task, scheme, replace(SETTINGS[scheme], seed=seed, epochs=self.epochs, patience=self.epochs))
+            for seed, task, scheme in product(self.seeds, self.tasks, self.schemes)
+        ]
+
+
+@dataclass(frozen=True)
+class RunTrial:
+    """Runs trials in whatever process it is sent to."""
+
+    place: Place
+
+    def __call__(self, trial: Trial) -> tuple[Trial, Outcome]:
+        return trial, _bench(self.place).run(trial)
+
+
+@lru_cache(maxsize=1)
+def _bench(place: Place) -> Bench:
+    return Bench(place)
+
+
+def run_trials(
+    place: Place, results: Results, trials: Sequence[Trial], workers: int
+) -> Iterator[tuple[Trial, Outcome]]:
+    """What is done already first, then what is still to do, unless there are no workers."""
+    waiting = []
+    for trial in trials:
+        if outcome := results.find(trial):
+            yield trial, outcome
+        else:
+            waiting.append(trial)
+    if not workers:
+        return
+    for number, (trial, outcome) in enumerate(local_map(workers)(RunTrial(place), waiting), start=1):
+        results.keep(trial, outcome)
+        done = f"{trial.task} {trial.scheme} seed {trial.settings.seed}: {outcome.metric} {outcome.test}"
+        print(f"{number}/{len(waiting)}  {done}", file=sys.stderr, flush=True)
+        yield trial, outcome
+
+
+def figures_and_rows(plan: Plan, found: Mapping[Trial, Outcome]) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Means over the tasks, and a row for each with mean ± standard deviation, of those seeds that all schemes have."""
+    points: dict[tuple[str, str], dict[int, float]] = {}
+    metrics: dict[str, str] = {}
+    for trial, outcome in found.items():
+        points.setdefault((trial.task, trial.scheme), {})[trial.settings.seed] = outcome.test
+        metrics[trial.task] = outcome.metric
+    seeds = {
+        task: set.intersection(*(set(points.get((task, scheme), ())) for scheme in plan.schemes)) for task in plan.tasks
+    }
+    tasks = [task for task in plan.tasks if seeds[task]]
+    if not tasks:
+        raise NotFoundError("no task has been tried with all of these schemes yet")
+    values = {
+        (task, scheme): [points[task, scheme][s] for s in seeds[task]] for task in tasks for scheme in plan.schemes
+    }
+    rows = [
+        {
+            "task": task,
+            "metric": metrics[task],
+            **{scheme: _mean_and_deviation(values[task, scheme]) for scheme in plan.schemes},
+            "seeds": len(seeds[task]),
+        }
+        for task in tasks
+    ]
+    means = {scheme: mean(mean(values[task, scheme]) for task in tasks) for scheme in plan.schemes}
+    figures = {f"mean_{scheme}": round(value, 3) for scheme, value in means.items()}
+    if {"dedicated", "hplm"} <= set(plan.schemes):
+        gaps = {task: mean(values[task, "dedicated"]) - mean(values[task, "hplm"]) for task in tasks}
+        figures |= {"mean_gap": round(mean(gaps.values()), 3), "worst_gap": round(max(gaps.values()), 3)}
+    return figures, rows
+
+
+def _mean_and_deviation(values: Sequence[float]) -> str:
+    return f"{mean(values):.2f} ± {stdev(values) if len(values) > 1 else 0:.2f}"
+
+
+def ensure_root(place: Place, source: str, lower: int, n: int, steps: int) -> None:
+    """Distil the root on the data folder's corpora, but for those that are kept to measure it on."""
+    registry = Registry.open(Home(place.home), create=True)
+    if registry.has_root(place.root):
+        return
+    files = sorted((place.data / "corpora").glob("*.txt"))
+    request = RootRequest(
+        name=place.root,
+        source=source,
+        num_lower_layers=lower,
+        corpus=tuple(path for path in files if path.name not in _FOREIGN),
+        held_out=tuple(path for path in files if path.name in _FOREIGN),
+        n=n,
+        distil=replace(_DISTILLATION, steps=steps),
+        plot=PlotSettings(max_fragments=400_000, max_bigrams=200_000),
+    )
+    with progress_bars(place.root) as report:
+        add_root(Home(place.home), registry, request, report)
+
+
+def ensure_demo_root(place: Place) -> None:
+    """The demo's root with a table of nothing much: the bench computes every fragment."""
+    registry = Registry.open(Home(place.home), create=True)
+    if not registry.has_root(place.root):
+        plot = PlotSettings(max_fragments=1000, max_bigrams=1000)
+        request = demo_root.root_request(place.data / "general.txt", demo_root.DISTILLED, plot)
+        with progress_bars(place.root) as report:
+            add_root(Home(place.home), registry, request, report)
+
+
+def main() -> None:
+    arguments = _arguments()
+    caps = Caps(train=96, dev=32, test=64) if arguments.quick else Caps(train=arguments.cap or None)
+    data = arguments.data or write_demo_tasks(arguments.cache / "demo_tasks")
+    place = Place(data.absolute(), arguments.home, arguments.root, arguments.cache, caps)
+    if arguments.data is None:
+        ensure_demo_root(place)
+    else:
+        ensure_root(place, arguments.source, arguments.lower, arguments.n or _DEFAULT_N, arguments.steps)
+    _require_n(place, arguments.n)
+    tasks = tuple(arguments.tasks or task_names(data))
+    if arguments.quick:
+        tasks = tasks[:2]
+    seeds = tuple(arguments.seed + number for number in range(1 if arguments.quick else arguments.seeds))
+    plan = Plan(tasks, tuple(arguments.schemes), seeds, 1 if arguments.quick else arguments.epochs)
+    results = Results(place, arguments.trials or arguments.cache / "trials.jsonl")
+    found = dict(run_trials(place, results, plan.trials(), 0 if arguments.report else arguments.workers))
+    figures, rows = figures_and_rows(plan, found)
+    root = RootFolder(Home(place.home).root(place.root))
+    settings = {
+        "root": arguments.root,
+        "source": root.manifest.origin["source"],
+        "split": f"{root.geometry.num_lower_layers} + {root.geometry.num_upper_layers}",
+        "n": root.geometry.n,
+        "K": root.geometry.num_lower_layers,
+        "final_cosine": root.manifest.fidelity.get("final_cosine"),
+        "train_cap": caps.train,
+        "seeds": len(plan.seeds),
+        "trials": len(found),
+        "epochs": plan.epochs,
+        "dtype": "bf16 autocast",
+        "rates": json.dumps({scheme: _rates(SETTINGS[scheme]) for scheme in plan.schemes}),
+        "adapters": json.dumps(asdict(SETTINGS["hplm"].recipe)),
+    }
+    report = Report("quality", settings, arguments.seed, figures, rows)
+    report.publish(arguments.json)
+    if arguments.json is not None:
+        draw_quality(rows, plan.schemes, arguments.json.with_suffix(".svg"))
+
+
+def _require_n(place: Place, wanted: int | None) -> None:
+    """A root that was there already, as the demo's is, has the n that it was built with."""
+    n = RootFolder(Home(place.home).root(place.root)).geometry.n
+    if wanted not in (None, n):
+        raise ConflictError(f"root {place.root!r} has n = {n}, not {wanted}; name another with --root, and --data")
+
+
+def _rates(settings: TuneSettings) -> dict[str, float | None]:
+    """What differs between the schemes."""
+    return {"learning_rate": settings.learning_rate, "head_learning_rate": settings.head_learning_rate}
+
+
+def _arguments() -> argparse.Namespace:
+    options = parser("quality", (__doc__ or "").partition("\n")[0])
+    options.add_argument("--data", type=Path, help="folder with corpora/ and tasks/; the demo's own texts without it")
+    options.add_argument("--home", type=Path, default=Path("build/quality/home"))
+    options.add_argument("--root", default="minilm", help="root in that home; built when it is not there")
+    options.add_argument("--source", default=demo_root.SOURCE, help="pretrained model of a root that is to be built")
+    options.add_argument("--lower", type=int, default=3, help="its lower layers")
+    options.add_argument("--n", type=int, choices=FRAGMENT_SIZES, help=f"tokens of its fragments ({_DEFAULT_N})")
+    options.add_argument("--steps", type=int, default=_DISTILLATION.steps, help="its distillation steps")
+    options.add_argument("--cache", type=Path, default=Path("build/quality"), help="where trials and states stay")
+    options.add_argument("--trials", type=Path, help="file that keeps what was measured (trials.jsonl in --cache)")
+    options.add_argument("--report", action="store_true", help="try nothing more; report what was measured so far")
+    options.add_argument("--tasks", nargs="+", metavar="TASK", help="only these")
+    options.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES))
+    options.add_argument("--seeds", type=int, default=2, help="how many seeds, from --seed on")
+    options.set_defaults(seed=_FIRST_SEED)
+    options.add_argument("--epochs", type=int, default=6)
+    options.add_argument("--cap", type=int, default=5000, help="training examples at most; 0 for all")
+    options.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="trials at once, one thread each")
+    return options.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except HplmError as error:
+        sys.exit(f"bench.quality: {error}")

@@ -1,0 +1,27 @@
+"""The schemes of `bench.quality`, side by side for each task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+_GROUP_WIDTH = 0.8
+
+
+def draw_quality(rows: Sequence[Mapping[str, Any]], schemes: Sequence[str], path: Path) -> None:
+    """A group of bars for each task, one for each scheme; whiskers are the standard deviation over the seeds."""
+    figure = Figure(figsize=(4 + 1.2 * len(rows), 4.5), layout="constrained")
+    axes = figure.subplots()
+    width = _GROUP_WIDTH / len(schemes)
+    for number, scheme in enumerate(schemes):
+        values = [[float(part) for part in str(row[scheme]).split(" ± ")] for row in rows]
+        places = [place + (number - (len(schemes) - 1) / 2) * width for place in range(len(rows))]
+        axes.bar(places, [value for value, _ in values], width, yerr=[spread for _, spread in values], label=scheme)
+    axes.set_xticks(range(len(rows)), [f"{row['task']}\n{row['metric']}" for row in rows], fontsize=8)
+    axes.set(ylabel="test result, in points of 100", ylim=(0, 100))
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(ncols=len(schemes), loc="lower center")
+    figure.savefig(path, metadata={"Date": None})

@@ -1,0 +1,62 @@
+"""Outcomes of trials in one file of JSON lines, so that a run goes on where the last one was, here or elsewhere."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from backends.home import Home
+from backends.root.store import RootFolder
+from backends.storage import file_checksum, json_checksum
+from bench.quality_schemes import Outcome, Place, Trial
+
+_NEEDS_OF_ROOT = {"adapter": ("lower",), "plot": ("root",), "hplm": ("root",)}
+
+
+class Results:
+    """What was measured of a root and of the model that it was made from; a line names all that it depends on."""
+
+    def __init__(self, place: Place, path: Path) -> None:
+        root = RootFolder(Home(place.home).root(place.root))
+        self._path = path
+        self._of_model = {
+            "weights": root.manifest.origin["weights_checksum"],
+            "caps": asdict(place.caps),
+            "max_tokens": root.geometry.max_tokens,
+        }
+        self._of_root = {"root": root.fingerprint, "lower": root.geometry.num_lower_layers}
+        self._place = place
+        self._outcomes = {line["key"]: Outcome(**line["outcome"]) for line in _lines(path)}
+
+    def find(self, trial: Trial) -> Outcome | None:
+        return self._outcomes.get(self._key(trial))
+
+    def keep(self, trial: Trial, outcome: Outcome) -> None:
+        key = self._key(trial)
+        self._outcomes[key] = outcome
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            line = json.dumps({"key": key, **trial.described(), "outcome": asdict(outcome)})
+            file.write(f"{line}\n" if _ends_whole(self._path) else f"\n{line}\n")
+
+    def _key(self, trial: Trial) -> str:
+        version: dict[str, Any] = {**self._of_model, "settings": asdict(trial.settings)}
+        version |= {name: self._of_root[name] for name in _NEEDS_OF_ROOT.get(trial.scheme, ())}
+        version["data"] = [file_checksum(path) for path in sorted((self._place.data / "tasks" / trial.task).iterdir())]
+        return f"{trial.task}-{trial.scheme}-{trial.settings.seed}-{json_checksum(version)[:12]}"
+
+
+def _ends_whole(path: Path) -> bool:
+    return not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Without those that a kill has cut off."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines

@@ -1,0 +1,255 @@
+"""The schemes that `bench.quality` compares, all on one pretrained model and tuned by one loop.
+
+dedicated: every parameter of the unchanged model learns. shared: only a head on its last states. adapter: adapters in
+its upper half. plot: the converted root, its upper half learns as a whole. hplm: the converted root with adapters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from backends.adapters.adapter_set import AdapterSet
+from backends.engine.heads import POOL_FUNCTIONS
+from backends.home import Home
+from backends.lower.half import LowerHalf
+from backends.registry.registry import Registry
+from backends.root.geometry import RootGeometry
+from backends.root.store import RootFolder
+from backends.root.tokenizer import Text
+from backends.storage import json_checksum
+from bench.quality_tasks import Caps, load_task
+from builder.construct.computed_fragments import exact_half
+from builder.construct.conversion import RootParts, convert
+from builder.construct.dedicated import Dedicated
+from builder.construct.fitting import Fitting, predict
+from builder.construct.prepare import task_text
+from builder.construct.pretrained import locate_pretrained
+from builder.construct.roots import GENERAL_DOMAIN
+from builder.construct.rows import padded_rows
+from builder.construct.states import EncodedRow, stored_rows
+from builder.construct.tasks.dataset import TaskData
+from builder.construct.tasks.examples import Example
+from builder.construct.tasks.objective import Objective
+from builder.construct.tasks.objectives import objective_of
+from builder.construct.teacher import Teacher
+from builder.construct.tunable import EncodedSet, TunableHplm, new_head, pooled_width, pooling_for, scaled
+from builder.construct.tune import TuneSettings, Upper, evaluate, tune
+from builder.progress import Step
+
+_TEXTS_PER_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where everything that runs share lies."""
+
+    data: Path
+    home: Path
+    root: str
+    cache: Path
+    caps: Caps
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One scheme on one task with one seed."""
+
+    task: str
+    scheme: str
+    settings: TuneSettings
+
+    def described(self) -> dict[str, Any]:
+        return {"task": self.task, "scheme": self.scheme, "seed": self.settings.seed}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The main metric on the dev and test files, in points of 100."""
+
+    metric: str
+    dev: float
+    test: float
+    epoch: int
+
+
+class RootAndModel:
+    """A root beside the unchanged model that it was made from."""
+
+    def __init__(self, place: Place) -> None:
+        self._home = Home(place.home)
+        self.root = RootFolder(self._home.root(place.root))
+        self.folder = locate_pretrained(self.root.manifest.origin["source"], self._home.downloads)
+        self.geometry = self.root.geometry
+        self.tokenizer = self.root.tokenizer()
+
+    @cached_property
+    def model(self) -> RootParts:
+        geometry = self.geometry
+        return convert(self.folder, geometry.num_lower_layers, geometry.max_tokens, geometry.n)
+
+    @cached_property
+    def half(self) -> LowerHalf:
+        """The converted lower half, with nothing shortened."""
+        return exact_half(self._home, Registry.open(self._home).domain(self.root.manifest.name, GENERAL_DOMAIN))
+
+    @cached_property
+    def teacher(self) -> Teacher:
+        return Teacher(self.folder, self.model)
+
+
+class States(Protocol):
+    """Hidden rows of some texts, `[L, H]` each."""
+
+    def __call__(self, both: RootAndModel, texts: Sequence[Text], with_words: bool) -> Iterable[EncodedRow]: ...
+
+
+def _of_model(layer: int) -> States:
+    def states(both: RootAndModel, texts: Sequence[Text], with_words: bool) -> Iterable[EncodedRow]:
+        tokens = both.tokenizer.encode(texts, [with_words] * len(texts))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden = both.teacher.states(padded_rows(tokens))[layer]
+        rows = np.split(hidden.to(torch.float16).numpy(), tokens.row_offsets[1:-1])
+        return zip(rows, tokens.words, tokens.middles, strict=True)
+
+    return states
+
+
+def _of_root(both: RootAndModel, texts: Sequence[Text], with_words: bool) -> Iterable[EncodedRow]:
+    encoded = both.half.encode(texts, [with_words] * len(texts))
+    return zip(encoded.rows, encoded.words, encoded.middles, strict=True)
+
+
+class Bench:
+    """What one process needs to run trials; states are read from the cache, or made for all that come later."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._both = RootAndModel(place)
+
+    def run(self, trial: Trial) -> Outcome:
+        data = load_task(self._place.data, trial.task, self._place.caps)
+        objective = objective_of(data)
+        return _SCHEMES[trial.scheme](self, trial, data, objective)
+
+    def dedicated(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
+        both = self._both
+        model = Dedicated.fine_tune(
+            both.folder, both.geometry, both.tokenizer, objective, data.train, data.dev, trial.settings, _ignore
+        )
+        return _outcome(objective, model.fitted.metrics, model.evaluate(data.test), model.fitted.epoch)
+
+    def shared(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
+        torch.manual_seed(trial.settings.seed)
+        return self._fitted(trial, data, objective, "final", _HeadOnly(self._both.geometry, objective, trial.settings))
+
+    def adapter(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
+        return self._tuned(trial, data, objective, "model", Upper(self._both.model.upper, self._both.geometry))
+
+    def hplm(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
+        return self._tuned(trial, data, objective, "root", Upper(self._both.root.upper(), self._both.geometry))
+
+    def plot(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
+        torch.manual_seed(trial.settings.seed)
+        upper = Upper(self._both.root.upper(), self._both.geometry)
+        return self._fitted(trial, data, objective, "root", _TunableUpper(upper, objective, trial.settings))
+
+    def _fitted(
+        self,
+        trial: Trial,
+        data: TaskData,
+        objective: Objective[Any],
+        states: str,
+        model: _HeadOnly | _TunableUpper,
+    ) -> Outcome:
+        train, dev, test = self._sets(trial.task, data, objective, states)
+
+        def scores(dataset: EncodedSet) -> dict[str, float]:
+            return objective.metrics(predict(model, objective, dataset, torch.device("cpu")), dataset.targets)
+
+        fitted = Fitting(model, objective, train, lambda _: scores(dev), trial.settings, trial.scheme).run(_ignore)
+        model.load_state_dict(fitted.weights, strict=False)
+        return _outcome(objective, fitted.metrics, scores(test), fitted.epoch)
+
+    def _tuned(self, trial: Trial, data: TaskData, objective: Objective[Any], states: str, upper: Upper) -> Outcome:
+        train, dev, test = self._sets(trial.task, data, objective, states)
+        tuned = tune(upper, objective, train, dev, trial.settings, _ignore)
+        return _outcome(objective, tuned.metrics, evaluate(upper, objective, tuned, test), tuned.epoch)
+
+    def _sets(self, task: str, data: TaskData, objective: Objective[Any], states: str) -> list[EncodedSet]:
+        return [
+            self._encoded(f"{task}-{split}", examples, objective, states)
+            for split, examples in (("train", data.train), ("dev", data.dev), ("test", data.test))
+        ]
+
+    def _encoded(self, name: str, examples: Sequence[Example], objective: Objective[Any], states: str) -> EncodedSet:
+        place = self._place
+        version = {"root": self._both.root.fingerprint, "texts": [task_text(example) for example in examples]}
+        store = place.cache / "states" / f"{name}-{states}-{json_checksum(version)[:12]}"
+        rows = stored_rows(store, lambda: self._encode(examples, objective.about_words, _STATES[states]))
+        return EncodedSet(rows, objective.targets(examples, rows.words), rows.lengths, rows.middles)
+
+    @torch.no_grad()
+    def _encode(self, examples: Sequence[Example], with_words: bool, states: States) -> Iterator[EncodedRow]:
+        for start in range(0, len(examples), _TEXTS_PER_BATCH):
+            texts = [task_text(example) for example in examples[start : start + _TEXTS_PER_BATCH]]
+            yield from states(self._both, texts, with_words)
+
+
+class _HeadOnly(nn.Module):
+    """A linear head over states that nothing changes."""
+
+    def __init__(self, geometry: RootGeometry, objective: Objective[Any], settings: TuneSettings) -> None:
+        super().__init__()
+        pooling = pooling_for(objective, settings)
+        self.head = nn.Linear(pooled_width(pooling, geometry.hidden_size), objective.num_outputs)
+        self._pool = POOL_FUNCTIONS[pooling]
+        self._offset, self._factor = objective.scale
+
+    def forward(self, rows: Tensor, halves: Tensor) -> Tensor:
+        raw: Tensor = self.head(self._pool(rows, halves).float())
+        return raw * self._factor + self._offset
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        return dict(self.named_parameters())
+
+
+class _TunableUpper(TunableHplm):
+    """Without adapters, but with layers that learn themselves."""
+
+    def __init__(self, upper: Upper, objective: Objective[Any], settings: TuneSettings) -> None:
+        pooling = pooling_for(objective, settings)
+        width = pooled_width(pooling, upper.geometry.hidden_size)
+        head = scaled(new_head(objective.num_outputs, width), *objective.scale)
+        super().__init__(upper.layers, upper.geometry, AdapterSet(), head, pooling, objective.scale, settings.dropout)
+        self._upper.requires_grad_(True)
+
+
+def _outcome(objective: Objective[Any], dev: Mapping[str, float], test: Mapping[str, float], epoch: int) -> Outcome:
+    metric = objective.main_metric
+    return Outcome(metric, round(100 * dev[metric], 3), round(100 * test[metric], 3), epoch)
+
+
+def _ignore(step: Step) -> None:
+    """Trials run beside each other; what is reported is when one of them ends."""
+
+
+_STATES: Mapping[str, States] = MappingProxyType({"model": _of_model(0), "final": _of_model(-1), "root": _of_root})
+_SCHEMES = MappingProxyType(
+    {
+        "dedicated": Bench.dedicated,
+        "shared": Bench.shared,
+        "adapter": Bench.adapter,
+        "plot": Bench.plot,
+        "hplm": Bench.hplm,
+    }
+)
+SCHEMES = tuple(_SCHEMES)

@@ -1,0 +1,83 @@
+"""The tasks of `bench.quality`: every folder below `tasks/` of a data folder, cut to what a run can afford."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from backends.errors import NotFoundError, TrainingDataError
+from builder.construct.tasks.dataset import REGRESSION, TaskData, TaskFiles, detected_task, read_task
+from demo.harvest import harvest
+from demo.tasks import demo_tasks, write_lines, write_task
+from demo.texts import general_corpus
+
+ExampleT = TypeVar("ExampleT")
+_SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True)
+class Caps:
+    """How many examples of each split are used at most, drawn once for all runs."""
+
+    train: int | None = 5000
+    dev: int | None = 1000
+    test: int | None = None
+    seed: int = 2024
+
+
+def task_names(data: Path) -> list[str]:
+    folder = data / "tasks"
+    if not folder.is_dir():
+        raise NotFoundError(f"{folder} does not exist; --data names a folder with corpora/ and tasks/")
+    return sorted(path.name for path in folder.iterdir() if path.is_dir())
+
+
+def load_task(data: Path, name: str, caps: Caps) -> TaskData:
+    files = TaskFiles(*(_file(data / "tasks" / name, split) for split in _SPLITS))
+    whole = read_task(files, _kind(files.train))
+    train, dev, test = (_drawn(getattr(whole, split), getattr(caps, split), caps.seed) for split in _SPLITS)
+    return replace(whole, train=train, dev=dev, test=test)
+
+
+def _file(folder: Path, split: str) -> Path:
+    found = sorted(folder.glob(f"{split}.*"))
+    if not found:
+        raise NotFoundError(f"{folder} holds no {split} file")
+    return found[0]
+
+
+def _kind(train: Path) -> str:
+    """Numbers as labels make a regression."""
+    kind = detected_task(train)
+    if kind == "classification":
+        try:
+            read_task(TaskFiles(train, train), REGRESSION)
+        except TrainingDataError:  # some label is no number
+            return kind
+        return REGRESSION
+    return kind
+
+
+def _drawn(examples: Sequence[ExampleT], cap: int | None, seed: int) -> Sequence[ExampleT]:
+    if cap is None or len(examples) <= cap:
+        return examples
+    kept = np.sort(np.random.default_rng(seed).choice(len(examples), cap, replace=False))
+    return [examples[place] for place in kept]
+
+
+def write_demo_tasks(folder: Path) -> Path:
+    """The demo's own tasks, laid out like a data folder."""
+    found = harvest()
+    tasks = demo_tasks(found)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_lines(folder / "general.txt", general_corpus(found, tasks))
+    for task in tasks:
+        target = folder / "tasks" / task.id.replace("/", "-")
+        target.mkdir(parents=True, exist_ok=True)
+        for split, path in write_task(task, folder / "written").items():
+            path.replace(target / f"{split}{path.suffix}")
+    return folder

@@ -1,0 +1,159 @@
+"""What does padding cost, and how much of it do the five layouts win back?
+
+The TCB paper's workloads: lengths of 3 to 100 tokens around a mean of 20, with a variance of 20, a variance of 100,
+and a standard deviation of 20 (a clipped normal). Each batch is formed from 64 waiting requests. With `--data` and
+`--tokenizer` also the lengths of real tasks' texts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from backends.engine.layouts import LAYOUT_NAMES
+from backends.engine.stack import UpperStack
+from backends.errors import HplmError
+from backends.root.tokenizer import RootTokenizer
+from bench.bare import ROWS, BareEngine, Seconds, WaitingRows, bare_engine, interleaved
+from bench.limit import geometry_of
+from bench.quality_tasks import Caps, load_task, task_names
+from bench.report import Report, parser
+from builder.construct.prepare import task_text
+
+MEAN, SHORTEST, LONGEST = 20, 3, 100
+DEVIATIONS = {"v20": 20**0.5, "v100": 10.0, "s20": 20.0}
+Lengths = Callable[[], list[int]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    layers: int
+    batches: int
+    rows: int = ROWS
+    hplms: int = 16
+    max_tokens: int = 128
+    dtype: str = "bf16"
+    timing: str = "every batch in all layouts in turn, the second of two turns; the median of the ratios of each batch"
+
+
+FULL = Settings(layers=6, batches=9)
+QUICK = Settings(layers=2, batches=5)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One workload: per layout the seconds of each batch, and per layout how many tokens it computes."""
+
+    seconds: Seconds
+    tokens: dict[str, list[int]]
+    real_tokens: list[int]
+
+    def over(self, layout: str, other: str) -> float:
+        """Throughput of one layout over another's."""
+        return statistics.median(b / a for a, b in zip(self.seconds[layout], self.seconds[other], strict=True))
+
+    def waste_recovered(self) -> float:
+        """(throughput of ragged over padded) over (padded tokens over real tokens)."""
+        ragged, padded = self.seconds["ragged"], self.seconds["padded"]
+        tokens = zip(padded, ragged, self.real_tokens, self.tokens["padded"], strict=True)
+        return statistics.median(a / b * real / with_padding for a, b, real, with_padding in tokens)
+
+
+def drawn(rng: np.random.Generator, deviation: float, count: int) -> list[int]:
+    lengths = np.rint(rng.normal(MEAN, deviation, count)).clip(SHORTEST, LONGEST)
+    return [int(length) for length in lengths]
+
+
+def real_lengths(data: Path, tokenizer: Path, max_tokens: int) -> dict[str, list[int]]:
+    """Each task's test texts, in tokens."""
+    encode = RootTokenizer(tokenizer, max_tokens).encode
+    result = {}
+    for name in task_names(data):
+        texts = [task_text(example) for example in load_task(data, name, Caps(train=1, dev=1, test=1000)).test]
+        result[name] = [int(length) for length in encode(texts, [False] * len(texts)).lengths]
+    return result
+
+
+def measure(engine: BareEngine, stacks: Mapping[str, UpperStack], settings: Settings, lengths: Lengths) -> Measured:
+    seconds: Seconds = {layout: [] for layout in stacks}
+    tokens: dict[str, list[int]] = {layout: [] for layout in stacks}
+    real_tokens = []
+    for _ in range(settings.batches):
+        rows = engine.rows(lengths())
+        real_tokens.append(sum(len(row) for row in rows))
+        waiting = {layout: engine.waiting(stack, rows, settings.hplms) for layout, stack in stacks.items()}
+        for layout, of_layout in interleaved({name: one.run for name, one in waiting.items()}, repeats=1).items():
+            seconds[layout] += of_layout
+            tokens[layout].append(waiting[layout].padded_tokens())
+            _release(waiting[layout])
+    return Measured(seconds, tokens, real_tokens)
+
+
+def _release(waiting: WaitingRows) -> None:
+    for hplm in waiting.hplms:
+        waiting.stack.release(hplm)
+
+
+def table(workload: str, measured: Measured) -> list[dict[str, object]]:
+    real = sum(measured.real_tokens)
+    return [
+        {
+            "workload": workload,
+            "layout": layout,
+            "tokens over real tokens": sum(measured.tokens[layout]) / real,
+            "milliseconds": 1000 * statistics.median(of_layout),
+            "rows per second": ROWS / statistics.median(of_layout),
+            "throughput over padded": measured.over(layout, "padded"),
+        }
+        for layout, of_layout in measured.seconds.items()
+    ]
+
+
+def figures_of(measured: Mapping[str, Measured]) -> dict[str, float]:
+    recovered = {f"waste_recovered_{name}": one.waste_recovered() for name, one in measured.items()}
+    widest = measured["s20"]
+    return {
+        **recovered,
+        "ragged_over_padded_s20": widest.over("ragged", "padded"),
+        "ragged_over_sorted_s20": widest.over("ragged", "sorted"),
+    }
+
+
+def workloads(settings: Settings, seed: int, real: Mapping[str, Sequence[int]]) -> dict[str, Lengths]:
+    rng = np.random.default_rng(seed)
+    made: dict[str, Lengths] = {
+        name: partial(drawn, rng, deviation, settings.rows) for name, deviation in DEVIATIONS.items()
+    }
+    for name, lengths in real.items():
+        made[name] = lambda lengths=lengths: [int(length) for length in rng.choice(lengths, settings.rows)]  # type: ignore[misc]
+    return made
+
+
+def main() -> None:
+    options = parser("ragged", "How much of what padding costs do the layouts win back?")
+    options.add_argument("--data", type=Path, help="a folder whose tasks/ hold real texts; needs --tokenizer")
+    options.add_argument("--tokenizer", type=Path, help="a tokenizer.json for them")
+    arguments = options.parse_args()
+    settings = QUICK if arguments.quick else FULL
+    if (arguments.data is None) != (arguments.tokenizer is None):
+        options.error("--data and --tokenizer belong together")
+    real = real_lengths(arguments.data, arguments.tokenizer, settings.max_tokens) if arguments.data else {}
+    with bare_engine(geometry_of(settings.layers), settings.hplms, arguments.seed) as engine:
+        stacks = {layout: engine.stack(layout, settings.dtype) for layout in LAYOUT_NAMES}
+        made = workloads(settings, arguments.seed, real)
+        measured = {name: measure(engine, stacks, settings, lengths) for name, lengths in made.items()}
+    rows = [row for name, one in measured.items() for row in table(name, one)]
+    Report("ragged", asdict(settings), arguments.seed, figures_of(measured), rows).publish(arguments.json)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except HplmError as error:
+        sys.exit(f"bench.ragged: {error}")

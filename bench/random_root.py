@@ -1,0 +1,98 @@
+"""Roots and hPLMs of any sizes with random weights: good for speed, of no other use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from backends.adapters.adapter_set import AdapterSet, part_sizes
+from backends.adapters.bank import HplmArtifact
+from backends.adapters.head import Head
+from backends.adapters.parts import Bottleneck, Lora, Norm, Part
+from backends.adapters.recipe import AdapterRecipe
+from backends.root.geometry import RootGeometry
+from backends.root.lower import Aggregation, FragmentEncoder
+from backends.root.store import RootFolder, write_root
+from backends.root.upper import UpperLayers
+from builder.construct.tune_settings import LORA_EVERYWHERE
+
+BERT_BASE_UPPER = RootGeometry(
+    vocab_size=1000,
+    hidden_size=768,
+    intermediate_size=3072,
+    num_heads=12,
+    num_lower_layers=1,
+    num_upper_layers=6,
+    max_tokens=512,
+    type_vocab_size=2,
+    layer_norm_eps=1e-12,
+    activation="gelu",
+)
+"""BERT-base's six upper layers; the lower half is small, since nothing here runs it."""
+WIDTH = 64
+BOTTLENECK = AdapterRecipe(width=WIDTH)
+RECIPES = {
+    f"a bottleneck of {WIDTH}": ("", BOTTLENECK),
+    "the default recipe": ("_default_recipe", LORA_EVERYWHERE),
+}
+"""What is measured, and what marks its figures."""
+
+
+def random_root(folder: Path, geometry: RootGeometry, seed: int) -> RootFolder:
+    """Written to `folder`, which must not exist, and read back."""
+    folder.mkdir(parents=True)
+    tokenizer = folder.with_suffix(".json")
+    tokenizer.write_text("{}")
+    generator = torch.Generator().manual_seed(seed)
+    parts: dict[str, nn.Module] = {
+        "lower": FragmentEncoder(geometry),
+        "aggregation": Aggregation(geometry),
+        "upper": UpperLayers(geometry),
+    }
+    with torch.no_grad():
+        for part in parts.values():
+            for weights in part.parameters():
+                if weights.ndim == 2:
+                    weights.normal_(std=1 / math.sqrt(weights.shape[1]), generator=generator)
+    write_root(folder, folder.name, geometry, tokenizer, parts, {}, {})
+    return RootFolder(folder)
+
+
+def random_hplm(root: RootFolder, generator: torch.Generator, recipe: AdapterRecipe = BOTTLENECK) -> HplmArtifact:
+    """A classification into three labels."""
+    hidden, num_labels = root.geometry.hidden_size, 3
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator) / math.sqrt(shape[-1])
+
+    def part(key: str, kind: type[Part], width: int) -> Part:
+        inputs, outputs = part_sizes(root.geometry, key)
+        shapes = kind.shapes(root.geometry.num_upper_layers, inputs, outputs, width)
+        tensors: dict[str, Any] = {name: normal(*shape) for name, shape in shapes.items()}
+        return kind(**tensors)
+
+    kinds: dict[str, tuple[type[Part], int]] = {
+        **{f"bottleneck.{site}": (Bottleneck, recipe.width) for site in recipe.bottleneck_sites},
+        **{f"lora.{module}": (Lora, recipe.rank) for module in recipe.lora_modules},
+        **{f"norm.{site}": (Norm, 0) for site in recipe.norm_sites},
+    }
+    adapters = AdapterSet.from_parts({key: part(key, kind, width) for key, (kind, width) in kinds.items()})
+    return HplmArtifact(
+        hplm="bench/hplm",
+        root_fingerprint=root.fingerprint,
+        task="classification",
+        labels=tuple(f"label {number}" for number in range(num_labels)),
+        pooling="cls",
+        adapters=adapters.to(torch.float16),
+        head=Head(normal(num_labels, hidden), torch.zeros(num_labels)),
+    )
+
+
+def random_rows(lengths: Sequence[int], hidden_size: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """Hidden rows as the lower half sends them, in fp16."""
+    return [torch.randn(length, hidden_size, generator=generator).half() for length in lengths]

@@ -1,0 +1,52 @@
+"""A base home behind the real Triton, as a bench wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from backends.home import Home
+from backends.scheduling.cost_model import CostModel
+from builder.export import ExportSettings, render_repository
+from builder.serving import ServerConfig, TritonServer
+
+
+@dataclass(frozen=True)
+class Serving:
+    """One way to serve; `name` keeps the repositories of several servers on one home apart."""
+
+    name: str = "repository"
+    lower_instances: int = 1
+    lower: Mapping[str, str] = field(default_factory=dict)
+    upper: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    device: Literal["cpu", "gpu"] = "cpu"
+    code: Path | None = None
+    mode: Literal["engine", "triton"] = "engine"
+    plugin: Path | None = None
+    cost_model: CostModel | None = None
+
+    def config(self, home: Home) -> ServerConfig:
+        """Render the repository, and say how to start a server on it."""
+        repository = home.path / self.name
+        settings = ExportSettings(
+            lower_instances=self.lower_instances,
+            lower_parameters=self.lower,
+            upper_parameters=self.upper,
+            device=self.device,
+            mode=self.mode,
+            plugin=self.plugin,
+            cost_model=self.cost_model,
+        )
+        render_repository(repository, settings, self.code)
+        environment = {"HPLM_HOME": str(home.path), **self.environment}
+        return ServerConfig(repository=repository, environment=environment)
+
+
+@contextmanager
+def served(home: Home, serving: Serving) -> Iterator[TritonServer]:
+    with TritonServer(serving.config(home)) as server:
+        yield server

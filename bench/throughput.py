@@ -1,0 +1,194 @@
+"""How many rows a second does a server answer for 1 to 10,000 tenants, shared as hPLMs or each with a model of its own?
+
+Real Triton, rows of 128 tokens, tenants drawn uniformly, every cell measured in turn in every repeat. The schemes:
+hplm: PLOT, six shared layers, adapters. plot: PLOT, six layers of each tenant's own. adapters: twelve shared layers,
+adapters, no PLOT. shared: twelve shared layers, heads only. dedicated: twelve layers of each tenant's own, their
+embeddings shared. What tenants do not share is swapped in one process within the memory of `resident` whole models.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from backends.errors import HplmError
+from backends.root.geometry import RootGeometry
+from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
+from bench.report import Report, parser
+from bench.saturation import draw, saturate
+from bench.whole_models import write_whole_models
+from bench.whole_repository import render_whole_models
+from builder.export import ExportSettings, render_repository
+from builder.serving import ServerConfig, TritonServer
+
+Cell = tuple[str, int]
+"""A scheme and the number of tenants."""
+
+_PREFIX = {"hplm": "hplm", "adapters": "adapters", "shared": "shared"}
+_WHOLE = ("plot", "dedicated", "dedicated_cold")
+_HALF_SCHEME = "plot"
+
+
+@dataclass(frozen=True)
+class Settings:
+    geometry: str
+    rows: int
+    slow_rows: int
+    repeats: int
+    cells: tuple[Cell, ...]
+    length: int = 128
+    texts: int = 256
+    in_flight: int = 128
+    resident: int = 16
+    distinct_files: int = 16
+    dtype: str = "bf16"
+    slots: int = 128
+
+
+FULL = Settings(
+    geometry="BERT-base, 12 x 768 as 6 + 6",
+    rows=448,
+    slow_rows=256,
+    repeats=5,
+    cells=(
+        *(("hplm", tenants) for tenants in (1, 16, 100, 1_000, 10_000)),
+        *((scheme, tenants) for scheme in ("adapters", "shared") for tenants in (16, 10_000)),
+        *(("plot", tenants) for tenants in (16, 1_000)),
+        *(("dedicated", tenants) for tenants in (1, 16, 100, 1_000)),
+        ("dedicated_cold", 1_000),
+    ),
+)
+QUICK = replace(
+    FULL,
+    geometry="small, 12 x 256 as 6 + 6",
+    rows=192,
+    slow_rows=192,
+    cells=(
+        *(("hplm", tenants) for tenants in (1, 16, 1_000, 10_000)),
+        *((scheme, 16) for scheme in ("adapters", "shared", "plot")),
+        *(("dedicated", tenants) for tenants in (16, 1_000)),
+        ("dedicated_cold", 1_000),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A home with everything that the cells ask, and the repository that serves it."""
+
+    base: BaseHome
+    settings: Settings
+    geometry: RootGeometry
+    rng: np.random.Generator
+
+    def build(self) -> list[str]:
+        """The texts that may be asked."""
+        words = Words(self.geometry.vocab_size)
+        texts = [words.text(self.rng, self.settings.length) for _ in range(self.settings.texts)]
+        layers = self.geometry.num_lower_layers + self.geometry.num_upper_layers
+        deep = replace(self.geometry, num_lower_layers=1, num_upper_layers=layers)
+        self.base.add_root("half", self.geometry, texts)
+        # Single tokens only: what it looks up are a model's embeddings.
+        self.base.add_root("whole", deep, [])
+        self.base.add_hplms(Family("half", "hplm", self._tenants("hplm")))
+        self.base.add_hplms(Family("whole", "adapters", self._tenants("adapters")))
+        self.base.add_hplms(Family("whole", "shared", self._tenants("shared"), width=0))
+        for scheme, geometry in (("plot", self.geometry), ("dedicated", deep)):
+            count = max(self._tenants(name) for name in _WHOLE if name.startswith(scheme))
+            tenants = [f"{scheme}{number}" for number in range(count)]
+            write_whole_models(self._models(scheme), geometry, tenants, self.settings.distinct_files)
+        self._render()
+        return texts
+
+    def rows_per_s(self, url: str, cell: Cell, texts: Sequence[str]) -> float:
+        scheme, tenants = cell
+        hplms = [f"{scheme.removesuffix('_cold')}{number}/task" for number in range(tenants)]
+        is_slow = scheme in _WHOLE and tenants > self.settings.resident
+        rows = draw(hplms, texts, self.settings.slow_rows if is_slow else self.settings.rows, self.rng)
+        model = scheme if scheme in _WHOLE else "hplm"
+        return saturate(url, rows, self.settings.in_flight, model=model).rows_per_s
+
+    def _tenants(self, scheme: str) -> int:
+        return max((tenants for name, tenants in self.settings.cells if name == scheme), default=0)
+
+    def _models(self, scheme: str) -> Path:
+        return self.base.home.path / "whole_models" / scheme
+
+    def _render(self) -> None:
+        home, settings = self.base.home, self.settings
+        upper = {"dtype": settings.dtype, "slots": str(settings.slots + 1)}
+        render_repository(home.repository, ExportSettings(lower_instances=1, upper_parameters=upper))
+        for scheme in _WHOLE:
+            is_half = scheme == _HALF_SCHEME
+            parameters = {
+                "home": "..",
+                "root": "half" if is_half else "whole",
+                "models": str(self._models(scheme.removesuffix("_cold")).absolute()),
+                # Half a model takes half the memory, so twice as many stay.
+                "resident": str(settings.resident * (2 if is_half else 1)),
+                "cold": "true" if scheme.endswith("_cold") else "false",
+            }
+            render_whole_models(home.repository / scheme, parameters)
+
+
+def measure(bench: Bench) -> dict[Cell, list[float]]:
+    texts = bench.build()
+    home, taken = bench.base.home, defaultdict(list)
+    config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
+    with TritonServer(config) as server:
+        for repeat in range(bench.settings.repeats + 1):
+            for cell in bench.settings.cells:
+                rows_per_s = bench.rows_per_s(server.grpc_url, cell, texts)
+                if repeat:  # the first finds nothing in memory
+                    taken[cell].append(rows_per_s)
+    return taken
+
+
+def figures(taken: Mapping[Cell, Sequence[float]]) -> dict[str, float]:
+    def ratio(one: Cell, other: Cell) -> float:
+        return median(a / b for a, b in zip(taken[one], taken[other], strict=True))
+
+    return {
+        "hplm_over_dedicated_16": ratio(("hplm", 16), ("dedicated", 16)),
+        "hplm_over_dedicated_1000": ratio(("hplm", 1_000), ("dedicated", 1_000)),
+        "hplm_over_dedicated_1000_cold": ratio(("hplm", 1_000), ("dedicated_cold", 1_000)),
+        "flat_10000_over_1": ratio(("hplm", 10_000), ("hplm", 1)),
+        "hplm_over_plot_16": ratio(("hplm", 16), ("plot", 16)),
+        "hplm_over_adapters_16": ratio(("hplm", 16), ("adapters", 16)),
+        "hplm_over_shared_16": ratio(("hplm", 16), ("shared", 16)),
+    }
+
+
+def main() -> None:
+    arguments = parser(
+        "throughput", "How many rows a second, for 1 to 10,000 tenants, shared or each its own?"
+    ).parse_args()
+    settings, geometry = (QUICK, SMALL) if arguments.quick else (FULL, BERT_BASE)
+    with tempfile.TemporaryDirectory(prefix="bench_throughput_") as folder:
+        base = BaseHome(Path(folder) / "home", arguments.seed)
+        taken = measure(Bench(base, settings, geometry, np.random.default_rng(arguments.seed)))
+    rows = [
+        {
+            "scheme": scheme,
+            "tenants": tenants,
+            "rows per s": median(found),
+            "of 1 hPLM": median(found) / median(taken["hplm", 1]),
+        }
+        for (scheme, tenants), found in taken.items()
+    ]
+    described = {name: value for name, value in asdict(settings).items() if name != "cells"}
+    Report("throughput", described, arguments.seed, figures(taken), rows).publish(arguments.json)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except HplmError as error:
+        sys.exit(f"bench.throughput: {error}")

@@ -1,0 +1,152 @@
+"""The baseline: whole fine-tuned models, one per tenant, of which as many stay in memory as the budget allows.
+
+As strong as it can be made without sharing layers: weights lie in one flat file in the dtype that computes, swapping is
+one read into memory that was there before, the rows of a batch that ask for one model run together, and those whose
+models are in memory run first. A model that is used again while it is in memory gets its weights in the order of the
+matrix product, as the engine keeps its own; at the first use that would cost more than it gains.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backends.adapters.device_bank import AdapterBank
+from backends.adapters.head import Head
+from backends.adapters.product import SegmentedAdapters
+from backends.engine.heads import HeadRow, logits
+from backends.engine.layers import PlainLayers, ServedLayers, served_layers
+from backends.engine.layouts import attention, layout_named
+from backends.engine.packing import pack_rows
+from backends.root.geometry import RootGeometry
+from backends.root.upper import UpperLayers
+
+_DTYPE = torch.bfloat16
+_CPU = torch.device("cpu")
+_NUM_LABELS = 2
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """Layers and a head, all of them views into `memory`."""
+
+    layers: UpperLayers
+    head: Head
+    memory: Tensor
+
+    @classmethod
+    def blank(cls, geometry: RootGeometry) -> WholeModel:
+        with torch.device("meta"):
+            layers = UpperLayers(geometry)
+        shapes = {name: tensor.shape for name, tensor in layers.state_dict().items()}
+        hidden = geometry.hidden_size
+        shapes |= {"head.weight": torch.Size([_NUM_LABELS, hidden]), "head.bias": torch.Size([_NUM_LABELS])}
+        memory = torch.empty(sum(shape.numel() for shape in shapes.values()), dtype=_DTYPE)
+        parts = torch.split(memory, [shape.numel() for shape in shapes.values()])
+        views = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+        head = Head(views.pop("head.weight"), views.pop("head.bias"))
+        layers.load_state_dict(views, assign=True)
+        return cls(layers.eval().requires_grad_(False), head, memory)
+
+    def read(self, path: Path, cold: bool) -> None:
+        """Take over a file's weights; `cold` drops it from the page cache first."""
+        with path.open("rb", buffering=0) as file:
+            if cold:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            target = self.memory.view(torch.uint8).numpy().data
+            while target:
+                target = target[file.readinto(target) :]
+
+    def logits(self, layers: ServedLayers, rows: Sequence[Tensor], geometry: RootGeometry) -> list[Tensor]:
+        """Through these layers, which hold this model's weights in whatever order."""
+        layout = layout_named("ragged", _CPU)
+        packed = pack_rows(rows, [0] * len(rows), layout, lambda _: _no_adapters(geometry), _DTYPE, _CPU)
+        head = self.head.to(torch.float32)
+        found: dict[int, Tensor] = {}
+        for batch in packed.micro_batches:
+            attend = attention(batch.grid, geometry.num_heads, _DTYPE, _CPU)
+            states = layers(batch.hidden, attend, batch.adapters)
+            places = zip(batch.grid.starts, batch.grid.lengths, strict=True)
+            heads = [HeadRow(start, start + length, head, "cls") for start, length in places]
+            found |= zip(batch.grid.order, logits(states, heads), strict=True)
+        return [found[index] for index in range(len(rows))]
+
+
+@lru_cache(maxsize=1)
+def _no_adapters(geometry: RootGeometry) -> SegmentedAdapters:
+    return SegmentedAdapters(AdapterBank(1, geometry, 1, _DTYPE, _CPU), [])
+
+
+class WholeModels:
+    """Least recently used models make room; `folder` holds a file for each tenant."""
+
+    def __init__(self, folder: Path, geometry: RootGeometry, max_resident: int, cold: bool) -> None:
+        self._folder = folder
+        self._geometry = geometry
+        self._max_resident = max_resident
+        self._cold = cold
+        self._resident: OrderedDict[str, WholeModel] = OrderedDict()
+        self._layers: dict[str, ServedLayers] = {}
+        self.swaps = 0
+
+    @torch.inference_mode()
+    def logits(self, tenants: Sequence[str], rows: Sequence[Tensor]) -> list[Tensor]:
+        """Rows of any tenants, in their order."""
+        places: dict[str, list[int]] = {}
+        for place, tenant in enumerate(tenants):
+            places.setdefault(tenant, []).append(place)
+        found: dict[int, Tensor] = {}
+        for tenant in sorted(places, key=lambda tenant: tenant not in self._resident):
+            own = places[tenant]
+            model = self._model(tenant)
+            results = model.logits(self._layers[tenant], [rows[place].to(_DTYPE) for place in own], self._geometry)
+            found |= dict(zip(own, results, strict=True))
+        return [found[place] for place in range(len(rows))]
+
+    def _model(self, tenant: str) -> WholeModel:
+        model = self._resident.pop(tenant, None)
+        if model is None:
+            model = self._room()
+            model.read(self._folder / tenant, self._cold)
+            self._layers[tenant] = PlainLayers(model.layers)
+            self.swaps += 1
+        elif isinstance(self._layers[tenant], PlainLayers):
+            self._layers[tenant] = served_layers(model.layers, self._geometry.activation, _DTYPE, _CPU)
+        self._resident[tenant] = model
+        return model
+
+    def _room(self) -> WholeModel:
+        """A new model's, or that of the one that was used longest ago."""
+        if len(self._resident) < self._max_resident:
+            return WholeModel.blank(self._geometry)
+        tenant, model = self._resident.popitem(last=False)
+        del self._layers[tenant]
+        return model
+
+
+def write_whole_models(folder: Path, geometry: RootGeometry, tenants: Sequence[str], distinct: int) -> int:
+    """Files of random weights, `distinct` of them, the others links to those; returns the bytes of one."""
+    folder.mkdir(parents=True)
+    model = WholeModel.blank(geometry)
+    with torch.no_grad():
+        for name, tensor in model.layers.state_dict().items():
+            if tensor.ndim == 2:
+                tensor.normal_(0.0, 0.02)
+            else:
+                tensor.fill_(1.0 if "norm.weight" in name else 0.0)
+        model.head.weight.normal_(0.0, 0.1)
+        model.head.bias.zero_()
+    content = model.memory.view(torch.uint8).numpy()
+    for number in range(min(distinct, len(tenants))):
+        np.roll(content, 2 * number).tofile(folder / f"model{number}") if number else content.tofile(folder / "model0")
+    for number, tenant in enumerate(tenants):
+        os.link(folder / f"model{number % distinct}", folder / tenant)
+    return model.memory.nbytes

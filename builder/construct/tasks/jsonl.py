@@ -1,0 +1,91 @@
+"""Training files of classification and regression: one JSON object per line."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from backends.errors import TrainingDataError
+from backends.wire import PAIR_SEPARATOR
+from builder.construct.tasks.examples import LabelledText
+from builder.construct.tasks.lines import numbered_lines
+
+_LARGEST_VALUE = 1e30
+ReadLabel = Callable[[object, str], str | float]
+
+
+def read_classes(path: Path) -> list[LabelledText]:
+    """`{"text": …, "label": "…"}` per line, with `"text_pair"` in every line or in none."""
+    return _read(path, _class)
+
+
+def read_values(path: Path) -> list[LabelledText]:
+    """As `read_classes`, but each label is a number."""
+    return _read(path, _value)
+
+
+def _read(path: Path, read_label: ReadLabel) -> list[LabelledText]:
+    examples: list[LabelledText] = []
+    first_line = 0
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        examples.append(_example(line, f"{path}:{number}", read_label))
+        first_line = first_line or number
+        if (examples[0].text_pair is None) != (examples[-1].text_pair is None):
+            has, first = ("has no", "has one") if examples[0].text_pair else ("has a", "has none")
+            raise TrainingDataError(f"{path}:{number}: {has} 'text_pair', but line {first_line} {first}")
+    if not examples:
+        raise TrainingDataError(f"{path} holds no examples")
+    return examples
+
+
+def _example(line: str, where: str, read_label: ReadLabel) -> LabelledText:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise TrainingDataError(f"{where}: not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise TrainingDataError(f'{where}: not an object {{"text": …, "label": …}}')
+    text, label = _text(content, "text", where), read_label(content.get("label"), where)
+    if content.get("text_pair") is None:
+        return LabelledText(text, label)
+    # A TAB separates the halves when a pair is asked, so no half has one then.
+    text_pair = _text(content, "text_pair", where)
+    return LabelledText(text.replace(PAIR_SEPARATOR, " "), label, text_pair.replace(PAIR_SEPARATOR, " "))
+
+
+def _text(content: dict[str, Any], name: str, where: str) -> str:
+    text = content.get(name)
+    if not isinstance(text, str) or not text.strip():
+        raise TrainingDataError(f"{where}: {name!r} is missing, empty or not a string")
+    return _unicode(text, name, where)
+
+
+def _class(label: object, where: str) -> str:
+    if isinstance(label, int | float) and not isinstance(label, bool):
+        raise TrainingDataError(
+            f"{where}: 'label' is the number {label}; a class is a string, and numbers are for --task regression"
+        )
+    if not isinstance(label, str) or not label.strip():
+        raise TrainingDataError(f"{where}: 'label' is missing, empty or not a string")
+    return _unicode(label, "label", where)
+
+
+def _value(label: object, where: str) -> float:
+    if isinstance(label, bool) or not isinstance(label, int | float):
+        raise TrainingDataError(f"{where}: 'label' must be a number for regression, not {json.dumps(label)[:80]}")
+    if not math.isfinite(label) or abs(label) > _LARGEST_VALUE:
+        raise TrainingDataError(f"{where}: 'label' is {label}, which is no number that can be learnt")
+    return float(label)
+
+
+def _unicode(text: str, name: str, where: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise TrainingDataError(f"{where}: {name!r} holds half of a surrogate pair, which is no character") from error
+    return text

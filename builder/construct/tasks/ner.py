@@ -1,0 +1,121 @@
+"""Entities in a text: a BIO tag for each word.
+
+The words are those that the tokenizer finds in plain text, as they will be when somebody asks. A training token may
+be several of them ("3-beta") or, where it has invisible characters only, none. The first word of an entity takes its
+B-tag, and the others go on with it; the entity ends where its last word does, for nobody could find it otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backends.engine.entities import Span, find_entities, words_span
+from backends.root.words import RowWords
+from builder.construct.tasks import metrics
+from builder.construct.tasks.conll import OUTSIDE
+from builder.construct.tasks.examples import TaggedSentence, is_visible
+from builder.construct.tasks.objective import Objective, balanced_weights, distribution_distance
+
+
+@dataclass(frozen=True)
+class TaggedRow:
+    """A sentence as it was cut: what lies behind the root's limit has entities, but no words.
+
+    Shape:
+        first_tokens, tags: `[W]`.
+    """
+
+    text: str
+    words: RowWords
+    first_tokens: Tensor
+    tags: Tensor
+    entities: frozenset[Span]
+
+
+class Ner(Objective[TaggedRow]):
+    """A target is a row's words with their tags, and all entities of its sentence."""
+
+    main_metric = "f1"
+    about_words = True
+
+    def __init__(self, labels: Sequence[str], train: Sequence[TaggedSentence], balanced: bool = False) -> None:
+        self._labels = tuple(labels)
+        self._places = {label: place for place, label in enumerate(labels)}
+        self.num_outputs = len(labels)
+        tags = [self._places[tag] for sentence in train for tag in sentence.tags] if balanced else []
+        self._weights = balanced_weights(torch.tensor(tags), self.num_outputs) if balanced else None
+
+    def targets(self, examples: Sequence[TaggedSentence], words: Sequence[RowWords | None]) -> list[TaggedRow]:
+        pairs = zip(examples, words, strict=True)
+        return [self._target(sentence, of_row) for sentence, of_row in pairs if of_row is not None]
+
+    def rows(self, outputs: Tensor, targets: Sequence[TaggedRow]) -> list[Tensor]:
+        return [row[target.first_tokens.to(row.device)] for row, target in zip(outputs, targets, strict=True)]
+
+    def hard_loss(self, answers: Tensor, targets: Sequence[TaggedRow], label_smoothing: float) -> Tensor:
+        wanted = torch.cat([target.tags for target in targets]).to(answers.device)
+        weights = None if self._weights is None else self._weights.to(answers.device)
+        return functional.cross_entropy(answers, wanted, weights, label_smoothing=label_smoothing)
+
+    def soft_loss(self, answers: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+        return distribution_distance(answers, teacher, temperature)
+
+    def metrics(self, outputs: Sequence[Tensor], targets: Sequence[TaggedRow]) -> dict[str, float]:
+        found = [self._found(row, target) for row, target in zip(outputs, targets, strict=True)]
+        return metrics.entity_scores(found, [target.entities for target in targets])
+
+    def _target(self, sentence: TaggedSentence, words: RowWords) -> TaggedRow:
+        tokens = _tokens(sentence, words)
+        entities = sentence.entity_numbers()
+        tags, before = [], None
+        for token in tokens:
+            tags.append(self._tag(sentence.tags[token], goes_on=entities[token] == before))
+            before = entities[token]
+        return TaggedRow(
+            text=sentence.text,
+            words=words,
+            first_tokens=torch.from_numpy(words.first_tokens.astype(np.int64)),
+            tags=torch.tensor(tags, dtype=torch.int64),
+            entities=_findable(sentence, words, tokens),
+        )
+
+    def _tag(self, tag: str, goes_on: bool) -> int:
+        tag = OUTSIDE if tag == OUTSIDE else f"{'I' if goes_on else 'B'}-{tag[2:]}"
+        return self._places.get(tag, self._places[OUTSIDE])  # a test file may name kinds that nobody trained
+
+    def _found(self, logits: Tensor, target: TaggedRow) -> frozenset[Span]:
+        return frozenset(each.span for each in find_entities(logits, target.words, target.text, self._labels))
+
+
+def _tokens(sentence: TaggedSentence, words: RowWords) -> list[int]:
+    """The training token that each word lies in: the last one that begins at or before the word's last letter."""
+    starts = np.array([start for start, _ in sentence.word_spans()])
+    places: list[int] = (np.searchsorted(starts, words.ends - 1, side="right") - 1).tolist()
+    return places
+
+
+def _findable(sentence: TaggedSentence, words: RowWords, tokens: Sequence[int]) -> frozenset[Span]:
+    """The entities as their words mark them; what lies behind the root's limit is as long as its tokens."""
+    of_tokens: dict[int, list[int]] = {}
+    for word, token in enumerate(tokens):
+        of_tokens.setdefault(token, []).append(word)
+    last = max(tokens, default=-1)
+    groups: dict[int, list[Span]] = {}
+    spans = sentence.word_spans()
+    for token, (number, tag) in enumerate(zip(sentence.entity_numbers(), sentence.tags, strict=True)):
+        if number is None:
+            continue
+        if inside := of_tokens.get(token):
+            span = words_span(sentence.text, words, inside, tag[2:])
+        elif token > last and is_visible(sentence.words[token]):
+            span = Span(*spans[token], tag[2:])
+        else:
+            continue
+        groups.setdefault(number, []).append(span)
+    return frozenset(Span(group[0].start, group[-1].end, group[0].label) for group in groups.values())

@@ -1,0 +1,67 @@
+"""What a task asks of a model while it is tuned: what the loss compares, and the figures that it is judged by."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backends.root.words import RowWords
+
+TargetT = TypeVar("TargetT")
+NO_SCALE = (0.0, 1.0)
+
+
+class Objective(ABC, Generic[TargetT]):
+    """One task; a `TargetT` is what it knows of one row.
+
+    Shape:
+        A model's outputs are `[B, C]`, or `[B, L, C]` where the task is about words; of each row the task looks at
+        `[m, C]`, a line for each answer: m is 1, or the number of words. A teacher gives the same of each row.
+    """
+
+    main_metric: ClassVar[str]
+    about_words: ClassVar[bool] = False
+    about_pairs: bool = False
+    num_outputs: int
+    scale: tuple[float, float] = NO_SCALE
+    """(offset, factor) that the model's raw outputs are brought to the task's own scale with."""
+
+    @abstractmethod
+    def targets(self, examples: Sequence[Any], words: Sequence[RowWords | None]) -> list[TargetT]: ...
+
+    def rows(self, outputs: Tensor, targets: Sequence[TargetT]) -> list[Tensor]:
+        """A batch's outputs → `[m, C]` for each row."""
+        return list(outputs[:, None])
+
+    @abstractmethod
+    def hard_loss(self, answers: Tensor, targets: Sequence[TargetT], label_smoothing: float) -> Tensor:
+        """How far all rows' answers `[M, C]` are from the true ones."""
+
+    @abstractmethod
+    def soft_loss(self, answers: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+        """How far the answers are from a teacher's."""
+
+    @abstractmethod
+    def metrics(self, outputs: Sequence[Tensor], targets: Sequence[TargetT]) -> dict[str, float]:
+        """Figures over a whole file, of each row's `[m, C]`."""
+
+
+def distribution_distance(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy with the teacher's distribution, both softened.
+
+    Semantics:
+        -T² · mean over rows of Σ_c softmax(teacher / T)_c · log softmax(logits / T)_c
+    """
+    wanted = torch.softmax(teacher / temperature, dim=-1)
+    return temperature**2 * functional.cross_entropy(logits / temperature, wanted)
+
+
+def balanced_weights(classes: Tensor, num_classes: int) -> Tensor:
+    """Weights under which every class that occurs counts the same, 1 in the mean over the examples."""
+    counts = torch.bincount(classes, minlength=num_classes).float()
+    return len(classes) / (int((counts > 0).sum()) * counts.clamp(min=1))

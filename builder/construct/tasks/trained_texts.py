@@ -1,0 +1,69 @@
+"""Which texts a version was trained on, as a file of hashes beside its weights: enough to find them in a dev file.
+
+bank/<root>/<tenant>--<name>@<version>/trained_on.hashes     XXH3-128 of what follows, then sorted 64-bit hashes
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from backends.storage import write_file
+from builder.construct.tasks.examples import Example, normalised
+
+LOGGER = logging.getLogger(__name__)
+_NAME = "trained_on.hashes"
+_DIGEST_BYTES = 16
+_HALVES_APART = "\t"
+Hashes = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class TrainedTexts:
+    """Texts by their hashes, whatever their case, blanks and Unicode form.
+
+    Shape: hashes [T], sorted and distinct
+    """
+
+    hashes: Hashes
+
+    @classmethod
+    def of(cls, examples: Sequence[Example]) -> Self:
+        return cls(np.unique(_hashes(examples)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Of a version; none where an older release wrote it, it was imported, or the file is damaged."""
+        path = folder / _NAME
+        content = path.read_bytes() if path.exists() else b""
+        digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if xxhash.xxh3_128_digest(body) == digest:
+            return cls(np.frombuffer(body, "<u8").astype(np.uint64))
+        if content:
+            LOGGER.warning("%s is damaged, so nobody knows which dev texts that version was trained on", path)
+        return cls(np.empty(0, np.uint64))
+
+    def write(self, folder: Path) -> None:
+        body = self.hashes.astype("<u8").tobytes()
+        write_file(folder / _NAME, xxhash.xxh3_128_digest(body) + body)
+
+    def joined(self, others: TrainedTexts) -> TrainedTexts:
+        return TrainedTexts(np.union1d(self.hashes, others.hashes))
+
+    def num_among(self, examples: Sequence[Example]) -> int:
+        """How many of the examples have a text that is here."""
+        return int(np.isin(_hashes(examples), self.hashes).sum())
+
+
+def _hashes(examples: Sequence[Example]) -> Hashes:
+    texts = (_HALVES_APART.join(normalised(example)) for example in examples)
+    return np.fromiter(
+        (xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass")) for text in texts), np.uint64, len(examples)
+    )

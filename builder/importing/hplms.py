@@ -1,0 +1,174 @@
+"""`hplm import`: an adapter of another library becomes a version of an hPLM, as it is or tuned on for this root."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backends.adapters.bank import HplmArtifact
+from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
+from backends.home import Home
+from backends.names import check_hplm_id, names_version
+from backends.registry.entries import DomainEntry, HplmEntry
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from builder.construct.distilled import TRAINED_PARTS
+from builder.construct.hplm_build import HplmBuild
+from builder.construct.hplms import building_hplm, publish_artifact
+from builder.construct.roots import GENERAL_DOMAIN
+from builder.construct.tasks.dataset import TaskFiles, read_task
+from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.construct.tune_settings import TuneSettings
+from builder.importing.base import Base, require_same_base
+from builder.importing.candidate import Candidate
+from builder.importing.folder import read_folder
+from builder.importing.modules import require_upper, stack_modules
+from builder.importing.retuning import retuning_start
+from builder.progress import Report
+
+LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Retuning:
+    """Data to tune an imported adapter on; what lies in lower layers is left out. Without `task` its head tells it."""
+
+    files: TaskFiles
+    task: str | None = None
+    tune: TuneSettings = field(default_factory=TuneSettings)
+
+
+@dataclass(frozen=True)
+class ImportRequest:
+    """What `hplm import` was asked for.
+
+    `labels` are those of the head's outputs, in their order. `replace` makes it the next version of an hPLM that
+    exists. Without `domain` it reads the general tables, or those of the hPLM that it replaces.
+    """
+
+    id: str
+    root: str
+    domain: str | None
+    folder: Path
+    labels: tuple[str, ...] | None = None
+    pair: bool = False
+    base: Base = field(default_factory=Base)
+    replace: bool = False
+    retuning: Retuning | None = None
+
+    def __post_init__(self) -> None:
+        check_hplm_id(self.id)
+
+
+def import_hplm(home: Home, registry: Registry, request: ImportRequest, report: Report) -> HplmEntry:
+    """Read, check and publish a PEFT or AdapterHub folder; nothing is written unless all of it can be served."""
+    with building_hplm(home, request.id) as hold:
+        replaces = _replaced_version(registry, request)
+        domain = _domain(registry, request)
+        hold.will_read(domain.folders)
+        candidate = _candidate(home, request)
+        if request.retuning is not None:
+            return _retune(home, registry, request, request.retuning, domain, candidate, replaces, report)
+        artifact = _as_it_is(request, domain, candidate)
+        figures = {"imported": candidate.folder.origin["format"]}
+        pinned = _pinned(request)
+        return publish_artifact(home, registry, artifact, domain, figures, replaces=replaces, pinned=pinned)
+
+
+def _replaced_version(registry: Registry, request: ImportRequest) -> int | None:
+    """The live version that the import replaces; None where it makes an hPLM."""
+    exists = registry.has_hplm(request.id)
+    if exists and not request.replace:
+        raise ConflictError(f"hPLM {request.id!r} exists already; --replace makes the import its next version")
+    if not request.replace:
+        return None
+    if not exists:
+        raise NotFoundError(f"hPLM {request.id!r} does not exist, so there is nothing to replace")
+    live = registry.hplm(request.id)
+    if live.domain.root != request.root:
+        raise InvalidArgumentError(
+            f"hPLM {request.id!r} is of root {live.domain.root!r}, so an import into root {request.root!r} cannot be "
+            "its next version"
+        )
+    return live.version
+
+
+def _domain(registry: Registry, request: ImportRequest) -> DomainEntry:
+    if request.domain is None and request.replace:
+        live = registry.hplm(request.id)
+        return live.pinned or registry.domain(request.root, live.domain.name)
+    return registry.find_domain(request.root, request.domain or GENERAL_DOMAIN)
+
+
+def _pinned(request: ImportRequest) -> bool | None:
+    """As for an update: who names a version stays on it, and who names nothing leaves a pin as it is."""
+    return None if request.domain is None else names_version(request.domain)
+
+
+def _candidate(home: Home, request: ImportRequest) -> Candidate:
+    root = RootFolder(home.root(request.root))
+    folder = read_folder(request.folder)
+    adapters = stack_modules(folder.modules, root.geometry)
+    compared = require_same_base(folder.base, root.manifest, request.base)
+    return Candidate(home, request.folder, root, folder, adapters, request.labels, request.base, compared)
+
+
+def _as_it_is(request: ImportRequest, domain: DomainEntry, candidate: Candidate) -> HplmArtifact:
+    folder, root = candidate.folder, candidate.root
+    require_upper(folder.modules, root.geometry, folder.upper_only)
+    if "upper" in root.manifest.origin.get(TRAINED_PARTS, ()):
+        LOGGER.warning(
+            "root %s has upper layers of its own, so the adapter will not answer exactly as it did", request.root
+        )
+    if folder.head is None:
+        raise InvalidArgumentError(
+            f"{request.folder} holds no head; save the adapter with its head, or tune one with --retune, --train, --dev"
+        )
+    return HplmArtifact(
+        hplm=request.id,
+        root_fingerprint=root.fingerprint,
+        task=folder.head.task,
+        labels=candidate.labels(folder.head),
+        pooling=folder.head.pooling,
+        adapters=candidate.adapters,
+        head=candidate.complete_head(folder.head),
+        pair=request.pair,
+        stored_dtype="fp32",
+        origin={**candidate.origin, "domain": domain.label},
+    )
+
+
+def _retune(
+    home: Home,
+    registry: Registry,
+    request: ImportRequest,
+    retuning: Retuning,
+    domain: DomainEntry,
+    candidate: Candidate,
+    replaces: int | None,
+    report: Report,
+) -> HplmEntry:
+    head = candidate.folder.head
+    data = read_task(retuning.files, retuning.task or (head.task if head else candidate.folder.task))
+    version = registry.next_hplm_version(request.id)
+    target = home.bank(request.root, request.id, version)
+    build = HplmBuild(home, domain, retuning.files, data, target, report)
+    start = retuning_start(candidate, build, retuning.tune)
+    trial, figures = build.measured(build.tune(retuning.tune, 1, start))
+    figures["imported"] = candidate.folder.origin["format"]
+    artifact = build.artifact(request.id, trial, {**candidate.origin, "domain": domain.label})
+    pinned = _pinned(request)
+    entry = publish_artifact(
+        home,
+        registry,
+        artifact,
+        domain,
+        figures,
+        version=version,
+        replaces=replaces,
+        pinned=pinned,
+        trained=TrainedTexts.of(data.train),
+    )
+    build.forget_checkpoints()
+    return entry

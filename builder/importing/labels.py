@@ -1,0 +1,32 @@
+"""What the outputs of an imported head are called."""
+
+from __future__ import annotations
+
+from backends.errors import InvalidArgumentError
+from builder.construct.tasks.dataset import NER, REGRESSION
+from builder.importing.heads import ImportedHead
+
+
+def require_labels(head: ImportedHead, given: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The labels that were given, or the folder's own; as many as the head has outputs."""
+    if head.task == REGRESSION:
+        if given:
+            raise InvalidArgumentError("the head gives one number, a regression, which has no labels")
+        return ()
+    labels = given or head.labels
+    if labels is None:
+        raise InvalidArgumentError(
+            f"the folder does not say what the {head.num_outputs} outputs of its head are called; name them in their "
+            "order with --labels a,b,c, or --labels @FILE with one a line"
+        )
+    if len(labels) != head.num_outputs or len(set(labels)) != len(labels):
+        raise InvalidArgumentError(
+            f"the head has {head.num_outputs} outputs; given are {len(set(labels))} different labels: {_shown(labels)}"
+        )
+    if head.task == NER and not any(label.startswith("B-") for label in labels):
+        raise InvalidArgumentError(f"NER labels are O, B-… and I-…; these are {_shown(labels)}")
+    return labels
+
+
+def _shown(labels: tuple[str, ...]) -> str:
+    return ", ".join(labels[:8]) + (", …" if len(labels) > 8 else "")

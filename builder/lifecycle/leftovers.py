@@ -1,0 +1,95 @@
+"""What lies in a home though the registry does not know it: what interrupted builds left, and folders of nobody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from backends.home import Home
+from backends.storage import HALF_WRITTEN
+
+_HIDDEN = "."
+_LOCK = ".lock"
+"""Empty, and taken over by whoever builds next."""
+_OF_ROOTS = (".mlm_head.safetensors",)
+"""What lies beside a root; any other name with a dot may be another root's."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something on disk and the folder that a build would have made of it."""
+
+    path: Path
+    target: Path
+    kind: str
+
+
+def leftovers(home: Home, known: Collection[str], untouched_s: float) -> list[Leftover]:
+    """What nobody has written to for that long. Whether a build still holds it must be asked before it is removed.
+
+    All that one build has left goes at once or not at all: it may have ended one part days before the next.
+    """
+    oldest = time.time() - untouched_s
+    candidates = [item for folder in _rooms(home) for item in _in_room(home, folder, known)]
+    last_written: dict[Path, float] = {}
+    for item in candidates:
+        owner = _owner(item.target)
+        last_written[owner] = max(_last_written(item.path), last_written.get(owner, 0.0))
+    return [item for item in candidates if last_written[_owner(item.target)] <= oldest]
+
+
+def attachments(folder: Path) -> list[Path]:
+    """What belongs to a folder and lies beside it: `shop@2.overlay`, `mini.mlm_head.safetensors`."""
+    if "@" in folder.name:
+        return list(folder.parent.glob(f"{folder.name}.*"))
+    beside = (folder.with_name(f"{folder.name}{suffix}") for suffix in _OF_ROOTS)
+    return [path for path in beside if path.is_file()]
+
+
+def size_bytes(path: Path) -> int:
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(part.lstat().st_size for part in path.rglob("*") if part.is_symlink() or part.is_file())
+
+
+def _rooms(home: Home) -> Iterator[Path]:
+    """The folders whose entries each stand for one root, domain version or hPLM version."""
+    roots, plots, bank = (home.path / name for name in ("roots", "plots", "bank"))
+    for folder in (roots, bank, *plots.glob("*"), *bank.glob("*")):
+        if folder.is_dir() and not folder.name.startswith(_HIDDEN):
+            yield folder
+
+
+def _in_room(home: Home, folder: Path, known: Collection[str]) -> Iterator[Leftover]:
+    for path in sorted(folder.iterdir()):
+        if path.suffix == _LOCK:
+            continue
+        if path.name.startswith(_HIDDEN):
+            yield Leftover(path, path.with_name(path.name[1:].rpartition(".")[0]), "unfinished build")
+        elif path.name.endswith(HALF_WRITTEN):
+            yield Leftover(path, path.with_name(path.name.removesuffix(HALF_WRITTEN)), "unfinished file")
+        elif _is_stray(home, path, known):
+            yield Leftover(path, path, "unknown folder")
+
+
+def _is_stray(home: Home, path: Path, known: Collection[str]) -> bool:
+    """A folder of nobody; the rooms of the roots within the bank are none, nor is what belongs to a known folder."""
+    if not path.is_dir() or path.parent == home.path / "bank":
+        return False
+    return not any(home.relative(each) in known for each in (path, _owner(path)))
+
+
+def _owner(target: Path) -> Path:
+    """The version or root that something belongs to: `shop@2` of `shop@2.overlay`."""
+    name, at, version = target.name.partition("@")
+    if at:
+        return target.with_name(f"{name}@{version.partition('.')[0]}")
+    suffix = next((suffix for suffix in _OF_ROOTS if name.endswith(suffix)), "")
+    return target.with_name(name.removesuffix(suffix))
+
+
+def _last_written(path: Path) -> float:
+    parts = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
+    return max(part.lstat().st_mtime for part in parts)

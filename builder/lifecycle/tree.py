@@ -1,0 +1,37 @@
+"""What there is, as trees: roots, the versions of their domains under their parents', and the hPLMs on each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from backends.registry.entries import DomainEntry, DomainNode, HplmEntry
+from backends.registry.registry import Registry
+
+
+def version_trees(registry: Registry, roots: Sequence[str]) -> list[dict[str, Any]]:
+    """A root each; every domain version with the live hPLMs on it and the versions that branch from it."""
+    hplms: dict[DomainEntry, list[HplmEntry]] = {}
+    for entry in registry.hplms():
+        hplms.setdefault(entry.domain, []).append(entry)
+    children: dict[DomainEntry | None, list[DomainNode]] = {}
+    for node in registry.domain_nodes():
+        children.setdefault(node.parent, []).append(node)
+
+    def described(node: DomainNode) -> dict[str, Any]:
+        return {
+            "domain": node.entry.label,
+            "live": node.is_live,
+            "size_bytes": node.entry.metrics.get("size_bytes"),
+            "hplms": [_described_hplm(entry) for entry in hplms.get(node.entry, ())],
+            "domains": [described(child) for child in children.get(node.entry, ())],
+        }
+
+    tops = children.get(None, ())
+    return [{"root": root, "domains": [described(node) for node in tops if node.entry.root == root]} for root in roots]
+
+
+def _described_hplm(entry: HplmEntry) -> dict[str, Any]:
+    metric, value = entry.main_metric
+    pinned = entry.pinned.label if entry.pinned else None
+    return {"id": entry.id, "version": entry.version, "task": entry.task, metric: value, "pinned": pinned}

@@ -1,0 +1,68 @@
+"""From a request to a queued job: what is certain to fail later is refused now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backends.errors import ConflictError, NotFoundError
+from backends.registry.registry import Registry
+from builder.construct.tune_settings import TuneSettings
+from builder.manager.jobs import Job, JobSpec
+from builder.manager.requests import JobRequest
+from builder.manager.store import JobStore
+from builder.manager.targets import Target, exists
+from builder.manager.uploads import Uploads
+
+
+@dataclass(frozen=True)
+class Admission:
+    registry: Registry
+    store: JobStore
+    uploads: Uploads
+
+    def submit(self, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
+        """Queue a job for a request; False if the key's job was there already, whatever has become of it since."""
+        settled = request.settled(self.registry)
+        spec = spec_of(settled)
+        known = self.store.submitted_before(spec, idempotency_key) if idempotency_key else None
+        if known is not None:
+            return known, False
+        self._check(settled)
+        return self.store.submit(spec, idempotency_key)
+
+    def _check(self, request: JobRequest) -> None:
+        """Targets that an unfinished job is at work on are looked at only when their turn comes."""
+        for upload, kind in request.uploads.items():
+            self.uploads.content(upload, kind)
+        TuneSettings().changed(request.tune_changes)
+        unfinished = self.store.unfinished()
+        if request.domain_needed is not None:
+            self._require(request.domain_needed, unfinished)
+        if request.target is not None:
+            check = self._require if request.target_must_exist else self._require_absent
+            check(request.target, unfinished)
+
+    def _require(self, target: Target, unfinished: Sequence[Job]) -> None:
+        if not exists(target, self.registry) and not _is_worked_on(target, unfinished):
+            raise NotFoundError(f"{target.what} does not exist")
+
+    def _require_absent(self, target: Target, unfinished: Sequence[Job]) -> None:
+        if exists(target, self.registry) and not _is_worked_on(target, unfinished):
+            raise ConflictError(f"{target.what} exists already; an update makes a new version of it")
+
+
+def spec_of(request: JobRequest) -> JobSpec:
+    """The job of a request whose root is filled in."""
+    needed = request.domain_needed
+    return JobSpec(
+        kind=request.kind,
+        target=str(request.target or request.kind),
+        needs=(str(needed),) if needed else (),
+        uploads=tuple(request.uploads),
+        request=request.model_dump(mode="json"),
+    )
+
+
+def _is_worked_on(target: Target, unfinished: Sequence[Job]) -> bool:
+    return any(job.spec.target == str(target) for job in unfinished)

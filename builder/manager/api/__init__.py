@@ -1,0 +1,1 @@
+"""The manager's HTTP face: routes, what they answer with, and how errors look."""

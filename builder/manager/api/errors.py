@@ -1,0 +1,69 @@
+"""Every error in one shape: `{"error": {"code": …, "message": …}}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from backends.errors import HplmError, presentable
+from builder.manager.failures import failure_of, status_of
+
+_SHOWN_PROBLEMS = 5
+
+
+class ErrorDetail(BaseModel):
+    code: str = Field(description="For programs.", examples=["NOT_FOUND"])
+    message: str = Field(description="For people: one line.", examples=["domain 'mini/shop' does not exist"])
+
+
+class ErrorAnswer(BaseModel):
+    error: ErrorDetail
+
+
+def answers(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:
+    """The error answers of a route, for its description."""
+    wanted = (HTTPStatus.UNAUTHORIZED, *statuses, HTTPStatus.SERVICE_UNAVAILABLE)
+    return {status.value: {"model": ErrorAnswer, "description": status.phrase} for status in wanted}
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(HplmError, _ours)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(HTTPException, _of_the_framework)
+    app.add_exception_handler(Exception, _ours)
+
+
+def _ours(_: Request, error: Exception) -> JSONResponse:
+    failure = failure_of(error)
+    return _answer(status_of(presentable(error)), failure.code, failure.message)
+
+
+def _malformed(_: Request, error: Exception) -> JSONResponse:
+    problems = error.errors() if isinstance(error, RequestValidationError) else []
+    told = [f"{_place(problem['loc'])}: {problem['msg']}" for problem in problems[:_SHOWN_PROBLEMS]]
+    return _answer(HTTPStatus.BAD_REQUEST, "INVALID_ARG", "; ".join(told))
+
+
+def _of_the_framework(_: Request, error: Exception) -> JSONResponse:
+    status = HTTPStatus(error.status_code if isinstance(error, HTTPException) else 500)
+    message = str(error.detail) if isinstance(error, HTTPException) else status.phrase
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return _answer(status, "NOT_FOUND" if status is HTTPStatus.NOT_FOUND else "INVALID_ARG", message, headers)
+
+
+def _answer(status: HTTPStatus, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    if status is HTTPStatus.UNAUTHORIZED:
+        headers = {"WWW-Authenticate": "Bearer"}
+    content = {"error": {"code": code, "message": message.encode(errors="replace").decode()}}
+    return JSONResponse(content, status.value, headers)
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)

@@ -1,0 +1,43 @@
+"""Requests to begin with, as the description of the service shows them."""
+
+from __future__ import annotations
+
+from fastapi.openapi.models import Example
+
+from builder.manager.requests import EXAMPLE_ADAPTER, EXAMPLE_CORPUS, EXAMPLE_TASK
+
+
+def _example(summary: str, **value: object) -> Example:
+    return {"summary": summary, "value": value}
+
+
+JOB_EXAMPLES: dict[str, Example] = {
+    "domain.create": _example(
+        "A domain from a corpus", kind="domain.create", name="shop", corpus=[EXAMPLE_CORPUS], theta=0.01
+    ),
+    "domain.update": _example(
+        "The next version of a domain", kind="domain.update", name="shop", corpus=[EXAMPLE_CORPUS]
+    ),
+    "domain.rollback": _example("Back to a domain's first version", kind="domain.rollback", name="shop", version=1),
+    "domain.delete": _example("Without the domain", kind="domain.delete", name="shop"),
+    "hplm.create": _example(
+        "An hPLM from labelled texts",
+        kind="hplm.create",
+        id="acme/returns",
+        domain="shop",
+        task="classification",
+        train=EXAMPLE_TASK,
+        dev=EXAMPLE_TASK,
+        tune={"epochs": 8},
+    ),
+    "hplm.update": _example(
+        "The next version of an hPLM", kind="hplm.update", id="acme/returns", train=EXAMPLE_TASK, dev=EXAMPLE_TASK
+    ),
+    "hplm.rollback": _example("Back to the version before", kind="hplm.rollback", id="acme/returns"),
+    "hplm.pin": _example("Hold it on its domain's version", kind="hplm.pin", id="acme/returns"),
+    "hplm.import": _example(
+        "A PEFT or AdapterHub adapter", kind="hplm.import", id="acme/returns", domain="shop", adapter=EXAMPLE_ADAPTER
+    ),
+    "hplm.delete": _example("Without the hPLM", kind="hplm.delete", id="acme/returns"),
+    "gc": _example("What could be removed", kind="gc", dry_run=True),
+}

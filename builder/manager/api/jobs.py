@@ -1,0 +1,119 @@
+"""Routes of jobs."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from backends.errors import ConflictError
+from builder.manager.api.access import ManagerOf, require_token
+from builder.manager.api.errors import answers
+from builder.manager.api.examples import JOB_EXAMPLES
+from builder.manager.api.views import JobList, JobView, job_view
+from builder.manager.files import log_path
+from builder.manager.job_log import new_lines, tail
+from builder.manager.jobs import JobState
+from builder.manager.requests import JobRequest
+from builder.manager.store import JobFilter
+
+_LARGEST_ID = 2**31 - 1
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_token)])
+JobId = Annotated[int, Path(ge=1, le=_LARGEST_ID, description="The job's number.")]
+KeyHeader = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="Any string of your own. Sent again with the same request, it gives the same job, not another one.",
+    ),
+]
+
+
+@router.post(
+    "",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={
+        200: {"model": JobView, "description": "The job that this idempotency key made before."},
+        **answers(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
+    },
+)
+def submit(
+    manager: ManagerOf,
+    response: Response,
+    request: Annotated[JobRequest, Body(openapi_examples=JOB_EXAMPLES)],
+    idempotency_key: KeyHeader = None,
+) -> JobView:
+    """Create, update, roll back, pin, import or delete; `kind` says which.
+
+    A job for something that an earlier job is still at work on waits for that one, and so does one that needs what
+    an earlier job is building.
+    """
+    job, is_new = manager.admission.submit(request, idempotency_key)
+    if not is_new:
+        response.status_code = HTTPStatus.OK
+    manager.supervisor.wake()
+    return job_view(job, manager.store.unfinished())
+
+
+@router.get("", responses=answers(HTTPStatus.BAD_REQUEST))
+def list_jobs(
+    manager: ManagerOf,
+    state: JobState | None = None,
+    kind: Annotated[str | None, Query(examples=["hplm.create"])] = None,
+    target: Annotated[str | None, Query(examples=["hplm:acme/returns"])] = None,
+    before: Annotated[int | None, Query(ge=1, le=_LARGEST_ID, description="Only jobs older than this one.")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> JobList:
+    """Jobs, the newest first."""
+    found = manager.store.jobs(JobFilter(state, kind, target, before, limit))
+    unfinished = manager.store.unfinished()
+    views = [job_view(job, unfinished) for job in found]
+    return JobList(jobs=views, next_before=views[-1].id if len(views) == limit else None)
+
+
+@router.get("/{job_id}", responses=answers(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND))
+def show_job(manager: ManagerOf, job_id: JobId) -> JobView:
+    """State and progress of a job."""
+    return job_view(manager.store.job(job_id), manager.store.unfinished())
+
+
+@router.post(
+    "/{job_id}/cancel",
+    status_code=HTTPStatus.ACCEPTED,
+    responses=answers(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
+)
+def cancel_job(manager: ManagerOf, job_id: JobId) -> JobView:
+    """Stop a job; what it was building never goes live. One that publishes in this very moment ends as done."""
+    job = manager.store.request_cancel(job_id)
+    if job.state in (JobState.DONE, JobState.FAILED):
+        raise ConflictError(f"job {job_id} is {job.state} already")
+    manager.supervisor.wake()
+    return job_view(job, manager.store.unfinished())
+
+
+@router.get(
+    "/{job_id}/log",
+    response_class=PlainTextResponse,
+    responses=answers(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND),
+)
+def read_log(
+    manager: ManagerOf,
+    job_id: JobId,
+    lines: Annotated[int, Query(ge=0, le=100_000, description="How many of the last lines.")] = 200,
+    follow: Annotated[bool, Query(description="Stay, and send new lines until the job is over.")] = False,
+) -> Response:
+    """What the job's workers had to say, all attempts in one text."""
+    job = manager.store.job(job_id)
+    path = log_path(manager.home, job.id)
+    if not follow:
+        return PlainTextResponse(tail(path, lines)[0])
+
+    async def is_over() -> bool:
+        return (await run_in_threadpool(manager.store.job, job_id)).is_finished
+
+    return StreamingResponse(new_lines(path, lines, is_over), media_type="text/plain; charset=utf-8")

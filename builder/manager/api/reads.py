@@ -1,0 +1,112 @@
+"""Routes that read the registry."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from backends.registry.entries import DomainEntry, HplmEntry
+from builder.lifecycle.tree import version_trees
+from builder.manager.api.access import ManagerOf, require_token
+from builder.manager.api.errors import answers
+from builder.manager.api.views import (
+    DomainList,
+    DomainView,
+    Health,
+    HplmList,
+    HplmView,
+    RootList,
+    RootView,
+    Trees,
+    VersionList,
+    version_list,
+)
+from builder.manager.jobs import JobState
+
+router = APIRouter(prefix="/v1", tags=["what there is"], dependencies=[Depends(require_token)])
+open_router = APIRouter(prefix="/v1", tags=["what there is"])
+
+
+@open_router.get("/health")
+def health(manager: ManagerOf) -> Health:
+    """Whether the manager and its database answer, and how much there is to do; needs no token."""
+    states = [job.state for job in manager.store.unfinished()]
+    return Health(status="ok", queued=states.count(JobState.QUEUED), running=states.count(JobState.RUNNING))
+
+
+@router.get("/roots", responses=answers())
+def list_roots(manager: ManagerOf) -> RootList:
+    """Pretrained models that domains branch from."""
+    entries = manager.registry.roots()
+    return RootList(roots=[RootView(name=entry.name, fingerprint=entry.fingerprint) for entry in entries])
+
+
+@router.get("/domains", responses=answers())
+def list_domains(manager: ManagerOf, root: str | None = None) -> DomainList:
+    """The live version of every domain."""
+    return DomainList(domains=[_domain(entry) for entry in manager.registry.domains(root)])
+
+
+@router.get("/domains/{root}/{name}", responses=answers(HTTPStatus.NOT_FOUND))
+def show_domain(manager: ManagerOf, root: str, name: str) -> DomainView:
+    return _domain(manager.registry.domain(root, name))
+
+
+@router.get("/domains/{root}/{name}/versions", responses=answers(HTTPStatus.NOT_FOUND))
+def list_domain_versions(manager: ManagerOf, root: str, name: str) -> VersionList:
+    """What a rollback can go back to."""
+    return version_list(manager.registry.domain_versions(root, name))
+
+
+@router.get("/hplms", responses=answers(HTTPStatus.BAD_REQUEST))
+def list_hplms(
+    manager: ManagerOf,
+    tenant: Annotated[str | None, Query(description="Only this tenant's.", examples=["acme"])] = None,
+    after: Annotated[str | None, Query(description="Only IDs that sort after this one.")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 500,
+) -> HplmList:
+    """The live version of every hPLM, by ID."""
+    entries = [
+        entry
+        for entry in manager.registry.hplms()
+        if (tenant is None or entry.id.startswith(f"{tenant}/")) and (after is None or entry.id > after)
+    ]
+    page = entries[:limit]
+    return HplmList(hplms=[_hplm(entry) for entry in page], next_after=page[-1].id if len(entries) > limit else None)
+
+
+@router.get("/hplms/{tenant}/{name}", responses=answers(HTTPStatus.NOT_FOUND))
+def show_hplm(manager: ManagerOf, tenant: str, name: str) -> HplmView:
+    return _hplm(manager.registry.hplm(f"{tenant}/{name}"))
+
+
+@router.get("/hplms/{tenant}/{name}/versions", responses=answers(HTTPStatus.NOT_FOUND))
+def list_hplm_versions(manager: ManagerOf, tenant: str, name: str) -> VersionList:
+    """What a rollback can go back to."""
+    return version_list(manager.registry.hplm_versions(f"{tenant}/{name}"))
+
+
+@router.get("/tree", responses=answers(HTTPStatus.NOT_FOUND))
+def show_tree(manager: ManagerOf, root: str | None = None) -> Trees:
+    """Roots, the versions of their domains under their parents', and the hPLMs on each."""
+    registry = manager.registry
+    roots = registry.roots() if root is None else [registry.root(root)]
+    return Trees.model_validate({"trees": version_trees(registry, [entry.name for entry in roots])})
+
+
+def _domain(entry: DomainEntry) -> DomainView:
+    return DomainView(root=entry.root, name=entry.name, version=entry.version, metrics=entry.metrics)
+
+
+def _hplm(entry: HplmEntry) -> HplmView:
+    return HplmView(
+        id=entry.id,
+        version=entry.version,
+        root=entry.domain.root,
+        domain=entry.domain.label,
+        task=entry.task,
+        labels=list(entry.labels),
+        metrics=entry.metrics,
+    )

@@ -1,0 +1,103 @@
+"""Routes of uploads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+
+from backends.errors import ConflictError, InvalidArgumentError
+from builder.manager.api.access import ManagerOf, require_token
+from builder.manager.api.errors import answers
+from builder.manager.api.views import UploadList, UploadView, upload_view
+from builder.manager.upload_checks import CHECKS
+from builder.manager.uploads import UploadKind, UploadTooLargeError
+
+router = APIRouter(prefix="/v1/uploads", tags=["uploads"], dependencies=[Depends(require_token)])
+_DISCARDED_BYTES = 64 << 20
+_DISCARD_S = 2.0
+_BINARY_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "The file itself, not a form: curl -T FILE.",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+NameParameter = Annotated[
+    str, Query(min_length=1, max_length=200, description="What to call the file in lists and messages.")
+]
+KindParameter = Annotated[
+    UploadKind,
+    Query(description="corpus: one text per line; task: labelled texts (JSONL or CoNLL); adapter: a zipped folder."),
+]
+
+
+@router.put(
+    "",
+    status_code=HTTPStatus.CREATED,
+    openapi_extra=_BINARY_BODY,
+    responses=answers(HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.INSUFFICIENT_STORAGE),
+)
+async def upload(request: Request, manager: ManagerOf, kind: KindParameter, name: NameParameter) -> UploadView:
+    """Send a corpus, a task file or a zipped adapter folder as the request's body.
+
+    The file is checked at once: what is not UTF-8, not in its format or not a whole archive is refused with the line.
+    """
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        raise InvalidArgumentError("send the file itself as the body (curl -T FILE), not a form")
+    chunks = request.stream()
+    with manager.uploads.receiving(kind, name) as incoming:
+        try:
+            incoming.expect(_announced_bytes(request))
+            async for chunk in chunks:
+                await run_in_threadpool(incoming.write, chunk)
+        except UploadTooLargeError:
+            if request.headers.get("expect", "").lower() != "100-continue":  # such a client has sent nothing yet
+                await _discard(chunks)
+            raise
+        return upload_view(await run_in_threadpool(incoming.keep, CHECKS[kind]))
+
+
+def _announced_bytes(request: Request) -> int:
+    announced = request.headers.get("content-length", "")
+    return int(announced) if announced.isdecimal() else 0
+
+
+async def _discard(chunks: AsyncIterator[bytes]) -> None:
+    """Read on for a while, or the sender would see a broken connection instead of the answer."""
+    discarded_bytes = 0
+    with contextlib.suppress(ClientDisconnect, TimeoutError):
+        async with asyncio.timeout(_DISCARD_S):
+            async for chunk in chunks:
+                discarded_bytes += len(chunk)
+                if discarded_bytes > _DISCARDED_BYTES:
+                    return
+
+
+@router.get("", responses=answers())
+def list_uploads(manager: ManagerOf) -> UploadList:
+    """All uploads, the newest first."""
+    return UploadList(uploads=[upload_view(found) for found in manager.uploads.all()])
+
+
+@router.get("/{upload_id}", responses=answers(HTTPStatus.NOT_FOUND))
+def show_upload(manager: ManagerOf, upload_id: str) -> UploadView:
+    return upload_view(manager.uploads.get(upload_id))
+
+
+@router.delete(
+    "/{upload_id}", status_code=HTTPStatus.NO_CONTENT, responses=answers(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
+)
+def delete_upload(manager: ManagerOf, upload_id: str) -> Response:
+    """Remove an upload that no unfinished job reads; what was built from it stays."""
+    for job in manager.store.unfinished():
+        if upload_id in job.spec.uploads:
+            raise ConflictError(f"upload {upload_id} is needed by job {job.id}")
+    manager.uploads.delete(upload_id)
+    return Response(status_code=HTTPStatus.NO_CONTENT)

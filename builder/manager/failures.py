@@ -1,0 +1,53 @@
+"""How an error looks from outside: its code and HTTP status, and one line without what is nobody's business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from backends.errors import (
+    ConflictError,
+    ErrorCode,
+    HplmError,
+    NotFoundError,
+    StorageFullError,
+    UnavailableError,
+    presentable,
+)
+from builder.manager.jobs import Failure
+from builder.manager.uploads import UploadTooLargeError
+
+
+class UnauthenticatedError(HplmError):
+    """A request without the manager's token."""
+
+
+_KINDS: tuple[tuple[type[HplmError], str, HTTPStatus], ...] = (
+    (UnauthenticatedError, "UNAUTHENTICATED", HTTPStatus.UNAUTHORIZED),
+    (UploadTooLargeError, "TOO_LARGE", HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (NotFoundError, "NOT_FOUND", HTTPStatus.NOT_FOUND),
+    (ConflictError, "CONFLICT", HTTPStatus.CONFLICT),
+    (StorageFullError, "STORAGE_FULL", HTTPStatus.INSUFFICIENT_STORAGE),
+    (UnavailableError, "UNAVAILABLE", HTTPStatus.SERVICE_UNAVAILABLE),
+)
+_BY_CODE = {ErrorCode.INVALID_ARG: HTTPStatus.BAD_REQUEST, ErrorCode.NOT_FOUND: HTTPStatus.NOT_FOUND}
+
+
+def failure_of(error: Exception, shown_names: Mapping[str, str] | None = None) -> Failure:
+    """Code and message; paths inside the home are replaced by the names that users know."""
+    shown = presentable(error)
+    message = str(shown)
+    for path, name in (shown_names or {}).items():
+        message = message.replace(path, name)
+    return Failure(_code_and_status(shown)[0], message)
+
+
+def status_of(error: HplmError) -> HTTPStatus:
+    return _code_and_status(error)[1]
+
+
+def _code_and_status(error: HplmError) -> tuple[str, HTTPStatus]:
+    for kind, code, status in _KINDS:
+        if isinstance(error, kind):
+            return code, status
+    return error.code.value, _BY_CODE.get(error.code, HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -1,0 +1,100 @@
+"""Attempts as processes of this machine: each its own process group, so that nothing of it stays behind.
+
+They are not tied to the manager. One that is started again finds them by process number and start time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import psutil
+
+from backends.home import Home
+from backends.storage import disk_full_is_an_error
+from builder.manager.files import log_path
+from builder.manager.jobs import Job, Worker
+from builder.manager.workers import TRY_AGAIN, is_silent
+
+_SAME_START_S = 1.0
+_KILL_WAIT_S = 10.0
+
+
+class LocalWorkers:
+    """`processes` is how many each job may count and compute tables with; `niceness` is added to the manager's own."""
+
+    def __init__(self, home: Home, processes: int, niceness: int) -> None:
+        self._home = home
+        self._processes = processes
+        self._niceness = niceness
+        self._started: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, job: Job) -> None:
+        numbers = (job.id, job.attempt, self._processes, self._niceness)
+        arguments = [str(self._home.path), *map(str, numbers)]
+        path = log_path(self._home, job.id)
+        with disk_full_is_an_error(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as log:  # what a crash prints ends up beside what the worker logs
+                self._started[job.id] = subprocess.Popen(
+                    [sys.executable, "-m", "builder.manager.worker", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+
+    def ending(self, job: Job) -> str | None:
+        process = self._started.get(job.id)
+        if process is not None:
+            status = process.poll()
+            return None if status is None else _in_words(status)
+        if job.worker is None or job.worker.host != socket.gethostname():
+            return "worker has not been heard of for a minute" if is_silent(job) else None
+        return None if _found(job.worker) else "worker was killed while no manager was there"
+
+    def kill(self, job: Job) -> None:
+        process = self._started.pop(job.id, None)
+        if process is not None:
+            if process.poll() is None:
+                _kill_group(process.pid)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_KILL_WAIT_S)
+        elif job.worker is not None and job.worker.host == socket.gethostname() and (found := _found(job.worker)):
+            _kill_group(found.pid)
+            with contextlib.suppress(psutil.TimeoutExpired):
+                found.wait(_KILL_WAIT_S)
+
+    def release(self, job: Job) -> None:
+        """Its end is in the database, so the process has nothing more to do than to end, which may take it seconds."""
+        self.kill(job)
+
+    def close(self) -> None:
+        self._started.clear()
+
+
+def _in_words(status: int) -> str:
+    if status == TRY_AGAIN:
+        return "worker could not reach the registry"
+    if status < 0:
+        return f"worker was killed by signal {-status}"
+    return f"worker ended with exit status {status} and no result"
+
+
+def _found(worker: Worker) -> psutil.Process | None:
+    """The living process, and no later one that was given the same number."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(worker.pid)
+        is_same = abs(process.create_time() - worker.created_s) < _SAME_START_S
+        if is_same and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,30 @@
+"""Everything that the service's routes work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backends.home import Home
+from backends.registry.registry import Registry
+from builder.manager.admission import Admission
+from builder.manager.housekeeping import Housekeeping
+from builder.manager.store import JobStore
+from builder.manager.supervisor import Supervisor
+from builder.manager.uploads import Uploads
+
+
+@dataclass(frozen=True)
+class Manager:
+    """One home's uploads and jobs; `token` is what clients have to show, if any."""
+
+    home: Home
+    registry: Registry
+    store: JobStore
+    uploads: Uploads
+    supervisor: Supervisor
+    housekeeping: Housekeeping
+    token: str | None = None
+
+    @property
+    def admission(self) -> Admission:
+        return Admission(self.registry, self.store, self.uploads)

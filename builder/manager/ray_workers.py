@@ -1,0 +1,71 @@
+"""Attempts on a Ray cluster: each an actor of its own, which a later manager finds by its name.
+
+Every node needs this package, and the home and the registry at the same place as the manager: a shared file system and,
+because SQLite does not work over a network, PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from backends.home import REGISTRY_VARIABLE, Home
+from builder.executors.cluster import cluster_map, connect
+from builder.manager.jobs import Job
+from builder.manager.worker import run_attempt
+from builder.manager.workers import TRY_AGAIN, is_silent
+
+
+class Attempt:
+    """What becomes an actor; the same attempt that a local worker runs."""
+
+    def run(self, home: str, job_id: int, attempt: int, tasks: int) -> int:
+        return run_attempt(Home(Path(home)), job_id, attempt, cluster_map(tasks))
+
+
+class RayWorkers:
+    """`tasks` is how many CPUs of the cluster each job may count and compute tables with, beside its own."""
+
+    def __init__(self, home: Home, tasks: int, address: str | None) -> None:
+        self._home = home
+        self._tasks = tasks
+        self._ray = connect(address)
+        self._actor = self._ray.remote(Attempt)
+        self._endings: dict[str, Any] = {}
+
+    def start(self, job: Job) -> None:
+        url = os.environ.get(REGISTRY_VARIABLE)
+        environment = {REGISTRY_VARIABLE: url} if url else {}
+        name = _name(job)
+        options = {"name": name, "lifetime": "detached", "num_cpus": 1, "runtime_env": {"env_vars": environment}}
+        actor = self._actor.options(**options).remote()
+        self._endings[name] = actor.run.remote(str(self._home.path), job.id, job.attempt, self._tasks)
+
+    def ending(self, job: Job) -> str | None:
+        ending = self._endings.get(_name(job))
+        if ending is None:
+            return "worker has not been heard of for a minute" if is_silent(job) else None
+        if not self._ray.wait([ending], timeout=0)[0]:
+            return None
+        try:
+            status = self._ray.get(ending)
+        except self._ray.exceptions.RayError as error:
+            return f"worker was lost: {type(error).__name__}"
+        return "worker could not reach the registry" if status == TRY_AGAIN else "worker ended without a result"
+
+    def kill(self, job: Job) -> None:
+        with contextlib.suppress(ValueError):  # it is gone already
+            self._ray.kill(self._ray.get_actor(_name(job)))
+
+    def release(self, job: Job) -> None:
+        self.kill(job)
+        self._endings.pop(_name(job), None)
+
+    def close(self) -> None:
+        self._ray.shutdown()
+
+
+def _name(job: Job) -> str:
+    return f"hplm-job-{job.id}-{job.attempt}"

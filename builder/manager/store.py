@@ -1,0 +1,218 @@
+"""The jobs in the database: every change is one guarded statement, so that late messages change nothing.
+
+A worker names its attempt with everything it writes; once the job has ended or another attempt has begun, nothing that
+it writes has any effect.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from sqlalchemy import Update, case, delete, or_, select, update
+from sqlalchemy.orm import Session
+
+from backends.errors import ConflictError, NotFoundError
+from backends.home import Home
+from backends.registry.database import Database, clear_errors
+from builder.manager.jobs import UNFINISHED, Failure, Job, JobSpec, JobState, Progress, Worker
+from builder.manager.schema import Base, JobRow
+
+_UNTRACKED = {"synchronize_session": False}
+_IDS_PER_STATEMENT = 500
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs to list; the newest come first, those before job `before`."""
+
+    state: JobState | None = None
+    kind: str | None = None
+    target: str | None = None
+    before: int | None = None
+    limit: int = 50
+
+
+class JobStore:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, home: Home) -> Self:
+        store = cls(Database.connect(home.registry_url))
+        with clear_errors():
+            Base.metadata.create_all(store._database.engine)
+        return store
+
+    def close(self) -> None:
+        self._database.close()
+
+    # --- what users do ---
+
+    def submit(self, spec: JobSpec, idempotency_key: str | None = None) -> tuple[Job, bool]:
+        """Queue a job; the same key with the same request gives the job that it gave before, and False."""
+        try:
+            return self._insert(spec, idempotency_key), True
+        except ConflictError:
+            known = self.submitted_before(spec, idempotency_key) if idempotency_key else None
+            if known is None:
+                raise
+            return known, False
+
+    def submitted_before(self, spec: JobSpec, idempotency_key: str) -> Job | None:
+        """The job that a key has made; the key of another request is an error."""
+        with self._session() as session:
+            row = session.scalars(select(JobRow).where(JobRow.idempotency_key == idempotency_key)).one_or_none()
+            known = _job(row) if row else None
+        if known is not None and known.spec != spec:
+            raise ConflictError(f"idempotency key {idempotency_key!r} was used for another request, job {known.id}")
+        return known
+
+    def job(self, job_id: int) -> Job:
+        with self._session() as session:
+            row = session.get(JobRow, job_id)
+            if row is None:
+                raise NotFoundError(f"job {job_id} does not exist")
+            return _job(row)
+
+    def jobs(self, wanted: JobFilter) -> list[Job]:
+        query = select(JobRow).order_by(JobRow.id.desc()).limit(wanted.limit)
+        for column, value in ((JobRow.state, wanted.state), (JobRow.kind, wanted.kind), (JobRow.target, wanted.target)):
+            query = query if value is None else query.where(column == value)
+        if wanted.before is not None:
+            query = query.where(JobRow.id < wanted.before)
+        with self._session() as session:
+            return [_job(row) for row in session.scalars(query)]
+
+    def unfinished(self) -> list[Job]:
+        """Queued and running jobs, the oldest first."""
+        with self._session() as session:
+            query = select(JobRow).where(JobRow.state.in_(UNFINISHED)).order_by(JobRow.id)
+            return [_job(row) for row in session.scalars(query)]
+
+    def request_cancel(self, job_id: int) -> Job:
+        """A queued job is cancelled at once; a running one is asked to stop."""
+        now_s = time.time()
+        is_queued = JobRow.state == JobState.QUEUED
+        change = {
+            "state": case((is_queued, JobState.CANCELLED), else_=JobRow.state),
+            "finished_s": case((is_queued, now_s), else_=JobRow.finished_s),
+            "cancel_requested_s": case((JobRow.cancel_requested_s.is_(None), now_s), else_=JobRow.cancel_requested_s),
+        }
+        with self._session() as session:
+            session.execute(update(JobRow).where(JobRow.id == job_id, JobRow.state.in_(UNFINISHED)).values(change))
+        return self.job(job_id)
+
+    # --- what the supervisor does ---
+
+    def claim(self, job_id: int) -> Job | None:
+        """Take a queued job for its next attempt, unless it was cancelled meanwhile."""
+        with self._session() as session:
+            claimed = update(JobRow).where(JobRow.id == job_id, JobRow.state == JobState.QUEUED)
+            values = {"state": JobState.RUNNING, "attempt": JobRow.attempt + 1, "claimed_s": time.time()}
+            fresh = {"worker": None, "heartbeat_s": None, "progress": None}
+            if not _changed(session, claimed.values({**values, **fresh})):
+                return None
+            return _job(session.get_one(JobRow, job_id, populate_existing=True))
+
+    def requeue(self, job: Job, interruption: str) -> None:
+        """Let a job whose worker died go on with its next attempt; one that was to be cancelled is."""
+        is_cancelled = JobRow.cancel_requested_s.is_not(None)
+        self._while_running(
+            job.id,
+            job.attempt,
+            state=case((is_cancelled, JobState.CANCELLED), else_=JobState.QUEUED),
+            finished_s=case((is_cancelled, time.time()), else_=None),
+            interruption=interruption,
+        )
+
+    def finished(self, before_s: float, but_last: int) -> list[int]:
+        """The jobs that ended before then, and all that did before the `but_last` last ones."""
+        ended = JobRow.state.not_in(UNFINISHED)
+        newest = select(JobRow.id).where(ended).order_by(JobRow.finished_s.desc(), JobRow.id.desc()).limit(but_last)
+        old = or_(JobRow.finished_s < before_s, JobRow.id.not_in(newest))
+        with self._session() as session:
+            return list(session.scalars(select(JobRow.id).where(ended, old).order_by(JobRow.id)))
+
+    def forget(self, job_ids: Sequence[int]) -> None:
+        """Remove finished jobs; their numbers are never given again, their idempotency keys are free."""
+        for start in range(0, len(job_ids), _IDS_PER_STATEMENT):
+            chosen = JobRow.id.in_(job_ids[start : start + _IDS_PER_STATEMENT])
+            with self._session() as session:
+                session.execute(delete(JobRow).where(chosen, JobRow.state.not_in(UNFINISHED)))
+
+    # --- what a worker does ---
+
+    def begin(self, job_id: int, attempt: int, worker: Worker, baseline: str) -> Job | None:
+        """Note where an attempt runs, and before the first one what it starts from; None if it is not wanted."""
+        kept = case((JobRow.baseline.is_(None), baseline), else_=JobRow.baseline)
+        values = {"worker": asdict(worker), "heartbeat_s": time.time(), "baseline": kept}
+        return self.job(job_id) if self._while_running(job_id, attempt, **values) else None
+
+    def pulse(self, job_id: int, attempt: int, progress: Progress | None) -> Job | None:
+        """Note that a worker lives and how far it is; None if its attempt is not wanted any more."""
+        shown = asdict(progress) if progress else None
+        wanted = self._while_running(job_id, attempt, heartbeat_s=time.time(), progress=shown)
+        return self.job(job_id) if wanted else None
+
+    def finish(
+        self,
+        job: Job,
+        state: JobState,
+        result: dict[str, Any] | None = None,
+        failure: Failure | None = None,
+    ) -> bool:
+        """End an attempt; False if it had ended already."""
+        values = {"state": state, "finished_s": time.time(), "result": result}
+        return self._while_running(job.id, job.attempt, failure=asdict(failure) if failure else None, **values)
+
+    # --- inside ---
+
+    def _while_running(self, job_id: int, attempt: int, **values: Any) -> bool:
+        same = (JobRow.id == job_id, JobRow.attempt == attempt, JobRow.state == JobState.RUNNING)
+        with self._session() as session:
+            return _changed(session, update(JobRow).where(*same).values(values))
+
+    def _insert(self, spec: JobSpec, key: str | None) -> Job:
+        row = JobRow(**_columns(spec), state=JobState.QUEUED, created_s=time.time(), idempotency_key=key)
+        with self._session() as session:
+            session.add(row)
+            session.flush()
+            return _job(row)
+
+    @contextmanager
+    def _session(self) -> Iterator[Session]:
+        engine = self._database.engine
+        with clear_errors(), Session(engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+
+def _changed(session: Session, statement: Update) -> bool:
+    return session.scalars(statement.returning(JobRow.id), execution_options=_UNTRACKED).one_or_none() is not None
+
+
+def _columns(spec: JobSpec) -> dict[str, Any]:
+    return {**asdict(spec), "needs": list(spec.needs), "uploads": list(spec.uploads)}
+
+
+def _job(row: JobRow) -> Job:
+    return Job(
+        id=row.id,
+        spec=JobSpec(row.kind, row.target, tuple(row.needs), tuple(row.uploads), row.request),
+        state=JobState(row.state),
+        attempt=row.attempt,
+        created_s=row.created_s,
+        claimed_s=row.claimed_s,
+        finished_s=row.finished_s,
+        heartbeat_s=row.heartbeat_s,
+        cancel_requested_s=row.cancel_requested_s,
+        worker=Worker(**row.worker) if row.worker else None,
+        baseline=row.baseline,
+        progress=Progress(**row.progress) if row.progress else None,
+        interruption=row.interruption,
+        failure=Failure(**row.failure) if row.failure else None,
+        result=row.result,
+    )

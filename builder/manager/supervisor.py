@@ -1,0 +1,153 @@
+"""Keeps the jobs going: starts what may start, notices how workers end, ends what was cancelled.
+
+All it knows is in the database, so the next manager goes on where a killed one was.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backends.errors import HplmError, InvalidArgumentError, UnavailableError
+from backends.registry.registry import Registry
+from builder.manager.failures import failure_of
+from builder.manager.jobs import Failure, Job, JobState, ready
+from builder.manager.requests import stored_request
+from builder.manager.store import JobStore
+from builder.manager.targets import Target, described, has_landed, stamp
+from builder.manager.workers import Workers
+
+LOGGER = logging.getLogger(__name__)
+QUICK = frozenset({"hplm.rollback", "hplm.pin", "hplm.delete", "domain.rollback", "domain.delete", "gc"})
+"""Jobs of moments; they do not queue for a worker behind hours of training."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`workers` jobs run at once; a job is tried `attempts` times; a cancelled one has `grace_s` to stop by itself."""
+
+    workers: int = 1
+    attempts: int = 3
+    grace_s: float = 10.0
+    poll_s: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.attempts < 1:
+            raise InvalidArgumentError("a manager needs at least one worker and one attempt per job")
+        if self.grace_s < 0 or self.poll_s <= 0:
+            raise InvalidArgumentError("the grace cannot be negative, and the pause between looks must be positive")
+
+
+class Supervisor:
+    def __init__(self, store: JobStore, registry: Registry, workers: Workers, limits: Limits) -> None:
+        self._store = store
+        self._registry = registry
+        self._workers = workers
+        self._limits = limits
+        self._watched: dict[int, Job] = {}
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look at the jobs now: one was added, or is to be cancelled."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Stop looking; running jobs go on without a manager."""
+        self._is_stopping = True
+        self._wake.set()
+        self._thread.join()
+        self._workers.close()
+
+    def look(self) -> None:
+        """One round: tend what runs, then start what may."""
+        for job in self._store.unfinished():
+            if job.state is JobState.RUNNING:
+                self._tend_alone(job)
+        unfinished = self._store.unfinished()
+        running = {job.id: job for job in unfinished if job.state is JobState.RUNNING}
+        for job_id in self._watched.keys() - running.keys():
+            self._workers.release(self._watched[job_id])
+        self._watched = running
+        self._start_waiting(unfinished)
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            try:
+                self.look()
+            except HplmError as error:
+                LOGGER.warning("jobs cannot be looked after just now: %s", error)
+            except Exception:
+                LOGGER.exception("a defect while looking after the jobs")
+            self._wake.wait(self._limits.poll_s)
+            self._wake.clear()
+
+    def _tend_alone(self, job: Job) -> None:
+        """What is wrong with one job keeps nobody from looking after the others."""
+        try:
+            self._tend(job)
+        except UnavailableError:
+            raise
+        except Exception:
+            LOGGER.exception("job %d cannot be looked after", job.id)
+
+    def _tend(self, job: Job) -> None:
+        ending = self._workers.ending(job)
+        if ending is None and self._is_overdue(job):
+            self._workers.kill(job)
+            ending = "worker was killed, because it did not stop when the job was cancelled"
+        if ending is not None:
+            self._settle(self._store.job(job.id), ending)
+
+    def _is_overdue(self, job: Job) -> bool:
+        asked_s = job.cancel_requested_s
+        return asked_s is not None and time.time() - asked_s > self._limits.grace_s
+
+    def _settle(self, job: Job, ending: str) -> None:
+        """A worker is gone; if it has not said how its job ended, find that out or have it tried again."""
+        if job.state is not JobState.RUNNING:
+            return
+        try:
+            target = stored_request(job.spec.request).target
+        except InvalidArgumentError as error:
+            self._store.finish(job, JobState.FAILED, failure=failure_of(error))
+            return
+        if target is not None and self._has_landed(job, target):
+            self._store.finish(job, JobState.DONE, described(target, self._registry))
+        elif job.cancel_requested_s is not None:
+            self._store.finish(job, JobState.CANCELLED)
+        elif job.attempt < self._limits.attempts:
+            self._store.requeue(job, ending)
+        else:
+            message = f"{ending} (attempt {job.attempt} of {self._limits.attempts})"
+            self._store.finish(job, JobState.FAILED, failure=Failure("WORKER_LOST", message))
+        LOGGER.warning("job %d: %s", job.id, ending)
+
+    def _has_landed(self, job: Job, target: Target) -> bool:
+        return bool(job.baseline) and has_landed(job.spec.kind, str(job.baseline), stamp(target, self._registry))
+
+    def _start_waiting(self, unfinished: Sequence[Job]) -> None:
+        busy = sum(job.state is JobState.RUNNING and job.spec.kind not in QUICK for job in unfinished)
+        for job in ready(unfinished):
+            if job.spec.kind not in QUICK:
+                if busy >= self._limits.workers:
+                    continue
+                busy += 1
+            self._start(job)
+
+    def _start(self, job: Job) -> None:
+        claimed = self._store.claim(job.id)
+        if claimed is None:
+            return
+        self._watched[job.id] = claimed
+        try:
+            self._workers.start(claimed)
+        except (HplmError, OSError) as error:
+            self._settle(claimed, f"worker could not be started: {error}")

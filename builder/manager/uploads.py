@@ -1,0 +1,192 @@
+"""Uploaded files: kept by their content under `<home>/uploads/`, checked before they have a name, never changed.
+
+Usage:
+    with uploads.receiving(UploadKind.CORPUS, "shop.txt") as incoming:
+        incoming.write(chunk)
+        upload = incoming.keep(CHECKS[UploadKind.CORPUS])
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO
+
+from backends.errors import CorruptFileError, HplmError, InvalidArgumentError, NotFoundError, shown
+from backends.home import Home
+from backends.storage import disk_full_is_an_error, publishing, read_json, write_json
+
+LOGGER = logging.getLogger(__name__)
+_MANIFEST = "upload.json"
+_INCOMING_PREFIX = ".incoming-"
+_UNPUBLISHED = ".building"
+_NAME = re.compile(r"[^\x00-\x1f/\\]{1,200}")
+
+
+class UploadKind(StrEnum):
+    CORPUS = "corpus"
+    TASK = "task"
+    ADAPTER = "adapter"
+
+
+_SUFFIXES = {UploadKind.CORPUS: "txt", UploadKind.TASK: "data", UploadKind.ADAPTER: "zip"}
+
+
+class UploadTooLargeError(InvalidArgumentError):
+    """More bytes than the manager takes."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A file that was taken; `id` names its kind and content, so the same file again is the same upload."""
+
+    id: str
+    kind: UploadKind
+    name: str
+    size_bytes: int
+    sha256: str
+    summary: str
+    created_s: float
+
+
+class Uploads:
+    """Uploads of at most `max_bytes` each; the default is for those who only read."""
+
+    def __init__(self, home: Home, max_bytes: int = 0) -> None:
+        self.folder = home.path / "uploads"
+        self.max_bytes = max_bytes
+
+    def sweep(self, idle_s: float = 0.0) -> None:
+        """Remove what unfinished uploads and deletions have left and nobody has written to for that long.
+
+        Without a time only while nothing is being received.
+        """
+        for path in self.folder.glob(".*"):
+            is_ours = path.name.startswith(_INCOMING_PREFIX) or path.suffix == _UNPUBLISHED
+            with suppress(FileNotFoundError):  # it has ended meanwhile
+                if is_ours and path.stat().st_mtime <= time.time() - idle_s:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    @contextmanager
+    def receiving(self, kind: UploadKind, name: str) -> Iterator[Incoming]:
+        """A file to write an upload into; it is gone afterwards unless it was kept."""
+        if not _NAME.fullmatch(name) or name in (".", ".."):
+            raise InvalidArgumentError(f"file name {shown(name)} is not allowed: no slashes, at most 200 characters")
+        path = self.folder / f"{_INCOMING_PREFIX}{secrets.token_hex(8)}"
+        with disk_full_is_an_error(Path(name)):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                try:
+                    yield Incoming(self, kind, name, path, file)
+                finally:
+                    path.unlink(missing_ok=True)
+
+    def keep(self, upload: Upload, path: Path) -> Upload:
+        """Publish a checked file; one that is there already stays as it is."""
+        target = self.folder / upload.id
+        if not target.exists():
+            with publishing(target) as folder:
+                path.rename(folder / _content_name(upload.kind))
+                write_json(folder / _MANIFEST, asdict(upload))
+        return self.get(upload.id)
+
+    def all(self) -> list[Upload]:
+        """Every upload that can be read, the newest first."""
+        folders = [path for path in self.folder.glob("*-*") if not path.name.startswith(".")]
+        return sorted(_readable(folders), key=lambda upload: upload.created_s, reverse=True)
+
+    def get(self, upload_id: str) -> Upload:
+        return _read(self._existing(upload_id))
+
+    def content(self, upload_id: str, kind: UploadKind) -> Path:
+        """The file itself; an upload of another kind is refused."""
+        upload = self.get(upload_id)
+        if upload.kind is not kind:
+            raise InvalidArgumentError(f"upload {upload_id} is a {upload.kind} file; a {kind} file is needed here")
+        return self._existing(upload_id) / _content_name(kind)
+
+    def delete(self, upload_id: str) -> None:
+        folder = self._existing(upload_id)
+        doomed = folder.with_name(f"{_INCOMING_PREFIX}{secrets.token_hex(8)}")
+        folder.rename(doomed)
+        shutil.rmtree(doomed)
+
+    def named_as_sent(self, upload_ids: Iterable[str]) -> dict[str, str]:
+        """The files' paths and the names that they were sent under, for messages; of those that can be read."""
+        found = _readable(self.folder / upload_id for upload_id in upload_ids)
+        return {str(self.folder / upload.id / _content_name(upload.kind)): upload.name for upload in found}
+
+    def _existing(self, upload_id: str) -> Path:
+        folder = self.folder / upload_id
+        if not re.fullmatch(r"(corpus|task|adapter)-[0-9a-f]{64}", upload_id) or not folder.is_dir():
+            raise NotFoundError(f"upload {shown(upload_id)} does not exist")
+        return folder
+
+
+class Incoming:
+    """An upload under way: written in pieces, counted and hashed as it comes."""
+
+    def __init__(self, uploads: Uploads, kind: UploadKind, name: str, path: Path, file: BinaryIO) -> None:
+        self._uploads = uploads
+        self._kind = kind
+        self._name = name
+        self._path = path
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._size_bytes = 0
+
+    def expect(self, size_bytes: int) -> None:
+        """Refuse a size that is announced before anything is sent; what is sent is counted all the same."""
+        if size_bytes > self._uploads.max_bytes:
+            raise UploadTooLargeError(
+                f"{self._name} is larger than {self._uploads.max_bytes / (1 << 20):g} MiB, the most that this "
+                "manager takes (hplm manager --max-upload-mb)"
+            )
+
+    def write(self, chunk: bytes) -> None:
+        self._size_bytes += len(chunk)
+        self.expect(self._size_bytes)
+        self._digest.update(chunk)
+        self._file.write(chunk)
+
+    def keep(self, check: Callable[[Path], str]) -> Upload:
+        """Keep the file if it passes its check, which sums it up; messages about it name it as the user does."""
+        self._file.flush()
+        try:
+            summary = check(self._path)
+        except HplmError as error:
+            raise type(error)(str(error).replace(str(self._path), self._name)) from error
+        sha256 = self._digest.hexdigest()
+        upload_id = f"{self._kind}-{sha256}"
+        upload = Upload(upload_id, self._kind, self._name, self._size_bytes, sha256, summary, time.time())
+        return self._uploads.keep(upload, self._path)
+
+
+def _content_name(kind: UploadKind) -> str:
+    return f"content.{_SUFFIXES[kind]}"
+
+
+def _readable(folders: Iterable[Path]) -> Iterator[Upload]:
+    for folder in folders:
+        try:
+            yield _read(folder)
+        except (HplmError, OSError) as error:
+            LOGGER.warning("an upload is left out: %s", error)
+
+
+def _read(folder: Path) -> Upload:
+    manifest = read_json(folder / _MANIFEST)
+    try:
+        typed = {"kind": UploadKind(manifest["kind"]), "created_s": float(manifest["created_s"])}
+        return Upload(**{**manifest, **typed})
+    except (TypeError, KeyError, ValueError) as error:
+        raise CorruptFileError(f"{folder / _MANIFEST} is not the manifest of an upload") from error

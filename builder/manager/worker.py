@@ -1,0 +1,121 @@
+"""One attempt of one job, from its row in the database to its end there; the same on every executor.
+
+Usage:
+    python -m builder.manager.worker HOME JOB_ID ATTEMPT PROCESSES NICENESS
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from backends.errors import HplmError, StorageFullError, UnavailableError
+from backends.home import Home
+from backends.registry.registry import Registry
+from builder.executors.mapping import ParallelMap
+from builder.executors.processes import local_map
+from builder.manager.failures import failure_of
+from builder.manager.files import log_path
+from builder.manager.jobs import Failure, Job, JobState, Worker
+from builder.manager.performing import Workplace, perform
+from builder.manager.pulse import JobCancelledError, Pulse
+from builder.manager.requests import stored_request
+from builder.manager.store import JobStore
+from builder.manager.targets import stamp
+from builder.manager.uploads import Uploads
+from builder.manager.workers import TRY_AGAIN
+
+LOGGER = logging.getLogger(__name__)
+
+
+def main() -> int:
+    home, job_id, attempt, processes, niceness = sys.argv[1:]
+    os.nice(int(niceness))
+    return run_attempt(Home(Path(home)), int(job_id), int(attempt), local_map(int(processes)))
+
+
+def run_attempt(home: Home, job_id: int, attempt: int, fan_out: ParallelMap) -> int:
+    """Run an attempt to its end; the status says whether the end is in the database."""
+    with _logging_to(log_path(home, job_id)):
+        try:
+            return _run(home, job_id, attempt, fan_out)
+        except UnavailableError as error:
+            LOGGER.error("attempt %d ends: %s", attempt, error)
+            return TRY_AGAIN
+
+
+def _run(home: Home, job_id: int, attempt: int, fan_out: ParallelMap) -> int:
+    store, registry = JobStore.open(home), Registry.open(home)
+    job = _begin(store, registry, job_id, attempt)
+    if job is None:
+        LOGGER.info("attempt %d is not wanted any more", attempt)
+        return 0
+    uploads = Uploads(home)
+    with Pulse(store, job) as pulse:
+        try:
+            workplace = Workplace(home, registry, uploads, pulse.report, fan_out)
+            result = perform(workplace, stored_request(job.spec.request))
+        except JobCancelledError:
+            LOGGER.info("cancelled")
+            return _end(store, job, JobState.CANCELLED)
+        except Exception as error:
+            if _is_worth_another_attempt(error):
+                raise
+            failure = failure_of(error, uploads.named_as_sent(job.spec.uploads))
+            LOGGER.error("failed: %s", failure.message, exc_info=None if isinstance(error, HplmError) else error)
+            return _end(store, job, JobState.FAILED, failure=failure)
+    LOGGER.info("done: %s", result)
+    return _end(store, job, JobState.DONE, result)
+
+
+def _begin(store: JobStore, registry: Registry, job_id: int, attempt: int) -> Job | None:
+    target = stored_request(store.job(job_id).spec.request).target
+    me = psutil.Process()
+    worker = Worker(socket.gethostname(), me.pid, me.create_time())
+    LOGGER.info("attempt %d of job %d begins in process %d on %s", attempt, job_id, me.pid, worker.host)
+    return store.begin(job_id, attempt, worker, stamp(target, registry) if target else "")
+
+
+def _end(
+    store: JobStore,
+    job: Job,
+    state: JobState,
+    result: dict[str, object] | None = None,
+    failure: Failure | None = None,
+) -> int:
+    store.finish(job, state, result, failure)
+    return 0
+
+
+def _is_worth_another_attempt(error: Exception) -> bool:
+    """The registry may be back in a while; a full disk stays full until somebody makes room."""
+    return isinstance(error, UnavailableError) and not isinstance(error, StorageFullError)
+
+
+@contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """What our own code logs in this process, also into the job's log."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    loggers = [logging.getLogger(name) for name in ("backends", "builder", "__main__")]
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+        handler.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

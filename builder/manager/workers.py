@@ -1,0 +1,40 @@
+"""What the supervisor needs of an executor: start an attempt of a job, see how it ends, end it."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from builder.manager.jobs import Job
+
+TRY_AGAIN = 75
+"""Exit status of a worker that could not reach the registry: its job is to be tried again."""
+_SILENCE_S = 60.0
+
+
+class Workers(Protocol):
+    def start(self, job: Job) -> None:
+        """Start the attempt that was just claimed."""
+        ...
+
+    def ending(self, job: Job) -> str | None:
+        """How the attempt's worker ended, in words; None while it lives or may yet come to life."""
+        ...
+
+    def kill(self, job: Job) -> None:
+        """End the attempt's worker and all that it started; it is gone on return."""
+        ...
+
+    def release(self, job: Job) -> None:
+        """The attempt is over: give back what its worker held."""
+        ...
+
+    def close(self) -> None:
+        """The manager goes; its workers go on if they can."""
+        ...
+
+
+def is_silent(job: Job) -> bool:
+    """Whether a worker that nobody can look at has not been heard of for too long."""
+    last_s = max(job.claimed_s or 0.0, job.heartbeat_s or 0.0)
+    return time.time() - last_s > _SILENCE_S

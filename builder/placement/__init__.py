@@ -1,0 +1,7 @@
+"""What a placement would do with a load, played in virtual time."""
+
+from builder.placement.simulated_load import ConstantDelay, ObservedDelays, SimulatedLoad, Workload
+from builder.placement.simulation_log import Batches, Simulation
+from builder.placement.simulator import Simulator
+
+__all__ = ["Batches", "ConstantDelay", "ObservedDelays", "SimulatedLoad", "Simulation", "Simulator", "Workload"]

@@ -1,0 +1,33 @@
+"""The cost model that a simulation goes by: one that `hplm profile` stored, or numbers that somebody wrote down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from backends.errors import CorruptFileError, InvalidArgumentError
+from backends.home import Home
+from backends.scheduling.cost_model import CostModel
+from backends.scheduling.cost_profile import CostProfile, has_profile, read_profile
+from backends.storage import read_json
+
+
+def cost_model_of(home: Home, root: str) -> CostModel:
+    """The root's own; that it may be of another machine is the point of a simulation."""
+    folder = home.profile(root)
+    if not has_profile(folder):
+        raise InvalidArgumentError(
+            f"root {root!r} has no cost model yet; 'hplm profile' makes one, or name a file with --cost-model"
+        )
+    return read_profile(folder).model
+
+
+def read_cost_model(path: Path) -> CostModel:
+    """A stored profile, of any machine, or a JSON object of the model's numbers alone."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and "model" in content:
+            return CostProfile.from_json(read_json(path)).model
+        return CostModel.from_json(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFileError(f"{path} is not a cost model: {error}") from error

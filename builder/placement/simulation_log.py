@@ -1,0 +1,154 @@
+"""What happened in a simulation, in columns while it runs, judged when it is over.
+
+Whether a request was in time follows from its deadline and its batch, so the log holds batches and refusals only.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backends.scheduling.cost_model import BatchShape
+from backends.scheduling.refusal import Refusal
+from builder.placement.simulated_job import SimulatedJob
+from builder.placement.simulated_load import Int64, SimulatedLoad
+
+_PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """Shape: [batches] each; places, of their rows in the load, are [rows of all batches]."""
+
+    places: Int64
+    started_us: Int64
+    ended_us: Int64
+    rows: Int64
+    tokens: Int64
+    adapters: Int64
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What became of each request of a load.
+
+    Shape:
+        is_answered: `[requests]`, in time; the others were refused.
+        answered_us: `[requests]`, of those that were answered the moment, of others without meaning.
+        refusals: each reason's requests, as places in the load.
+    """
+
+    load: SimulatedLoad
+    is_answered: NDArray[np.bool_]
+    answered_us: Int64
+    refusals: Mapping[Refusal, Int64]
+    batches: Batches
+
+    @property
+    def attainment(self) -> float:
+        """Share of all requests that were answered in time."""
+        return float(self.is_answered.mean()) if len(self.load) else 1.0
+
+    @property
+    def admitted_on_time(self) -> float:
+        """Share of those that were let into the queue."""
+        late = sum(len(self.refusals.get(reason, ())) for reason in (Refusal.LATE_WAITING, Refusal.LATE_COMPUTED))
+        answered = int(self.is_answered.sum())
+        return answered / (answered + late) if answered + late else 1.0
+
+    @property
+    def goodput_per_s(self) -> float:
+        return float(self.is_answered.sum()) / self.load.duration_s if self.load.duration_s else 0.0
+
+    @property
+    def utility(self) -> float:
+        """Sum of 1 / length over the requests answered in time."""
+        return float((1.0 / self.load.tokens[self.is_answered]).sum())
+
+    @property
+    def latencies_us(self) -> Int64:
+        """Of the answered, from arrival."""
+        return (self.answered_us - self.load.arrived_us)[self.is_answered]
+
+    @property
+    def busy(self) -> float:
+        """Share of the time from the start to the last answer in which a batch ran."""
+        ended_us, started_us = self.batches.ended_us, self.batches.started_us
+        return float((ended_us - started_us).sum() / ended_us[-1]) if len(ended_us) else 0.0
+
+    def figures(self) -> dict[str, float]:
+        batches, latencies_us = self.batches, self.latencies_us
+        found: dict[str, float] = {
+            "requests": len(self.load),
+            "attainment": self.attainment,
+            "admitted_on_time": self.admitted_on_time,
+            "goodput_per_s": self.goodput_per_s,
+            "utility": self.utility,
+        }
+        if len(latencies_us):
+            values_ms = np.percentile(latencies_us, _PERCENTILES) / 1e3
+            found |= {f"p{percent}_ms": float(ms) for percent, ms in zip(_PERCENTILES, values_ms, strict=True)}
+        if len(batches.rows):
+            found |= {
+                "batches": len(batches.rows),
+                "rows_per_batch": float(batches.rows.mean()),
+                "tokens_per_batch": float(batches.tokens.mean()),
+                "adapters_per_batch": float(batches.adapters.mean()),
+                "batch_ms": float((batches.ended_us - batches.started_us).mean() / 1e3),
+                "busy": self.busy,
+            }
+        return found
+
+    def refused(self) -> dict[str, int]:
+        """How many, by reason."""
+        return {reason.value: len(places) for reason, places in self.refusals.items() if len(places)}
+
+
+class SimulationLog:
+    """Written while the simulation runs: a few numbers per batch, one per request."""
+
+    def __init__(self) -> None:
+        self._places = array("q")
+        self._columns = tuple(array("q") for _ in range(5))
+        self._refused: dict[Refusal, array[int]] = {}
+
+    @property
+    def num_batches(self) -> int:
+        return len(self._columns[0])
+
+    def batch(self, start_us: int, end_us: int, shape: BatchShape, jobs: Sequence[SimulatedJob]) -> None:
+        self._places.extend([job.place for job in jobs])
+        row = (start_us, end_us, shape.rows, shape.tokens, shape.adapters)
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+
+    def refuse(self, job: SimulatedJob, reason: Refusal) -> None:
+        self._refused.setdefault(reason, array("q")).append(job.place)
+
+    def judged(self, load: SimulatedLoad) -> Simulation:
+        """Whoever ran in no batch and was let in was late in the queue."""
+        batches = Batches(_column(self._places), *map(_column, self._columns))
+        places = batches.places
+        started_us, ended_us = (np.repeat(times, batches.rows) for times in (batches.started_us, batches.ended_us))
+        is_late = np.zeros((2, len(places)), bool)
+        if load.deadlines_us is not None:
+            is_late = load.deadlines_us[places] <= np.stack((started_us, ended_us))
+        is_answered = np.zeros(len(load), bool)
+        is_answered[places[~is_late[1]]] = True
+        answered_us = np.zeros(len(load), np.int64)
+        answered_us[places] = ended_us
+        refusals = {reason: _column(refused) for reason, refused in self._refused.items()}
+        refusals[Refusal.LATE_COMPUTED] = np.sort(places[is_late[1] & ~is_late[0]])
+        is_told = is_answered.copy()
+        for refused in refusals.values():
+            is_told[refused] = True
+        refusals[Refusal.LATE_WAITING] = np.flatnonzero(~is_told)
+        return Simulation(load, is_answered, answered_us, refusals, batches)
+
+
+def _column(values: array[int]) -> Int64:
+    return np.frombuffer(values, np.int64) if values else np.zeros(0, np.int64)

@@ -1,0 +1,77 @@
+"""A root's engine without a server: its stack, with the adapters and heads of its own hPLMs, runs batches on demand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from backends.adapters.bank import HplmArtifact, read_artifact
+from backends.engine.job import Answer, Job
+from backends.engine.stack import StackSettings, UpperStack
+from backends.engine.staged_batch import StagedBatch, packed_on_device, run_batch
+from backends.errors import HplmError, NotFoundError
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.scheduling.cost_model import BatchShape
+from backends.scheduling.fitting import Sample
+from builder.profiling.shapes import PlannedBatch
+
+_MAX_KINDS = 64
+"""Different hPLMs whose weights are read; slots beyond are filled with theirs again, under other keys."""
+
+
+class ProfiledEngine:
+    """Runs what the serve loop runs on the threads and the device that it is given.
+
+    Args:
+        home: Where the root and its hPLMs lie.
+        registry: What is live.
+        root: Which one.
+        settings: Where and how the stack computes.
+        seed: Of the rows' numbers.
+    """
+
+    def __init__(self, home: Home, registry: Registry, root: str, settings: StackSettings, seed: int) -> None:
+        folder = RootFolder(home.root(root))
+        self.stack = UpperStack(folder, settings)
+        self.max_length = folder.geometry.max_tokens
+        self.fingerprint = folder.fingerprint
+        live = [entry for entry in registry.hplms() if entry.domain.root == root][:_MAX_KINDS]
+        if not live:
+            raise NotFoundError(f"root {root!r} has no hPLM yet, and a batch cannot run without any; make one first")
+        self._kinds = [(entry, read_artifact(home.path / entry.folder, folder.fingerprint)) for entry in live]
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def run(self, planned: PlannedBatch) -> Sample:
+        """Staged and run once; only the running is timed, as in the loop, which stages beside it."""
+        jobs = [self._job(length, place % planned.adapters) for place, length in enumerate(planned.lengths)]
+        hplms = [self.stack.ready(job.hplm_key, lambda job=job: self._artifact(job)) for job in jobs]  # type: ignore[misc]
+        batch = StagedBatch(jobs, hplms, self.stack, packed_on_device(self.stack, list(zip(jobs, hplms, strict=True))))
+        started_s = time.perf_counter()
+        results = run_batch(batch)
+        taken_s = time.perf_counter() - started_s
+        batch.release()
+        _require_computed(results)
+        return Sample(BatchShape.of(jobs), 1e6 * taken_s)
+
+    def _job(self, length: int, number: int) -> Job:
+        entry, _ = self._kinds[number % len(self._kinds)]
+        hidden = torch.randn(length, self.stack.hidden_size, generator=self._generator).half()
+        return Job(replace(entry, key=number + 1), hidden, False, None, _nobody)
+
+    def _artifact(self, job: Job) -> HplmArtifact:
+        return self._kinds[(job.hplm_key - 1) % len(self._kinds)][1]
+
+
+def _nobody(_: Answer | HplmError) -> None:
+    """Nobody waits for these answers."""
+
+
+def _require_computed(results: Sequence[torch.Tensor | HplmError]) -> None:
+    for result in results:
+        if isinstance(result, HplmError):
+            raise result

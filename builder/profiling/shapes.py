@@ -1,0 +1,42 @@
+"""Batches to measure: all sizes that an engine may run, spread evenly over their orders of magnitude."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from backends.scheduling.policy import Capacity
+
+_MIN_LENGTH = 3
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """Rows of these lengths, asked of this many different hPLMs in turn."""
+
+    lengths: Sequence[int]
+    adapters: int
+
+
+def planned_batches(count: int, capacity: Capacity, max_length: int, seed: int) -> list[PlannedBatch]:
+    """Within the capacity; the same for the same seed."""
+    chance = np.random.default_rng(seed)
+    return [_planned(chance, capacity, max_length) for _ in range(count)]
+
+
+def _planned(chance: np.random.Generator, capacity: Capacity, max_length: int) -> PlannedBatch:
+    rows = _log_uniform(chance, 1, capacity.max_rows)
+    typical = _log_uniform(chance, _MIN_LENGTH, max_length)
+    spread = chance.uniform(0.0, 0.8)
+    drawn = typical * np.exp(spread * chance.standard_normal(rows))
+    lengths = np.clip(drawn.astype(int), min(_MIN_LENGTH, max_length), max_length)
+    held = max(1, int(np.searchsorted(np.cumsum(lengths), capacity.max_tokens, side="right")))
+    lengths = lengths[:held]
+    return PlannedBatch(lengths.tolist(), _log_uniform(chance, 1, min(len(lengths), capacity.max_adapters)))
+
+
+def _log_uniform(chance: np.random.Generator, low: int, high: int) -> int:
+    return min(high, int(math.exp(chance.uniform(math.log(low), math.log(high + 1)))))

@@ -1,0 +1,68 @@
+"""`hplm manager`: the management service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from backends.home import Home
+from cli.options import DEFAULT_HOME, HomeOption
+
+_MIB = 1 << 20
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(manager)
+
+
+def manager(
+    home: HomeOption = DEFAULT_HOME,
+    port: Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.")] = 8080,
+    address: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for every network.")] = "127.0.0.1",
+    workers: Annotated[int, typer.Option(help="Jobs that run at once.")] = 1,
+    processes: Annotated[int, typer.Option(help="Processes that each job counts and computes tables with.")] = 1,
+    niceness: Annotated[
+        int, typer.Option(help="How far local jobs stand back for the server: 0 for not at all, to 19.")
+    ] = 10,
+    executor: Annotated[Literal["local", "ray"], typer.Option(help="Where jobs run.")] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="The Ray cluster to join; by default one is started on this machine.")
+    ] = None,
+    max_upload_mb: Annotated[int, typer.Option(help="The largest upload, in MiB.")] = 1024,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that clients must send; without it everybody may.")
+    ] = None,
+    keep_days: Annotated[float, typer.Option(help="How long finished jobs and their logs are kept.")] = 30.0,
+    keep_jobs: Annotated[int, typer.Option(help="How many finished jobs are kept, at most: the last ones.")] = 1000,
+) -> None:
+    """Create, update and delete domains and hPLMs over HTTP, beside a running server.
+
+    Its description is at /docs. Jobs run in processes of their own, by default at low priority. When this
+    command ends, running jobs go on, and the next `hplm manager` on this home takes them up again.
+    """
+    from builder.manager.housekeeping import Retention
+    from builder.manager.service import ManagerConfig, serve_manager
+    from builder.manager.supervisor import Limits
+    from builder.serving import stop_signals_interrupt
+
+    config = ManagerConfig(
+        address=address,
+        port=port,
+        executor=executor,
+        ray_address=ray_address,
+        processes=processes,
+        niceness=niceness,
+        max_upload_bytes=max_upload_mb * _MIB,
+        token_file=token_file,
+        limits=Limits(workers=workers),
+        retention=Retention(keep_days, keep_jobs),
+    )
+    with stop_signals_interrupt():
+        try:
+            serve_manager(
+                Home(home.absolute()), config, lambda url: typer.echo(f"ready: {url}  (described at {url}/docs)")
+            )
+        except KeyboardInterrupt:
+            typer.echo("stopped")

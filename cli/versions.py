@@ -1,0 +1,169 @@
+"""Commands about versions: which of them is live, which stay, and what goes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from backends.registry.entries import DomainEntry, HplmEntry, Version
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_json, print_rows
+from cli.session import chosen_root, open_home
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")]
+DomainArgument = Annotated[str, typer.Argument(metavar="NAME", help="The domain.")]
+ToOption = Annotated[int | None, typer.Option("--to", help="The version to make live; by default the one before.")]
+_BYTES_PER_MIB = 1 << 20
+
+
+def register(app: typer.Typer, root_app: typer.Typer, domain_app: typer.Typer) -> None:
+    for command in (versions, rollback, pin, unpin, delete, gc):
+        app.command()(command)
+    domain_app.command("versions")(domain_versions)
+    domain_app.command("rollback")(rollback_domain)
+    domain_app.command("delete")(delete_domain)
+    root_app.command("delete")(delete_root)
+
+
+def versions(id: IdArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """All versions of an hPLM that are still there, oldest first."""
+    _, registry = open_home(home)
+    print_rows([_hplm_version(version) for version in registry.hplm_versions(id)], "versions", as_json)
+
+
+def rollback(id: IdArgument, to: ToOption = None, home: HomeOption = DEFAULT_HOME) -> None:
+    """Make an earlier version of an hPLM live again; a running server answers with it within a second."""
+    from builder.lifecycle.rollback import rollback_hplm
+
+    opened, registry = open_home(home)
+    entry = rollback_hplm(opened, registry, id, to)
+    typer.echo(f"{entry.id} is at version {entry.version} again, tuned on {entry.domain.label}")
+
+
+def pin(
+    id: IdArgument,
+    domain_version: Annotated[
+        int | None, typer.Option(help="A version of its domain; by default the one that it was tuned on.")
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Let updates of an hPLM stay on one version of its domain.
+
+    What serves does not change: a version always stays on the domain version that it was tuned on. Without a pin,
+    'hplm update' moves to the live version of the domain.
+    """
+    _, registry = open_home(home)
+    entry = registry.pin_hplm(id, domain_version)
+    held = entry.pinned or entry.domain
+    serving = "" if held == entry.domain else f"; version {entry.version} serves on {entry.domain.label}"
+    typer.echo(f"updates of {entry.id} stay on {held.label}{serving}")
+
+
+def unpin(id: IdArgument, home: HomeOption = DEFAULT_HOME) -> None:
+    """Let updates of an hPLM move to the live version of its domain."""
+    _, registry = open_home(home)
+    entry = registry.unpin_hplm(id)
+    live = registry.domain_for_update(id)
+    typer.echo(f"the next update of {entry.id} is tuned on {live.label}, or whichever is live then")
+
+
+def delete(id: IdArgument, home: HomeOption = DEFAULT_HOME) -> None:
+    """Take an hPLM out of service within a second; its files stay until 'hplm gc'."""
+    _, registry = open_home(home)
+    entry = registry.delete_hplm(id)
+    typer.echo(f"{entry.id} is no longer served; its versions stay on disk until 'hplm gc'")
+
+
+def gc(
+    home: HomeOption = DEFAULT_HOME,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    keep: Annotated[int, typer.Option(help="Versions before the live one, and after it, that stay for rollbacks.")] = 1,
+    grace_seconds: Annotated[
+        float, typer.Option(help="What was live this short a time ago stays: a server may still need it.")
+    ] = 60.0,
+    unfinished_hours: Annotated[
+        float, typer.Option(help="What an interrupted build left stays this long: the same command goes on with it.")
+    ] = 24.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove versions that nothing needs, what interrupted builds left, and folders that nobody knows.
+
+    A version is needed while it is live, pinned, kept for a rollback, or under another one that is needed.
+    """
+    from builder.lifecycle.garbage import GarbageSettings, collect_garbage
+
+    opened, registry = open_home(home)
+    settings = GarbageSettings(keep=keep, grace_s=grace_seconds, unfinished_s=unfinished_hours * 3600)
+    report = collect_garbage(opened, registry, settings, dry_run)
+    if as_json:
+        print_json(report.to_json())
+        return
+    if report.removed:
+        print_rows([asdict(removal) for removal in report.removed], "would go" if dry_run else "gone", as_json=False)
+    typer.echo(f"{'would free' if dry_run else 'freed'} {report.size_bytes / _BYTES_PER_MIB:,.1f} MiB")
+    if report.domains_kept:
+        typer.echo("a build has just begun, so all domain versions and roots stay this time")
+    for name in report.in_use:
+        typer.echo(f"{name} stays: a build is at work on it")
+
+
+def domain_versions(
+    name: DomainArgument, home: HomeOption = DEFAULT_HOME, root: RootOption = None, as_json: JsonOption = False
+) -> None:
+    """All versions of a domain that are still there, oldest first."""
+    _, registry = open_home(home)
+    history = registry.domain_versions(chosen_root(registry, root), name)
+    print_rows([_domain_version(version) for version in history], "versions", as_json)
+
+
+def rollback_domain(
+    name: DomainArgument, to: ToOption = None, home: HomeOption = DEFAULT_HOME, root: RootOption = None
+) -> None:
+    """Make an earlier version of a domain live again; hPLMs stay on the versions that they were tuned on."""
+    from builder.lifecycle.rollback import rollback_domain
+
+    opened, registry = open_home(home)
+    entry = rollback_domain(opened, registry, chosen_root(registry, root), name, to)
+    typer.echo(f"domain {entry.name} is at version {entry.version} again; 'hplm update' moves an hPLM to it")
+
+
+def delete_domain(name: DomainArgument, home: HomeOption = DEFAULT_HOME, root: RootOption = None) -> None:
+    """Delete a domain that no hPLM and no other domain depends on; its files stay until 'hplm gc'."""
+    _, registry = open_home(home)
+    entry = registry.delete_domain(chosen_root(registry, root), name)
+    typer.echo(f"domain {entry.name} is deleted; its versions stay on disk until 'hplm gc'")
+
+
+def delete_root(name: Annotated[str, typer.Argument(help="The root.")], home: HomeOption = DEFAULT_HOME) -> None:
+    """Delete a root without hPLMs and further domains; its files stay, and its name is taken, until 'hplm gc'."""
+    _, registry = open_home(home)
+    registry.delete_root(name)
+    typer.echo(f"root {name} is deleted; its files stay on disk until 'hplm gc'")
+
+
+def _hplm_version(version: Version[HplmEntry]) -> dict[str, Any]:
+    entry = version.entry
+    metric, value = entry.main_metric
+    return {
+        "version": entry.version,
+        "live": version.is_live,
+        "domain": entry.domain.label,
+        "task": entry.task,
+        metric: value,
+        "published": _shown_time(version.published_at),
+    }
+
+
+def _domain_version(version: Version[DomainEntry]) -> dict[str, Any]:
+    return {
+        "version": version.entry.version,
+        "live": version.is_live,
+        "size_bytes": version.entry.metrics.get("size_bytes"),
+        "published": _shown_time(version.published_at),
+    }
+
+
+def _shown_time(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")

@@ -1,0 +1,200 @@
+"""When requests arrive: processes that know nothing of a clock or a server.
+
+A process draws all times of a load at once, so whoever plays them is open-loop by construction: what a server does with
+one request moves no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.checks import check_duration, check_positive
+from loadtest.errors import WorkloadError
+
+Times = NDArray[np.float64]
+
+
+class Arrivals(Protocol):
+    def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
+        """Ascending seconds in [0, duration_s)."""
+        ...
+
+
+@dataclass(frozen=True)
+class DeterministicArrivals:
+    """One request every 1 / rate seconds, the first at once."""
+
+    rate_per_s: float
+
+    def __post_init__(self) -> None:
+        check_positive(rate_per_s=self.rate_per_s)
+
+    def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
+        check_duration(duration_s)
+        times = np.arange(int(duration_s * self.rate_per_s) + 1) / self.rate_per_s
+        return times[times < duration_s]
+
+
+@dataclass(frozen=True)
+class PoissonArrivals:
+    """Independent of each other: exponential gaps."""
+
+    rate_per_s: float
+
+    def __post_init__(self) -> None:
+        check_positive(rate_per_s=self.rate_per_s)
+
+    def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
+        gap_s = 1 / self.rate_per_s
+        return _renewals(duration_s, gap_s, lambda count: chance.exponential(gap_s, count))
+
+
+@dataclass(frozen=True)
+class GammaArrivals:
+    """Independent gaps with a coefficient of variation: below 1 more even than Poisson, above 1 in bursts."""
+
+    rate_per_s: float
+    cv: float
+
+    def __post_init__(self) -> None:
+        check_positive(rate_per_s=self.rate_per_s, cv=self.cv)
+
+    def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
+        variance = self.cv**2
+        gap_s = 1 / self.rate_per_s
+        return _renewals(duration_s, gap_s, lambda count: chance.gamma(1 / variance, gap_s * variance, count))
+
+
+@dataclass(frozen=True)
+class MarkovModulatedArrivals:
+    """Poisson with a rate that jumps between states, each kept for an exponential time of its own mean.
+
+    From a state it goes to any other, all equally likely; it starts in one as likely as it is there in the long run.
+    A rate of 0 is a pause.
+    """
+
+    rates_per_s: tuple[float, ...]
+    mean_stays_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.rates_per_s) < 2 or len(self.rates_per_s) != len(self.mean_stays_s):
+            raise WorkloadError("two or more states are needed, each with a rate and a mean stay")
+        if min(self.rates_per_s) < 0 or not np.isfinite(self.rates_per_s).all() or max(self.rates_per_s) == 0:
+            raise WorkloadError(f"rates must be 0 or more and not all 0, not {self.rates_per_s}")
+        for stay_s in self.mean_stays_s:
+            check_positive(mean_stay_s=stay_s)
+
+    @classmethod
+    def bursts(cls, rate_per_s: float, ratio: float, mean_stay_s: float) -> MarkovModulatedArrivals:
+        """Two states of equal stays around a mean rate, the busy one at `ratio` times the calm one's rate."""
+        check_positive(rate_per_s=rate_per_s, ratio=ratio)
+        calm = 2 * rate_per_s / (1 + ratio)
+        return cls((calm, ratio * calm), (mean_stay_s, mean_stay_s))
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        return float(np.average(self.rates_per_s, weights=self.mean_stays_s))
+
+    def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
+        check_duration(duration_s)
+        states, starts_s, ends_s = self._stays(duration_s, chance)
+        counts = chance.poisson(np.asarray(self.rates_per_s)[states] * (ends_s - starts_s))
+        # Of a Poisson process whose count is known, the times are independent and uniform.
+        places = chance.random(int(counts.sum()))
+        times = np.repeat(starts_s, counts) + places * np.repeat(ends_s - starts_s, counts)
+        times.sort()
+        return _within(times, times, duration_s)
+
+    def _stays(self, duration_s: float, chance: np.random.Generator) -> tuple[NDArray[np.int64], Times, Times]:
+        """States in order, and when each begins and ends."""
+        means_s = np.asarray(self.mean_stays_s)
+        state = int(chance.choice(len(means_s), p=means_s / means_s.sum()))
+        states, starts_s, now_s = [], [], 0.0
+        while now_s < duration_s:
+            states.append(state)
+            starts_s.append(now_s)
+            now_s += chance.exponential(means_s[state])
+            state = (state + 1 + int(chance.integers(len(means_s) - 1))) % len(means_s)
+        starts = np.asarray(starts_s, np.float64)
+        return np.asarray(states, np.int64), starts, np.append(starts[1:], duration_s)[: len(starts)]
+
+
+@dataclass(frozen=True, eq=False)
+class TraceArrivals:
+    """The times of a trace, its first request at 0; when the trace ends, nothing comes any more.
+
+    Args:
+        trace_times_s: Ascending; equal times are requests that came together.
+        speed: 2 plays an hour in half an hour: twice the rate, bursts half as long.
+        rate_scale: 2 makes two requests of each, the second somewhere before the next one: twice the rate, bursts as
+            long as they were. 0.5 drops every other one, by chance.
+    """
+
+    trace_times_s: Times
+    speed: float = 1.0
+    rate_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(speed=self.speed, rate_scale=self.rate_scale)
+        if not len(self.trace_times_s):
+            raise WorkloadError("a trace without requests cannot be replayed")
+        if not np.isfinite(self.trace_times_s).all():
+            raise WorkloadError("the times of a trace must be numbers")
+        if (np.diff(self.trace_times_s) < 0).any():
+            raise WorkloadError("the times of a trace must ascend")
+
+    @classmethod
+    def at_rate(cls, trace_times_s: Times, rate_per_s: float, speed: float = 1.0) -> TraceArrivals:
+        """The trace scaled to a mean rate, at a given speed."""
+        check_positive(rate_per_s=rate_per_s, speed=speed)
+        if len(trace_times_s) < 2 or trace_times_s[-1] <= trace_times_s[0]:
+            raise WorkloadError("a trace of one moment has no rate to scale")
+        own_rate_per_s = speed * len(trace_times_s) / float(trace_times_s[-1] - trace_times_s[0])
+        return cls(trace_times_s, speed, rate_per_s / own_rate_per_s)
+
+    def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
+        check_duration(duration_s)
+        times = (self.trace_times_s - self.trace_times_s[0]) / self.speed
+        gaps = _within(np.diff(times, append=times[-1:]), times, duration_s)
+        times = _within(times, times, duration_s)
+        if self.rate_scale == 1.0:
+            return times
+        whole = int(self.rate_scale)
+        counts = whole + (chance.random(len(times)) < self.rate_scale - whole)
+        return _with_copies(times, gaps, counts, duration_s, chance)
+
+
+def _with_copies(
+    times: Times, gaps: Times, counts: NDArray[np.int64], duration_s: float, chance: np.random.Generator
+) -> Times:
+    """The first of the requests that are made of one keeps its time, the others lie anywhere in the gap behind it."""
+    counts, kept = counts[counts > 0], counts > 0
+    is_copy = np.ones(int(counts.sum()), bool)
+    is_copy[np.cumsum(counts) - counts] = False
+    places = chance.random(len(is_copy)) * is_copy
+    spread = np.sort(np.repeat(times[kept], counts) + places * np.repeat(gaps[kept], counts))
+    return _within(spread, spread, duration_s)
+
+
+def _renewals(duration_s: float, mean_gap_s: float, draw_gaps: Callable[[int], Times]) -> Times:
+    """Sums of independent gaps, drawn in blocks until they are long enough."""
+    check_duration(duration_s)
+    block = int(duration_s / mean_gap_s * 1.02) + 64
+    blocks: list[Times] = []
+    now_s = 0.0
+    while now_s < duration_s:
+        blocks.append(now_s + np.cumsum(draw_gaps(block)))
+        now_s = float(blocks[-1][-1])
+        block = int(max(0.0, duration_s - now_s) / mean_gap_s * 1.1) + 64
+    times = np.concatenate(blocks) if blocks else np.zeros(0)
+    return _within(times, times, duration_s)
+
+
+def _within(values: Times, times: Times, duration_s: float) -> Times:
+    """The values of those whose time is before the end."""
+    return values[: np.searchsorted(times, duration_s)]

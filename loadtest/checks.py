@@ -1,0 +1,23 @@
+"""Settings are checked where they are made, and named in the message."""
+
+from __future__ import annotations
+
+import math
+
+from loadtest.errors import WorkloadError
+
+
+def check_positive(**settings: float) -> None:
+    for name, value in settings.items():
+        if not (math.isfinite(value) and value > 0):
+            raise WorkloadError(f"{name} must be a number above 0, not {value}")
+
+
+def check_duration(duration_s: float) -> None:
+    if not (math.isfinite(duration_s) and duration_s >= 0):
+        raise WorkloadError(f"a load lasts 0 seconds or more, not {duration_s}")
+
+
+def check_count(count: int) -> None:
+    if count < 0:
+        raise WorkloadError(f"0 or more can be drawn, not {count}")

@@ -1,0 +1,32 @@
+"""How long callers are ready to wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.checks import check_count, check_positive
+from loadtest.errors import WorkloadError
+
+
+@dataclass(frozen=True)
+class UniformDeadlines:
+    """Anything between the two, in whole milliseconds, as they travel with a request."""
+
+    shortest_ms: int
+    longest_ms: int
+
+    def __post_init__(self) -> None:
+        check_positive(shortest_ms=self.shortest_ms)
+        if self.longest_ms < self.shortest_ms:
+            raise WorkloadError(f"deadlines go from the shorter to the longer, not {self}")
+
+    def __str__(self) -> str:
+        return f"{self.shortest_ms}-{self.longest_ms} ms"
+
+    def draw_ms(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+        """Shape: [count]."""
+        check_count(count)
+        return chance.integers(self.shortest_ms, self.longest_ms + 1, size=count)

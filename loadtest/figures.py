@@ -1,0 +1,166 @@
+"""The numbers of a run, and the curves that its pictures show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.outcome import Kind
+from loadtest.run_folder import Requests
+
+Column = NDArray[np.float64]
+PERCENTILES = (50, 90, 95, 99, 99.9)
+DEFAULT_LATENESS_MS = 20.0
+_MOST_BINS = 60
+_SHORTEST_BIN_S = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """What was to be sent until the run ended: times in seconds and whose they were. Shape: [planned] each."""
+
+    times_s: Column
+    hplms: NDArray[np.str_]
+
+    @property
+    def tenants(self) -> NDArray[np.str_]:
+        return tenants_of(self.hplms)
+
+
+@dataclass(frozen=True, eq=False)
+class Overtime:
+    """A run in bins of its scheduled time. Shape: [bins]; NaN where nothing was planned."""
+
+    middles_s: Column
+    offered_per_s: Column
+    answered_per_s: Column
+    refused_per_s: Column
+    attainment: Column
+
+
+def summary(requests: Requests, planned: Planned, lateness_limit_ms: float) -> dict[str, Any]:
+    """Every number of a report. Attainment is the share of all planned requests that were answered in time."""
+    answered, in_time = requests.answered, requests.in_time
+    duration_s = _duration_s(requests, planned)
+    lateness_ms = 1000 * (requests.sent_s - requests.scheduled_s)
+    return {
+        "planned": len(planned.times_s),
+        "answered": int(answered.sum()),
+        "in_time": int(in_time.sum()),
+        "late": int((answered & ~in_time).sum()),
+        "refused": int((requests.kinds == Kind.REFUSED).sum()),
+        "failed": int((requests.kinds == Kind.FAILED).sum()),
+        "unfinished": len(planned.times_s) - len(requests),
+        "duration_s": duration_s,
+        "offered_per_s": len(planned.times_s) / duration_s,
+        "answered_per_s": float(answered.sum()) / duration_s,
+        "in_time_per_s": float(in_time.sum()) / duration_s,
+        "attainment": _share(in_time.sum(), len(planned.times_s)),
+        "answered_in_time": _share(in_time.sum(), answered.sum()),
+        "utility": float((1 / requests.tokens[in_time]).sum()),
+        "latency_ms": distribution(1000 * requests.latency_s[answered]),
+        "latency_from_sending_ms": distribution(1000 * (requests.done_s - requests.sent_s)[answered]),
+        "refusal_latency_ms": distribution(1000 * requests.latency_s[requests.kinds == Kind.REFUSED]),
+        "fairness": fairness(requests, planned),
+        "reasons": dict(Counter(requests.reasons[~answered].tolist()).most_common()),
+        "sending": {
+            "lateness_ms": distribution(lateness_ms),
+            "limit_ms": lateness_limit_ms,
+            "most_in_flight": most_in_flight(requests),
+            "valid": bool(len(requests)) and float(np.percentile(lateness_ms, 99)) <= lateness_limit_ms,
+        },
+    }
+
+
+def distribution(values: Column) -> dict[str, float] | None:
+    """Mean, percentiles (linear between neighbours) and maximum; None of nothing."""
+    if not len(values):
+        return None
+    percentiles = np.percentile(values, PERCENTILES)
+    named = {f"p{percent:g}": float(value) for percent, value in zip(PERCENTILES, percentiles, strict=True)}
+    return {"mean": float(values.mean()), **named, "max": float(values.max())}
+
+
+def attainment_by_tenant(requests: Requests, planned: Planned) -> dict[str, float]:
+    """For each tenant the share of its planned requests that were answered in time."""
+    offered = Counter(planned.tenants.tolist())
+    served = Counter(tenants_of(requests.hplms[requests.in_time]).tolist())
+    return {tenant: served[tenant] / count for tenant, count in sorted(offered.items())}
+
+
+def fairness(requests: Requests, planned: Planned) -> dict[str, Any] | None:
+    """How evenly tenants are served, by their attainments.
+
+    Jain's index of them is 1 where all are equal and 1 / tenants where one gets everything.
+    """
+    attainment = np.array(list(attainment_by_tenant(requests, planned).values()))
+    if not len(attainment):
+        return None
+    squares = float((attainment**2).sum())
+    return {
+        "tenants": len(attainment),
+        "jain": float(attainment.sum()) ** 2 / (len(attainment) * squares) if squares else None,
+        "lowest": float(attainment.min()),
+        "median": float(np.median(attainment)),
+        "highest": float(attainment.max()),
+    }
+
+
+def most_in_flight(requests: Requests) -> int:
+    """The most requests that were under way at once."""
+    changes = np.concatenate([np.ones(len(requests)), -np.ones(len(requests))])
+    times = np.concatenate([requests.sent_s, requests.done_s])
+    # Where one ends as another begins, the beginning counts first.
+    order = np.lexsort((-changes, times))
+    return int(np.cumsum(changes[order]).max(initial=0))
+
+
+def over_time(requests: Requests, planned: Planned) -> Overtime:
+    """Offered and in-time requests by when they were to be sent, answers and refusals by when they came."""
+    end_s = max(_duration_s(requests, planned), float(requests.done_s.max(initial=0.0)))
+    edges = np.linspace(0, end_s, max(1, min(_MOST_BINS, int(end_s / _SHORTEST_BIN_S))) + 1)
+    width_s = float(edges[1] - edges[0])
+
+    def count(times: Column) -> Column:
+        return np.histogram(times, edges)[0].astype(np.float64)
+
+    offered = count(planned.times_s)
+    in_time = count(requests.scheduled_s[requests.in_time])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        attainment = np.where(offered > 0, in_time / offered, np.nan)
+    return Overtime(
+        middles_s=(edges[1:] + edges[:-1]) / 2,
+        offered_per_s=offered / width_s,
+        answered_per_s=count(requests.done_s[requests.answered]) / width_s,
+        refused_per_s=count(requests.done_s[requests.kinds == Kind.REFUSED]) / width_s,
+        attainment=attainment,
+    )
+
+
+def tenants_of(hplms: NDArray[np.str_]) -> NDArray[np.str_]:
+    """The part of an ID before its slash."""
+    distinct, places = np.unique(hplms, return_inverse=True)
+    return np.array([hplm.partition("/")[0] for hplm in distinct.tolist()], np.str_)[places]
+
+
+def batch_shares(statistics: Mapping[str, Any] | None) -> dict[int, float] | None:
+    """For each number of rows per Triton batch its share of all rows."""
+    if not statistics or not statistics.get("batches"):
+        return None
+    rows = {int(size): int(size) * int(count) for size, count in statistics["batches"].items()}
+    total = sum(rows.values())
+    return {size: count / total for size, count in sorted(rows.items())} if total else None
+
+
+def _duration_s(requests: Requests, planned: Planned) -> float:
+    """From second 0 to the last request that was to be sent, and never nothing."""
+    return max(float(planned.times_s.max(initial=0.0)), 1e-3) if len(planned.times_s) else 1e-3
+
+
+def _share(part: int | np.integer[Any], whole: int | np.integer[Any]) -> float | None:
+    return float(part) / float(whole) if whole else None

@@ -1,0 +1,43 @@
+"""What became of one request, small enough to travel in thousands."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import NamedTuple
+
+from clients import Answer, ClientError
+
+_REASON_CHARACTERS = 120
+_VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\S+/\S+|\d[\d.,:]*")
+
+
+class Kind(StrEnum):
+    """`REFUSED` is the server's word that there is no time or room; whatever else goes wrong has `FAILED`."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+class Outcome(NamedTuple):
+    """Times count from the start of the load; `number` is the row of the whole schedule."""
+
+    number: int
+    sent_s: float
+    done_s: float
+    kind: str
+    reason: str
+    version: int | None
+
+    @classmethod
+    def of(cls, number: int, sent_s: float, done_s: float, outcome: Answer | ClientError) -> Outcome:
+        if isinstance(outcome, Answer):
+            return cls(number, sent_s, done_s, Kind.ANSWERED, "", outcome.version)
+        kind = Kind.REFUSED if outcome.code == "UNAVAILABLE" else Kind.FAILED
+        return cls(number, sent_s, done_s, kind, f"{outcome.code}: {general(outcome.message)}", None)
+
+
+def general(message: str) -> str:
+    """A message without what differs from request to request: numbers, names, paths. So that reasons can be counted."""
+    return _VARYING.sub("…", " ".join(message.split()))[:_REASON_CHARACTERS]

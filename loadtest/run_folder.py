@@ -1,0 +1,212 @@
+"""A run on disk: what it was, and one line for each request, readable whenever it ended.
+
+    run.json       settings and state; replaced as a whole when the state changes
+    schedule.npz   what was to be sent
+    requests.csv   a line per request that came to an end, in the order of their ends
+    summary.json, report.html   what is made of them
+    generator.log  what the load workers had to say
+
+Lines are handed to the system several times a second, so an interrupted run, even one that was killed, has all but its
+last moment; a line that is cut short is not read.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.errors import RunError
+from loadtest.outcome import Kind, Outcome
+from loadtest.schedule import Schedule
+
+FORMAT = 1
+_COLUMNS = (
+    "number",
+    "scheduled_s",
+    "sent_s",
+    "done_s",
+    "hplm",
+    "tokens",
+    "deadline_ms",
+    "outcome",
+    "reason",
+    "version",
+)
+
+
+class State(StrEnum):
+    """`RUNNING` in a folder that nobody writes to any more means that the run was killed."""
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """What came back. Shape: [requests] each; NaN for no deadline."""
+
+    numbers: NDArray[np.int64]
+    scheduled_s: NDArray[np.float64]
+    sent_s: NDArray[np.float64]
+    done_s: NDArray[np.float64]
+    tokens: NDArray[np.int64]
+    deadline_ms: NDArray[np.float64]
+    hplms: NDArray[np.str_]
+    kinds: NDArray[np.str_]
+    reasons: NDArray[np.str_]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def answered(self) -> NDArray[np.bool_]:
+        return np.equal(self.kinds, str(Kind.ANSWERED))
+
+    @property
+    def latency_s(self) -> NDArray[np.float64]:
+        """From when a request was to be sent."""
+        return self.done_s - self.scheduled_s
+
+    @property
+    def in_time(self) -> NDArray[np.bool_]:
+        return self.answered & ~(1000 * self.latency_s > self.deadline_ms)
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path) -> RunFolder:
+        """A new folder, or an empty one that is there; never one with something in it."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(f"{path} exists already; name a new folder with --out")
+        path.mkdir(parents=True, exist_ok=True)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        if not (path / "run.json").is_file():
+            raise RunError(f"{path} is no folder of a load test: it has no run.json")
+        return cls(path)
+
+    @property
+    def log(self) -> Path:
+        return self.path / "generator.log"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def write_schedule(self, schedule: Schedule) -> None:
+        (self.path / "schedule.npz").write_bytes(schedule.to_bytes())
+
+    def read_schedule(self) -> Schedule:
+        path = self.path / "schedule.npz"
+        try:
+            return Schedule.from_bytes(path.read_bytes())
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
+            raise RunError(f"{path} cannot be read") from error
+
+    def write_run(self, content: Mapping[str, Any]) -> None:
+        self._replace("run.json", {"format": FORMAT, **content})
+
+    def write_summary(self, content: Mapping[str, Any]) -> None:
+        self._replace("summary.json", content)
+
+    def write_report(self, html: str) -> None:
+        self.report.write_text(html, encoding="utf-8")
+
+    def read_run(self) -> dict[str, Any]:
+        try:
+            content = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.path / 'run.json'} cannot be read") from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise RunError(f"{self.path / 'run.json'} is in another format than this release's")
+        return content
+
+    @contextmanager
+    def writing(self, schedule: Schedule) -> Iterator[RequestWriter]:
+        with (self.path / "requests.csv").open("w", encoding="utf-8", newline="") as file:
+            yield RequestWriter(file, schedule)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read_requests(self) -> Requests:
+        path = self.path / "requests.csv"
+        try:
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{path} cannot be read") from error
+        whole, _, _ = text.rpartition("\n")
+        rows = list(csv.reader(whole.splitlines()))[1:]
+        if any(len(row) != len(_COLUMNS) for row in rows):
+            raise RunError(f"{path} is damaged: a line has other than {len(_COLUMNS)} fields")
+        columns = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(_COLUMNS, ())
+        try:
+            return _requests(columns)
+        except ValueError as error:
+            raise RunError(f"{path} is damaged: {error}") from error
+
+    def _replace(self, name: str, content: Mapping[str, Any]) -> None:
+        partial = self.path / f"{name}.partial"
+        partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.replace(self.path / name)
+
+
+class RequestWriter:
+    """Appends outcomes, each joined with its row of the schedule."""
+
+    def __init__(self, file: Any, schedule: Schedule) -> None:
+        self._file = file
+        self._schedule = schedule
+        self._csv = csv.writer(file, lineterminator="\n")
+        self._csv.writerow(_COLUMNS)
+
+    def write(self, outcomes: Sequence[Outcome]) -> None:
+        self._csv.writerows(self._line(outcome) for outcome in outcomes)
+        self._file.flush()
+
+    def _line(self, outcome: Outcome) -> tuple[object, ...]:
+        row, schedule = outcome.number, self._schedule
+        return (
+            row,
+            f"{schedule.times_s[row]:.6f}",
+            f"{outcome.sent_s:.6f}",
+            f"{outcome.done_s:.6f}",
+            schedule.hplms[int(schedule.hplm_of[row])],
+            int(schedule.tokens[row]),
+            schedule.deadline_ms(row),
+            outcome.kind,
+            outcome.reason,
+            outcome.version,
+        )
+
+
+def _requests(columns: Mapping[str, Sequence[str]]) -> Requests:
+    deadlines = [value or "nan" for value in columns["deadline_ms"]]
+    return Requests(
+        numbers=np.array(columns["number"], np.int64),
+        scheduled_s=np.array(columns["scheduled_s"], np.float64),
+        sent_s=np.array(columns["sent_s"], np.float64),
+        done_s=np.array(columns["done_s"], np.float64),
+        tokens=np.array(columns["tokens"], np.int64),
+        deadline_ms=np.array(deadlines, np.float64),
+        hplms=np.array(columns["hplm"], np.str_),
+        kinds=np.array(columns["outcome"], np.str_),
+        reasons=np.array(columns["reason"], np.str_),
+    )

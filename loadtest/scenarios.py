@@ -1,0 +1,178 @@
+"""The four loads: each becomes a schedule before the first request is sent.
+
+steady    every hPLM asks once in 20 s, from a random moment on
+burst     250 users, one more every 0.05 s; each asks 50 times, every 1.2 s
+overload  any arrival process, at a rate or at a multiple of what the server can do
+trace     the requests of a recorded trace
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.arrivals import Arrivals, TraceArrivals
+from loadtest.checks import check_positive
+from loadtest.errors import WorkloadError
+from loadtest.lengths import EmpiricalLengths, Lengths
+from loadtest.schedule import Schedule
+from loadtest.tenants import EmpiricalTenants, Tenants
+from loadtest.texts import Texts
+from loadtest.traces import Trace
+
+Column = NDArray[np.int64]
+LONGEST_DEADLINE_MS = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is asked, whoever asks when: of which hPLMs, with which texts, and until when an answer is worth something.
+
+    `deadline_ms` is a range, uniform; both ends equal for a fixed one.
+    """
+
+    hplms: tuple[str, ...]
+    texts: Texts
+    lengths: Lengths
+    deadline_ms: tuple[int, int] | None = None
+    pairs: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.hplms:
+            raise WorkloadError("a load needs at least one hPLM")
+        if self.deadline_ms is not None and not 1 <= self.deadline_ms[0] <= self.deadline_ms[1] <= LONGEST_DEADLINE_MS:
+            low, high = self.deadline_ms
+            raise WorkloadError(f"deadlines go from 1 ms to 24 h, not from {low} to {high} ms")
+
+    def schedule(
+        self, times_s: NDArray[np.float64], hplm_of: Column, chance: np.random.Generator, tokens: Column | None = None
+    ) -> Schedule:
+        """Fill in what a row needs besides its time and its hPLM."""
+        if not len(times_s):
+            raise WorkloadError("this load has no request; make it longer or its rate higher")
+        drawn = self.texts.of_lengths(self.lengths.draw(len(times_s), chance) if tokens is None else tokens, chance)
+        deadlines = None
+        if self.deadline_ms is not None:
+            deadlines = chance.integers(*self.deadline_ms, size=len(times_s), endpoint=True).astype(np.int64)
+        return Schedule(times_s, hplm_of, drawn.text_of, drawn.tokens, deadlines, self.hplms, drawn.texts, self.pairs)
+
+
+class Scenario(ABC):
+    """Base of the four."""
+
+    @abstractmethod
+    def schedule(self, content: Content, chance: np.random.Generator) -> Schedule:
+        """The requests of one run; `chance` draws them."""
+
+
+@dataclass(frozen=True)
+class Steady(Scenario):
+    """Every hPLM at a constant rate, each from a moment of its own on; together they are even."""
+
+    duration_s: float = 60.0
+    every_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        check_positive(duration_s=self.duration_s, every_s=self.every_s)
+
+    def schedule(self, content: Content, chance: np.random.Generator) -> Schedule:
+        first_s = chance.random(len(content.hplms)) * self.every_s
+        return content.schedule(*_repeated(first_s, self.every_s, self.duration_s), chance)
+
+
+@dataclass(frozen=True)
+class Burst(Scenario):
+    """Users that begin one after the other; each keeps its hPLM. Without a duration all of them finish."""
+
+    tenants: Callable[[int], Tenants]
+    users: int = 250
+    spawn_s: float = 0.05
+    every_s: float = 1.2
+    requests: int = 50
+    duration_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(users=self.users, spawn_s=self.spawn_s, every_s=self.every_s, requests=self.requests)
+        if self.duration_s is not None:
+            check_positive(duration_s=self.duration_s)
+
+    def schedule(self, content: Content, chance: np.random.Generator) -> Schedule:
+        first_s = np.arange(self.users) * self.spawn_s
+        times_s = (first_s[:, None] + np.arange(self.requests) * self.every_s).reshape(-1)
+        user_of = np.repeat(np.arange(self.users), self.requests)
+        order = np.argsort(times_s, kind="stable")
+        if self.duration_s is not None:
+            order = order[times_s[order] < self.duration_s]
+        hplm_of_user = self.tenants(len(content.hplms)).draw(self.users, chance)
+        return content.schedule(times_s[order], hplm_of_user[user_of[order]], chance)
+
+
+@dataclass(frozen=True)
+class Overload(Scenario):
+    """Requests of one arrival process, whatever the server makes of them."""
+
+    arrivals: Arrivals
+    tenants: Callable[[int], Tenants]
+    duration_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_positive(duration_s=self.duration_s)
+
+    def schedule(self, content: Content, chance: np.random.Generator) -> Schedule:
+        times_s = self.arrivals.times_s(self.duration_s, chance)
+        return content.schedule(times_s, self.tenants(len(content.hplms)).draw(len(times_s), chance), chance)
+
+
+@dataclass(frozen=True, eq=False)
+class Replay(Scenario):
+    """A trace; whose requests and how long they are come from it where it says so.
+
+    A trace tenant that is the ID of an hPLM asks that one. Otherwise the trace's tenants are given hPLMs in the order
+    in which they first appear, over again where there are more tenants than hPLMs.
+    """
+
+    trace: Trace
+    tenants: Callable[[int], Tenants]
+    speed: float = 1.0
+    rate_scale: float = 1.0
+    duration_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.duration_s is not None:
+            check_positive(duration_s=self.duration_s)
+
+    def schedule(self, content: Content, chance: np.random.Generator) -> Schedule:
+        trace = self.trace
+        arrivals = TraceArrivals(trace.times_s, self.speed, self.rate_scale)
+        # The last request of a trace comes at its very end, so a replay of all of it goes on a little beyond.
+        whole_s = float(np.nextafter(trace.duration_s / self.speed, np.inf))
+        times_s = arrivals.times_s(whole_s if self.duration_s is None else self.duration_s, chance)
+        in_order = self.rate_scale == 1.0
+        count = len(times_s)
+        if trace.tenants is None:
+            hplm_of = self.tenants(len(content.hplms)).draw(count, chance)
+        else:
+            of_tenant = _hplms_of(trace.tenant_names, content.hplms)
+            hplm_of = of_tenant[EmpiricalTenants(trace.tenants, in_order).draw(count, chance)]
+        tokens = None if trace.tokens is None else EmpiricalLengths(trace.tokens, in_order).draw(count, chance)
+        return content.schedule(times_s, hplm_of, chance, tokens)
+
+
+def _hplms_of(tenant_names: Sequence[str], hplms: Sequence[str]) -> Column:
+    """The index of each trace tenant's hPLM. Shape: [tenants of the trace]."""
+    places = {hplm: place for place, hplm in enumerate(hplms)}
+    return np.array([places.get(name, number % len(hplms)) for number, name in enumerate(tenant_names)], np.int64)
+
+
+def _repeated(first_s: NDArray[np.float64], every_s: float, duration_s: float) -> tuple[NDArray[np.float64], Column]:
+    """Times before the end and whose they are, in order."""
+    rounds = int(np.ceil(duration_s / every_s))
+    times_s = (first_s[None, :] + np.arange(rounds)[:, None] * every_s).reshape(-1)
+    owners = np.tile(np.arange(len(first_s)), rounds)
+    order = np.argsort(times_s, kind="stable")
+    order = order[times_s[order] < duration_s]
+    return times_s[order], owners[order]

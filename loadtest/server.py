@@ -1,0 +1,76 @@
+"""What is asked of the server around a load: is it there, does it know the hPLMs, how large were its batches."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+from clients import ClientError, HplmClient, InvalidRequestError, NotFoundError
+from clients.address import parse_address
+from loadtest.errors import RunError
+from loadtest.sender import Target
+
+_TEXT = "Wait until the worker thread has finished."
+_PAIR = ("Wait until the thread", "has finished.")
+_BATCHING_MODEL = "hplm_upper"
+_TIMEOUT_S = 5.0
+
+
+def check_hplms(target: Target, hplms: Sequence[str]) -> frozenset[str]:
+    """Ask every hPLM once; returns those that read pairs.
+
+    Raises:
+        RunError: The server does not know one of them.
+        ClientError: It cannot be reached, or refuses.
+    """
+    with HplmClient(target.url, target.protocol) as client:
+        client.infer_many([(hplms[0], _TEXT)], on_error="return")
+        outcomes = client.infer_many([(hplm, _TEXT) for hplm in hplms], on_error="return")
+        failed = {hplm: one for hplm, one in zip(hplms, outcomes, strict=True) if isinstance(one, ClientError)}
+        unknown = [hplm for hplm, error in failed.items() if isinstance(error, NotFoundError)]
+        if unknown:
+            more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+            raise RunError(f"the server at {target.url} has no hPLM {unknown[0]}{more}")
+        for error in failed.values():
+            if not isinstance(error, InvalidRequestError):
+                raise error
+        client.infer_many([(hplm, *_PAIR) for hplm in failed], on_error="raise")
+    return frozenset(failed)
+
+
+def batch_counts(target: Target) -> dict[int, int] | None:
+    """How many batches of which number of rows Triton has handed to the upper half; None where it does not say."""
+    address = parse_address(target.url, target.protocol)
+    try:
+        if address.protocol == "grpc":
+            with tritonclient.grpc.InferenceServerClient(str(address)) as client:
+                content = client.get_inference_statistics(_BATCHING_MODEL, as_json=True, client_timeout=_TIMEOUT_S)
+        else:
+            url = f"http://{address}/v2/models/{_BATCHING_MODEL}/stats"
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as reply:
+                content = json.load(reply)
+    except (InferenceServerException, OSError, ValueError):
+        return None
+    return _counts(content)
+
+
+def batches_between(before: Mapping[int, int] | None, after: Mapping[int, int] | None) -> dict[int, int] | None:
+    if before is None or after is None:
+        return None
+    grown = {size: count - before.get(size, 0) for size, count in sorted(after.items())}
+    return {size: count for size, count in grown.items() if count > 0}
+
+
+def _counts(content: Mapping[str, Any]) -> dict[int, int]:
+    """Numbers are strings in what gRPC gives, and numbers in what HTTP gives."""
+    counts: dict[int, int] = {}
+    for model in content.get("model_stats", ()):
+        for batch in model.get("batch_stats", ()):
+            size = int(batch.get("batch_size", 0))
+            counts[size] = counts.get(size, 0) + int(batch["compute_input"].get("count", 0))
+    return counts

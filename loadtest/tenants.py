@@ -1,0 +1,78 @@
+"""Whose requests they are, as indices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.checks import check_count, check_positive
+from loadtest.errors import WorkloadError
+
+
+class Tenants(Protocol):
+    def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+        """Indices from 0. Shape: [count]."""
+        ...
+
+
+@dataclass(frozen=True)
+class UniformTenants:
+    tenants: int
+
+    def __post_init__(self) -> None:
+        _check_tenants(self.tenants)
+
+    def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+        check_count(count)
+        return chance.integers(self.tenants, size=count)
+
+
+@dataclass(frozen=True)
+class ZipfTenants:
+    """Tenant k, from 1, has a share in proportion to k ** -exponent."""
+
+    tenants: int
+    exponent: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_tenants(self.tenants)
+        check_positive(exponent=self.exponent)
+
+    @cached_property
+    def shares(self) -> NDArray[np.float64]:
+        """Shape: [tenants], sums to 1."""
+        weights: NDArray[np.float64] = np.arange(1, self.tenants + 1, dtype=np.float64) ** -self.exponent
+        return weights / float(weights.sum())
+
+    def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+        check_count(count)
+        bounds = np.cumsum(self.shares)[:-1]
+        return np.searchsorted(bounds, chance.random(count), side="right").astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class EmpiricalTenants:
+    """Tenants that were observed: drawn independently, or replayed in their order, over again when they end."""
+
+    observed: NDArray[np.int64]
+    in_order: bool = False
+
+    def __post_init__(self) -> None:
+        if not len(self.observed):
+            raise WorkloadError("no tenants were observed to draw from")
+        if self.observed.min() < 0:
+            raise WorkloadError("a tenant's index is 0 or more")
+
+    def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+        check_count(count)
+        drawn = np.resize(self.observed, count) if self.in_order else chance.choice(self.observed, count)
+        return drawn.astype(np.int64)
+
+
+def _check_tenants(tenants: int) -> None:
+    if tenants < 1:
+        raise WorkloadError(f"a load needs 1 tenant or more, not {tenants}")

@@ -1,0 +1,102 @@
+"""Texts to ask about: of a file, or made of common words to a wanted length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.errors import WorkloadError
+from loadtest.lengths import Lengths
+
+_SPECIAL_TOKENS = 2
+_VARIANTS = 16
+_WORDS = (
+    "the of and to in is it you that he was for on are with as his they be at one have this from or had by hot but "
+    "some what there we can out other were all your when up use word how said an each she which do their time if will "
+    "way about many then them would write like so these her long make thing see him two has look more day could go "
+    "come did my sound no most number who over know water than call first people may down side been now find any new "
+    "work part take get place made live where after back little only round man year came show every good me give our"
+).split()
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Texts for rows: indices into a table, and their lengths in tokens. Shape: [rows] each."""
+
+    texts: tuple[str, ...]
+    text_of: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+
+
+class Texts(Protocol):
+    def of_lengths(self, tokens: NDArray[np.int64], chance: np.random.Generator) -> Drawn: ...
+
+
+@dataclass(frozen=True)
+class WordTexts:
+    """Common English words, each one token of an English vocabulary; [CLS] and [SEP] count too."""
+
+    def of_lengths(self, tokens: NDArray[np.int64], chance: np.random.Generator) -> Drawn:
+        lengths, length_of = np.unique(np.maximum(tokens, _SPECIAL_TOKENS + 1), return_inverse=True)
+        texts = [_words(int(length) - _SPECIAL_TOKENS, chance) for length in lengths for _ in range(_VARIANTS)]
+        text_of = length_of * _VARIANTS + chance.integers(_VARIANTS, size=len(tokens))
+        return Drawn(tuple(texts), text_of.astype(np.int64), lengths[length_of])
+
+
+@dataclass(frozen=True, eq=False)
+class FileTexts:
+    """Lines of a file; of those, the ones nearest to a wanted length. A line counts its words as its tokens."""
+
+    lines: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> FileTexts:
+        try:
+            lines = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+        except OSError as error:
+            raise WorkloadError(f"{path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise WorkloadError(f"{path}: not UTF-8 text") from error
+        if not lines:
+            raise WorkloadError(f"{path}: no texts")
+        return cls(tuple(sorted(lines, key=_tokens_of)))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.array([_tokens_of(line) for line in self.lines], np.int64)
+
+    def of_lengths(self, tokens: NDArray[np.int64], chance: np.random.Generator) -> Drawn:
+        own = self.lengths
+        above = np.minimum(np.searchsorted(own, tokens), len(own) - 1)
+        below = np.maximum(above - 1, 0)
+        nearest = np.where(tokens - own[below] < own[above] - tokens, own[below], own[above])
+        first, last = np.searchsorted(own, nearest), np.searchsorted(own, nearest, side="right")
+        text_of = chance.integers(first, last).astype(np.int64)
+        return Drawn(self.lines, text_of, own[text_of])
+
+
+def draw_texts(texts: Texts, lengths: Lengths, count: int, chance: np.random.Generator) -> Drawn:
+    return texts.of_lengths(lengths.draw(count, chance), chance)
+
+
+def halves(text: str) -> tuple[str, str]:
+    """A text for an hPLM of pairs: its own halves where a TAB parts them, otherwise cut in the middle."""
+    first, separator, second = text.partition("\t")
+    if separator and first.strip() and second.strip():
+        return first, second.replace("\t", " ")
+    words: Sequence[str] = text.split()
+    middle = (len(words) + 1) // 2
+    return " ".join(words[:middle]), " ".join(words[middle:] or words[:1])
+
+
+def _words(count: int, chance: np.random.Generator) -> str:
+    return " ".join(_WORDS[place] for place in chance.integers(len(_WORDS), size=count))
+
+
+def _tokens_of(line: str) -> int:
+    return len(line.split()) + _SPECIAL_TOKENS

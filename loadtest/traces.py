@@ -1,0 +1,211 @@
+"""Traces of real traffic: who asked when, with how many tokens.
+
+A trace is a CSV with a header or JSONL, its columns found by their names:
+
+    when      `time_s` seconds · `timestamp` milliseconds (JSONL) · `TIMESTAMP`, `time` dates with times, UTC if unsaid
+    tokens    `tokens` · `ContextTokens` · `input_length`          may be missing
+    tenant    `tenant` · `group`                                   may be missing
+
+Times count from the first request. They must not go backwards: such a line is an error that names it. Equal times are
+requests that came together, in the order of the file. Lines are read one after the other, and kept as 8 bytes per
+column, so a day of traffic needs no more memory than its numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.errors import WorkloadError
+
+_TOKENS = ("tokens", "ContextTokens", "input_length")
+_TENANTS = ("tenant", "group")
+
+Line = Mapping[str, object]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Shape: [requests] each; `tenants` are indices into `tenant_names`. None for what the trace does not say."""
+
+    times_s: NDArray[np.float64]
+    tokens: NDArray[np.int64] | None
+    tenants: NDArray[np.int64] | None
+    tenant_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.times_s)
+
+    @property
+    def duration_s(self) -> float:
+        return float(self.times_s[-1])
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One line of a trace; the time counts from the first."""
+
+    time_s: float
+    tokens: int | None
+    tenant: str | None
+
+
+def read_trace(path: Path) -> Trace:
+    """A whole trace.
+
+    Raises:
+        WorkloadError: The file cannot be read or has no requests, or a line cannot be used; the message names it.
+    """
+    times_s, tokens, tenants = array("d"), array("q"), array("q")
+    places: dict[str, int] = {}
+    for asked in stream_trace(path):
+        times_s.append(asked.time_s)
+        if asked.tokens is not None:
+            tokens.append(asked.tokens)
+        if asked.tenant is not None:
+            tenants.append(places.setdefault(asked.tenant, len(places)))
+    if not times_s:
+        raise WorkloadError(f"{path}: no requests")
+    return Trace(
+        np.frombuffer(times_s, np.float64),
+        np.frombuffer(tokens, np.int64) if tokens else None,
+        np.frombuffer(tenants, np.int64) if tenants else None,
+        tuple(places),
+    )
+
+
+def stream_trace(path: Path) -> Iterator[Asked]:
+    """The requests of a trace, one after the other."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            yield from _requests(file, path)
+    except OSError as error:
+        raise WorkloadError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise WorkloadError(f"{path}: not UTF-8 text") from error
+
+
+def _requests(file: TextIO, path: Path) -> Iterator[Asked]:
+    read: _Columns | None = None
+    last_s = 0.0
+    for number, line in _lines(file, path):
+        try:
+            read = read or _Columns.of(line)
+            asked = read(line)
+        except (KeyError, ValueError) as error:
+            raise WorkloadError(f"{path}, line {number}: {_reason(error)}") from error
+        if asked.time_s < last_s:
+            raise WorkloadError(
+                f"{path}, line {number}: {asked.time_s:g} s after the first request, but the line before it comes "
+                f"{last_s:g} s after; sort the trace by its times"
+            )
+        last_s = asked.time_s
+        yield asked
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, Line]]:
+    if path.suffix == ".jsonl":
+        for number, text in enumerate(file, start=1):
+            if text.strip():
+                yield number, _parsed(text, path, number)
+        return
+    reader = csv.DictReader(file)
+    try:
+        for line in reader:
+            yield reader.line_num, line
+    except csv.Error as error:
+        raise WorkloadError(f"{path}, line {reader.line_num}: {error}") from error
+
+
+def _parsed(text: str, path: Path, number: int) -> Line:
+    try:
+        line = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise WorkloadError(f"{path}, line {number}: not JSON") from error
+    if not isinstance(line, dict):
+        raise WorkloadError(f"{path}, line {number}: not an object")
+    return line
+
+
+class _Columns:
+    """Which column says what, and how times are written; fixed by a trace's first line."""
+
+    def __init__(self, time: str, seconds_of: Callable[[object], float], names: Line) -> None:
+        self._time = time
+        self._seconds_of = seconds_of
+        self._start_s: float | None = None
+        self._tokens = next((name for name in _TOKENS if name in names), None)
+        self._tenant = next((name for name in _TENANTS if name in names), None)
+
+    @classmethod
+    def of(cls, line: Line) -> _Columns:
+        for name, seconds_of in _TIMES.items():
+            if name in line:
+                return cls(name, seconds_of, line)
+        raise ValueError(f"no column says when; one of {', '.join(_TIMES)} must")
+
+    def __call__(self, line: Line) -> Asked:
+        time_s = self._seconds_of(line[self._time])
+        self._start_s = time_s if self._start_s is None else self._start_s
+        return Asked(time_s - self._start_s, self._tokens_of(line), self._tenant_of(line))
+
+    def _tokens_of(self, line: Line) -> int | None:
+        if self._tokens is None:
+            return None
+        tokens = _number(line[self._tokens])
+        if tokens < 1 or tokens != int(tokens):
+            raise ValueError(f"a request has 1 token or more, not {tokens:g}")
+        return int(tokens)
+
+    def _tenant_of(self, line: Line) -> str | None:
+        if self._tenant is None:
+            return None
+        tenant = line[self._tenant]
+        if tenant is None or tenant == "":
+            raise ValueError("the tenant is missing")
+        return str(tenant)
+
+
+def _number(value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no number")
+    return number
+
+
+def _milliseconds(value: object) -> float:
+    return _number(value) / 1e3
+
+
+def _date(value: object) -> float:
+    """Seconds since 1970."""
+    try:
+        moment = datetime.fromisoformat(str(value))
+    except ValueError as error:
+        raise ValueError(f"{value!r} is no date with a time") from error
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+_TIMES: Mapping[str, Callable[[object], float]] = {
+    "time_s": _number,
+    "timestamp": _milliseconds,
+    "TIMESTAMP": _date,
+    "time": _date,
+}
+
+
+def _reason(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error)

@@ -1,0 +1,129 @@
+"""Random adapters of every kind, and the slow, obvious way through the upper half: one row, one hPLM, fp32."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backends.adapters.adapter_set import LORA_MODULES, SITES, AdapterSet
+from backends.adapters.bank import HplmArtifact
+from backends.adapters.head import Head
+from backends.adapters.parts import Bottleneck, Lora, Norm
+from backends.root.geometry import RootGeometry
+from backends.root.store import RootFolder
+
+Weights = dict[str, Tensor]
+KINDS = ("identity", "attention", "output", "double", "seq_bn", "lora", "norms", "all")
+_ACTIVATIONS = {
+    "relu": lambda x: x.clamp(min=0),
+    "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / 2**0.5)),
+    "gelu_new": lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + torch.exp(-x)),
+    "tanh": torch.tanh,
+}
+
+
+def random_bottleneck(
+    chance: random.Random, layers: int, hidden: int, width: int | None = None, norm_first: bool = False
+) -> Bottleneck:
+    width = width or chance.randint(1, 20)
+    down, up = torch.randn(layers, width, hidden) / hidden**0.5, torch.randn(layers, hidden, width) / width**0.5
+    biases = torch.randn(layers, width) / 4, torch.randn(layers, hidden) / 4
+    return Bottleneck(down, biases[0], up, biases[1], chance.choice(sorted(_ACTIVATIONS)), norm_first)
+
+
+def random_lora(chance: random.Random, layers: int, inputs: int, outputs: int) -> Lora:
+    rank = chance.randint(1, 20)
+    return Lora(torch.randn(layers, rank, inputs) / inputs**0.5, torch.randn(layers, outputs, rank) / rank**0.5 / 2)
+
+
+def random_adapters(chance: random.Random, geometry: RootGeometry, kind: str) -> AdapterSet:
+    layers, hidden, inner = geometry.num_upper_layers, geometry.hidden_size, geometry.intermediate_size
+    sites = {"attention": ["attention"], "output": ["output"], "double": SITES, "seq_bn": ["output"], "all": SITES}
+    first = {"seq_bn"} if kind == "seq_bn" else {"output"} if kind == "all" else set()
+    sizes = {"ffn_in": (hidden, inner), "ffn_out": (inner, hidden)}
+    modules = {"lora": chance.sample(LORA_MODULES, chance.randint(1, 6)), "all": LORA_MODULES}.get(kind, [])
+    return AdapterSet(
+        {
+            site: random_bottleneck(chance, layers, hidden, norm_first=kind in first or site in first)
+            for site in sites.get(kind, [])  # type: ignore[attr-defined]
+        },
+        {module: random_lora(chance, layers, *sizes.get(module, (hidden, hidden))) for module in modules},
+        {
+            site: Norm(torch.rand(layers, hidden) + 0.5, torch.randn(layers, hidden))
+            for site in (SITES if kind in ("norms", "all") else [])
+        },
+    )
+
+
+def random_artifact(chance: random.Random, root: RootFolder, kind: str) -> HplmArtifact:
+    hidden, labels = root.geometry.hidden_size, chance.randint(2, 5)
+    dense = {}
+    if chance.random() < 0.5:
+        dense = {"dense_weight": torch.randn(hidden, hidden) / hidden**0.5, "dense_bias": torch.randn(hidden)}
+    head = Head(torch.randn(labels, hidden), torch.randn(labels), **dense, activation="tanh")
+    names = tuple(f"label {number}" for number in range(labels))
+    pooling = chance.choice(["cls", "mean"])
+    adapters = random_adapters(chance, root.geometry, kind)
+    return HplmArtifact("x/y", root.fingerprint, "classification", names, pooling, adapters, head)
+
+
+def reference_logits(root: RootFolder, artifact: HplmArtifact, hidden: Tensor) -> Tensor:
+    """One row `[L, H]` of the lower half → its logits."""
+    weights: Weights = root.upper().state_dict()
+    own: Weights = {name: tensor.float() for name, tensor in artifact.adapters.named().items()}
+    for layer in range(root.geometry.num_upper_layers):
+        hidden = _layer(root.geometry, weights, artifact.adapters, own, layer, hidden)
+    pooled = hidden[0] if artifact.pooling == "cls" else hidden.sum(dim=0) / len(hidden)
+    head = {name: tensor.float() for name, tensor in artifact.head.named().items()}
+    if "dense_weight" in head:
+        pooled = _ACTIVATIONS[artifact.head.activation](head["dense_weight"] @ pooled + head["dense_bias"])
+    return head["weight"] @ pooled + head["bias"]
+
+
+def _layer(
+    geometry: RootGeometry, weights: Weights, adapters: AdapterSet, own: Weights, layer: int, hidden: Tensor
+) -> Tensor:
+    def linear(name: str, states: Tensor) -> Tensor:
+        return states @ weights[f"layers.{layer}.{name}.weight"].T + weights[f"layers.{layer}.{name}.bias"]
+
+    def lora(module: str, states: Tensor) -> Tensor | float:
+        if f"lora.{module}.down" not in own:
+            return 0.0
+        return states @ (own[f"lora.{module}.up"][layer] @ own[f"lora.{module}.down"][layer]).T
+
+    def norm(site: str, states: Tensor) -> Tensor:
+        shared = {"attention": "attention_norm", "output": "ffn_norm"}[site]
+        weight, bias = (weights[f"layers.{layer}.{shared}.{name}"] for name in ("weight", "bias"))
+        if f"norm.{site}.weight" in own:
+            weight, bias = own[f"norm.{site}.weight"][layer], own[f"norm.{site}.bias"][layer]
+        mean, variance = states.mean(dim=-1, keepdim=True), states.var(dim=-1, keepdim=True, unbiased=False)
+        return (states - mean) / (variance + geometry.layer_norm_eps).sqrt() * weight + bias
+
+    def residual_sum(site: str, states: Tensor, residual: Tensor) -> Tensor:
+        part = adapters.bottlenecks.get(site)  # type: ignore[call-overload]
+        if part is None:
+            return norm(site, states + residual)
+        seen = norm(site, states + residual) if part.norm_first else states
+        down, down_bias, up, up_bias = (
+            own[f"bottleneck.{site}.{name}"][layer] for name in ("down_weight", "down_bias", "up_weight", "up_bias")
+        )
+        change = _ACTIVATIONS[part.activation](seen @ down.T + down_bias) @ up.T + up_bias
+        return norm(site, change + states + residual)
+
+    query, key, value = linear("query_key_value", hidden).chunk(3, dim=-1)
+    query, key, value = query + lora("query", hidden), key + lora("key", hidden), value + lora("value", hidden)
+    size = geometry.hidden_size // geometry.num_heads
+    heads = [
+        torch.softmax(q @ k.T / size**0.5, dim=-1) @ v
+        for q, k, v in zip(query.split(size, 1), key.split(size, 1), value.split(size, 1), strict=True)
+    ]
+    context = torch.cat(heads, dim=1)
+    attended = residual_sum(
+        "attention", linear("attention_output", context) + lora("attention_output", context), hidden
+    )
+    inner = functional.gelu(linear("ffn_in", attended) + lora("ffn_in", attended))
+    return residual_sum("output", linear("ffn_out", inner) + lora("ffn_out", inner), attended)

@@ -1,0 +1,156 @@
+"""`hplm loadtest` as an operator types it, against a real Triton with real hPLMs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from served_home import Served
+
+pytestmark = pytest.mark.server
+HPLM = str(Path(sys.executable).with_name("hplm"))
+HPLMS = {"acme/topic", "acme/mood", "globex/topic", "initech/mood"}
+
+
+def command(served: Served, scenario: str, out: Path, *options: str, protocol: str = "grpc") -> list[str]:
+    url = served.grpc_url if protocol == "grpc" else served.http_url
+    place = ("--url", f"{protocol}://{url}", "--home", str(served.home.path), "--out", str(out))
+    return [HPLM, "loadtest", scenario, *place, "--max-lateness-ms", "5000", *options]
+
+
+def load(served: Served, scenario: str, out: Path, *options: str, protocol: str = "grpc") -> dict[str, Any]:
+    """The summary that it prints, once everything that it wrote says the same."""
+    asked = [*command(served, scenario, out, *options, protocol=protocol), "--json"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    written = json.loads((out / "summary.json").read_text())
+    assert written.pop("run")["state"] == "complete"
+    assert written == printed
+    assert f"{printed['planned']:,}" in (out / "report.html").read_text()
+    assert len((out / "requests.csv").read_text().splitlines()) == printed["planned"] + 1
+    assert printed["planned"] == printed["answered"] + printed["refused"] + printed["failed"]
+    assert printed["sending"]["valid"]
+    return dict(printed)
+
+
+def hplms_asked(out: Path) -> set[str]:
+    return {line.split(",")[4] for line in (out / "requests.csv").read_text().splitlines()[1:]}
+
+
+def test_steady_over_http_asks_every_hplm(served: Served, tmp_path: Path) -> None:
+    summary = load(served, "steady", tmp_path / "run", "--duration", "4", "--every-s", "1", protocol="http")
+    assert (summary["planned"], summary["answered"]) == (16, 16)
+    assert summary["attainment"] == 1.0
+    assert hplms_asked(tmp_path / "run") == HPLMS
+
+
+@pytest.mark.parametrize(("protocol", "workers"), [("grpc", "2"), ("http", "1")])
+def test_burst(served: Served, tmp_path: Path, protocol: str, workers: str) -> None:
+    options = ("--users", "40", "--requests", "3", "--every-s", "0.5", "--spawn-s", "0.02", "--workers", workers)
+    summary = load(served, "burst", tmp_path / "run", *options, protocol=protocol)
+    assert (summary["planned"], summary["answered"]) == (120, 120)
+    batches = json.loads((tmp_path / "run" / "run.json").read_text())["batches"]
+    assert sum(int(size) * count for size, count in batches.items()) == 120
+
+
+def test_overload_is_refused_and_compared(served: Served, tmp_path: Path) -> None:
+    options = ("--deadline-ms", "20-60", "--duration", "4", "--tenants", "zipf:1.1")
+    load(served, "overload", tmp_path / "calm", "--rate", "5", *options)
+    summary = load(served, "overload", tmp_path / "wild", "--load", "2", *options)
+    assert summary["attainment"] < 1.0
+    assert sum(summary["reasons"].values()) == summary["refused"] + summary["failed"]
+    settings = json.loads((tmp_path / "wild" / "run.json").read_text())["settings"]
+    assert summary["planned"] == pytest.approx(4 * 2 * settings["measured_capacity_per_s"], rel=0.5)
+    both = tmp_path / "both.html"
+    compared = [HPLM, "loadtest", "compare", str(tmp_path / "calm"), str(tmp_path / "wild"), "--out", str(both)]
+    subprocess.run(compared, check=True, capture_output=True)
+    assert "calm and wild" in both.read_text()
+
+
+def test_trace(served: Served, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    rows = [{"timestamp": 1000 + 50 * (n // 2), "tenant": sorted(HPLMS)[n % 3], "tokens": 5 + n} for n in range(20)]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = load(served, "trace", tmp_path / "run", "--trace", str(trace), "--speed", "0.5")
+    assert (summary["planned"], summary["answered"]) == (20, 20)
+    assert summary["duration_s"] == pytest.approx(0.9)
+    assert hplms_asked(tmp_path / "run") == set(sorted(HPLMS)[:3])
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_an_interrupted_run_is_reported_as_such(served: Served, tmp_path: Path, stop: signal.Signals) -> None:
+    out = tmp_path / "run"
+    running = start_load(served, out)
+    running.send_signal(stop)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert err.strip().splitlines() == [f"hplm: interrupted; {out / 'report.html'} shows what came back until then"]
+    content = json.loads((out / "summary.json").read_text())
+    assert content["run"]["state"] == "interrupted"
+    assert 0 < content["answered"] < content["planned"] + 1 < 20 * 600
+    assert "This run was interrupted" in (out / "report.html").read_text()
+
+
+def test_a_killed_run_can_still_be_reported(served: Served, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    running = start_load(served, out)
+    running.kill()
+    running.communicate(timeout=60)
+    done = subprocess.run([HPLM, "loadtest", "report", str(out)], capture_output=True, text=True, check=True)
+    assert "This run was killed" in done.stderr
+    assert "This run was killed" in (out / "report.html").read_text()
+
+
+def start_load(served: Served, out: Path) -> subprocess.Popen[str]:
+    """One that would take ten minutes, from when its first answers are there."""
+    asked = command(served, "overload", out, "--rate", "20", "--duration", "600")
+    running = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    rows = out / "requests.csv"
+    give_up_at = time.monotonic() + 90
+    while not rows.exists() or rows.read_text().count("\n") < 10:
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < give_up_at
+        time.sleep(0.1)
+    return running
+
+
+def test_an_hplm_that_the_server_does_not_know_is_named(served: Served, tmp_path: Path) -> None:
+    asked = command(served, "steady", tmp_path / "run", "--hplm", "acme/topic", "--hplm", "acme/none")
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.strip() == f"hplm: the server at grpc://{served.grpc_url} has no hPLM acme/none"
+    assert not (tmp_path / "run").exists()
+
+
+def test_workers_of_other_machines_come_to_a_port(served: Served, tmp_path: Path) -> None:
+    port = free_port()
+    asked = command(served, "overload", tmp_path / "run", "--rate", "40", "--duration", "3", "--workers", "2")
+    master = subprocess.Popen([*asked, "--master", str(port)], stderr=subprocess.PIPE, text=True)
+    try:
+        come = [HPLM, "loadtest", "worker", f"127.0.0.1:{port}"]
+        workers = [subprocess.Popen(come, stderr=subprocess.DEVNULL) for _ in range(2)]
+        _, err = master.communicate(timeout=120)
+        assert master.returncode == 0, err
+        for worker in workers:
+            worker.wait(30)
+    finally:
+        for process in (master, *workers):
+            process.kill()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["planned"] == summary["answered"]
+
+
+def free_port() -> int:
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

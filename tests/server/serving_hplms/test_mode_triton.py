@@ -1,0 +1,248 @@
+"""Mode `triton`: the reference's answers in batches that Triton forms, with the plugin, without, with a wrong one."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+from backends.deadline_batcher import FILE_NAME, PLAN_VERSION
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.scheduling.cost_model import CostModel
+from bench.reference import ReferenceHplm
+from builder.export import ExportSettings, render_repository
+from builder.plugin import build_plugin
+from builder.serving import ServerConfig, TritonServer
+from served_home import Served
+from tiny_home import build_tiny_home, sample_texts
+
+pytestmark = pytest.mark.server
+LOGIT_TOLERANCE = 2e-2  # the table is fp16
+TOKENS = 8
+MAX_TOKENS = 4 * TOKENS
+TEXT = "the cat is very good today"
+LONG_DELAY_US = 1_000_000
+"""Long enough that a burst of requests waits together before the first batch is closed."""
+
+
+@pytest.fixture(scope="module")
+def home_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mode_triton")
+    build_tiny_home(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = tmp_path_factory.mktemp("plugin") / FILE_NAME
+    build_plugin(built)
+    return built
+
+
+@contextmanager
+def serving(folder: Path, settings: ExportSettings, late_plugin: Path | None = None) -> Iterator[Served]:
+    """`late_plugin` gets into the repository after the export, as one of another release would have."""
+    home = Home(folder / "home")
+    render_repository(home.repository, settings)
+    if late_plugin is not None:
+        (home.repository / "hplm_upper" / "1" / FILE_NAME).write_bytes(late_plugin.read_bytes())
+    config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
+    with TritonServer(config) as server:
+        yield Served(home, server, folder / "work")
+
+
+def settings(plugin: Path | None, delay_us: int = 1000, cost: CostModel | None = None, **upper: str) -> ExportSettings:
+    parameters = {"dtype": "fp32", "slots": "4", "threads": "1", **upper}
+    return ExportSettings(
+        mode="triton", plugin=plugin, queue_delay_us=delay_us, cost_model=cost, upper_parameters=parameters
+    )
+
+
+def ask(served: Served, requests: Sequence[Sequence[tuple[str, str]]], deadline_ms: int | None = None) -> list[Any]:
+    """All at once over one connection; each request's answers, or its error."""
+    client = tritonclient.grpc.InferenceServerClient(served.grpc_url)
+    pending: list[Future[Any]] = [Future() for _ in requests]
+    for rows, future in zip(requests, pending, strict=True):
+        tensors = []
+        for name, column in (("MODEL", 0), ("TEXT", 1)):
+            tensor = tritonclient.grpc.InferInput(name, [len(rows), 1], "BYTES")
+            tensor.set_data_from_numpy(np.array([[row[column].encode()] for row in rows], dtype=np.object_))
+            tensors.append(tensor)
+        parameters = {"deadline_ms": deadline_ms} if deadline_ms is not None else None
+        client.async_infer(
+            "hplm",
+            tensors,
+            lambda result, error, future=future: future.set_result(error or result),
+            parameters=parameters,
+        )
+    answers = [future.result(timeout=60) for future in pending]
+    return [
+        one if isinstance(one, InferenceServerException) else [json.loads(v) for v in one.as_numpy("RESULT")[:, 0]]
+        for one in answers
+    ]
+
+
+def executed(served: Served) -> dict[int, int]:
+    """How many batches of how many rows `hplm_upper` was given."""
+    client = tritonclient.grpc.InferenceServerClient(served.grpc_url)
+    (model,) = client.get_inference_statistics("hplm_upper").model_stats
+    return {batch.batch_size: batch.compute_infer.count for batch in model.batch_stats}
+
+
+def new_batches(before: dict[int, int], after: dict[int, int]) -> dict[int, int]:
+    counts = {size: count - before.get(size, 0) for size, count in after.items()}
+    return {size: count for size, count in counts.items() if count}
+
+
+def check_answers(served: Served, seed: int) -> None:
+    chance = random.Random(seed)
+    plain = {entry.id: ReferenceHplm(served.home, entry) for entry in Registry.open(served.home).hplms()}
+    texts = [text.text for text in sample_texts(40, 11) + sample_texts(80, seed)]
+    requests = [
+        [(chance.choice(sorted(plain)), chance.choice(texts)) for _ in range(chance.randint(1, 9))] for _ in range(60)
+    ]
+    for rows, answers in zip(requests, ask(served, requests), strict=True):
+        assert not isinstance(answers, InferenceServerException), (seed, answers)
+        for (hplm, text), answer in zip(rows, answers, strict=True):
+            logarithms = torch.tensor(list(answer["scores"].values()), dtype=torch.float64).log()
+            expected = plain[hplm].logits(text)
+            difference = (logarithms - logarithms.mean()) - (expected - expected.mean())
+            assert answer["hplm"] == hplm
+            assert difference.abs().max() <= LOGIT_TOLERANCE, (seed, hplm, text)
+
+
+def batches_of(served: Served, requests: list[list[tuple[str, str]]], deadline_ms: int | None = None) -> dict[int, int]:
+    """The batches that answered these requests, all of them."""
+    before = executed(served)
+    answers = ask(served, requests, deadline_ms)
+    assert not any(isinstance(one, InferenceServerException) for one in answers)
+    batches = new_batches(before, executed(served))
+    assert sum(size * count for size, count in batches.items()) == sum(map(len, requests))
+    return batches
+
+
+def until(is_so: Callable[[dict[int, int]], bool], batches: Callable[[], dict[int, int]]) -> None:
+    """On a busy machine requests trickle in, and Triton lets a batch grow unasked while it waits for its turn."""
+    seen = []
+    for _ in range(5):
+        seen.append(batches())
+        if is_so(seen[-1]):
+            return
+    raise AssertionError(seen)
+
+
+def one_row_each(count: int, hplm: str = "acme/topic") -> list[list[tuple[str, str]]]:
+    return [[(hplm, TEXT)]] * count
+
+
+def log(served: Served) -> str:
+    return served.server.log_path.read_text()
+
+
+def test_the_plugin_closes_batches_and_the_answers_are_the_references(home_folder: Path, plugin: Path) -> None:
+    """Half as many tokens as a request may have, so batches of several requests and parts of single ones are run."""
+    with serving(home_folder, settings(plugin, max_tokens=str(MAX_TOKENS))) as served:
+        assert "batches hold up to 64 rows, 32 tokens and 3 hPLMs" in log(served)
+        check_answers(served, seed=random.randrange(1 << 32))
+
+
+def test_a_policy_chooses_nothing_and_the_log_says_so(home_folder: Path, plugin: Path) -> None:
+    with serving(home_folder, settings(plugin, policy="das")) as served:
+        assert log(served).count("policy das chooses nothing in mode triton, where Triton forms the batches") == 1
+        check_answers(served, seed=random.randrange(1 << 32))
+
+
+def test_batches_are_closed_by_tokens(home_folder: Path, plugin: Path) -> None:
+    with serving(home_folder, settings(plugin, LONG_DELAY_US, max_tokens=str(MAX_TOKENS))) as served:
+        until(lambda batches: batches == {4: 10}, lambda: batches_of(served, one_row_each(40)))
+
+
+def test_batches_are_closed_by_hplms_and_by_the_earliest_deadline(home_folder: Path, plugin: Path) -> None:
+    """There are slots for two hPLMs. Each row is said to take 20 seconds, so those that end within 90 are four."""
+    cost = CostModel(0.0, 20_000_000.0, 0.0, 0.0, 0.0)
+    with serving(home_folder, settings(plugin, LONG_DELAY_US, cost, slots="3")) as served:
+        mixed = [[(hplm, TEXT)] for hplm in ("acme/topic", "acme/mood", "initech/mood")] * 8
+        until(lambda batches: sum(batches.values()) >= len(mixed) / 4, lambda: batches_of(served, mixed))
+        until(lambda batches: max(batches) == 4, lambda: batches_of(served, one_row_each(24), deadline_ms=90_000))
+
+
+def test_without_the_plugin_rows_alone_close_batches_and_the_log_says_so(home_folder: Path) -> None:
+    with serving(home_folder, settings(None, LONG_DELAY_US, max_tokens=str(MAX_TOKENS))) as served:
+        assert "there is no deadline batcher at" in log(served)
+        before = executed(served)
+        assert not any(isinstance(one, InferenceServerException) for one in ask(served, one_row_each(40)))
+        assert max(new_batches(before, executed(served))) > MAX_TOKENS / TOKENS
+        check_answers(served, seed=random.randrange(1 << 32))
+
+
+@pytest.mark.parametrize(
+    ("plan_version", "definitions", "message"),
+    [
+        (PLAN_VERSION, ("-DHPLM_TRITON_API_MAJOR=2", "-DHPLM_TRITON_API_MINOR=0"), "built for version 2.0 of Triton's"),
+        (PLAN_VERSION, ("-DHPLM_TRITON_API_MINOR=999",), "built for version 1.999 of Triton's"),
+        (PLAN_VERSION + 1, (), "of another release than the repository, which must be exported again"),
+    ],
+    ids=["api-major", "api-minor", "release"],
+)
+def test_a_plugin_for_another_triton_or_release_is_not_used(
+    home_folder: Path, tmp_path: Path, plan_version: int, definitions: tuple[str, ...], message: str
+) -> None:
+    wrong = tmp_path / FILE_NAME
+    build_plugin(wrong, plan_version, definitions)
+    with serving(home_folder, settings(None, LONG_DELAY_US, max_tokens=str(MAX_TOKENS)), wrong) as served:
+        assert message in log(served)
+        before = executed(served)
+        assert not any(isinstance(one, InferenceServerException) for one in ask(served, one_row_each(40)))
+        assert max(new_batches(before, executed(served))) > MAX_TOKENS / TOKENS
+
+
+def test_what_is_late_is_refused_before_it_is_computed(home_folder: Path, plugin: Path) -> None:
+    """Each waits out Triton's delay first, which is longer than its deadline."""
+    with serving(home_folder, settings(plugin, LONG_DELAY_US)) as served:
+        started_s = time.monotonic()
+        answers = ask(served, one_row_each(8), deadline_ms=100)
+        assert time.monotonic() - started_s >= LONG_DELAY_US / 1e6
+        assert all(isinstance(one, InferenceServerException) for one in answers)
+        assert {one.status() for one in answers} == {"StatusCode.UNAVAILABLE"}
+        assert all("the deadline passed while the request waited" in one.message() for one in answers)
+        (answer,) = ask(served, one_row_each(1), deadline_ms=30_000)
+        assert answer[0]["hplm"] == "acme/topic"
+
+
+def test_a_bad_request_costs_its_batch_nothing(home_folder: Path, plugin: Path) -> None:
+    """Sent to `hplm_upper` itself, as no lower half would."""
+    with serving(home_folder, settings(plugin, LONG_DELAY_US)) as served:
+        client = tritonclient.grpc.InferenceServerClient(served.grpc_url)
+        pending: list[Future[Any]] = []
+        for width in (5, 4, 5, 6):
+            tensors = []
+            hidden, tickets = np.zeros((1, 2, 64), np.float16), np.full((1, width), 1, np.int64)
+            for name, value, datatype in (("HIDDEN", hidden, "FP16"), ("TICKET", tickets, "INT64")):
+                tensor = tritonclient.grpc.InferInput(name, list(value.shape), datatype)
+                tensor.set_data_from_numpy(value)
+                tensors.append(tensor)
+            words = tritonclient.grpc.InferInput("WORDS", [1, 1], "BYTES")
+            words.set_data_from_numpy(np.array([[b""]], dtype=np.object_))
+            future: Future[Any] = Future()
+            pending.append(future)
+            client.async_infer(
+                "hplm_upper",
+                [*tensors, words],
+                lambda result, error, future=future: future.set_result(error or result),
+            )
+        errors = [str(future.result(timeout=60)) for future in pending]
+        assert all("TICKET has shape [1, " in errors[place] for place in (1, 3))
+        assert not any("TICKET has shape" in errors[place] for place in (0, 2))
+        check_answers(served, seed=3)

@@ -1,0 +1,90 @@
+"""A server that was exported with `--missing compute`, as an operator runs it, and killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from backends.home import Home
+from backends.registry.registry import Registry
+from bench.reference import ReferenceHplm
+from builder.serving import ServerConfig, TritonServer
+from clients import Classification, HplmClient
+from tiny_home import FILLER, MOODS, TOPICS
+
+pytestmark = pytest.mark.server
+HPLM = str(Path(sys.executable).with_name("hplm"))
+WORDS = [*FILLER, *(word for group in (*TOPICS.values(), *MOODS.values()) for word in group)]
+IDS = ("acme/topic", "globex/topic", "initech/mood", "acme/mood")
+
+
+@contextmanager
+def serving(home: Home) -> Iterator[TritonServer]:
+    with TritonServer(ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})) as server:
+        yield server
+
+
+def word_soup(count: int) -> list[tuple[str, str]]:
+    chance = random.Random()
+    return [(IDS[i % len(IDS)], " ".join(chance.choices(WORDS, k=chance.randint(1, 16)))) for i in range(count)]
+
+
+def ask(server: TritonServer, texts: list[tuple[str, str]]) -> list[Classification]:
+    with HplmClient(f"grpc://{server.grpc_url}", rows_per_request=1) as client:
+        answers = client.infer_many(texts)
+    return [answer for answer in answers if isinstance(answer, Classification)]
+
+
+def figure(server: TritonServer, name: str) -> int:
+    with urllib.request.urlopen(server.metrics_url) as response:
+        found = re.findall(rf"^{re.escape(name)} (\d+)", response.read().decode(), re.MULTILINE)
+    return int(found[0]) if found else 0
+
+
+def wait_for(server: TritonServer, name: str) -> int:
+    for _ in range(300):
+        if count := figure(server, name):
+            return count
+        time.sleep(0.1)
+    raise AssertionError(f"{name} stayed at 0")
+
+
+def centred(logits: torch.Tensor) -> torch.Tensor:
+    return logits.double() - logits.double().mean()
+
+
+def test_answers_are_exact_and_what_was_learned_survives_a_kill(tiny_home: Home) -> None:
+    home = str(tiny_home.path)
+    export = [HPLM, "export", "--home", home, "--dtype", "fp32", "--missing", "compute", "--compute-limit", "4096"]
+    subprocess.run(export, check=True)
+    texts = word_soup(60)
+    references = {hplm: ReferenceHplm(tiny_home, Registry.open(tiny_home).hplm(hplm)) for hplm in IDS}
+    with serving(tiny_home) as server:
+        for (hplm, text), answer in zip(texts, ask(server, texts), strict=True):
+            logits = torch.tensor(list(answer.scores.values()), dtype=torch.float64).log()
+            exact = references[hplm].logits(text, shorten=False)
+            torch.testing.assert_close(centred(logits), centred(exact), rtol=0, atol=2e-2)
+        computed = wait_for(server, 'hplm_overlay_fragments_total{event="computed"}')
+        assert computed > 50
+        assert wait_for(server, 'hplm_plot_fragments_total{level="farm@1/computed",root="tiny"}') > 20
+        time.sleep(2.0)  # every process has read and written
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait(timeout_s=30)
+    with serving(tiny_home) as server:
+        assert len(ask(server, texts)) == len(texts)
+        wait_for(server, 'hplm_plot_fragments_total{level="farm@1/overlay",root="tiny"}')
+        wait_for(server, 'hplm_plot_fragments_total{level="street@1/overlay",root="tiny"}')
+        assert figure(server, 'hplm_overlay_fragments_total{event="computed"}') == 0
+        assert wait_for(server, 'hplm_overlay_entries{process="hplm_lower_0_0"}') >= computed // 2

@@ -1,0 +1,138 @@
+"""The serve loop played event by event, one microsecond event after the other: slow, obvious, and by another hand.
+
+Nothing is shared with the simulator but policy, cost model and admission: every arrival, every passed deadline and
+every end of a batch is an event, and after each the loop looks whether it can start or stage anything.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from dataclasses import dataclass, field
+
+from backends.scheduling.admission import Admission
+from backends.scheduling.cost_model import BatchShape, CostModel
+from backends.scheduling.policy import Capacity, Policy
+from backends.scheduling.waiting_room import WaitingRoom
+
+
+@dataclass(eq=False)
+class Request:
+    place: int
+    arrived_us: int
+    hplm_key: int
+    num_tokens: int
+    deadline_us: int | None
+    root: str = "simulated"
+    start_us: float = 0.0
+    fate: str | None = None
+    answered_us: int | None = None
+
+    @property
+    def tenant(self) -> str:
+        return f"tenant{self.hplm_key}"
+
+    def is_late(self, now_us: int) -> bool:
+        return self.deadline_us is not None and now_us >= self.deadline_us
+
+
+@dataclass
+class ReferenceLoop:
+    policy: Policy
+    cost_model: CostModel
+    capacity: Capacity
+    max_waiting: int
+    admission: Admission | None = None
+    waiting: list[Request] = field(default_factory=list)
+    staged: list[Request] | None = None
+    running: list[Request] | None = None
+    ends_us: int | None = None
+    batches: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
+    batches_taken: int = 0
+
+    def play(self, requests: list[Request]) -> None:
+        self._events: list[int] = [request.arrived_us for request in requests]
+        self._events += [request.deadline_us for request in requests if request.deadline_us is not None]
+        heapq.heapify(self._events)
+        coming = sorted(requests, key=lambda request: (request.arrived_us, request.place))
+        while self._events:
+            now_us = heapq.heappop(self._events)
+            self._expire(now_us)
+            while coming and coming[0].arrived_us <= now_us:
+                self._arrive(coming.pop(0), now_us)
+                self._expire(now_us)
+            if self.ends_us is not None and self.ends_us <= now_us:
+                self._finish(now_us)
+            while self._start(now_us) or self._stage(now_us):
+                pass
+
+    def _arrive(self, request: Request, now_us: int) -> None:
+        if self.admission is None:
+            if len(self.waiting) >= self.max_waiting:
+                request.fate = "queue_full"
+            else:
+                self.waiting.append(request)
+            return
+        refused = self.admission.admit([request], now_us)
+        if refused is not None:
+            request.fate = refused.reason
+        else:
+            request.start_us = self.admission.start_us(request)
+            insort(self.waiting, request, key=lambda one: one.start_us)
+
+    def _expire(self, now_us: int) -> None:
+        for request in list(self.waiting):
+            if request.is_late(now_us):
+                request.fate = "late_waiting"
+                self.waiting.remove(request)
+                if self.admission:
+                    self.admission.withdraw([request])
+
+    def _finish(self, now_us: int) -> None:
+        assert self.running is not None
+        for request in self.running:
+            if request.fate is None:
+                late = request.is_late(now_us)
+                request.fate = "late_computed" if late else "answered"
+                request.answered_us = None if late else now_us
+        if self.admission:
+            self.admission.finished(now_us)
+        self.running = self.ends_us = None
+
+    def _start(self, now_us: int) -> bool:
+        if self.running is not None or self.staged is None:
+            return False
+        batch, self.staged = self.staged, None
+        shape = BatchShape.of(batch)
+        if self.admission:
+            self.admission.began("simulated", shape, now_us)
+        for request in batch:
+            if request.is_late(now_us):
+                request.fate = "late_waiting"
+        if any(request.fate is None for request in batch):
+            self.running = batch
+            self.ends_us = now_us + max(1, round(self.cost_model.predict_us(shape)))
+            self.batches.append((now_us, self.ends_us, tuple(request.place for request in batch)))
+            heapq.heappush(self._events, self.ends_us)
+        elif self.admission:
+            self.admission.finished(now_us, has_run=False)
+        return True
+
+    def _stage(self, now_us: int) -> bool:
+        if self.staged is not None or not self.waiting:
+            return False
+        room: WaitingRoom[Request] = WaitingRoom()
+        for request in self.waiting:
+            room.add([request], within_share=self.admission is None or self.admission.is_within_share(request))
+        room.batches_taken = self.batches_taken
+        batch = [self.waiting[place] for place in self.policy.select(room, now_us, self.capacity)]
+        is_full = len(batch) < len(self.waiting) or len(batch) >= self.capacity.max_rows
+        if self.running is not None and not is_full:
+            return False
+        self.batches_taken += 1
+        if self.admission:
+            self.admission.take(batch, now_us)
+            self.admission.staged(BatchShape.of(batch), "simulated")
+        self.staged = batch
+        self.waiting = [request for request in self.waiting if request not in batch]
+        return True

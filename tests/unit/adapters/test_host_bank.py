@@ -1,0 +1,48 @@
+"""What is mapped of the bank: what was asked for, and nothing that is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from backends.adapters.host_bank import HostBank
+from backends.home import Home
+from backends.registry.entries import HplmEntry
+from backends.registry.registry import Registry
+from backends.registry.snapshot import RegistrySnapshot
+from backends.root.store import RootFolder
+
+
+def is_mapped(home: Home, entry: HplmEntry) -> bool:
+    return str(home.path / entry.folder) in Path("/proc/self/maps").read_text()
+
+
+def test_versions_that_are_gone_are_not_mapped_any_more(tiny_home: Home) -> None:
+    registry = Registry.open(tiny_home)
+    snapshot = RegistrySnapshot(registry, retired_kept_s=0.0, refresh_interval_s=3600)
+    bank = HostBank(tiny_home, snapshot.knows, let_go_every_s=0.0)
+    stays, goes = snapshot.find("acme/topic"), snapshot.find("acme/mood")
+    root = RootFolder(tiny_home.root("tiny"))
+    for entry in (stays, goes):
+        bank.artifact(entry, root.fingerprint, root.geometry.hidden_size)
+    bank.let_go()
+    assert is_mapped(tiny_home, stays)
+    assert is_mapped(tiny_home, goes)
+    registry.delete_hplm(goes.id)
+    snapshot.refresh()
+    bank.let_go()
+    assert is_mapped(tiny_home, stays)
+    assert not is_mapped(tiny_home, goes)
+    snapshot.close()
+
+
+def test_what_is_gone_is_looked_for_now_and_then_only(tiny_home: Home) -> None:
+    registry = Registry.open(tiny_home)
+    entry = registry.hplm("acme/topic")
+    root = RootFolder(tiny_home.root("tiny"))
+    asked: list[int] = []
+    bank = HostBank(tiny_home, lambda key: bool(asked.append(key)), let_go_every_s=3600)
+    bank.artifact(entry, root.fingerprint, root.geometry.hidden_size)
+    for _ in range(3):
+        bank.let_go()
+    assert asked == []
+    assert is_mapped(tiny_home, entry)

@@ -1,0 +1,28 @@
+"""The command, run in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import cli
+
+
+@pytest.fixture
+def run_hplm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run the command and give back what it printed; what fails is the reason, as text."""
+
+    def hplm(*arguments: str | Path) -> str:
+        monkeypatch.setattr(sys, "argv", ["hplm", *map(str, arguments)])
+        reason: object = None
+        try:
+            cli.main()
+        except SystemExit as stop:
+            reason = stop.code
+        printed = capsys.readouterr().out
+        return str(reason) if reason else printed
+
+    return hplm

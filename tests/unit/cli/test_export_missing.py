@@ -1,0 +1,54 @@
+"""`hplm export --missing`: what reaches the configuration of `hplm_lower`, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import cli
+from backends.home import Home
+from builder.export.config import from_text
+
+
+def export(monkeypatch: pytest.MonkeyPatch, home: Home, *options: str) -> str | int | None:
+    """Run the command in this process; its exit code, or the line that it ends with."""
+    monkeypatch.setattr(sys, "argv", ["hplm", "export", "--home", str(home.path), *options])
+    try:
+        cli.main()
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def parameters(home: Home) -> dict[str, str]:
+    return dict(from_text((home.repository / "hplm_lower" / "config.pbtxt").read_text()).parameters)
+
+
+def test_what_is_missing_is_decided_by_the_export(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--missing", "learn", "--overlay-mb", "12", "--compute-limit", "34", "--lower-threads", "3")
+    assert export(monkeypatch, tiny_home, *options) in (0, None)
+    filling = {"missing": "learn", "overlay_mb": "12", "compute_limit": "34"}
+    assert parameters(tiny_home) == {"home": "..", **filling, "threads": "3"}
+    assert export(monkeypatch, tiny_home) in (0, None)
+    filling = {"missing": "learn", "overlay_mb": "256", "compute_limit": "512"}
+    assert parameters(tiny_home) == {"home": "..", **filling, "threads": "1"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--overlay-mb", "0"),
+        ("--compute-limit", "0"),
+        ("--lower-threads", "0"),
+        ("--missing", "guess"),
+        ("--slots", "0"),
+        ("--slots", "999999999"),
+    ],
+)
+def test_wrong_options_leave_the_old_repository(
+    tiny_home: Home, options: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert export(monkeypatch, tiny_home, "--missing", "compute") in (0, None)
+    assert export(monkeypatch, tiny_home, *options) not in (0, None)
+    assert parameters(tiny_home)["missing"] == "compute"

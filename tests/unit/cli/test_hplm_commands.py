@@ -1,0 +1,126 @@
+"""`hplm create`, `update` and `list` for every task, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import cli
+from backends.home import Home
+from tiny_home import write_pairs, write_tagged, write_task, write_values
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tiny_home: Home) -> Run:
+    """The command in this process, on a home of its own: exit code, stdout, stderr with the reason of a failure."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hplm", *arguments, "--home", str(tiny_home.path)])
+        try:
+            cli.main()
+            code: int | str | None = 0
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capsys.readouterr()
+        return (1, out, err + code) if isinstance(code, str) else (code or 0, out, err)
+
+    return command
+
+
+def files(train: Path, dev: Path) -> tuple[str, ...]:
+    return ("--train", str(train), "--dev", str(dev), "--epochs", "1")
+
+
+def test_every_task(run: Run, tmp_path: Path) -> None:
+    for name, write, more in (
+        ("ner", write_tagged, ()),
+        ("value", write_values, ("--task", "regression")),
+        ("pair", write_pairs, ()),
+    ):
+        code, out, err = run(
+            "create", f"new/{name}", "--domain", "farm", *files(*write(tmp_path / name, 7)), *more, "--json"
+        )
+        assert code == 0, err
+        created = json.loads(out)
+        assert created["main_metric"] == {"ner": "f1", "value": "pearson", "pair": "accuracy"}[name]
+        assert f"dev_{created['main_metric']}" in created
+        assert created["pair"] == (name == "pair")
+    _, out, _ = run("list", "--json")
+    tasks = {row["id"]: row["task"] for row in json.loads(out)}
+    assert [tasks[f"new/{name}"] for name in ("ner", "value", "pair")] == ["ner", "regression", "classification"]
+
+
+def test_wrong_files_for_a_task_are_one_line(run: Run, tmp_path: Path) -> None:
+    singles, pairs = write_task(tmp_path / "s", "mood", 7), write_pairs(tmp_path / "p", 7)
+    tagged, values = write_tagged(tmp_path / "t", 7), write_values(tmp_path / "v", 7)
+    for train, dev, more, message in (
+        (singles[0], pairs[1], (), "dev.jsonl holds pairs of texts"),
+        (tagged[0], tagged[1], ("--task", "classification"), "which --task ner reads"),
+        (singles[0], singles[1], ("--task", "ner"), "train.jsonl:1: not token<TAB>tag"),
+        (singles[0], singles[1], ("--task", "regression"), "'label' must be a number"),
+        (values[0], values[1], (), "numbers are for --task regression"),
+    ):
+        code, _, err = run("create", "new/one", "--domain", "farm", *files(train, dev), *more)
+        assert code == 1
+        (line,) = (line for line in err.splitlines() if line.strip())
+        assert message in line
+    assert run("create", "new/one", "--domain", "farm", *files(*singles), "--task", "poetry")[0] != 0
+
+
+def test_a_search_shows_its_trials(run: Run, tmp_path: Path) -> None:
+    train = files(*write_task(tmp_path, "mood", 7, train=40))
+    code, out, err = run("create", "new/one", "--domain", "farm", *train, "--bottleneck", "4", "--search", "2")
+    assert code == 0, err
+    assert "trials" in out
+    assert "learning_rate" in out
+    _, out, _ = run("show", "new/one", "--json")
+    assert json.loads(out)["search"][0]["width"] == 4
+
+
+def test_settings_from_a_file_and_options_above_them(run: Run, tmp_path: Path) -> None:
+    train = files(*write_task(tmp_path, "mood", 7, train=40))
+    settings = tmp_path / "tune.json"
+    settings.write_text('{"pooling": "cls", "epochs": 30, "recipe": {"width": 6, "norm_sites": ["output"]}}')
+    create = ("create", "new/one", "--domain", "farm", *train, "--settings", str(settings))
+    code, _, err = run(*create, "--bottleneck", "5")
+    assert code == 0, err
+    for content, message in (
+        ("[1]", "holds no object"),
+        ('{"epochs"', "is not JSON"),
+        ('{"speed": 1}', "tuning setting 'speed' is unknown"),
+        ('{"recipe": {"sites": []}}', "recipe setting 'sites' is unknown"),
+        ('{"recipe": 4}', "holds no object"),
+        ('{"learning_rate": null}', "'learning_rate' cannot be"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"pooling": "none"}', "pooling 'none' is not one of cls, mean"),
+    ):
+        settings.write_text(content)
+        code, _, err = run(*create)
+        assert code == 1
+        assert message in err.splitlines()[-1]
+    settings.unlink()
+    code, _, err = run(*create)
+    assert code == 1
+    assert "tune.json cannot be read" in err.splitlines()[-1]
+
+
+def test_updates_that_are_refused_are_one_line(run: Run, tmp_path: Path) -> None:
+    train, dev = write_task(tmp_path, "mood", 7)
+    command = ("--train", str(train), "--dev", str(dev), "--learning-rate", "0.01")
+    assert run("create", "new/one", "--domain", "farm", *command, "--epochs", "8")[0] == 0
+    swapped = {"glad": "sad", "sad": "glad"}
+    rows = [json.loads(line) for line in train.read_text().splitlines()]
+    train.write_text("".join(json.dumps({**row, "label": swapped[row["label"]]}) + "\n" for row in rows))
+    code, _, err = run("update", "new/one", *command, "--epochs", "3", "--from-scratch")
+    assert code == 1
+    assert "nothing was published, and --force publishes it all the same" in err.splitlines()[-1]
+    code, out, _ = run("update", "new/one", *command, "--epochs", "3", "--from-scratch", "--force", "--json")
+    updated = json.loads(out)
+    assert (updated["version"], updated["previous_version"]) == (2, 1)
+    assert updated["previous_dev_accuracy"] > updated["dev_accuracy"]

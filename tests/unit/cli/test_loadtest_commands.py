@@ -1,0 +1,116 @@
+"""`hplm loadtest` as a user types it wrongly: one line each, before anything is sent or written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cli
+from backends.home import Home
+
+DEAD = ("--url", "127.0.0.1:9")
+ASKED = ("--hplm", "acme/topic", *DEAD)
+
+
+def failure(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    """What the command says when it fails."""
+    monkeypatch.setattr(sys, "argv", ["hplm", "loadtest", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert isinstance(stop.value.code, str), stop.value.code
+    assert "\n" not in stop.value.code
+    return stop.value.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["steady", *ASKED], "cannot connect to 127.0.0.1:9"),
+        (["steady", "--hplm", "acme/topic", "--url", "http://127.0.0.1:9"], "cannot connect to 127.0.0.1:9"),
+        (["steady", *ASKED, "--duration", "0"], "--duration must be above 0, not 0"),
+        (["steady", *ASKED, "--duration", "nan"], "--duration must be above 0, not nan"),
+        (["steady", *ASKED, "--rate", "5"], "--rate belongs to overload, not to steady"),
+        (["steady", *ASKED, "--tenants", "zipf"], "--tenants is uniform or zipf:EXPONENT, not 'zipf'"),
+        (["steady", *ASKED, "--lengths", "normal:x"], "what follows a colon must be a number"),
+        (["steady", *ASKED, "--deadline-ms", "soon"], "--deadline-ms is a whole number"),
+        (["steady", *ASKED, "--deadline-ms", "0"], "deadlines go from 1 ms to 24 h"),
+        (["steady", *ASKED, "--texts", "none.txt"], "none.txt: No such file or directory"),
+        (["steady", *ASKED, "--url", "ftp://x"], "unknown protocol 'ftp'"),
+        (["burst", *ASKED, "--users", "0"], "users must be a number above 0, not 0"),
+        (["overload", *ASKED], "overload needs --rate (requests per second) or --load"),
+        (["overload", *ASKED, "--rate", "-1"], "rate_per_s must be a number above 0"),
+        (["overload", *ASKED, "--rate", "5", "--load", "2"], "overload needs --rate"),
+        (["overload", *ASKED, "--rate", "5", "--arrivals", "gamma"], "--arrivals is deterministic, poisson"),
+        (["overload", *ASKED, "--rate", "5", "--capacity", "9"], "--capacity goes with --load"),
+        (["trace", *ASKED], "trace needs --trace FILE"),
+        (["trace", *ASKED, "--trace", "none.csv"], "none.csv: No such file or directory"),
+        (["compare", "none", "none"], "none is no folder of a load test"),
+        (["report", "none"], "none is no folder of a load test"),
+        (["worker", "somewhere"], "'somewhere' is not of the form HOST:PORT"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_one_line_says_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in failure(monkeypatch, *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_traces_that_go_backwards_name_their_line_and_equal_times_are_fine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.csv"
+    command = ("trace", *ASKED, "--trace", str(trace), "--out", str(tmp_path / "out"))
+    trace.write_text("time_s\n1\n2\n2\n1.5\n")
+    message = failure(monkeypatch, *command)
+    assert "trace.csv, line 5" in message
+    assert "sort the trace by its times" in message
+    trace.write_text("time_s\n1\n2\n2\n3\n")
+    assert "cannot connect" in failure(monkeypatch, *command)
+
+
+def test_a_folder_with_something_in_it_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert "exists already" in failure(monkeypatch, "steady", *ASKED, "--out", str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_without_a_home_an_hplm_must_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "no home at" in failure(monkeypatch, "steady", *DEAD, "--home", str(tmp_path / "none"))
+    assert "has no hPLM" in failure(monkeypatch, "steady", *DEAD, "--home", str(empty_home(tmp_path)))
+
+
+def empty_home(folder: Path) -> Path:
+    from backends.registry.registry import Registry
+
+    home = Home(folder / "empty")
+    Registry.open(home, create=True).close()
+    return home.path
+
+
+def test_without_locust_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.loadtest.find_spec", lambda name: None if name == "locust" else object())
+    assert "pip install 'hplm[loadtest]'" in failure(monkeypatch, "steady", *ASKED)
+
+
+def test_an_unknown_scenario_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hplm", "loadtest", "flood"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert "No such command 'flood'" in capsys.readouterr().err
+
+
+def test_help_names_every_scenario_and_loads_nothing_heavy() -> None:
+    code = "import sys, cli; sys.argv = ['hplm', 'loadtest', '--help']\ntry: cli.main()\nexcept SystemExit: pass\n"
+    code += "print([name for name in ('torch', 'locust', 'matplotlib', 'numpy') if name in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+    for name in ("steady", "burst", "overload", "trace", "compare", "report", "worker"):
+        assert re.search(rf"\b{name}\b", out)

@@ -1,0 +1,57 @@
+"""`hplm simulate`, as it is called."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backends.home import Home
+from backends.scheduling.cost_model import CostModel
+from backends.scheduling.cost_profile import CostProfile, Measured, write_profile
+
+Run = Callable[..., str]
+MODEL = CostModel(2_000.0, 100.0, 30.0, 0.01, 50.0)
+SHORT = ("--duration-s", "20", "--deadlines", "5x-20x", "--load", "1.3x")
+
+
+@pytest.fixture
+def run(run_hplm: Run) -> Run:
+    return lambda *arguments: run_hplm("simulate", *arguments)
+
+
+def test_numbers_in_a_file_are_enough(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(MODEL.to_json()))
+    (found,) = json.loads(run("--cost-model", str(path), *SHORT, "--json"))
+    assert found["policy"] == "fcfs"
+    assert 0.3 < found["attainment"] < 1.0
+    assert sum(found["refused"].values()) == round(found["requests"] * (1 - found["attainment"]))
+    assert [found] == json.loads(run("--cost-model", str(path), *SHORT, "--json"))
+    assert "attainment" in run("--cost-model", str(path), *SHORT)
+
+
+def test_the_profile_of_a_home_is_found(run: Run, tiny_home: Home, tmp_path: Path) -> None:
+    at_home = ("--home", str(tiny_home.path))
+    assert "has no cost model yet" in run(*at_home, *SHORT)
+    measured = Measured("fingerprint", "another machine", "bf16", "ragged", 2)
+    path = write_profile(tiny_home.profile("tiny"), CostProfile(MODEL, measured, "2", 100, 5.0))
+    from_home = run(*at_home, *SHORT, "--json")
+    assert json.loads(from_home)[0]["requests"] > 0
+    assert run("--cost-model", str(path), *SHORT, "--json") == from_home
+
+
+def test_what_cannot_be_simulated_is_one_line(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(MODEL.to_json()))
+    assert "policy 'best' is not one of" in run("--cost-model", str(path), "--policy", "best")
+    assert "lasts 0 seconds or more" in run("--cost-model", str(path), "--duration-s", "-1")
+    assert "room for one row" in run("--cost-model", str(path), "--max-rows", "0")
+    assert "No such file" in run("--cost-model", str(tmp_path / "nothing.json"))
+    for content in ("{}", "[1]", "nonsense"):
+        path.write_text(content)
+        assert "is not a cost model" in run("--cost-model", str(path))
+    path.write_text('{"model": {}}')
+    assert "does not match its checksum" in run("--cost-model", str(path))

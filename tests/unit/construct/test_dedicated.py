@@ -1,0 +1,125 @@
+"""The whole model fine-tuned: it runs as the library runs it, learns every task, and is measured as it is kept."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertModel
+
+from backends.engine.heads import POOL_FUNCTIONS
+from backends.errors import FingerprintMismatchError
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.root.tokenizer import RootTokenizer
+from backends.storage import read_json, write_json
+from builder.construct.conversion import convert
+from builder.construct.dedicated import Dedicated, DedicatedModel, dedicated_teacher, token_set
+from builder.construct.hplms import HplmRequest, create_hplm
+from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
+from builder.construct.tasks.examples import LabelledText, TaggedSentence
+from builder.construct.tasks.objectives import objective_of
+from builder.construct.tune_settings import TuneSettings
+from builder.progress import Step
+from tiny_home import MAX_TOKENS, ignore, sample_texts, write_task, write_tiny_bert
+
+SETTINGS = TuneSettings(epochs=4, rows_per_batch=16, learning_rate=2e-3, head_learning_rate=1e-2, patience=4)
+
+
+@pytest.fixture
+def tokenizer(tiny_bert: Path) -> RootTokenizer:
+    return RootTokenizer(tiny_bert / "tokenizer.json", MAX_TOKENS)
+
+
+def classification(count: int, seed: int) -> list[LabelledText]:
+    return [LabelledText(text.text, text.mood) for text in sample_texts(count, seed)]
+
+
+def fine_tuned(
+    tiny_bert: Path, tokenizer: RootTokenizer, data: TaskData, settings: TuneSettings = SETTINGS
+) -> Dedicated:
+    geometry = convert(tiny_bert, 2, MAX_TOKENS).geometry
+    return Dedicated.fine_tune(
+        tiny_bert, geometry, tokenizer, objective_of(data), data.train, data.dev, settings, ignore
+    )
+
+
+def test_it_computes_what_the_library_computes(tiny_bert: Path, tokenizer: RootTokenizer) -> None:
+    texts = classification(9, 4)
+    objective = objective_of(TaskData("classification", ("glad", "sad"), texts, texts))
+    geometry = convert(tiny_bert, 2, MAX_TOKENS).geometry
+    model = DedicatedModel(tiny_bert, geometry, 2, "mean", (0.0, 1.0)).eval()
+    plain = BertModel.from_pretrained(tiny_bert).eval()
+    rows = token_set(tokenizer, objective, texts)
+    with torch.no_grad():
+        logits = model(*rows.padded(np.arange(9), torch.device("cpu")))
+        for place, text in enumerate(texts):
+            ids = torch.from_numpy(tokenizer.encode([text.text]).token_ids)[None]
+            states = plain(ids).last_hidden_state
+            expected = model.head(POOL_FUNCTIONS["mean"](states, torch.ones_like(ids, dtype=torch.bool)))[0]
+            torch.testing.assert_close(logits[place], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_texts_are_learnt(tiny_bert: Path, tokenizer: RootTokenizer) -> None:
+    data = TaskData("classification", ("glad", "sad"), classification(160, 1), classification(60, 2))
+    dedicated = fine_tuned(tiny_bert, tokenizer, data)
+    assert dedicated.fitted.metrics["accuracy"] > 0.85
+    assert dedicated.evaluate(data.dev) == dedicated.fitted.metrics
+    assert [tuple(row.shape) for row in dedicated.predict(data.dev)] == [(1, 2)] * 60
+
+
+def test_numbers_are_learnt_on_their_own_scale(tiny_bert: Path, tokenizer: RootTokenizer) -> None:
+    def valued(count: int, seed: int) -> list[LabelledText]:
+        return [LabelledText(text.text, 70.0 if text.mood == "glad" else 30.0) for text in sample_texts(count, seed)]
+
+    data = TaskData("regression", (), valued(160, 1), valued(60, 2))
+    dedicated = fine_tuned(tiny_bert, tokenizer, data)
+    assert dedicated.fitted.metrics["pearson"] > 0.7
+    assert 20 < float(torch.cat(dedicated.predict(data.dev)).mean()) < 80
+
+
+def test_entities_are_learnt(tiny_bert: Path, tokenizer: RootTokenizer) -> None:
+    animals = {"cat", "dog", "horse", "sheep", "goat", "mouse", "rabbit"}
+
+    def tagged(count: int, seed: int) -> list[TaggedSentence]:
+        sentences = [tuple(text.text.split()) for text in sample_texts(count, seed)]
+        return [
+            TaggedSentence(words, tuple("B-X" if word in animals else "O" for word in words)) for words in sentences
+        ]
+
+    data = TaskData("ner", ("O", "B-X", "I-X"), tagged(160, 1), tagged(60, 2))
+    dedicated = fine_tuned(tiny_bert, tokenizer, data, replace(SETTINGS, epochs=16, patience=16))
+    assert dedicated.fitted.metrics["f1"] > 0.8
+    assert [len(row) for row in dedicated.predict(data.dev)] == [len(sentence.words) for sentence in data.dev]
+
+
+def test_an_hplm_learns_from_a_dedicated_model(tiny_home: Home, tmp_path: Path) -> None:
+    registry = Registry.open(tiny_home)
+    train, dev = write_task(tmp_path / "task", "mood", 40)
+    request = HplmRequest("acme/taught", "tiny", "farm", train, dev, tune=TuneSettings(epochs=2, distil_weight=0.9))
+    steps: list[Step] = []
+    entry = create_hplm(tiny_home, registry, request, steps.append, dedicated_teacher(tiny_home, "tiny", SETTINGS))
+    assert entry.version == 1
+    assert {"fine-tune a whole model", "tune adapters and head"} <= {step.phase for step in steps}
+    again: list[Step] = []
+    data = read_task(TaskFiles(train, dev))
+    lessons = dedicated_teacher(tiny_home, "tiny", SETTINGS)(data, again.append)
+    assert [tuple(lesson.shape) for lesson in lessons] == [(1, 2)] * len(data.train)
+    assert len([step for step in again if step.done < step.total]) == 0  # the finished fine-tuning is not repeated
+    assert not list(tiny_home.states.glob(".teacher-*"))
+    assert all(path.stat().st_size < 100_000 for path in tiny_home.states.glob(".lessons-*"))
+
+
+def test_a_teacher_of_other_weights_is_refused(tiny_home: Home, tmp_path: Path) -> None:
+    texts = classification(20, 1)
+    origin = RootFolder(tiny_home.root("tiny")).manifest.origin
+    moved = tmp_path / "moved"
+    write_tiny_bert(moved, seed=77)
+    manifest = read_json(tiny_home.root("tiny") / "manifest.json")
+    write_json(tiny_home.root("tiny") / "manifest.json", {**manifest, "origin": {**origin, "source": str(moved)}})
+    with pytest.raises(FingerprintMismatchError, match="moved does not hold the weights"):
+        dedicated_teacher(tiny_home, "tiny", SETTINGS)(
+            TaskData("classification", ("glad", "sad"), texts, texts), ignore
+        )

@@ -1,0 +1,449 @@
+"""Domains of a tiny root: what pretraining changes, what a table keeps, what an update takes over."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from backends.errors import (
+    ConflictError,
+    CorruptFileError,
+    FingerprintMismatchError,
+    HplmError,
+    InvalidArgumentError,
+    NotFoundError,
+    TrainingDataError,
+)
+from backends.home import Home
+from backends.lower.encoder import WEIGHTS_NAME, domain_encoder
+from backends.lower.half import LowerHalf
+from backends.lower.layers import fragment_values
+from backends.plot.counts import FragmentCounts
+from backends.plot.header import Store
+from backends.plot.overlay_log import LearnedFragments, overlay_folder, write_uses
+from backends.plot.table import Table
+from backends.registry.entries import DomainEntry
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.storage import file_checksum
+from builder.construct.distil import DistilSettings
+from builder.construct.domains import DomainRequest, DomainUpdate, create_domain, update_domain
+from builder.construct.masked_training import Pace
+from builder.construct.mlm_head import HeadFile
+from builder.construct.ngrams import CountTexts
+from builder.construct.plots import PlotSettings
+from builder.construct.pretrain import PretrainSettings
+from builder.construct.root_request import RootRequest
+from builder.construct.roots import add_root
+from builder.executors.processes import ProcessMap
+from builder.progress import Report, Step
+from tiny_home import FILLER, MAX_TOKENS, MOODS, TOPICS, ignore, sample_texts, tiny_root, write_corpus, write_tiny_bert
+
+PRETRAIN = PretrainSettings(
+    lower=Pace(steps=16, learning_rate=3e-3, tokens_per_batch=256, checkpoint_every=4),
+    head=Pace(steps=24, learning_rate=1e-2, tokens_per_batch=256, checkpoint_every=8),
+    anchor=0.1,
+)
+WORDS = sorted({*FILLER, *(word for words in [*TOPICS.values(), *MOODS.values()] for word in words)})
+HALF = PlotSettings(theta=0.5)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random texts, and more of words that follow each other as in the alphabet, to learn from."""
+    path = write_corpus(tmp_path_factory.mktemp("corpora") / "garden.txt", 150, seed=31)
+    chance = random.Random(31)
+    with path.open("a") as file:
+        for _ in range(300):
+            start = chance.randrange(len(WORDS))
+            file.write(" ".join((WORDS * 2)[start : start + chance.randint(6, 16)]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def pretrained(built_home: Home, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """The tiny home with the further pretrained domain "garden"; to be read only."""
+    home = Home(Path(shutil.copytree(built_home.path, tmp_path_factory.mktemp("pretrained") / "home")))
+    create_domain(home, Registry.open(home), DomainRequest("garden", "tiny", (corpus,), "farm", HALF, PRETRAIN), ignore)
+    return home
+
+
+@pytest.fixture
+def home(pretrained: Home, tmp_path: Path) -> Home:
+    """A copy of it for one test to change."""
+    return Home(Path(shutil.copytree(pretrained.path, tmp_path / "home")))
+
+
+def opened(home: Home, name: str) -> tuple[RootFolder, DomainEntry, Table]:
+    root, entry = RootFolder(home.root("tiny")), Registry.open(home).find_domain("tiny", name)
+    return root, entry, Table.open(home.path / entry.folders[0], root.fingerprint)
+
+
+def keys_of(home: Home, name: str) -> np.ndarray:
+    return opened(home, name)[2].keys(Store.TRI)
+
+
+def folders(home: Home, entry: DomainEntry) -> list[Path]:
+    return [home.path / folder for folder in entry.folders]
+
+
+def counted(home: Home, texts: list[str]) -> FragmentCounts:
+    batch = CountTexts(home.root("tiny"))(texts)
+    order = np.argsort(-batch.counts, kind="stable")
+    return FragmentCounts(batch.keys[order], batch.counts[order])
+
+
+def test_pretraining_lowers_the_held_out_loss_and_changes_the_lower_layers_only(pretrained: Home) -> None:
+    root, entry, _ = opened(pretrained, "garden")
+    assert entry.metrics["mlm_loss_after"] < entry.metrics["mlm_loss_before"] - 0.02
+    assert 0.5 < entry.metrics["boundary_cosine"] < 0.999
+    before, after = (part.state_dict() for part in (root.lower(), domain_encoder(root, folders(pretrained, entry))))
+    changed = {name for name in before if not before[name].equal(after[name])}
+    assert changed == set(before) - {"word_embeddings.weight"}
+    assert RootFolder(pretrained.root("tiny")).fingerprint == root.fingerprint
+
+
+def test_its_table_holds_what_its_own_layers_compute(pretrained: Home) -> None:
+    root, entry, table = opened(pretrained, "garden")
+    keys = table.keys(Store.TRI)
+    own = fragment_values(domain_encoder(root, folders(pretrained, entry)), Store.TRI, keys)
+    stored = table.vectors(Store.TRI, np.arange(len(keys)))
+    np.testing.assert_allclose(stored, own, rtol=2e-3, atol=2e-3)
+    assert np.abs(stored - fragment_values(root.lower(), Store.TRI, keys)).max() > 0.05
+
+
+def test_it_keeps_the_top_theta_also_where_a_parent_has_them(pretrained: Home, corpus: Path) -> None:
+    _, entry, table = opened(pretrained, "garden")
+    texts = corpus.read_text().splitlines()
+    held_out = set(texts[::50])
+    counts = counted(pretrained, [text for text in texts if text not in held_out])
+    kept = table.keys(Store.TRI)
+    assert np.array_equal(kept, counts.keys[: -(-len(counts.keys) // 2)])
+    assert np.isin(kept, keys_of(pretrained, "general")).any()
+    share = counts.counts[: len(kept)].sum() / counts.num_occurrences
+    assert entry.metrics["own_share"] == pytest.approx(share, abs=1e-4)
+
+
+def test_the_report_counts_what_lookups_find(pretrained: Home, corpus: Path) -> None:
+    _, entry, _ = opened(pretrained, "garden")
+    texts = corpus.read_text().splitlines()
+    half = LowerHalf.open(pretrained, entry)
+    statistics = half.encode(list(dict.fromkeys(texts[::50]))).statistics.rates()
+    assert entry.metrics["held_out_own_share"] == pytest.approx(statistics["garden@1"], abs=1e-4)
+    whole = sum(statistics[name] for name in ("garden@1", "farm@1", "general@1"))
+    assert entry.metrics["held_out_chain_share"] == pytest.approx(whole, abs=1e-4)
+    assert entry.metrics["chain_share"] > entry.metrics["own_share"]
+
+
+def test_the_bytes_of_all_fragments_are_those_of_such_a_table(home: Home, corpus: Path) -> None:
+    everything = DomainRequest("whole", "tiny", (corpus,), "garden", PlotSettings(), PRETRAIN)
+    create_domain(home, Registry.open(home), everything, ignore)
+    _, entry, table = opened(home, "whole")
+    table_bytes = sum(path.stat().st_size for path in table.folder.glob("tri.*"))
+    assert entry.metrics["all_fragments_bytes"] == pytest.approx(table_bytes, rel=0.02)
+    assert entry.metrics["own_table_bytes"] == entry.metrics["all_fragments_bytes"]
+
+
+def test_a_child_without_pretraining_repeats_only_what_other_layers_computed(home: Home, corpus: Path) -> None:
+    """The garden's layers are the child's too; those of the farm and of the root are others."""
+    request = DomainRequest("child", "tiny", (corpus,), "garden", PlotSettings())
+    create_domain(home, Registry.open(home), request, ignore)
+    own = keys_of(home, "child")
+    assert not np.isin(own, keys_of(home, "garden")).any()
+    assert np.isin(own, keys_of(home, "general")).any()
+    root, entry, table = opened(home, "child")
+    layers = domain_encoder(root, folders(home, entry))
+    stored = table.vectors(Store.TRI, np.arange(len(own)))
+    np.testing.assert_allclose(stored, fragment_values(layers, Store.TRI, own), rtol=2e-3, atol=2e-3)
+
+
+class InterruptedRunError(Exception):
+    pass
+
+
+def interrupt(phase: str, done: int) -> Report:
+    def report(step: Step) -> None:
+        if step.phase.startswith(phase) and step.done >= done:
+            raise InterruptedRunError
+
+    return report
+
+
+@pytest.mark.parametrize(
+    ("phase", "done", "first_done", "skipped"),
+    [
+        ("train the", 11, 9, []),
+        ("pretrain", 6, 5, ["train the"]),
+        ("compute", 1, 0, ["train the", "pretrain", "count"]),
+    ],
+)
+def test_an_interrupted_build_ends_as_an_uninterrupted_one(
+    tiny_home: Home, pretrained: Home, corpus: Path, phase: str, done: int, first_done: int, skipped: list[str]
+) -> None:
+    registry = Registry.open(tiny_home)
+    request = DomainRequest("garden", "tiny", (corpus,), "farm", HALF, PRETRAIN)
+    with pytest.raises(InterruptedRunError):
+        create_domain(tiny_home, registry, request, interrupt(phase, done))
+    with pytest.raises(NotFoundError):
+        registry.domain("tiny", "garden")
+    half_written = next((tiny_home.path / "plots/tiny").glob(".garden@1.building"), None)
+    if half_written:
+        (half_written / "lower.safetensors.new").write_bytes(b"cut short")
+    steps: list[Step] = []
+    create_domain(tiny_home, registry, request, steps.append)
+    first = {step.phase: step.done for step in reversed(steps)}
+    assert not [name for name in first if name.startswith(tuple(skipped))]
+    assert [done for name, done in first.items() if name.startswith(phase)] == [first_done]
+    one, two = (each.plot("tiny", "garden", 1) for each in (tiny_home, pretrained))
+    assert {path.name: path.read_bytes() for path in one.iterdir()} == {
+        path.name: path.read_bytes() for path in two.iterdir()
+    }
+    assert not list((tiny_home.path / "plots/tiny").glob(".garden*"))
+
+
+def test_an_update_adds_counts_and_goes_on_from_the_live_layers(home: Home, corpus: Path, tmp_path: Path) -> None:
+    registry = Registry.open(home)
+    new = write_corpus(tmp_path / "new.txt", 200, seed=32)
+    update = DomainUpdate("garden", "tiny", (new,), pretrain=PRETRAIN)
+    entry = update_domain(home, registry, update, ignore)
+    assert (entry.version, entry.folders[1:]) == (2, registry.domain("tiny", "garden", 1).folders[1:])
+    texts = []
+    for path in (corpus, new):
+        lines = path.read_text().splitlines()
+        texts += [text for text in lines if text not in set(lines[::50])]
+    counts = counted(home, texts)
+    stored = FragmentCounts.read(home.path / entry.folders[0])
+    assert np.array_equal(stored.keys, counts.keys)
+    assert np.array_equal(stored.counts, counts.counts)
+    assert np.array_equal(keys_of(home, "garden"), counts.top(0.5).keys)  # theta as it was
+    first, second = (registry.domain("tiny", "garden", version).metrics for version in (1, 2))
+    assert second["mlm_loss_before"] < first["mlm_loss_before"]
+    assert second["boundary_cosine"] < first["boundary_cosine"]
+
+
+def test_an_update_without_pretraining_keeps_the_live_layers(home: Home, tmp_path: Path) -> None:
+    new = write_corpus(tmp_path / "new.txt", 200, seed=33)
+    entry = update_domain(home, Registry.open(home), DomainUpdate("garden", "tiny", (new,), theta=0.3), ignore)
+    one, two = (home.plot("tiny", "garden", version) / WEIGHTS_NAME for version in (1, 2))
+    assert one.read_bytes() == two.read_bytes()
+    assert entry.metrics["theta"] == 0.3
+    assert entry.metrics["mlm_loss_after"] == Registry.open(home).domain("tiny", "garden", 1).metrics["mlm_loss_after"]
+
+
+def test_an_update_folds_in_what_servers_learned(home: Home, tmp_path: Path) -> None:
+    registry = Registry.open(home)
+    live = home.path / registry.domain("tiny", "garden").folders[0]
+    learned = np.sort(np.array([5 << 42 | 6 << 21 | 7, 8 << 42 | 9 << 21 | 10], np.uint64))
+    overlay_folder(live).mkdir()
+    write_uses(overlay_folder(live) / "0.uses", LearnedFragments(learned, np.array([5000, 7000], np.uint32)))
+    new = write_corpus(tmp_path / "new.txt", 100, seed=34)
+    update_domain(home, registry, DomainUpdate("garden", "tiny", (new,)), ignore)
+    assert keys_of(home, "garden")[:2].tolist() == learned[::-1].tolist()
+
+
+def learn(home: Home, version: int, uses: dict[int, int]) -> np.ndarray:
+    """Let servers have learned fragments, `a << 42 | b << 21 | c` of token ids, beside a version of the garden."""
+    keys = np.array(sorted(uses), np.uint64)
+    folder = overlay_folder(home.plot("tiny", "garden", version))
+    folder.mkdir(exist_ok=True)
+    counts = np.array([uses[int(key)] for key in keys], np.uint32)
+    write_uses(folder / "0.uses", LearnedFragments(keys, counts))
+    return keys
+
+
+def test_what_was_learned_outlives_theta_in_all_later_versions(home: Home, tmp_path: Path) -> None:
+    registry = Registry.open(home)
+    rare = learn(home, 1, {5 << 42 | 6 << 21 | 7: 1, 8 << 42 | 9 << 21 | 10: 2})
+    new = write_corpus(tmp_path / "new.txt", 100, seed=34)
+    second = update_domain(home, registry, DomainUpdate("garden", "tiny", (new,), theta=0.01), ignore)
+    counts = FragmentCounts.read(home.path / second.folders[0])
+    assert keys_of(home, "garden").tolist() == [*counts.top(0.01).keys.tolist(), int(rare[1]), int(rare[0])]
+    assert second.metrics["learned_fragments"] == 2
+    update_domain(home, registry, DomainUpdate("garden", "tiny", (new,)), ignore)
+    assert np.isin(rare, keys_of(home, "garden")).all()
+    cut = update_domain(home, registry, DomainUpdate("garden", "tiny", (new,), keep_learned=False), ignore)
+    assert not np.isin(rare, keys_of(home, "garden")).any()
+    assert cut.metrics["learned_fragments"] == 0
+
+
+def test_what_was_learned_takes_half_of_a_small_table(home: Home, tmp_path: Path) -> None:
+    registry = Registry.open(home)
+    rare = learn(home, 1, {9 << 42 | 9 << 21 | token: 1 + token for token in range(5, 15)})
+    new = write_corpus(tmp_path / "new.txt", 100, seed=34)
+    update = DomainUpdate("garden", "tiny", (new,), max_fragments=9)
+    entry = update_domain(home, registry, update, ignore)
+    counts = FragmentCounts.read(home.path / entry.folders[0])
+    assert keys_of(home, "garden").tolist() == [*counts.keys[:5].tolist(), *rare[:-5:-1].tolist()]
+
+
+def test_what_older_versions_learned_is_folded_in_once(home: Home, tmp_path: Path) -> None:
+    registry = Registry.open(home)
+    first, later = 5 << 42 | 6 << 21 | 7, 8 << 42 | 9 << 21 | 10
+    learn(home, 1, {first: 1000})
+    new = write_corpus(tmp_path / "new.txt", 100, seed=34)
+    update_domain(home, registry, DomainUpdate("garden", "tiny", (new,)), ignore)
+    learn(home, 1, {first: 1000, later: 700})  # asked by an hPLM that stays on version 1
+    learn(home, 2, {later: 10})
+    entry = update_domain(home, registry, DomainUpdate("garden", "tiny", (new,)), ignore)
+    counts = FragmentCounts.read(home.path / entry.folders[0])
+    known = dict(zip(counts.keys.tolist(), counts.counts.tolist(), strict=True))
+    assert (known[first], known[later]) == (1000, 710)
+
+
+def test_a_failed_update_leaves_the_live_version(home: Home, tmp_path: Path) -> None:
+    registry = Registry.open(home)
+    before = registry.domain("tiny", "garden")
+    new = write_corpus(tmp_path / "new.txt", 100, seed=35)
+    with pytest.raises(InterruptedRunError):
+        update_domain(home, registry, DomainUpdate("garden", "tiny", (new,)), interrupt("compute", 1))
+    (tmp_path / "bad.txt").write_bytes(b"fine\n" * 100 + b"\xff\n")
+    with pytest.raises(TrainingDataError, match=r"bad\.txt:101: not UTF-8"):
+        update_domain(home, registry, DomainUpdate("garden", "tiny", (tmp_path / "bad.txt",)), ignore)
+    assert registry.domain("tiny", "garden") == before
+    with pytest.raises(NotFoundError):
+        update_domain(home, registry, DomainUpdate("moon", "tiny", (new,)), ignore)
+    with pytest.raises(ConflictError, match="domain update"):
+        create_domain(home, registry, DomainRequest("garden", "tiny", (new,)), ignore)
+
+
+def test_the_roots_own_domain_can_be_updated(home: Home, tmp_path: Path) -> None:
+    new = write_corpus(tmp_path / "new.txt", 200, seed=36)
+    entry = update_domain(home, Registry.open(home), DomainUpdate("general", "tiny", (new,)), ignore)
+    assert entry.folders == ("plots/tiny/general@2",)
+    assert set(entry.metrics["entries"]) == {"tri", "bi", "uni"}
+    assert LowerHalf.open(home, entry).encode([text.text for text in sample_texts(3, seed=1)]).rows
+
+
+def test_a_parents_version_can_be_named(home: Home, corpus: Path, tmp_path: Path) -> None:
+    registry = Registry.open(home)
+    update_domain(home, registry, DomainUpdate("farm", "tiny", (corpus,)), ignore)
+    for parent, label in (("farm@1", "farm@1"), ("farm", "farm@2")):
+        name = f"under-{label.replace('@', '-')}"
+        entry = create_domain(home, registry, DomainRequest(name, "tiny", (corpus,), parent), ignore)
+        assert entry.folders[1] == f"plots/tiny/{label}"
+    moved = update_domain(home, registry, DomainUpdate("under-farm-1", "tiny", (corpus,), parent="farm@2"), ignore)
+    assert moved.folders[1] == "plots/tiny/farm@2"
+    with pytest.raises(NotFoundError):
+        create_domain(home, registry, DomainRequest("x", "tiny", (corpus,), "farm@9"), ignore)
+
+
+def test_held_out_texts_of_their_own(home: Home, corpus: Path, tmp_path: Path) -> None:
+    held_out = write_corpus(tmp_path / "held-out.txt", 30, seed=37)
+    both = tmp_path / "both.txt"
+    both.write_text(corpus.read_text() + held_out.read_text())
+    registry = Registry.open(home)
+    counts = []
+    for name, file in (("plain", corpus), ("with", both)):
+        request = DomainRequest(name, "tiny", (file,), held_out=held_out)
+        entry = create_domain(home, registry, request, ignore)
+        counts.append(FragmentCounts.read(home.path / entry.folders[0]))
+    assert np.array_equal(counts[0].keys, counts[1].keys)
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(TrainingDataError, match="holds no text"):
+        create_domain(home, registry, DomainRequest("x", "tiny", (corpus,), held_out=tmp_path / "empty.txt"), ignore)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("one text\n" * 500, "0 texts besides the 1 that are held out; a table needs at least 50"),
+        ("", "0 texts"),
+    ],
+)
+def test_a_corpus_that_is_too_small(tiny_home: Home, tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "small.txt"
+    path.write_text(content)
+    with pytest.raises(HplmError, match=message):
+        create_domain(tiny_home, Registry.open(tiny_home), DomainRequest("small", "tiny", (path,)), ignore)
+
+
+def test_other_processes_build_the_same_table(home: Home, corpus: Path) -> None:
+    registry = Registry.open(home)
+    for name, fan_out in (("here", None), ("there", ProcessMap(2))):
+        request = DomainRequest(name, "tiny", (corpus,), "garden", PlotSettings())
+        create_domain(home, registry, request, ignore, **({"fan_out": fan_out} if fan_out else {}))
+    here, there = (opened(home, name)[2] for name in ("here", "there"))
+    rows = np.arange(here.store(Store.TRI).entries)
+    assert np.array_equal(here.keys(Store.TRI), there.keys(Store.TRI))
+    np.testing.assert_allclose(here.vectors(Store.TRI, rows), there.vectors(Store.TRI, rows), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_domains_of_other_fragments(tmp_path: Path, corpus: Path, n: int) -> None:
+    home = Home(tmp_path / "home")
+    registry = Registry.open(home, create=True)
+    general = write_corpus(tmp_path / "general.txt", 400, seed=38)
+    settings = DistilSettings(steps=2, tokens_per_batch=512)
+    model = write_tiny_bert(tmp_path / "model")
+    add_root(home, registry, RootRequest("tiny", str(model), 2, (general,), MAX_TOKENS, n=n, distil=settings), ignore)
+    request = DomainRequest("garden", "tiny", (corpus,), plot=HALF, pretrain=PRETRAIN)
+    created = create_domain(home, registry, request, ignore)
+    assert created.metrics["mlm_loss_after"] < created.metrics["mlm_loss_before"]
+    update_domain(home, registry, DomainUpdate("garden", "tiny", (general,)), ignore)
+    _, entry, table = opened(home, "garden")
+    kept = table.keys(table.spec.main)
+    counts = FragmentCounts.read(table.folder)
+    assert counts.num_occurrences == entry.metrics["tokens"] > created.metrics["tokens"]
+    assert np.array_equal(kept, counts.top(0.5).keys)
+    assert LowerHalf.open(home, entry).encode(["the cat is near"]).rows
+
+
+def test_roots_are_isolated(home: Home, corpus: Path, tmp_path: Path) -> None:
+    registry = Registry.open(home)
+    tiny_root(home, registry, tmp_path, name="other", seed=7)
+    request = DomainRequest("garden", "other", (corpus,), "general", HALF)
+    entry = create_domain(home, registry, request, ignore)
+    assert entry.folders == ("plots/other/garden@1", "plots/other/general@1")
+    with pytest.raises(NotFoundError):
+        create_domain(home, registry, replace(request, name="x", parent="farm"), ignore)
+    other = RootFolder(home.root("other"))
+    with pytest.raises(FingerprintMismatchError):
+        domain_encoder(other, folders(home, registry.domain("tiny", "garden")))
+
+
+def test_damaged_layers_are_refused(home: Home) -> None:
+    root, entry, table = opened(home, "garden")
+    weights = table.folder / WEIGHTS_NAME
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(CorruptFileError, match=WEIGHTS_NAME):
+        domain_encoder(root, folders(home, entry))
+
+
+def test_a_small_corpus_is_refused_before_anything_is_trained(tiny_home: Home, tmp_path: Path) -> None:
+    path = tmp_path / "small.txt"
+    path.write_text("".join(f"text {number}\n" for number in range(60)))
+    steps: list[Step] = []
+    small = DomainRequest("small", "tiny", (path,), pretrain=PRETRAIN)
+    with pytest.raises(HplmError, match="tokens; a table needs at least 1000"):
+        create_domain(tiny_home, Registry.open(tiny_home), small, steps.append)
+    assert steps == []
+    assert not HeadFile(RootFolder(tiny_home.root("tiny"))).exists()
+
+
+def test_a_head_says_what_it_was_trained_with(pretrained: Home, corpus: Path) -> None:
+    with safe_open(HeadFile(RootFolder(pretrained.root("tiny"))).path, framework="pt") as file:
+        origin = json.loads(file.metadata()["origin"])
+    assert (origin["steps"], origin["corpus"]) == (PRETRAIN.head.steps, [file_checksum(corpus)])
+
+
+def test_divergence_publishes_nothing(tiny_home: Home, corpus: Path) -> None:
+    registry = Registry.open(tiny_home)
+    wild = replace(PRETRAIN, head=replace(PRETRAIN.head, learning_rate=1e20, steps=4))
+    with pytest.raises(HplmError, match=r"diverged at step \d; try a lower learning rate"):
+        create_domain(tiny_home, registry, DomainRequest("wild", "tiny", (corpus,), pretrain=wild), ignore)
+    assert not registry.has_domain("tiny", "wild")
+
+
+@pytest.mark.parametrize("nothing", [{"theta": 0.0}, {"max_fragments": 0}])
+def test_an_update_to_nothing_is_refused(tiny_home: Home, corpus: Path, nothing: dict[str, float]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        update_domain(tiny_home, Registry.open(tiny_home), DomainUpdate("farm", "tiny", (corpus,), **nothing), ignore)

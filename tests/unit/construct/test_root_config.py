@@ -1,0 +1,125 @@
+"""A root's recipe in a file: read, refused, written back."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from backends.errors import InvalidArgumentError, NotFoundError
+from builder.construct.distil import DistilSettings
+from builder.construct.plots import PlotSettings
+from builder.construct.root_config import as_toml, config_of, merged, read_config, root_request
+from builder.construct.root_request import RootRequest
+
+TOML = """
+source = "some-package==1.0"
+lower = 3
+n = 5
+corpus = ["texts/a.txt", "/b.txt"]
+held_out = ["../foreign.txt"]
+
+[distil]
+steps = 50
+learning_rate = 1
+train_upper = true
+
+[plot]
+max_fragments = 1000
+"""
+
+
+@pytest.mark.parametrize("kind", ["toml", "json"])
+def test_a_file_becomes_a_request(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"root.{kind}"
+    path.write_text(TOML if kind == "toml" else json.dumps(tomllib.loads(TOML)))
+    request = root_request("r", read_config(path))
+    assert request == RootRequest(
+        "r",
+        "some-package==1.0",
+        3,
+        (tmp_path / "texts/a.txt", Path("/b.txt")),
+        n=5,
+        held_out=(tmp_path / "../foreign.txt",),
+        distil=DistilSettings(steps=50, learning_rate=1.0, train_upper=True),
+        plot=PlotSettings(max_fragments=1000),
+    )
+
+
+def test_a_models_folder_lies_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    path = tmp_path / "root.toml"
+    path.write_text('source = "model"\n')
+    assert read_config(path)["source"] == str(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        RootRequest("r", 'odd "name" ä', 3, (Path("/a.txt"), Path("/b c.txt")), 64, 2, False, (Path("/h.txt"),)),
+        RootRequest("r", "m", 1, (Path("/a.txt"),), distil=DistilSettings(learning_rate=3e-05, final_weight=2.5)),
+        RootRequest("r", "m", 1, (Path("/a.txt"),), distilled=Path("/d.safetensors")),
+        RootRequest("r", "m", 1, (Path("/a.txt"),), distilled=Path("/d"), distil=DistilSettings(train_upper=True)),
+        RootRequest("r", "m", 1, (Path("/a.txt"),), plot=PlotSettings(theta=0.5, max_fragments=7)),
+    ],
+)
+def test_a_request_survives_the_file(tmp_path: Path, request_: RootRequest) -> None:
+    path = tmp_path / "root.toml"
+    path.write_text(as_toml(config_of(request_)))
+    again = root_request("r", read_config(path))
+    assert again.training == request_.training
+    assert config_of(again) == config_of(request_)
+    assert root_request("r", json.loads(json.dumps(config_of(request_)))) == again
+
+
+def test_what_is_given_goes_before_the_file() -> None:
+    file = {"source": "a", "lower": 3, "distil": {"steps": 9, "seed": 1}}
+    given = {"source": None, "lower": 2, "distil": {"steps": None, "seed": 5}, "plot": {"theta": None}}
+    assert merged(file, given) == {"source": "a", "lower": 2, "distil": {"steps": 9, "seed": 5}}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("colour = 1", "does not know 'colour'"),
+        ("num_lower_layers = 1", "does not know 'name' and 'num_lower_layers'"),
+        ("n = 3.0", "'n' in a root's configuration cannot be 3.0"),
+        ("max_tokens = true", "'max_tokens' in a root's configuration cannot be True"),
+        ("corpus = 'a.txt'", "'corpus' in a root's configuration cannot be"),
+        ("distil = 5", "'distil' in a root's configuration cannot be 5"),
+        ("[distil]\nstep = 4", "does not know 'distil.step'"),
+        ("[distil]\nsteps = '4'", "'distil.steps' in a root's configuration cannot be '4'"),
+        ("[distil]\nsteps = 0", "must be positive"),
+        ("[plot]\ntheta = 7", "theta"),
+        ("n = ", "root.toml"),
+    ],
+)
+def test_lines_that_are_refused(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "root.toml"
+    path.write_text("source = 'm'\nlower = 2\n" + ("" if "corpus" in line else "corpus = ['a']\n") + line)
+    with pytest.raises(InvalidArgumentError, match=message):
+        root_request("r", read_config(path))
+
+
+@pytest.mark.parametrize("missing", ["source", "lower", "corpus"])
+def test_what_must_be_there(missing: str) -> None:
+    config = {"source": "m", "lower": 2, "corpus": ["a"]}
+    del config[missing]
+    with pytest.raises(InvalidArgumentError, match=f"needs '{missing}'"):
+        root_request("r", config)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="does not exist"):
+        read_config(tmp_path / "root.toml")
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(InvalidArgumentError, match="not a table"):
+        read_config(tmp_path / "list.json")
+    (tmp_path / "latin.toml").write_bytes("source = 'mödel'".encode("latin-1"))
+    with pytest.raises(InvalidArgumentError, match=r"latin\.toml: .*utf-8"):
+        read_config(tmp_path / "latin.toml")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(InvalidArgumentError, match=r"deep\.json"):
+        read_config(tmp_path / "deep.json")

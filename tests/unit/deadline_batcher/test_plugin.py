@@ -1,0 +1,134 @@
+"""Building the plugin, and which files are taken for one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import cli
+from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, plugin_parameters, version_of
+from backends.errors import InvalidArgumentError, NotFoundError
+from backends.home import Home
+from backends.scheduling.cost_model import CostModel
+from backends.scheduling.policy import Capacity
+from builder import plugin
+from builder.export import ExportSettings, render_repository
+from builder.export.config import from_text
+from builder.plugin import PluginError, build_plugin, find_compiler, require_plugin
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("plugin") / FILE_NAME
+    build_plugin(target)
+    return target
+
+
+def export(monkeypatch: pytest.MonkeyPatch, home: Home, *options: str) -> object:
+    monkeypatch.setattr(sys, "argv", ["hplm", "export", "--home", str(home.path), *options])
+    try:
+        cli.main()
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def test_a_plugin_says_what_it_was_built_for(built: Path) -> None:
+    assert version_of(built) == PLAN_VERSION
+    require_plugin(built)
+    assert [path.name for path in built.parent.iterdir()] == [FILE_NAME]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no deadline batcher at"),
+        (b"\x7fELF of somebody else", "is no deadline batcher of this project"),
+        (b"hplm deadline batcher, plan 99, triton api 1.19;", "of another release (plan 99, here 2)"),
+    ],
+)
+def test_other_files_are_refused_and_the_old_repository_stays(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    given, repository = tmp_path / "given.so", tmp_path / "repository"
+    render_repository(repository, ExportSettings(max_batch_size=8))
+    before = (repository / "hplm_upper" / "config.pbtxt").read_bytes()
+    if content is not None:
+        given.write_bytes(content)
+    with pytest.raises((InvalidArgumentError, NotFoundError)) as caught:
+        render_repository(repository, ExportSettings(mode="triton", plugin=given))
+    assert message in str(caught.value)
+    assert (repository / "hplm_upper" / "config.pbtxt").read_bytes() == before
+
+
+def test_the_repository_carries_the_plugin_and_what_it_reads(built: Path, tmp_path: Path) -> None:
+    cost = CostModel(1500.0, 2.5, 1e-05, 0.25, 12.0)
+    settings = ExportSettings(
+        mode="triton", plugin=built, cost_model=cost, queue_delay_us=700, upper_parameters={"slots": "9"}
+    )
+    render_repository(tmp_path / "repository", settings)
+    folder = tmp_path / "repository" / "hplm_upper"
+    model = from_text((folder / "config.pbtxt").read_text())
+    assert (folder / "1" / FILE_NAME).read_bytes() == built.read_bytes()
+    assert model.batching is not None
+    assert model.batching.max_queue_delay_us == 700
+    assert model.parameters["mode"] == "triton"
+    assert model.parameters["slots"] == "9"
+    expected = plugin_parameters(Capacity(), cost) | {"slots": "9"}
+    assert expected.items() <= model.parameters.items()
+    assert float(model.parameters["cost_per_token_us"]) == 1e-05
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "other"}, {"queue_delay_us": -1}, {"plugin": Path("x.so")}])
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        ExportSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_command_builds_the_plugin_where_there_is_a_compiler(
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    carried = tiny_home.repository / "hplm_upper" / "1" / FILE_NAME
+    assert export(monkeypatch, tiny_home, "--mode", "triton", "--max-tokens", "500", "--slots", "7") in (0, None)
+    assert version_of(carried) == PLAN_VERSION
+    parameters = from_text((tiny_home.repository / "hplm_upper" / "config.pbtxt").read_text()).parameters
+    assert {"max_tokens": "500", "max_rows": "64", "slots": "8", "mode": "triton"}.items() <= parameters.items()
+    assert export(monkeypatch, tiny_home, "--max-tokens", "0") not in (0, None)
+    assert carried.exists()
+    assert export(monkeypatch, tiny_home) in (0, None)
+    assert not carried.exists()
+    monkeypatch.setattr(plugin, "find_compiler", lambda: None)
+    capsys.readouterr()
+    assert export(monkeypatch, tiny_home, "--mode", "triton") in (0, None)
+    assert not carried.exists()
+    assert "there is no C++ compiler to build the deadline batcher with" in capsys.readouterr().err
+
+
+def test_a_compiler_that_fails_is_one_line(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / FILE_NAME
+    target.write_bytes(b"the old one")
+    with pytest.raises(PluginError) as caught:
+        build_plugin(target, definitions=("-include", "no/such/header.h"))
+    assert "no/such/header.h" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert target.read_bytes() == b"the old one"
+
+
+def test_the_compiler_is_the_own_choice_then_the_machines_then_zigs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mine", "g++"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "mine")
+    assert find_compiler() == (str(tmp_path / "mine"),)
+    monkeypatch.delenv("CXX")
+    assert find_compiler() == (str(tmp_path / "g++"),)
+    (tmp_path / "g++").unlink()
+    (tmp_path / "ziglang").mkdir()
+    (tmp_path / "ziglang" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert find_compiler() == (sys.executable, "-m", "ziglang", "c++")

@@ -1,0 +1,106 @@
+"""Heads of a mixed batch in few products against each row alone."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from backends.adapters.head import Head
+from backends.adapters.pooling import HALVES, NO_POOLING
+from backends.engine.heads import POOL_FUNCTIONS, HeadRow, logits
+from builder.construct.rows import halves_of
+
+HIDDEN = 12
+
+
+def random_head(chance: random.Random) -> Head:
+    labels, inner = chance.randint(1, 6), chance.choice([HIDDEN, 7])
+    dense = {}
+    if chance.random() < 0.5:
+        dense = {"dense_weight": torch.randn(inner, HIDDEN), "dense_bias": torch.randn(inner)}
+    else:
+        inner = HIDDEN
+    return Head(torch.randn(labels, inner), torch.randn(labels), **dense, activation=chance.choice(["tanh", "relu"]))
+
+
+def head_of_halves(chance: random.Random) -> Head:
+    labels = chance.randint(1, 6)
+    return Head(torch.randn(labels, 4 * HIDDEN), torch.randn(labels))
+
+
+def of_halves(own: torch.Tensor, middle: int) -> torch.Tensor:
+    """Number by number."""
+    first, second = own[:middle].mean(dim=0).tolist(), own[middle:].mean(dim=0).tolist()
+    sizes = [sum(value * value for value in half) ** 0.5 for half in (first, second)]
+    both = list(zip(first, second, strict=True))
+    return torch.tensor(
+        [
+            own.mean(dim=0).tolist(),
+            [abs(one - other) for one, other in both],
+            [HIDDEN * one / sizes[0] * other / sizes[1] for one, other in both],
+            [one - other for one, other in both],
+        ]
+    ).reshape(1, -1)
+
+
+def said_alone(states: torch.Tensor, row: HeadRow) -> torch.Tensor:
+    own = states[row.start : row.end].float()
+    if row.pooling == HALVES and row.middle is not None:
+        own = of_halves(own, row.middle)
+    elif row.pooling != NO_POOLING:
+        own = own[:1] if row.pooling == "cls" else own.mean(dim=0, keepdim=True)
+    if row.head.dense_weight is not None:
+        dense = own @ row.head.dense_weight.T + row.head.dense_bias
+        own = dense.tanh() if row.head.activation == "tanh" else dense.clamp(min=0)
+    said = own @ row.head.weight.T + row.head.bias
+    return said if row.pooling == NO_POOLING else said[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_all_heads_at_once_equal_each_alone(dtype: torch.dtype) -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    for _ in range(100):
+        heads = [
+            (random_head(chance), chance.choice(["cls", "mean", NO_POOLING])) for _ in range(chance.randint(1, 12))
+        ]
+        heads += [(head_of_halves(chance), HALVES) for _ in range(chance.randint(0, 4))]
+        rows, start = [], 0
+        for _ in range(chance.randint(1, 30)):
+            start += chance.randint(0, 2)  # padding
+            end = start + chance.randint(2, 9)
+            rows.append(HeadRow(start, end, *chance.choice(heads), middle=chance.randint(1, end - start - 1)))
+            start = end
+        states = torch.randn(start + 1, HIDDEN).to(dtype)
+        for row, got in zip(rows, logits(states, rows), strict=True):
+            assert got.dtype == torch.float32
+            torch.testing.assert_close(got, said_alone(states, row), rtol=1e-4, atol=1e-4, msg=f"seed {seed}")
+
+
+def test_a_pair_cut_down_to_its_first_half_has_an_empty_second_one() -> None:
+    states, head = torch.randn(5, HIDDEN), Head(torch.eye(4 * HIDDEN), torch.zeros(4 * HIDDEN))
+    (got,) = logits(states, [HeadRow(0, 5, head, HALVES)])
+    mean = states.mean(dim=0)
+    torch.testing.assert_close(got, torch.cat([mean, mean.abs(), torch.zeros(HIDDEN), mean]))
+
+
+def test_halves_of_padded_rows_equal_those_of_packed_ones() -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    lengths = [chance.randint(2, 9) for _ in range(20)]
+    middles = [chance.choice([None, chance.randint(1, length - 1)]) for length in lengths]
+    rows = [torch.randn(length, HIDDEN) for length in lengths]
+    head = Head(torch.eye(4 * HIDDEN), torch.zeros(4 * HIDDEN))
+    ends = np.cumsum(lengths).tolist()
+    places = zip(lengths, ends, middles, strict=True)
+    head_rows = [HeadRow(end - length, end, head, HALVES, middle) for length, end, middle in places]
+    packed = logits(torch.cat(rows), head_rows)
+    padded = POOL_FUNCTIONS[HALVES](
+        torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), halves_of(np.array(lengths), middles)
+    )
+    torch.testing.assert_close(torch.stack(packed), padded, msg=f"seed {seed}")

@@ -1,0 +1,450 @@
+"""The serve loop's three batches at a time: staged, running, answered. Real stacks, real weights."""
+
+from __future__ import annotations
+
+import json
+import queue
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from backends.adapters.bank import read_artifact
+from backends.adapters.host_bank import HostBank
+from backends.clock import now_us
+from backends.engine.loop import PipelineSettings
+from backends.engine.service import UpperService
+from backends.engine.stack import StackSettings, UpperStack
+from backends.errors import HplmError, UnavailableError, UnusableError
+from backends.home import Home
+from backends.registry.entries import HplmEntry
+from backends.registry.registry import Registry
+from backends.registry.snapshot import RegistrySnapshot
+from backends.scheduling.policy import Capacity
+from backends.scheduling.waiting_room import WaitingRoom
+from backends.wire import Ticket, encode_tickets, fold_rows
+from bench.marks import Mark, mark_all, publish_marked
+
+HIDDEN = 64
+Responses = queue.Queue[list[bytes] | HplmError]
+
+
+@contextmanager
+def running(
+    home: Home,
+    num_slots: int,
+    capacity: Capacity,
+    device: str = "cpu",
+    pipeline: PipelineSettings = PipelineSettings(),
+) -> Iterator[UpperService]:
+    snapshot = RegistrySnapshot(Registry.open(home))
+    settings = StackSettings(device=device, dtype="fp32", num_slots=num_slots)
+    service = UpperService(home, snapshot, settings, capacity, pipeline=pipeline)
+    try:
+        yield service
+    finally:
+        service.close()
+        snapshot.close()
+
+
+def ask(
+    service: UpperService,
+    key: int,
+    length: int = 5,
+    put: Callable[[Any], None] | None = None,
+    deadline_ms: int | None = None,
+) -> Responses:
+    rows = [np.random.default_rng(key % 1000).normal(size=(length, HIDDEN)).astype(np.float16)]
+    responses: Responses = queue.Queue()
+    deadline_us = None if deadline_ms is None else now_us() + 1000 * deadline_ms
+    tickets = encode_tickets([Ticket(key, length, False, deadline_us)])
+    service.submit(fold_rows(rows), tickets, [b""], put or responses.put)
+    return responses
+
+
+def hold_runs(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, queue.Queue[int]]:
+    """Every batch says its size when it would run, and runs once the event is set."""
+    go, begun = threading.Event(), queue.Queue[int]()
+    run = UpperStack.run
+
+    def held(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+        begun.put(len(hplms))
+        assert go.wait(30)
+        return run(stack, packed, hplms, middles)
+
+    monkeypatch.setattr(UpperStack, "run", held)
+    return go, begun
+
+
+def marked_keys(home: Home, versions: int = 3) -> dict[int, tuple[str, int]]:
+    """Many hPLMs whose answers show who computed them."""
+    registry = Registry.open(home)
+    entries = {entry.key: (entry.id, entry.version) for entry in mark_all(home, registry)}
+    for number in range(versions):
+        for model in registry.hplms()[:4]:
+            name = f"extra{number}/{model.id.replace('/', '-')}"
+            entry = publish_marked(home, registry, name, model, model.domain)
+            entries[entry.key] = (entry.id, entry.version)
+    registry.close()
+    return entries
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_staging_while_running_never_mixes_tenants(tiny_home: Home, device: str) -> None:
+    """Far more hPLMs than slots, asked in a random order by several threads; every answer shows its own weights."""
+    entries = marked_keys(tiny_home)
+    seed = random.randrange(1 << 30)
+    pending: list[tuple[int, Responses]] = []
+    capacity = Capacity(max_rows=6, max_adapters=5)
+    with running(tiny_home, 6, capacity, device) as service:
+
+        def client(number: int) -> None:
+            chance = random.Random(seed + number)
+            for _ in range(150):
+                key = chance.choice(list(entries))
+                pending.append((key, ask(service, key, chance.randint(1, 9))))
+                time.sleep(chance.choice([0, 0, 0.002]))
+
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for key, responses in pending:
+            (answer,) = responses.get(timeout=60)
+            found = json.loads(answer)
+            assert (found["hplm"], found["version"]) == entries[key], f"seed {seed}"
+            assert Mark.of(*entries[key]).fits(found["scores"]), f"seed {seed}"
+
+
+def test_rows_join_a_batch_until_it_runs_and_a_full_one_is_staged_meanwhile(
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = next(iter(marked_keys(tiny_home, versions=0)))
+    go, begun = hold_runs(monkeypatch)
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=3, max_adapters=3)) as service:
+        pending = [ask(service, key)]
+        assert begun.get(timeout=30) == 1
+        pending += [ask(service, key) for _ in range(5)]
+        go.set()
+        sizes = [begun.get(timeout=30) for _ in range(2)]
+        assert all(isinstance(responses.get(timeout=30), list) for responses in pending)
+    assert sizes == [3, 2]
+
+
+def test_adapters_are_loaded_while_a_batch_runs(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, *_ = marked_keys(tiny_home, versions=0)
+    go, begun = hold_runs(monkeypatch)
+    loaded = queue.Queue[int]()
+    load = UpperService._load
+
+    def seen(service: UpperService, entry: Any) -> Any:
+        artifact = load(service, entry)
+        loaded.put(entry.key)
+        return artifact
+
+    monkeypatch.setattr(UpperService, "_load", seen)
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=8, max_adapters=3)) as service:
+        pending = [ask(service, first)]
+        assert begun.get(timeout=30) == 1
+        assert loaded.get(timeout=30) == first
+        pending.append(ask(service, second))
+        assert loaded.get(timeout=30) == second  # the first batch still runs
+        go.set()
+        assert all(isinstance(responses.get(timeout=30), list) for responses in pending)
+    assert loaded.empty()
+
+
+def test_what_a_running_batch_uses_is_not_evicted(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One slot, two hPLMs: the second waits for the first, and both are answered by their own weights."""
+    entries = marked_keys(tiny_home, versions=0)
+    first, second, *_ = entries
+    go, begun = hold_runs(monkeypatch)
+    with running(tiny_home, num_slots=2, capacity=Capacity(max_rows=8, max_adapters=1)) as service:
+        pending = {first: ask(service, first)}
+        assert begun.get(timeout=30) == 1
+        pending[second] = ask(service, second)
+        time.sleep(0.1)
+        stack = service._stack("tiny")
+        assert stack.slots.resident() == [first]
+        go.set()
+        for key, responses in pending.items():
+            (answer,) = responses.get(timeout=30)
+            assert Mark.of(*entries[key]).fits(json.loads(answer)["scores"])
+
+
+def test_a_batch_of_more_adapters_than_slots_is_split(tiny_home: Home) -> None:
+    """A capacity that promises more than the slots can hold costs a second batch, not an error."""
+    entries = marked_keys(tiny_home)
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=64, max_adapters=64)) as service:
+        pending = {key: ask(service, key) for key in entries}
+        for key, responses in pending.items():
+            (answer,) = responses.get(timeout=60)
+            assert Mark.of(*entries[key]).fits(json.loads(answer)["scores"])
+
+
+def test_a_failing_load_fails_its_own_jobs_only(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the load was begun ahead, while another batch ran."""
+    entries = marked_keys(tiny_home, versions=0)
+    good, bad, *_ = entries
+    registry = Registry.open(tiny_home)
+    weights = tiny_home.path / registry.hplm_version(bad).folder / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    go, begun = hold_runs(monkeypatch)
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=8, max_adapters=3)) as service:
+        pending = [(good, ask(service, good))]
+        assert begun.get(timeout=30) == 1
+        pending += [(key, ask(service, key)) for key in (bad, good, bad)]
+        go.set()
+        for key, responses in pending:
+            assert isinstance(responses.get(timeout=30), UnusableError if key == bad else list)
+
+
+def test_closing_while_a_batch_runs_and_another_is_staged(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = next(iter(marked_keys(tiny_home, versions=0)))
+    go, begun = hold_runs(monkeypatch)
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=2, max_adapters=3)) as service:
+        runs = ask(service, key)
+        assert begun.get(timeout=30) == 1
+        others = [ask(service, key) for _ in range(5)]  # two are staged, three wait
+        closing = threading.Thread(target=service.close)
+        closing.start()
+        time.sleep(0.1)
+        go.set()
+        closing.join(30)
+        assert not closing.is_alive()
+        assert isinstance(runs.get(timeout=1), list)
+        assert all(isinstance(responses.get(timeout=1), UnavailableError) for responses in others)
+        assert begun.empty()
+
+
+def told(responses: Responses, timeout_s: float = 30) -> str:
+    error = responses.get(timeout=timeout_s)
+    assert isinstance(error, UnavailableError)
+    return str(error)
+
+
+def test_who_becomes_late_while_a_batch_runs_is_told_at_once(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another batch is staged; the waiting thread sleeps until the next deadline."""
+    key = next(iter(marked_keys(tiny_home, versions=0)))
+    go, begun = hold_runs(monkeypatch)
+    looks: list[None] = []
+    take_late = WaitingRoom.take_late
+
+    def counted(room: WaitingRoom[Any], now_us: int) -> Any:
+        looks.append(None)
+        return take_late(room, now_us)
+
+    monkeypatch.setattr(WaitingRoom, "take_late", counted)
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=2, max_adapters=3)) as service:
+        runs = ask(service, key)
+        assert begun.get(timeout=30) == 1
+        joins = ask(service, key, deadline_ms=100)
+        assert "waited" in told(joins, timeout_s=10)
+        staged = [ask(service, key) for _ in range(2)]
+        late = [ask(service, key, deadline_ms=deadline_ms) for deadline_ms in (300, 150)]
+        in_time = ask(service, key, deadline_ms=60_000)
+        assert all("waited" in told(responses, timeout_s=10) for responses in late)
+        assert len(looks) < 40
+        go.set()
+        assert all(isinstance(responses.get(timeout=30), list) for responses in [runs, *staged, in_time])
+        assert service.admission.num_waiting == 0, "who was late still counts as waiting, and is held in memory"
+
+
+def test_who_becomes_late_in_a_staged_batch_is_not_answered(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its neighbours are; a batch of nobody else is not run."""
+    key = next(iter(marked_keys(tiny_home, versions=0)))
+    go, begun = hold_runs(monkeypatch)
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=2, max_adapters=3)) as service:
+        for others_deadline_ms in (None, 100):
+            go.clear()
+            with service._loop._changed:
+                runs = [ask(service, key), ask(service, key)]
+            assert begun.get(timeout=30) == 2
+            late, other = ask(service, key, deadline_ms=100), ask(service, key, deadline_ms=others_deadline_ms)
+            time.sleep(0.3)
+            go.set()
+            assert "waited" in told(late)
+            if others_deadline_ms is None:
+                assert isinstance(other.get(timeout=30), list)
+                assert begun.get(timeout=30) == 2
+            else:
+                assert "waited" in told(other)
+            assert all(isinstance(responses.get(timeout=30), list) for responses in runs)
+        assert isinstance(ask(service, key).get(timeout=30), list)
+        assert begun.get(timeout=30) == 1, "the batch of late rows ran"
+        assert not any(service._stack("tiny").slots._pins)
+
+
+def test_a_result_that_comes_too_late_is_none(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = next(iter(marked_keys(tiny_home, versions=0)))
+    go, begun = hold_runs(monkeypatch)
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=2, max_adapters=3)) as service:
+        with service._loop._changed:
+            late, other = ask(service, key, deadline_ms=300), ask(service, key)
+        assert begun.get(timeout=30) == 2
+        time.sleep(0.4)
+        go.set()
+        assert told(late) == "the deadline passed while the request was computed"
+        assert isinstance(other.get(timeout=30), list)
+
+
+def test_computing_has_the_threads_that_its_maker_had(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what staging, or whoever else, sets for itself later."""
+    key = next(iter(marked_keys(tiny_home, versions=0)))
+    run = UpperStack.run
+    seen: list[int] = []
+
+    def noted(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+        seen.append(torch.get_num_threads())
+        return run(stack, packed, hplms, middles)
+
+    monkeypatch.setattr(UpperStack, "run", noted)
+    mine = torch.get_num_threads()
+    try:
+        for pipeline in (PipelineSettings(), PipelineSettings(threads=2)):
+            torch.set_num_threads(3)
+            with running(tiny_home, 4, Capacity(max_adapters=3), pipeline=pipeline) as service:
+                time.sleep(0.2)
+                torch.set_num_threads(1)
+                assert isinstance(ask(service, key).get(timeout=30), list)
+    finally:
+        torch.set_num_threads(mine)
+    assert seen == [3, 2]
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_a_batch_too_large_for_the_memory_runs_in_halves(
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    key = next(iter(marked_keys(tiny_home, versions=0)))
+    go, begun = hold_runs(monkeypatch)
+    run = UpperStack.run
+    sizes: list[int] = []
+
+    def small_only(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+        sizes.append(len(hplms))
+        if len(hplms) > 2:
+            raise error
+        return run(stack, packed, hplms, middles)
+
+    monkeypatch.setattr(UpperStack, "run", small_only)
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=4, max_adapters=3)) as service:
+        pending = [ask(service, key)]
+        assert begun.get(timeout=30) == 1
+        pending += [ask(service, key) for _ in range(4)]
+        go.set()
+        assert all(isinstance(responses.get(timeout=30), list) for responses in pending)
+        assert sizes == [1, 4, 2, 2]
+        monkeypatch.setattr(UpperStack, "run", lambda *_: (_ for _ in ()).throw(error))
+        failed = ask(service, key).get(timeout=30)
+        assert isinstance(failed, UnavailableError)
+        assert "out of memory" in str(failed)
+        monkeypatch.setattr(UpperStack, "run", run)
+        assert isinstance(ask(service, key).get(timeout=30), list)
+
+
+def test_a_failed_run_holds_no_memory_while_it_is_tried_again(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what it computed nor its packed rows, or the halves would have less room than the whole had."""
+    key = next(iter(marked_keys(tiny_home, versions=0)))
+    run = UpperStack.run
+    of_failed_run: list[weakref.ref[torch.Tensor]] = []
+    num_alive: list[int] = []
+
+    def fail_once(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+        if of_failed_run:
+            num_alive.append(sum(tensor() is not None for tensor in of_failed_run))
+            return run(stack, packed, hplms, middles)
+        states = packed.micro_batches[0].hidden * 2
+        of_failed_run.extend([weakref.ref(states), weakref.ref(packed.micro_batches[0].hidden)])
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(UpperStack, "run", fail_once)
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=4, max_adapters=3)) as service:
+        with service._loop._changed:
+            pending = [ask(service, key) for _ in range(4)]
+        assert all(isinstance(responses.get(timeout=30), list) for responses in pending)
+    assert num_alive == [0, 0]
+
+
+def test_rows_that_the_device_has_no_room_for_wait_for_a_smaller_batch(
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = next(iter(marked_keys(tiny_home, versions=0)))
+    go, begun = hold_runs(monkeypatch)
+    pack = UpperStack.pack
+
+    def small_only(stack: UpperStack, rows: Any, hplms: Any) -> Any:
+        if len(rows) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return pack(stack, rows, hplms)
+
+    monkeypatch.setattr(UpperStack, "pack", small_only)
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=4, max_adapters=3)) as service:
+        pending = [ask(service, key)]
+        assert begun.get(timeout=30) == 1
+        pending += [ask(service, key) for _ in range(4)]
+        go.set()
+        assert all(isinstance(responses.get(timeout=30), list) for responses in pending)
+        assert service._stack("tiny").slots._pins == [0] * 4
+
+
+def test_the_rows_of_a_request_announce_their_hplm_once(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, *_ = marked_keys(tiny_home, versions=0)
+    announced: list[int] = []
+    announce = HostBank.announce
+
+    def counted(bank: HostBank, entry: HplmEntry) -> None:
+        announced.append(entry.key)
+        announce(bank, entry)
+
+    monkeypatch.setattr(HostBank, "announce", counted)
+    responses: Responses = queue.Queue()
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=8, max_adapters=3)) as service:
+        tickets = encode_tickets([Ticket(key, 4, False, None) for key in [first, second] * 3])
+        service.submit(np.ones((6, 4, HIDDEN), np.float16), tickets, [b""] * 6, responses.put)
+        assert isinstance(responses.get(timeout=30), list)
+    assert announced == [first, second]
+
+
+def test_a_version_is_checked_once(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hPLMs that take each other's only slot are read again and again, their checksums once."""
+    first, second, *_ = marked_keys(tiny_home, versions=0)
+    reads: list[Path] = []
+    checked: list[bool] = []
+
+    def counted(folder: Path, fingerprint: str, was_checked: bool = False) -> Any:
+        reads.append(folder)
+        checked.append(was_checked)
+        return read_artifact(folder, fingerprint, was_checked)
+
+    monkeypatch.setattr("backends.adapters.host_bank.read_artifact", counted)
+    with running(tiny_home, num_slots=2, capacity=Capacity(max_rows=8, max_adapters=1)) as service:
+        service._host_bank._max_mapped = 1
+        for key in [first, second] * 3:
+            assert isinstance(ask(service, key).get(timeout=30), list)
+    assert len(reads) == 6
+    assert checked == [False, False, True, True, True, True]
+
+
+def test_the_rows_of_a_request_are_the_engines_own_copy(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever submits may overwrite the memory at once."""
+    key = next(iter(marked_keys(tiny_home, versions=0)))
+    go, begun = hold_runs(monkeypatch)
+    hidden = np.ones((1, 4, HIDDEN), np.float16)
+    responses: Responses = queue.Queue()
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=8, max_adapters=3)) as service:
+        tickets = encode_tickets([Ticket(key, 4, False, None)])
+        service.submit(hidden, tickets, [b""], responses.put)
+        hidden[:] = np.nan
+        assert begun.get(timeout=30) == 1
+        go.set()
+        assert isinstance(responses.get(timeout=30), list)

@@ -1,0 +1,128 @@
+"""Ten thousand small mixed batches: adapters of many hPLMs at once against each segment alone, in fp32 and bf16."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from adapter_reference import KINDS, random_adapters
+from backends.adapters.adapter_set import PROJECTED, AdapterSet
+from backends.adapters.device_bank import AdapterBank
+from backends.adapters.product import SegmentedAdapters
+from backends.adapters.segments import FlatSegments, PoolRows, Segment
+from backends.root.encoder import Projection, Site
+from backends.root.geometry import RootGeometry
+
+GEOMETRY = RootGeometry(100, 16, 24, 4, 1, 2, 32, 2, 1e-12, "gelu")
+CPU = torch.device("cpu")
+CASES = {torch.float32: 8000, torch.bfloat16: 2000}
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 6e-2}
+NUM_SLOTS = 9
+SIZES: dict[Projection, tuple[int, int]] = {
+    "query_key_value": (16, 48),
+    "attention_output": (16, 16),
+    "ffn_in": (16, 24),
+    "ffn_out": (24, 16),
+}
+
+
+class Batches:
+    """Random segments over slots that are filled anew all the time."""
+
+    def __init__(self, dtype: torch.dtype, seed: int) -> None:
+        self.chance = random.Random(seed)
+        torch.manual_seed(seed)
+        self.dtype = dtype
+        known = [random_adapters(self.chance, GEOMETRY, kind) for kind in KINDS * 4]
+        self.known = [adapters.to(dtype).to(torch.float32) for adapters in known]
+        self.bank = AdapterBank(NUM_SLOTS, GEOMETRY, 32, dtype, CPU)
+        self.held = {0: AdapterSet()}
+
+    def segments(self) -> list[Segment]:
+        if len(self.held) < NUM_SLOTS or self.chance.random() < 0.5:
+            slot, adapters = self.chance.randint(1, NUM_SLOTS - 1), self.chance.choice(self.known)
+            self.bank.make_room(adapters)
+            self.bank.fill(slot, adapters)
+            self.held[slot] = adapters
+        slots = self.chance.sample(sorted(self.held), self.chance.randint(1, len(self.held)))
+        longest = self.chance.choice([1, 2, 6])
+        result, start = [], 0
+        for slot in sorted(slots) if self.chance.random() < 0.5 else slots:
+            length = longest if self.chance.random() < 0.6 else self.chance.randint(1, longest)
+            result.append(Segment(slot, start, start + length))
+            start += length
+        return result
+
+    def states(self, tokens: int, width: int = GEOMETRY.hidden_size) -> Tensor:
+        return torch.randn(tokens, width).to(self.dtype)
+
+
+def require_close(got: Tensor, expected: Tensor, case: str) -> None:
+    limit = TOLERANCE[got.dtype] * max(1.0, float(expected.abs().max()))
+    assert float((got.float() - expected).abs().max()) <= limit, case
+
+
+@pytest.mark.parametrize("dtype", list(CASES))
+def test_many_at_once_equal_each_alone(dtype: torch.dtype) -> None:
+    seed = random.randrange(1 << 32)
+    batches = Batches(dtype, seed)
+    norm = nn.LayerNorm(GEOMETRY.hidden_size, eps=1e-12)
+    nn.init.normal_(norm.weight)
+    served_norm = nn.LayerNorm(GEOMETRY.hidden_size, eps=1e-12).to(dtype)
+    served_norm.load_state_dict(norm.state_dict())
+    with torch.inference_mode():
+        for case in range(CASES[dtype]):
+            name = f"seed {seed}, case {case}"
+            segments = batches.segments()
+            total, layer = segments[-1].end, batches.chance.randrange(GEOMETRY.num_upper_layers)
+            mixed = SegmentedAdapters(batches.bank, segments).layer(layer)
+            if case % 2:
+                site: Site = batches.chance.choice(["attention", "output"])
+                states, residual = batches.states(total), batches.states(total)
+                expected = torch.cat(
+                    [
+                        batches.held[segment.slot]
+                        .layer(layer)
+                        .add_and_norm(site, states[segment.tokens].float(), residual[segment.tokens].float(), norm)
+                        for segment in segments
+                    ]
+                )
+                require_close(mixed.add_and_norm(site, states, residual, served_norm), expected, name)
+            else:
+                projection: Projection = batches.chance.choice(list(SIZES))
+                inputs, outputs = (batches.states(total, width) for width in SIZES[projection])
+                expected = torch.cat(
+                    [
+                        batches.held[segment.slot]
+                        .layer(layer)
+                        .project(projection, inputs[segment.tokens].float(), outputs[segment.tokens].float())
+                        for segment in segments
+                    ]
+                )
+                changed = any(m in batches.held[s.slot].loras for s in segments for m in PROJECTED[projection])
+                assert mixed.changes(projection) == changed, name
+                require_close(mixed.project(projection, inputs, outputs), expected, name)
+
+
+def test_a_grouped_product_equals_segments_alone() -> None:
+    """What a GPU runs; PyTorch has it on the CPU as well."""
+    torch.manual_seed(1)
+    chance = random.Random(1)
+    weights, vectors = torch.randn(12, 2, 16, 8).bfloat16(), torch.randn(12, 2, 8).bfloat16()
+    for _ in range(50):
+        rows = chance.sample(range(12), chance.randint(2, 6))
+        bounds = sorted(chance.sample(range(40), len(rows) + 1))
+        segments = [Segment(1, start, end) for start, end in pairwise(bounds)]
+        group = FlatSegments(segments, PoolRows(rows, CPU), CPU)
+        states, layer = torch.randn(40, 16).bfloat16(), chance.randrange(2)
+        got = torch.full((40, 8), 3.0).bfloat16()
+        group.put(got, group.multiply(group.take(states), weights, layer) + group.spread(vectors, layer))
+        expected = torch.full((40, 8), 3.0)
+        for row, segment in zip(rows, segments, strict=True):
+            product = states[segment.tokens].float() @ weights[row, layer].float()
+            expected[segment.tokens] = product + vectors[row, layer].float()
+        torch.testing.assert_close(got.float(), expected, rtol=2e-2, atol=5e-2)

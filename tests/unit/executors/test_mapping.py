@@ -1,0 +1,109 @@
+"""The parallel map: the order of the results, how much is under way at once, and what a death does."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import psutil
+import pytest
+
+from backends.errors import InvalidArgumentError, TrainingDataError, UnavailableError
+from builder.executors.mapping import in_order, map_here
+from builder.executors.processes import ProcessMap, local_map
+
+
+@dataclass(frozen=True)
+class SlowSquare:
+    """Squares, slower for some numbers than for others; says who did it and how often it got ready for work."""
+
+    folder: Path
+
+    @cached_property
+    def _ready(self) -> int:
+        (self.folder / f"ready-{os.getpid()}-{time.monotonic_ns()}").touch()
+        return os.getpid()
+
+    def __call__(self, number: int) -> tuple[int, int]:
+        time.sleep(0.02 * (number % 3))
+        return number * number, self._ready
+
+
+@dataclass(frozen=True)
+class Failing:
+    def __call__(self, number: int) -> int:
+        if number == 3:
+            raise TrainingDataError("chunk 3 is bad")
+        if number == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+
+def test_results_come_in_order_from_processes_that_get_ready_once(tmp_path: Path) -> None:
+    numbers = random.sample(range(1000), 30)
+    results = list(ProcessMap(2)(SlowSquare(tmp_path), iter(numbers)))
+    assert [square for square, _ in results] == [number * number for number in numbers]
+    workers = {worker for _, worker in results}
+    assert os.getpid() not in workers
+    assert len(workers) == len(list(tmp_path.iterdir())) <= 2
+    assert not any(psutil.pid_exists(worker) for worker in workers)
+
+
+def test_an_error_reaches_the_caller_as_it_was() -> None:
+    results = ProcessMap(2)(Failing(), range(5))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(TrainingDataError, match=r"^chunk 3 is bad$"):
+        next(results)
+
+
+def test_a_killed_process_is_one_clear_error() -> None:
+    with pytest.raises(UnavailableError, match="a process of a parallel step was killed"):
+        list(ProcessMap(2)(Failing(), [5, 6]))
+
+
+def test_chunks_are_taken_only_as_results_are() -> None:
+    taken: list[int] = []
+
+    def chunks() -> Iterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    results = in_order(lambda chunk: chunk, lambda pending: pending, chunks(), in_flight=4)
+    assert taken == []
+    for expected in range(100):
+        assert next(results) == expected
+        assert len(taken) <= min(100, expected + 4)
+
+
+def test_one_process_is_this_one() -> None:
+    assert local_map(1) is map_here
+    with pytest.raises(InvalidArgumentError):
+        local_map(0)
+
+
+def test_no_process_outlives_a_killed_caller(tmp_path: Path) -> None:
+    program = tmp_path / "caller.py"
+    program.write_text(
+        "import os, time\n"
+        "from builder.executors.processes import ProcessMap\n"
+        "def pid(_):\n    time.sleep(0.05)\n    return os.getpid()\n"
+        "if __name__ == '__main__':\n"
+        "    for found in ProcessMap(2)(pid, iter(int, 1)):\n        print(found, flush=True)\n"
+    )
+    caller = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
+    assert caller.stdout is not None
+    workers = {psutil.Process(int(caller.stdout.readline())) for _ in range(4)}
+    caller.kill()
+    caller.wait()
+    gone, alive = psutil.wait_procs(workers, timeout=10)
+    assert gone
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]

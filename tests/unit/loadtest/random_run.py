@@ -1,0 +1,59 @@
+"""Runs that never happened: random requests with every kind of end, written as a real run writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadtest.lengths import NormalLengths
+from loadtest.outcome import Kind, Outcome
+from loadtest.run_folder import RunFolder, State
+from loadtest.scenarios import Content
+from loadtest.schedule import Schedule
+from loadtest.texts import WordTexts
+
+HPLMS = tuple(f"tenant{number // 2}/task{number % 2}" for number in range(7))
+REASONS = ("UNAVAILABLE: the queue is full", "UNAVAILABLE: <late> & gone", "INTERNAL: it broke, 'badly'")
+
+
+def random_schedule(seed: int, count: int = 400, deadline_ms: tuple[int, int] | None = (20, 120)) -> Schedule:
+    chance = np.random.default_rng(seed)
+    content = Content(HPLMS, WordTexts(), NormalLengths(20), deadline_ms)
+    times_s = np.sort(chance.random(count) * 10)
+    return content.schedule(times_s, chance.integers(len(HPLMS), size=count), chance)
+
+
+def random_outcomes(schedule: Schedule, seed: int, share: float = 0.9) -> list[Outcome]:
+    """Of about that share of the rows, in the order of their ends."""
+    chance = np.random.default_rng(seed)
+    outcomes = []
+    for row, at_s in enumerate(schedule.times_s.tolist()):
+        if chance.random() >= share:
+            continue
+        sent_s = at_s + chance.exponential(0.002)
+        kind = chance.choice([Kind.ANSWERED, Kind.REFUSED, Kind.FAILED], p=[0.7, 0.2, 0.1])
+        reason = {Kind.ANSWERED: "", Kind.REFUSED: REASONS[row % 2], Kind.FAILED: REASONS[2]}[Kind(kind)]
+        version = 3 if kind == Kind.ANSWERED else None
+        outcomes.append(Outcome(row, sent_s, sent_s + chance.exponential(0.05), str(kind), reason, version))
+    return sorted(outcomes, key=lambda outcome: outcome.done_s)
+
+
+def random_folder(path: Path, seed: int, state: State = State.COMPLETE, **more: Any) -> RunFolder:
+    folder = RunFolder.create(path)
+    schedule = random_schedule(seed)
+    folder.write_schedule(schedule)
+    with folder.writing(schedule) as writer:
+        writer.write(random_outcomes(schedule, seed))
+    run = {
+        "state": state,
+        "settings": {"scenario": "overload", "rate": 40.0},
+        "target": {"url": "server:8001", "protocol": "grpc", "timeout_s": None},
+        "workers": 2,
+        "lateness_limit_ms": 20.0,
+        "began_at": "2026-01-02T03:04:05+00:00",
+        "batches": {"1": 10, "4": 30},
+    }
+    folder.write_run({**run, **more})
+    return folder

@@ -1,0 +1,64 @@
+"""Serving a tiny home in one process, with texts whose fragments hardly any table holds."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from backends.home import Home
+from backends.lower.service import HiddenRequest, LowerService, TextRequest
+from backends.lower.settings import FillingSettings, Missing
+from backends.registry.registry import Registry
+from backends.registry.snapshot import RegistrySnapshot
+from backends.wire import Half, decode_tickets, unfold_rows
+from tiny_home import FILLER, MOODS, TOPICS
+
+WORDS = [*FILLER, *(word for group in (*TOPICS.values(), *MOODS.values()) for word in group)]
+IDS = ("acme/topic", "globex/topic", "initech/mood", "acme/mood")  # farm, street, street, farm
+SHORTER = ("bi", "uni")
+
+
+@contextmanager
+def serving(home: Home, missing: Missing, overlay_mb: int = 64, compute_limit: int = 1 << 20) -> Iterator[LowerService]:
+    snapshot = RegistrySnapshot(Registry.open(home), retired_kept_s=0)
+    service = LowerService(home, snapshot, FillingSettings(missing, overlay_mb, compute_limit))
+    try:
+        yield service
+    finally:
+        service.close()
+        snapshot.close()
+
+
+def fresh_rows(count: int) -> list[tuple[str, str]]:
+    """Random word soup for all hPLMs in turn: hardly any of its tri-grams is in a table."""
+    chance = random.Random()
+    return [(IDS[i % len(IDS)], " ".join(chance.choices(WORDS, k=chance.randint(1, 20)))) for i in range(count)]
+
+
+def ask(service: LowerService, rows: list[tuple[str, str]]) -> list[Half]:
+    """One request per row, all in one batch."""
+    requests = [TextRequest([hplm.encode()], [text.encode()], "") for hplm, text in rows]
+    results = service.encode(requests)
+    assert all(isinstance(result, HiddenRequest) for result in results), results
+    return [
+        unfold_rows(result.hidden, [ticket.num_tokens for ticket in decode_tickets(result.tickets)])[0]
+        for result in results
+        if isinstance(result, HiddenRequest)
+    ]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def counted(service: LowerService, ending: str) -> int:
+    return sum(count for (_, level), count in service.domains.hits().items() if level.endswith(ending))
+
+
+def shortened(service: LowerService) -> int:
+    return sum(count for (_, level), count in service.domains.hits().items() if level in SHORTER)

@@ -1,0 +1,61 @@
+"""What the engine cannot answer in time is refused before anything is done for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backends.clock import now_us
+from backends.home import Home
+from backends.lower.service import HiddenRequest, LowerService, TextRequest
+from backends.registry.registry import Registry
+from backends.registry.snapshot import RegistrySnapshot
+from backends.root.tokenizer import RootTokenizer
+from backends.scheduling.backlog_signal import FOLDER_VARIABLE, BacklogSignal
+from backends.scheduling.refusal import Refusal, RefusedError
+
+
+@pytest.fixture
+def signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BacklogSignal]:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    signal = BacklogSignal("upper")
+    yield signal
+    signal.close()
+
+
+@pytest.fixture
+def service(built_home: Home, signal: BacklogSignal) -> Iterator[LowerService]:
+    snapshot = RegistrySnapshot(Registry.open(built_home))
+    service = LowerService(built_home, snapshot)
+    yield service
+    service.close()
+    snapshot.close()
+
+
+def ask(service: LowerService, *parameters: str) -> list[HiddenRequest | Exception]:
+    return service.encode([TextRequest([b"acme/topic"], [b"the cat is lovely"], each) for each in parameters])
+
+
+def test_only_what_would_be_late_is_refused(
+    service: LowerService, signal: BacklogSignal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon, later, never = '{"deadline_ms": 100}', '{"deadline_ms": 60000}', ""
+    assert all(isinstance(one, HiddenRequest) for one in ask(service, soon, later, never)), "nothing was told yet"
+    signal.tell(500_000.0, now_us())
+    refused, *served = ask(service, soon, later, never)
+    assert isinstance(refused, RefusedError) and refused.reason is Refusal.PREDICTED_LATE
+    assert "predicted to be answered in" in str(refused) and "the deadline is in 100 ms" in str(refused)
+    assert all(isinstance(one, HiddenRequest) for one in served)
+    assert service.refusals == {Refusal.PREDICTED_LATE: 1}
+    signal.tell(500_000.0, now_us() - 1_100_000)
+    assert all(isinstance(one, HiddenRequest) for one in ask(service, soon, later, never)), "the engine fell silent"
+
+    signal.tell(500_000.0, now_us())
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a refused request was tokenised")
+
+    monkeypatch.setattr(RootTokenizer, "encode", fail)
+    assert isinstance(ask(service, soon)[0], RefusedError)

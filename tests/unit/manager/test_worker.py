@@ -1,0 +1,138 @@
+"""One attempt of a job, in this process."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from peft import LoraConfig, get_peft_model
+from transformers import BertForSequenceClassification
+
+from backends.errors import ConflictError, InvalidArgumentError
+from backends.home import Home
+from backends.registry import database
+from backends.registry.registry import Registry
+from builder.executors.mapping import map_here
+from builder.manager.admission import Admission
+from builder.manager.files import log_path
+from builder.manager.jobs import JobSpec, JobState
+from builder.manager.requests import stored_request
+from builder.manager.store import JobStore
+from builder.manager.upload_checks import CHECKS
+from builder.manager.uploads import UploadKind, Uploads
+from builder.manager.worker import run_attempt
+from builder.manager.workers import TRY_AGAIN
+from tiny_home import write_task
+
+
+def deletion(store: JobStore) -> int:
+    spec = JobSpec("hplm.delete", "hplm:acme/topic", (), (), {"kind": "hplm.delete", "id": "acme/topic"})
+    job, _ = store.submit(spec)
+    assert store.claim(job.id) is not None
+    return job.id
+
+
+def test_an_attempt_ends_in_the_database(tiny_home: Home) -> None:
+    store = JobStore.open(tiny_home)
+    job = deletion(store)
+    assert run_attempt(tiny_home, job, 1, map_here) == 0
+    assert store.job(job).state is JobState.DONE
+    assert not Registry.open(tiny_home).has_hplm("acme/topic")
+    again = deletion(store)
+    assert run_attempt(tiny_home, again, 1, map_here) == 0
+    failure = store.job(again).failure
+    assert failure is not None
+    assert (failure.code, failure.message) == ("NOT_FOUND", "hPLM 'acme/topic' does not exist")
+    assert failure.message in log_path(tiny_home, again).read_text()
+
+
+def test_the_error_is_told_though_an_upload_has_gone(tiny_home: Home) -> None:
+    store, gone = JobStore.open(tiny_home), f"task-{'0' * 64}"
+    request = {"kind": "hplm.update", "id": "acme/topic", "train": gone, "dev": gone}
+    job = store.submit(JobSpec("hplm.update", "hplm:acme/topic", (), (gone,), request))[0].id
+    assert store.claim(job) is not None
+    assert run_attempt(tiny_home, job, 1, map_here) == 0
+    failure = store.job(job).failure
+    assert failure is not None
+    assert failure.code == "NOT_FOUND"
+
+
+def test_an_attempt_that_is_not_wanted_does_nothing(tiny_home: Home) -> None:
+    store = JobStore.open(tiny_home)
+    job = deletion(store)
+    store.requeue(store.job(job), "worker was killed by signal 9")
+    assert store.claim(job) is not None
+    assert run_attempt(tiny_home, job, 1, map_here) == 0
+    assert Registry.open(tiny_home).has_hplm("acme/topic")
+    assert store.job(job).state is JobState.RUNNING
+
+
+def test_a_locked_registry_is_worth_another_attempt(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "PATIENCE_S", 0.2)
+    store = JobStore.open(tiny_home)
+    job = deletion(store)
+    with sqlite3.connect(tiny_home.path / "registry.db", isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert run_attempt(tiny_home, job, 1, map_here) == TRY_AGAIN
+        other.execute("ROLLBACK")
+    assert "locked by another process" in log_path(tiny_home, job).read_text()
+    assert run_attempt(tiny_home, job, 1, map_here) == 0
+    assert store.job(job).state is JobState.DONE
+
+
+def test_a_new_hplm_may_name_a_version_of_its_domain() -> None:
+    wanted = {"kind": "hplm.create", "id": "new/one", "root": "tiny", "train": "task-1", "dev": "task-2"}
+    assert str(stored_request({**wanted, "domain": "farm@2"}).domain_needed) == "domain:tiny/farm"
+    with pytest.raises(InvalidArgumentError, match="name@version"):
+        _ = stored_request({**wanted, "domain": "farm@x"}).domain_needed
+
+
+def test_a_request_may_ask_for_a_dedicated_teacher(tiny_home: Home, tmp_path: Path) -> None:
+    uploads, ids = Uploads(tiny_home, 100 << 20), []
+    for path in write_task(tmp_path, "mood", seed=70, train=60):
+        with uploads.receiving(UploadKind.TASK, path.name) as incoming:
+            incoming.write(path.read_bytes())
+            ids.append(incoming.keep(CHECKS[UploadKind.TASK]).id)
+    train, dev = ids
+    files = {"train": train, "dev": dev, "tune": {"epochs": 1}, "teacher": "dedicated"}
+    swapped = {"train": dev, "dev": train}  # what a teacher has said of a file is kept
+    store = JobStore.open(tiny_home)
+    admission = Admission(Registry.open(tiny_home), store, uploads)
+    for wanted in ({"kind": "hplm.create", "domain": "farm"}, {"kind": "hplm.update", "force": True, **swapped}):
+        job, _ = admission.submit(stored_request({"id": "new/taught", **files, **wanted}), None)
+        assert store.claim(job.id) is not None
+        assert run_attempt(tiny_home, job.id, 1, map_here) == 0
+        assert store.job(job.id).state is JobState.DONE, store.job(job.id).failure
+        assert "fine-tune a whole model" in log_path(tiny_home, job.id).read_text()
+    with pytest.raises(InvalidArgumentError, match="teacher"):
+        stored_request({"kind": "hplm.create", "id": "new/two", "domain": "farm", **files, "teacher": "wise"})
+
+
+def zipped_adapter(bert: Path, folder: Path) -> bytes:
+    """What PEFT saves of a LoRA in the upper layers, with its head."""
+    model = BertForSequenceClassification.from_pretrained(bert, num_labels=2)
+    config = LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"], layers_to_transform=[2, 3])
+    get_peft_model(model, config).save_pretrained(str(folder / "mine"))
+    return Path(shutil.make_archive(str(folder / "mine"), "zip", folder, "mine")).read_bytes()
+
+
+def test_an_uploaded_adapter_is_imported(tiny_home: Home, tiny_bert: Path, tmp_path: Path) -> None:
+    uploads = Uploads(tiny_home, 100 << 20)
+    with uploads.receiving(UploadKind.ADAPTER, "mine.zip") as incoming:
+        incoming.write(zipped_adapter(tiny_bert, tmp_path))
+        adapter = incoming.keep(CHECKS[UploadKind.ADAPTER]).id
+    store = JobStore.open(tiny_home)
+    admission = Admission(Registry.open(tiny_home), store, uploads)
+    wanted = {"kind": "hplm.import", "id": "new/imported", "adapter": adapter, "domain": "farm@1", "labels": ["a", "b"]}
+    job, _ = admission.submit(stored_request(wanted), None)
+    assert (job.spec.needs, job.spec.uploads) == (("domain:tiny/farm",), (adapter,))
+    assert store.claim(job.id) is not None
+    assert run_attempt(tiny_home, job.id, 1, map_here) == 0
+    assert store.job(job.id).failure is None
+    entry = Registry.open(tiny_home).hplm("new/imported")
+    assert (entry.labels, entry.domain.label, entry.pinned) == (("a", "b"), "farm@1", entry.domain)
+    with pytest.raises(ConflictError, match="'new/imported' exists already"):
+        admission.submit(stored_request(wanted), None)
+    assert admission.submit(stored_request({**wanted, "replace": True}), None)[1]

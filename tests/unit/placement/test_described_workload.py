@@ -1,0 +1,99 @@
+"""Workloads as the command line names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.errors import InvalidArgumentError
+from backends.scheduling.cost_model import BatchShape, CostModel
+from backends.scheduling.policy import Capacity
+from builder.placement.described_workload import DescribedWorkload, Machine
+from loadtest.arrivals import DeterministicArrivals, GammaArrivals, MarkovModulatedArrivals, TraceArrivals
+from loadtest.deadlines import UniformDeadlines
+from loadtest.lengths import FixedLengths
+from loadtest.tenants import UniformTenants, ZipfTenants
+
+MACHINE = Machine(CostModel(1_000.0, 100.0, 10.0, 0.0, 0.0), Capacity(max_rows=10, max_tokens=10_000))
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text("time_s,tokens,tenant\n0,5,a\n1,6,b\n2,7,a\n4,8,c\n")
+    return path
+
+
+def test_a_load_may_be_a_multiple_of_the_machine() -> None:
+    full = MACHINE.full_batch(FixedLengths(20), UniformTenants(1))
+    assert full == BatchShape(rows=10, tokens=200, squared_lengths=4_000, adapters=1)
+    full_batch_us = 1_000 + 10 * 100 + 200 * 10
+    described = DescribedWorkload("even", load="1.5x", lengths="fixed:20", tenants="uniform:1", deadlines="5x-20x")
+    workload = described.on(MACHINE)
+    assert isinstance(workload.arrivals, DeterministicArrivals)
+    assert workload.arrivals.rate_per_s == pytest.approx(1.5 * 10 / (full_batch_us / 1e6))
+    assert workload.deadlines == UniformDeadlines(round(5 * full_batch_us / 1e3), round(20 * full_batch_us / 1e3))
+
+
+def test_full_batches_are_limited_by_tokens_and_adapters() -> None:
+    short_of_tokens = Machine(MACHINE.cost_model, Capacity(max_rows=64, max_tokens=100))
+    assert short_of_tokens.full_batch(FixedLengths(20), UniformTenants(1)).rows == 5
+    short_of_adapters = Machine(MACHINE.cost_model, Capacity(max_rows=64, max_adapters=4))
+    full = short_of_adapters.full_batch(FixedLengths(2), UniformTenants(10_000))
+    assert full.adapters == 4
+    assert full.rows == pytest.approx(4, abs=1)
+
+
+def test_words_become_processes() -> None:
+    gamma = DescribedWorkload("gamma", load="200", cv=3.0, tenants="zipf:50:1.2").on(MACHINE)
+    assert gamma.arrivals == GammaArrivals(200.0, 3.0)
+    assert gamma.tenants == ZipfTenants(50, 1.2)
+    assert gamma.deadlines is None
+    bursts = DescribedWorkload("mmpp", load="200", deadlines="30").on(MACHINE)
+    assert isinstance(bursts.arrivals, MarkovModulatedArrivals)
+    assert bursts.arrivals.mean_rate_per_s == pytest.approx(200.0)
+    assert bursts.deadlines == UniformDeadlines(30, 30)
+
+
+def test_a_trace_gives_times_lengths_and_tenants(trace: Path) -> None:
+    described = DescribedWorkload(f"trace:{trace}", lengths="trace", tenants="trace", retrieval_ms=1.5)
+    load = described.on(MACHINE).draw(3.0, seed=1)
+    assert load.arrived_us.tolist() == [0, 1_000_000, 2_000_000]
+    assert (load.queued_us - load.arrived_us).tolist() == [1_500] * 3
+    assert load.tokens.tolist() == [5, 6, 7]
+    assert load.tenants.tolist() == [0, 1, 0]
+
+
+def test_a_trace_may_be_faster_or_denser(trace: Path) -> None:
+    faster = DescribedWorkload(f"trace:{trace}", speed=2.0).on(MACHINE).arrivals
+    assert faster.times_s(10.0, np.random.default_rng(0)).tolist() == [0.0, 0.5, 1.0, 2.0]
+    denser = DescribedWorkload(f"trace:{trace}", load="20").on(MACHINE).arrivals
+    assert isinstance(denser, TraceArrivals)
+    assert denser.rate_scale == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ({"arrivals": "sometimes"}, "not poisson, even, gamma, mmpp or trace:FILE"),
+        ({"arrivals": "trace:/nowhere/trace.csv"}, "No such file"),
+        ({"load": "much"}, "load: 'much' is no number"),
+        ({"load": "-3"}, "load must be above 0"),
+        ({"load": "0x"}, "load must be above 0"),
+        ({"lengths": "long"}, "lengths 'long' are not"),
+        ({"lengths": "fixed:0"}, "1 token or more"),
+        ({"lengths": "trace"}, "lengths of a trace need"),
+        ({"tenants": "zipf:0"}, "1 tenant or more"),
+        ({"tenants": "trace"}, "tenants of a trace need"),
+        ({"deadlines": "20-5"}, "from the shorter to the longer"),
+        ({"deadlines": "soon"}, "no number"),
+        ({"retrieval_ms": -1.0}, "a retrieval takes"),
+        ({"arrivals": "gamma", "cv": 0.0}, "cv must be"),
+    ],
+)
+def test_words_that_say_nothing_are_one_line(words: dict[str, str], complaint: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=complaint) as caught:
+        DescribedWorkload(**words).on(MACHINE)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)

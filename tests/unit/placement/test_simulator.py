@@ -1,0 +1,189 @@
+"""The simulator against the slow reference, request by request and batch by batch, on fresh random loads."""
+
+from __future__ import annotations
+
+import random
+import secrets
+
+import numpy as np
+import pytest
+
+from backends.errors import HplmError
+from backends.scheduling.admission import Admission
+from backends.scheduling.admission_settings import AdmissionSettings
+from backends.scheduling.cost_model import CostModel
+from backends.scheduling.fair_share import ShareSettings
+from backends.scheduling.first_come import FirstComeFirstServed
+from backends.scheduling.live_costs import LiveCosts
+from backends.scheduling.order import FairOrder
+from backends.scheduling.policy import Capacity, Policy
+from backends.scheduling.refusal import Refusal
+from backends.scheduling.waiting_room import WaitingRoom
+from builder.placement import ConstantDelay, ObservedDelays, SimulatedLoad, Simulation, Simulator, Workload
+from builder.placement.policies import POLICY_NAMES, policy_named
+from builder.placement.simulated_job import SimulatedJob
+from loadtest.arrivals import DeterministicArrivals, PoissonArrivals
+from loadtest.deadlines import UniformDeadlines
+from loadtest.lengths import FixedLengths, NormalLengths
+from loadtest.tenants import UniformTenants, ZipfTenants
+from simulation_reference import ReferenceLoop, Request
+
+COST_MODEL = CostModel(1_000.0, 200.0, 20.0, 0.1, 50.0)
+
+
+def admission_of(cost_model: CostModel, capacity: Capacity, settings: AdmissionSettings, policy: Policy) -> Admission:
+    costs = LiveCosts(cost_model)
+    return Admission(lambda _: costs, capacity, settings, policy.order)
+
+
+def random_load(chance: random.Random) -> SimulatedLoad:
+    """Few distinct times, so that many things happen at once; some have come and gone before they queue."""
+    count = chance.randint(1, 60)
+    step = chance.choice([1, 500, 5_000])
+    arrived_us = np.sort([step * chance.randrange(count) for _ in range(count)])
+    delays_us = np.array([chance.choice([0, step, 3 * step]) for _ in range(count)])
+    tokens = np.array([chance.randint(1, 40) for _ in range(count)])
+    tenants = np.array([chance.randrange(5) for _ in range(count)])
+    patience_us = np.array([chance.randrange(1, 40) * 1_000 for _ in range(count)])
+    deadlines_us = arrived_us + patience_us if chance.random() < 0.8 else None
+    return SimulatedLoad.in_order(1.0, arrived_us, arrived_us + delays_us, tokens, tenants, deadlines_us)
+
+
+def requests_of(load: SimulatedLoad) -> list[Request]:
+    deadlines = [None] * len(load) if load.deadlines_us is None else load.deadlines_us.tolist()
+    columns = (load.queued_us.tolist(), load.tenants.tolist(), load.tokens.tolist(), deadlines)
+    return [Request(place, *row) for place, row in enumerate(zip(*columns, strict=True))]
+
+
+def fates_of(simulation: Simulation) -> list[str]:
+    fates = np.where(simulation.is_answered, "answered", "").astype(object)
+    for reason, places in simulation.refusals.items():
+        assert not fates[places].any(), "one request, two fates"
+        fates[places] = reason
+    return list(fates)
+
+
+def batches_of(simulation: Simulation) -> list[tuple[int, int, list[int]]]:
+    batches = simulation.batches
+    rows = np.split(batches.places, np.cumsum(batches.rows))[:-1]
+    times = zip(batches.started_us.tolist(), batches.ended_us.tolist(), strict=True)
+    return [(start, end, sorted(places.tolist())) for (start, end), places in zip(times, rows, strict=True)]
+
+
+@pytest.mark.parametrize("asks_admission", [True, False])
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+@pytest.mark.parametrize("seed", [secrets.randbits(32)])
+def test_every_request_meets_the_fate_of_the_reference(policy: str, asks_admission: bool, seed: int) -> None:
+    chance = random.Random(seed)
+    seen: set[str] = set()
+    for number in range(200):
+        load = random_load(chance)
+        # Powers of two and whole microseconds: the two add in other orders, and no rounding is to part them.
+        capacity = Capacity(2 ** chance.randint(0, 3), 2 ** chance.randint(5, 7), chance.randint(1, 6))
+        cost_model = CostModel(chance.choice([0, 4096]), chance.choice([0, 500]), chance.randrange(1, 100), 0, 0)
+        max_waiting = chance.choice([3, 10, 1_000])
+        settings = random_settings(chance, max_waiting) if asks_admission else None
+        chosen = policy_named(policy, cost_model)
+        admission = None if settings is None else admission_of(cost_model, capacity, settings, chosen)
+        simulation = Simulator(chosen, cost_model, capacity, settings, max_waiting).run(load)
+        reference = ReferenceLoop(chosen, cost_model, capacity, max_waiting, admission)
+        requests = requests_of(load)
+        reference.play(requests)
+        case = f"case {number} of seed {seed}"
+        assert fates_of(simulation) == [request.fate for request in requests], case
+        assert batches_of(simulation) == [(start, end, sorted(places)) for start, end, places in reference.batches], (
+            case
+        )
+        for place, request in enumerate(requests):
+            if request.answered_us is not None:
+                assert simulation.answered_us[place] == request.answered_us, case
+        seen |= set(fates_of(simulation))
+    refused = {Refusal.LATE_WAITING, Refusal.LATE_COMPUTED, Refusal.QUEUE_FULL}
+    if asks_admission:
+        refused |= {Refusal.PREDICTED_LATE, Refusal.TENANT_QUOTA, Refusal.TENANT_SHARE}
+    assert seen == {"answered"} | refused
+
+
+def random_settings(chance: random.Random, max_waiting: int) -> AdmissionSettings:
+    """Some that leave a bit to be late, and shares that count soon."""
+    return AdmissionSettings(
+        max_waiting,
+        chance.choice([None, 2, 1_000]),
+        predicts=chance.random() < 0.7,
+        margin_percent=chance.choice([0, 10]),
+        shares=ShareSettings({"tenant1": chance.choice([0.5, 3.0])}, burst_us=chance.choice([0.0, 5_000.0])),
+    )
+
+
+def test_a_load_in_blocks_meets_the_reference_too(seed: int = 5) -> None:
+    workload = Workload(
+        PoissonArrivals(9_000.0), FixedLengths(2), UniformTenants(3), UniformDeadlines(2, 60), ConstantDelay(700)
+    )
+    load = workload.draw(10.0, seed)
+    assert len(load) > 65_536  # more than one block of jobs
+    capacity = Capacity(max_rows=32)
+    cost_model = CostModel(1_000.0, 80.0, 5.0, 0.0, 10.0)
+    simulation = Simulator(FirstComeFirstServed(), cost_model, capacity).run(load)
+    requests = requests_of(load)
+    ReferenceLoop(FirstComeFirstServed(), cost_model, capacity, 10_000).play(requests)
+    assert fates_of(simulation) == [request.fate for request in requests]
+    assert 0.1 < simulation.attainment < 1.0
+
+
+def test_an_idle_machine_answers_each_alone() -> None:
+    workload = Workload(DeterministicArrivals(10.0), FixedLengths(10), UniformTenants(1), None, ConstantDelay(300))
+    simulation = Simulator(FirstComeFirstServed(), COST_MODEL).run(workload.draw(5.0, seed=1))
+    alone_us = round(1_000 + 200 + 20 * 10 + 0.1 * 100 + 50)
+    assert simulation.latencies_us.tolist() == [300 + alone_us] * 50
+    assert simulation.batches.rows.tolist() == [1] * 50
+    figures = simulation.figures()
+    assert figures["attainment"] == 1.0
+    assert figures["goodput_per_s"] == pytest.approx(10.0)
+    assert figures["utility"] == pytest.approx(50 / 10)
+    assert figures["p99_ms"] == pytest.approx((300 + alone_us) / 1e3)
+    assert simulation.refused() == {}
+
+
+def test_overload_is_refused_not_forgotten() -> None:
+    workload = Workload(PoissonArrivals(2_000.0), NormalLengths(5), ZipfTenants(50), UniformDeadlines(50, 200))
+    simulation = Simulator(FirstComeFirstServed(), COST_MODEL, Capacity(max_rows=16)).run(workload.draw(5.0, seed=3))
+    refused = sum(simulation.refused().values())
+    assert refused > 0
+    assert refused + int(simulation.is_answered.sum()) == len(simulation.load)
+    assert simulation.busy > 0.95
+    assert (simulation.batches.rows <= 16).all()
+    assert (simulation.batches.started_us[1:] >= simulation.batches.ended_us[:-1]).all()
+
+
+def test_one_seed_one_result_and_each_column_its_own_chance() -> None:
+    def drawn(lengths: FixedLengths | NormalLengths, seed: int) -> SimulatedLoad:
+        delays = ObservedDelays(np.array([100, 900]))
+        return Workload(PoissonArrivals(300.0), lengths, ZipfTenants(9), UniformDeadlines(5, 50), delays).draw(3, seed)
+
+    def figures(load: SimulatedLoad) -> dict[str, float]:
+        return Simulator(FirstComeFirstServed(), COST_MODEL).run(load).figures()
+
+    first, again, other = drawn(NormalLengths(9), 1), drawn(NormalLengths(9), 1), drawn(NormalLengths(9), 2)
+    assert figures(first) == figures(again) != figures(other)
+    fixed = drawn(FixedLengths(9), 1)
+    assert np.array_equal(fixed.arrived_us, first.arrived_us)
+    assert np.array_equal(fixed.tenants, first.tenants)
+
+
+def test_no_load_is_no_error() -> None:
+    workload = Workload(PoissonArrivals(5.0), FixedLengths(4), UniformTenants(1))
+    simulation = Simulator(FirstComeFirstServed(), COST_MODEL).run(workload.draw(0.0, seed=1))
+    assert simulation.figures()["attainment"] == 1.0
+    assert simulation.figures()["requests"] == 0
+
+
+def test_a_policy_that_chooses_nobody_is_told() -> None:
+    class Nobody:
+        order = FairOrder()
+
+        def select(self, waiting: WaitingRoom[SimulatedJob], now_us: int, capacity: Capacity) -> list[int]:
+            return []
+
+    workload = Workload(DeterministicArrivals(5_000.0), FixedLengths(4), UniformTenants(1))
+    with pytest.raises(HplmError, match=r"chose none of \d+ jobs"):
+        Simulator(Nobody(), COST_MODEL).run(workload.draw(1.0, seed=1))

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from backends.home import Home
+from backends.registry.database import Database
+
+
+def execute(home: Home, *statements: str) -> None:
+    """Change a registry behind its back."""
+    database = Database.connect(home.registry_url)
+    with database.engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    database.close()

@@ -1,0 +1,107 @@
+"""Registries that are locked, away, damaged, or of another kind: one clear line, and nothing half-written."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from backends.errors import ConflictError, InvalidArgumentError, NotFoundError, UnavailableError
+from backends.home import REGISTRY_VARIABLE, Home
+from backends.registry import database
+from backends.registry.registry import Registry
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Registry:
+    registry = Registry.open(Home(tmp_path), create=True)
+    registry.publish_root("mini", "f00d", "roots/mini", "general", "plots/mini/general@1", {})
+    return registry
+
+
+def test_reading_makes_no_home(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no home at"):
+        Registry.open(Home(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "registry.db").touch()
+    with pytest.raises(NotFoundError, match="is empty"):
+        Registry.open(Home(tmp_path))
+    assert (tmp_path / "registry.db").stat().st_size == 0
+
+
+def test_readers_do_not_wait_for_writers(small: Registry, tmp_path: Path) -> None:
+    reader = Registry.open(Home(tmp_path))
+    before = reader.revision
+    holder = sqlite3.connect(tmp_path / "registry.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    holder.execute("UPDATE state SET revision = revision + 1")
+    start = time.monotonic()
+    assert reader.revision == before
+    assert time.monotonic() - start < 1.0
+    holder.rollback()
+
+
+def test_a_locked_registry_is_one_clear_line(small: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "PATIENCE_S", 0.4)
+    impatient = Registry.open(Home(tmp_path))
+    before = small.revision
+    holder = sqlite3.connect(tmp_path / "registry.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    start = time.monotonic()
+    with pytest.raises(UnavailableError, match="locked by another process") as caught:
+        impatient.publish_domain("mini", "shop", "x", impatient.domain("mini", "general"), {})
+    assert 0.3 < time.monotonic() - start < 5
+    assert "\n" not in str(caught.value)
+    holder.rollback()
+    assert small.revision == before
+    assert not small.has_domain("mini", "shop")
+
+
+def test_a_server_that_comes_up_in_time_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused connections are tried again with back-off; here nobody speaks PostgreSQL in the end."""
+    pytest.importorskip("psycopg")
+    monkeypatch.setattr(database, "PATIENCE_S", 3.0)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        knocks: list[float] = []
+
+        def listen() -> None:
+            time.sleep(0.5)
+            listener.listen()
+            for _ in range(2):
+                connection, _ = listener.accept()
+                knocks.append(time.monotonic())
+                connection.close()
+
+        threading.Thread(target=listen, daemon=True).start()
+        monkeypatch.setenv(REGISTRY_VARIABLE, f"postgresql://hplm@127.0.0.1:{port}/hplm")
+        with pytest.raises(UnavailableError, match="cannot be reached") as caught:
+            Registry.open(Home(tmp_path), create=True)
+    assert len(knocks) == 2
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "PATIENCE_S", 0.2)
+    monkeypatch.setenv(REGISTRY_VARIABLE, f"sqlite:///{tmp_path}/no/such/folder/registry.db")
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        Registry.open(Home(tmp_path), create=True)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "oracle8://somewhere/x", "mysql+nope://u:secret@h/x"])
+def test_urls_that_name_no_database(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(REGISTRY_VARIABLE, url)
+    with pytest.raises(InvalidArgumentError) as caught:
+        Registry.open(Home(tmp_path), create=True)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "registry.db").write_bytes(b"no database" * 100)
+    with pytest.raises(ConflictError, match="not a database"):
+        Registry.open(Home(tmp_path))

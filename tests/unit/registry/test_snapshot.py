@@ -1,0 +1,111 @@
+"""The server's view: brought up to date by itself, and bounded."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from backends.errors import NotFoundError
+from backends.registry.entries import DomainEntry
+from backends.registry.registry import Registry
+from backends.registry.snapshot import RegistrySnapshot
+
+
+@pytest.fixture
+def snapshot(registry: Registry, open_registry: Callable[[], Registry]) -> Iterator[RegistrySnapshot]:
+    snapshot = RegistrySnapshot(open_registry(), retired_kept_s=0.4)
+    yield snapshot
+    snapshot.close()
+
+
+def publish(registry: Registry, hplm: str, domain: str = "general") -> int:
+    tuned_on = registry.find_domain("mini", domain)
+    return registry.publish_hplm(hplm, tuned_on, "classification", ["a"], "bank/x", {}).key
+
+
+def publish_domain(registry: Registry, name: str) -> str:
+    version = registry.next_domain_version("mini", name)
+    folder = f"plots/mini/{name}@{version}"
+    registry.publish_domain("mini", name, folder, registry.domain("mini", "general"), {})
+    return folder
+
+
+def within(seconds: float, holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_it_sees_publications_by_itself(registry: Registry, snapshot: RegistrySnapshot) -> None:
+    with pytest.raises(NotFoundError, match="acme/x"):
+        snapshot.find("acme/x")
+    old = publish(registry, "acme/x")
+    new = publish(registry, "acme/x")
+    within(5, lambda: [entry.key for entry in snapshot.live()] == [new])
+    assert snapshot.by_key(old).version == 1  # requests in flight finish on the version they started with
+    registry.rollback_hplm("acme/x")
+    within(5, lambda: snapshot.find("acme/x").key == old)
+    registry.delete_hplm("acme/x")
+    within(5, lambda: not snapshot.live())
+
+
+def test_what_it_remembers_is_bounded(registry: Registry, snapshot: RegistrySnapshot) -> None:
+    keys = {hplm: publish(registry, hplm) for hplm in ("acme/x", "acme/y")}
+    chance = random.Random()
+    for _ in range(30):
+        hplm = chance.choice(sorted(keys))
+        snapshot.by_key(keys[hplm])
+        keys[hplm] = publish(registry, hplm)
+        snapshot.refresh()
+        if chance.random() < 0.3:
+            keys[hplm] = registry.rollback_hplm(hplm).key
+            snapshot.refresh()
+    within(5, lambda: set(snapshot._by_key) == set(keys.values()))
+    assert not snapshot._retired_at
+    assert snapshot.live_folders() == {"plots/mini/general@1"}
+
+
+def test_folders_stay_live_for_as_long_as_requests_may_need_them(
+    registry: Registry, snapshot: RegistrySnapshot
+) -> None:
+    first = publish_domain(registry, "shop")
+    publish(registry, "acme/x", "shop")
+    snapshot.refresh()
+    assert snapshot.live_folders() == {first, "plots/mini/general@1"}
+    second = publish_domain(registry, "shop")
+    publish(registry, "acme/x", "shop")
+    snapshot.refresh()
+    assert snapshot.live_folders() == {first, second, "plots/mini/general@1"}
+    within(5, lambda: snapshot.live_folders() == {second, "plots/mini/general@1"})
+
+
+def test_new_domains_are_prepared_before_they_go_live(
+    registry: Registry, snapshot: RegistrySnapshot, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepared: list[str] = []
+
+    def prepare(domain: DomainEntry) -> None:
+        prepared.append(domain.label)
+        assert set(domain.folders) <= snapshot.live_folders()  # nobody closes it before it is live
+        for hplm in ("acme/x", "acme/y"):
+            with pytest.raises(NotFoundError):
+                snapshot.find(hplm)
+        raise OSError("damaged")
+
+    publish_domain(registry, "shop")
+    snapshot.prepare_with(prepare)
+    publish(registry, "acme/x", "shop")
+    within(5, lambda: bool(snapshot.live()))
+    assert prepared == ["shop@1"]
+    assert "domain shop@1 cannot be served: damaged" in caplog.text
+    publish(registry, "acme/y", "shop")
+    snapshot.refresh()
+    assert {entry.id for entry in snapshot.live()} == {"acme/x", "acme/y"}
+    snapshot.prepare_with(None)
+    publish(registry, "acme/z")
+    snapshot.refresh()
+    assert prepared == ["shop@1"]

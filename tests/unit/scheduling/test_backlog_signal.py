@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from backends.clock import now_us
+from backends.scheduling.backlog_signal import FOLDER_VARIABLE, BacklogReader, BacklogSignal
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_told_is_read_until_it_is_old() -> None:
+    signal, reader = BacklogSignal("upper"), BacklogReader()
+    now = 10**12
+    assert reader.earliest_finish_us(now) == now, "nothing was told yet"
+    signal.tell(250_000.0, now)
+    assert reader.earliest_finish_us(now) == now + 250_000
+    assert reader.earliest_finish_us(now + 100_000) == now + 250_000, "the time runs meanwhile"
+    assert reader.earliest_finish_us(now + 300_000) == now + 300_000
+    signal.tell(5_000_000.0, now)
+    assert reader.earliest_finish_us(now + 1_000_001) == now + 1_000_001, "nobody said anything for a second"
+    assert reader.earliest_finish_us(now - 1) == now - 1, "told on another clock"
+    signal.close()
+    reader.close()
+
+
+def test_of_several_engines_the_freest_counts() -> None:
+    one, other, reader = BacklogSignal("upper_0"), BacklogSignal("upper_1"), BacklogReader()
+    one.tell(400_000.0, 1_000)
+    other.tell(300_000.0, 1_000)
+    assert reader.earliest_finish_us(1_000) == 301_000
+    one.close()
+    other.close()
+
+
+def test_an_engine_that_is_gone_or_new_is_noticed(folder: Path) -> None:
+    signal, reader = BacklogSignal("upper"), BacklogReader()
+    signal.tell(1e9, 1_000)
+    assert reader.earliest_finish_us(1_000) > 1_000
+    signal.close()
+    assert not list(folder.iterdir())
+    later = 2_000_000
+    assert reader.earliest_finish_us(later) == later
+    signal = BacklogSignal("upper")
+    signal.tell(9e5, 2 * later)
+    assert reader.earliest_finish_us(2 * later) == 2 * later + 900_000
+    signal.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"xyz", b"\xff" * 24])
+def test_what_is_no_signal_keeps_nobody_out(folder: Path, content: bytes) -> None:
+    (folder / f"hplm-backlog-{os.getppid()}-broken").write_bytes(content)
+    assert BacklogReader().earliest_finish_us(5_000) == 5_000
+
+
+def _tell_on_and_on(until_us: int) -> None:
+    signal = BacklogSignal("upper")
+    while (now := now_us()) < until_us:
+        signal.tell(700_000.0, now)
+
+
+def test_a_reader_in_another_process_never_sees_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backends.scheduling.backlog_signal._prefix", lambda: "hplm-backlog-1-")
+    until_us = now_us() + 400_000
+    process = multiprocessing.get_context("fork").Process(target=_tell_on_and_on, args=(until_us,))
+    process.start()
+    reader, read = BacklogReader(), set()
+    while (now := now_us()) < until_us:
+        reader._look_at_us = 0
+        ahead = reader.earliest_finish_us(now) - now
+        assert 0 <= ahead <= 700_000
+        read.add(ahead > 0)
+    process.join()
+    assert True in read

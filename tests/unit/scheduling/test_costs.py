@@ -1,0 +1,165 @@
+"""Fitting, correcting and storing cost models."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backends.errors import CorruptFileError, InvalidArgumentError
+from backends.scheduling.correction import Correction
+from backends.scheduling.cost_model import OPTIMISTIC, BatchShape, CostModel
+from backends.scheduling.cost_profile import (
+    CostProfile,
+    ForeignProfileError,
+    Measured,
+    profile_for,
+    read_profile,
+    write_profile,
+)
+from backends.scheduling.fitting import Sample, fit, mean_absolute_percentage_error
+from backends.scheduling.live_costs import LiveCosts
+
+TRUE = CostModel(1500.0, 20.0, 55.0, 0.05, 90.0)
+MEASURED = Measured("f" * 32, "A device", "bf16", "ragged", 2)
+PROFILE = CostProfile(TRUE, MEASURED, "2.13.0", 120, 4.2)
+
+
+def shapes(chance: random.Random, count: int) -> list[BatchShape]:
+    found = []
+    for _ in range(count):
+        lengths = [chance.randint(3, 100) for _ in range(chance.randint(1, 64))]
+        squares = sum(length * length for length in lengths)
+        found.append(BatchShape(len(lengths), sum(lengths), squares, chance.randint(1, len(lengths))))
+    return found
+
+
+def noisy(chance: random.Random, model: CostModel, count: int, spread: float = 0.05) -> list[Sample]:
+    return [Sample(shape, model.predict_us(shape) * chance.gauss(1, spread)) for shape in shapes(chance, count)]
+
+
+def test_a_fit_predicts_what_it_has_not_seen() -> None:
+    seed = random.randrange(1 << 30)
+    chance = random.Random(seed)
+    model = fit(noisy(chance, TRUE, 120))
+    assert mean_absolute_percentage_error(model, noisy(chance, TRUE, 200, spread=0)) < 4, f"seed {seed}"
+
+
+def test_slow_moments_do_not_spoil_a_fit() -> None:
+    seed = random.randrange(1 << 30)
+    chance = random.Random(seed)
+    samples = noisy(chance, TRUE, 120)
+    spoiled = [replace(s, measured_us=s.measured_us * 10) if n % 6 == 0 else s for n, s in enumerate(samples)]
+    error = mean_absolute_percentage_error(fit(spoiled), noisy(chance, TRUE, 200, spread=0))
+    assert error < 10, f"seed {seed}: {error}"
+
+
+def test_no_coefficient_is_negative() -> None:
+    """Whatever was measured, more work is never predicted to take less time."""
+    seed = random.randrange(1 << 30)
+    chance = random.Random(seed)
+    for _ in range(20):
+        samples = [Sample(shape, chance.uniform(100, 100_000)) for shape in shapes(chance, 12)]
+        assert min(fit(samples).to_json().values()) >= 0, f"seed {seed}"
+
+
+def test_too_few_batches_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="at least 5"):
+        fit(noisy(random.Random(1), TRUE, 4))
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
+def test_a_cost_that_cannot_be_is_refused(wrong: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="per_token_us"):
+        replace(TRUE, per_token_us=wrong)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_model_that_is_wrong_by_a_factor_recovers(factor: float) -> None:
+    seed = random.randrange(1 << 30)
+    chance = random.Random(seed)
+    costs = LiveCosts(TRUE.scaled(factor))
+    for sample in noisy(chance, TRUE, 200):
+        costs.observe(sample.shape, sample.measured_us)
+    ratios = [costs.predict_us(shape) / TRUE.predict_us(shape) for shape in shapes(chance, 50)]
+    assert min(ratios) > 0.93 and max(ratios) < 1.07, f"seed {seed}"
+
+
+@pytest.mark.parametrize(("slow_batches", "moved_by"), [(1, 0.031), (10, 0.31)])
+def test_one_slow_moment_does_not_poison_the_correction(slow_batches: int, moved_by: float) -> None:
+    correction = Correction()
+    for _ in range(60):
+        correction.observe(1000, 1000)
+    for _ in range(slow_batches):
+        correction.observe(1000, 1_000_000)
+    assert 1.0 <= correction.factor <= 1.0 + moved_by
+    for _ in range(33):
+        correction.observe(1000, 1000)
+    assert correction.factor == 1.0
+
+
+def test_the_correction_is_bounded_and_waits_for_evidence() -> None:
+    correction = Correction()
+    correction.observe(1000, 5000)
+    assert correction.factor == 1.0
+    for _ in range(100):
+        correction.observe(1.0, 1e12)
+    assert correction.factor == 16.0
+    for _ in range(100):
+        correction.observe(0.0, 1.0)
+        correction.observe(1.0, 0.0)
+    assert correction.factor == 16.0
+
+
+def test_without_a_profile_the_model_is_learned_from_live_batches() -> None:
+    seed = random.randrange(1 << 30)
+    chance = random.Random(seed)
+    costs = LiveCosts()
+    assert costs.model == OPTIMISTIC
+    for sample in noisy(chance, TRUE, 300):
+        costs.observe(sample.shape, sample.measured_us)
+    errors = [abs(costs.predict_us(shape) / TRUE.predict_us(shape) - 1) for shape in shapes(chance, 100)]
+    assert sum(errors) / len(errors) < 0.1, f"seed {seed}"
+
+
+def test_batches_all_alike_teach_nothing_absurd_about_others() -> None:
+    """All batches hold one row; a batch of 64 must still be predicted to take longer than one, and no age."""
+    costs = LiveCosts()
+    one, many = BatchShape(1, 20, 400, 1), BatchShape(64, 64 * 20, 64 * 400, 64)
+    for _ in range(300):
+        costs.observe(one, 5000.0)
+    assert costs.predict_us(one) == pytest.approx(5000, rel=0.05)
+    assert 5000 <= costs.predict_us(many) <= 64 * 5000 * 1.1
+
+
+def test_a_profile_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    write_profile(tmp_path / "mini", PROFILE)
+    assert read_profile(tmp_path / "mini") == PROFILE
+    assert profile_for(tmp_path / "mini", MEASURED) == PROFILE
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"device": "Another"}, "with device 'A device', not 'Another'"),
+        ({"dtype": "fp32"}, "with dtype 'bf16', not 'fp32'"),
+        ({"root_fingerprint": "0" * 32}, "with root fingerprint"),
+        ({"threads": 8}, "with threads 2, not 8"),
+        ({"layout": "padded"}, "with layout 'ragged', not 'padded'"),
+    ],
+)
+def test_a_profile_of_something_else_is_refused(tmp_path: Path, changed: dict[str, object], message: str) -> None:
+    write_profile(tmp_path, PROFILE)
+    with pytest.raises(ForeignProfileError, match=message) as caught:
+        profile_for(tmp_path, replace(MEASURED, **changed))  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"model": 3'])
+def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = write_profile(tmp_path, PROFILE)
+    path.write_bytes(content)
+    with pytest.raises(CorruptFileError):
+        read_profile(tmp_path)

@@ -1,0 +1,111 @@
+"""Who overtakes whom, by the orders' numbers against arrivals that are walked through one by one."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from backends.scheduling.allowance import Allowance
+from backends.scheduling.backlog import Load
+from backends.scheduling.fair_share import ShareSettings
+from backends.scheduling.inflow import Inflow
+from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order
+
+
+@dataclass(frozen=True)
+class Row:
+    num_tokens: int
+    deadline_us: int | None
+    root: str = "mini"
+    hplm_key: int = 1
+    arrived_us: int = 0
+
+
+def fresh_chance() -> tuple[random.Random, str]:
+    seed = random.SystemRandom().randrange(1 << 32)
+    return random.Random(seed), f"seed {seed}"
+
+
+def random_row(chance: random.Random, now_us: int) -> Row:
+    deadline_us = None if chance.random() < 0.1 else now_us + round(1000 * 2 ** chance.uniform(0, 12))
+    return Row(chance.randint(1, 512), deadline_us)
+
+
+@pytest.mark.parametrize("order", [LengthOrder(), DeadlineOrder()])
+def test_arrivals_overtake_for_as_long_as_they_would_stand_in_front(order: Order) -> None:
+    """A kind's time is the sum over moments to come; kinds are as coarse as a fifth of a deadline."""
+    chance, seed = fresh_chance()
+    for _ in range(50):
+        now_us, in_us = chance.randrange(1 << 30), 1000.0 * chance.randint(0, 2000)
+        job, other = random_row(chance, now_us), random_row(chance, now_us)
+        moments = np.linspace(0, in_us, 2000, endpoint=False)
+        in_front = 0
+        for later_us in moments.tolist():
+            due_us = None if other.deadline_us is None else other.deadline_us + round(later_us)
+            in_front += order.place(Row(other.num_tokens, due_us), 0.0) < order.place(job, 0.0)
+        expected_us = in_us * in_front / len(moments)
+        found_us = order.overtaking_us(job, now_us, in_us)[order.kind(other, now_us)]
+        is_exact = isinstance(order, LengthOrder) or other.deadline_us is None
+        coarse_us = 0.0 if is_exact or other.deadline_us is None else 0.2 * (other.deadline_us - now_us)
+        assert abs(found_us - expected_us) <= coarse_us + in_us / 1000 + 1000, (seed, job, other)
+
+
+def test_in_fair_shares_nobody_overtakes() -> None:
+    order = FairOrder()
+    assert not order.overtaking_us(Row(5, 10**6), 0, 1e6).any()
+    assert order.place(Row(5, 10**6), 77.0) == 77.0
+
+
+def test_jobs_without_a_deadline_stand_behind_all_deadlines() -> None:
+    assert DeadlineOrder().place(Row(5, None), 0.0) == math.inf
+
+
+def test_a_steady_inflow_is_known_soon_and_after_a_pause_anew() -> None:
+    inflow = Inflow(3)
+    inflow.begin(10_000_000)
+    for number in range(401):
+        now_us = 10_000_000 + 1000 * number
+        inflow.add(number % 2, Load(1.0, 20.0, 500.0), now_us)
+        if number > 200:
+            assert inflow.rate(now_us) == pytest.approx(0.5, rel=0.05)
+    during = inflow.during(np.array([1e6, 0.0, 1e6]), now_us)
+    assert during.rows == pytest.approx(500, rel=0.05)
+    assert during.tokens == pytest.approx(10_000, rel=0.05)
+    assert inflow.all_during(1e6, now_us).rows == pytest.approx(1000, rel=0.05)
+    inflow.begin(now_us)
+    assert inflow.rate(now_us) == 0.0
+
+
+def test_whoever_asks_for_its_share_is_within_it_and_a_flood_is_not() -> None:
+    allowance = Allowance(ShareSettings({"heavy": 3.0}, burst_us=10_000))
+    within = {"modest": 0, "heavy": 0, "flood": 0}
+    for now_us in range(0, 10_000_000, 1000):
+        for tenant, cost_us in (("modest", 150.0), ("heavy", 500.0), ("flood", 2000.0)):
+            if allowance.allows(tenant, now_us):
+                allowance.use(tenant, cost_us)
+                within[tenant] += 1
+    assert within["modest"] == within["heavy"] == 10_000
+    # A fifth of the time and a bit, and the burst.
+    assert within["flood"] * 2000.0 == pytest.approx(1.25 * 10_000_000 / 5 + 10_000, rel=0.02)
+
+
+def test_a_tenant_alone_has_no_share_to_exceed() -> None:
+    allowance = Allowance(ShareSettings(burst_us=10_000))
+    for now_us in range(0, 1_000_000, 1000):
+        assert allowance.allows("alone", now_us)
+        allowance.use("alone", 5000.0)
+    assert allowance.allows("other", 1_000_000)
+    assert not allowance.allows("alone", 1_000_001), "now there is somebody"
+    assert allowance.allows("alone", 3_000_000), "who is gone after a while"
+
+
+def test_who_is_gone_is_forgotten() -> None:
+    allowance = Allowance(ShareSettings())
+    for number in range(5000):
+        allowance.allows(f"t{number}", 1000 * number)
+    assert len(allowance._used_us) == len(allowance._asked_us) <= 1001
+    assert allowance._weights == pytest.approx(len(allowance._used_us))
