@@ -22,6 +22,7 @@ _LONGEST_TOKENS = 512
 _DEADLINES = 128
 _DEADLINES_PER_OCTAVE = 4
 _SHORTEST_DEADLINE_US = 1000.0
+_AFTER_ALL_DEADLINES_US = float(np.finfo(np.float64).max)
 
 
 class Order(Protocol):
@@ -96,15 +97,18 @@ class LengthOrder:
 
 
 class DeadlineOrder:
-    """The earliest deadline first; a kind is a time from the arrival to the deadline, to a fifth.
+    """The earliest deadline first; a kind is a time from the arrival to the deadline, to a fifth; the last one is none.
 
-    Whoever comes in w and leaves itself x until its deadline overtakes a job that is due later than in w + x.
+    Whoever comes in w and leaves itself x until its deadline overtakes a job that is due later than in w + x. Those
+    without a deadline overtake nobody, not even each other.
     """
 
     is_fair = False
     resolution = 1000.0
     num_kinds = _DEADLINES
-    _DEADLINE_US = _SHORTEST_DEADLINE_US * 2 ** ((np.arange(num_kinds) + 0.5) / _DEADLINES_PER_OCTAVE)
+    _DEADLINE_US = np.append(
+        _SHORTEST_DEADLINE_US * 2 ** ((np.arange(num_kinds - 1) + 0.5) / _DEADLINES_PER_OCTAVE), math.inf
+    )
 
     def place(self, job: Waiting, start_us: float) -> float:
         return math.inf if job.deadline_us is None else float(job.deadline_us)
@@ -116,8 +120,8 @@ class DeadlineOrder:
         if job.deadline_us is None:
             return _DEADLINES - 1
         times = max(1.0, (job.deadline_us - now_us) / _SHORTEST_DEADLINE_US)
-        return min(_DEADLINES - 1, int(_DEADLINES_PER_OCTAVE * math.log2(times)))
+        return min(_DEADLINES - 2, int(_DEADLINES_PER_OCTAVE * math.log2(times)))
 
     def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Floats:
-        due_in_us = math.inf if job.deadline_us is None else job.deadline_us - now_us
+        due_in_us = _AFTER_ALL_DEADLINES_US if job.deadline_us is None else job.deadline_us - now_us
         return np.clip(due_in_us - self._DEADLINE_US, 0.0, max(0.0, in_us))

@@ -60,6 +60,12 @@ def test_in_fair_shares_nobody_overtakes() -> None:
     assert order.place(Row(5, 10**6), 77.0) == 77.0
 
 
+def test_jobs_without_a_deadline_do_not_overtake_each_other() -> None:
+    order = DeadlineOrder()
+    assert order.overtaking_us(Row(5, None), 0, 1e6)[order.kind(Row(3, None), 0)] == 0.0
+    assert order.overtaking_us(Row(5, None), 0, 1e6)[order.kind(Row(3, 1 << 50), 0)] == 1e6
+
+
 def test_jobs_without_a_deadline_stand_behind_all_deadlines() -> None:
     assert DeadlineOrder().place(Row(5, None), 0.0) == math.inf
 
