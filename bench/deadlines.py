@@ -78,7 +78,7 @@ FULL = Settings(
     loads=(0.5, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0),
     widths=(WIDE, NARROW),
     policies=tuple(PolicyName),
-    duration_batches=200,
+    duration_batches=60,
     longest_s=45.0,
     profiled_batches=160,
 )

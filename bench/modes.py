@@ -64,7 +64,7 @@ FULL = Settings(
     "BERT-base, 6 of 12 x 768 above PLOT",
     duration_batches=100,
     longest_s=60.0,
-    repeats=5,
+    repeats=3,
     capacity_rows=2_048,
     profiled_batches=80,
 )

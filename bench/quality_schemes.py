@@ -116,7 +116,7 @@ def _of_model(layer: int) -> States:
     def states(both: RootAndModel, texts: Sequence[Text], with_words: bool) -> Iterable[EncodedRow]:
         tokens = both.tokenizer.encode(texts, [with_words] * len(texts))
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            hidden = both.teacher.states(padded_rows(tokens))[layer]
+            hidden = both.teacher.states(padded_rows(tokens, max_tokens=both.geometry.max_tokens))[layer]
         rows = np.split(hidden.to(torch.float16).numpy(), tokens.row_offsets[1:-1])
         return zip(rows, tokens.words, tokens.middles, strict=True)
 

@@ -20,7 +20,7 @@ from backends.engine.layouts import LAYOUT_NAMES
 from backends.engine.stack import UpperStack
 from backends.errors import HplmError
 from backends.root.tokenizer import RootTokenizer
-from bench.bare import ROWS, BareEngine, Seconds, WaitingRows, bare_engine, interleaved
+from bench.bare import ROWS, BareEngine, Seconds, WaitingRows, bare_engine, timed
 from bench.limit import geometry_of
 from bench.quality_tasks import Caps, load_task, task_names
 from bench.report import Report, parser
@@ -39,10 +39,11 @@ class Settings:
     hplms: int = 16
     max_tokens: int = 128
     dtype: str = "bf16"
-    timing: str = "every batch in all layouts in turn, the second of two turns; the median of the ratios of each batch"
+    warm_batches: int = 10
+    timing: str = "every batch once in all layouts in turn, after others; the median of the ratios of each batch"
 
 
-FULL = Settings(layers=6, batches=9)
+FULL = Settings(layers=6, batches=15)
 QUICK = Settings(layers=2, batches=5)
 
 
@@ -84,14 +85,17 @@ def measure(engine: BareEngine, stacks: Mapping[str, UpperStack], settings: Sett
     seconds: Seconds = {layout: [] for layout in stacks}
     tokens: dict[str, list[int]] = {layout: [] for layout in stacks}
     real_tokens = []
-    for _ in range(settings.batches):
+    for number in range(-settings.warm_batches, settings.batches):
         rows = engine.rows(lengths())
-        real_tokens.append(sum(len(row) for row in rows))
         waiting = {layout: engine.waiting(stack, rows, settings.hplms) for layout, stack in stacks.items()}
-        for layout, of_layout in interleaved({name: one.run for name, one in waiting.items()}, repeats=1).items():
-            seconds[layout] += of_layout
-            tokens[layout].append(waiting[layout].padded_tokens())
-            _release(waiting[layout])
+        elapsed = {layout: timed(one.run) for layout, one in waiting.items()}
+        if number >= 0:
+            real_tokens.append(sum(len(row) for row in rows))
+            for layout, one in waiting.items():
+                seconds[layout].append(elapsed[layout])
+                tokens[layout].append(one.padded_tokens())
+        for one in waiting.values():
+            _release(one)
     return Measured(seconds, tokens, real_tokens)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 
 from backends.errors import HplmError
+from backends.openmp import wait_briefly
 from cli.app import app
 
 
 def main() -> None:
     """Run the command; what goes wrong is one line on stderr and an exit code above zero."""
+    wait_briefly()
     try:
         app()
     except OSError as error:

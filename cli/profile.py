@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -41,8 +40,6 @@ def profile(
 
     Takes a minute or more, on a machine that does nothing else; the server reads it when it starts.
     """
-    # As in the server, and before PyTorch is loaded: threads that spin would measure other times than it takes.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     opened, registry = open_home(home)
     name = chosen_root(registry, root)
     if show:

@@ -110,6 +110,7 @@ class Speaker:
             call = Call(first.hplm, texts, self._parameters(first, window.remaining_deadline_ms()))
             try:
                 rows: list[bytes] = yield Send(call, window.remaining_s())
+                window.require_in_time()
                 return rows
             except ClientError as error:
                 pause_s = self.retry.pause_s(failures)

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Self
 
-from clients.errors import InvalidRequestError
+from clients.errors import InvalidRequestError, UnavailableError
 
 _DEFAULT_TIMEOUT_S = 30.0
 _GRACE_S = 1.0
@@ -55,6 +55,12 @@ class Window:
         if self.deadline_at is None:
             return None
         return max(1, round((self.deadline_at - time.monotonic()) * 1000))
+
+    def require_in_time(self) -> None:
+        """Refuse an answer that the deadline has overtaken on its way."""
+        late_s = 0.0 if self.deadline_at is None else time.monotonic() - self.deadline_at
+        if late_s > 0:
+            raise UnavailableError(f"the deadline passed {1000 * late_s:.0f} ms before the answer was here")
 
     def allows_pause(self, pause_s: float) -> bool:
         """Whether there is still time for a try after such a pause."""

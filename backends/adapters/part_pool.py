@@ -19,11 +19,12 @@ _MOSTLY_FREE = 4
 class PartPool:
     """Rows are taken and freed one by one; tensors grow by a quarter, small ones more, when all rows are taken.
 
-    Weights lie transposed, `[in, out]`: products of many small segments read them so several times faster. What lies
-    beside a part that is narrower than its row is zeros, which changes nothing.
+    Weights lie transposed, `[in, out]`, and all rows of a layer together: products of many small segments read them so
+    several times faster, and where they lie. What lies beside a part that is narrower than its row is zeros, which
+    changes nothing.
 
     Shape:
-        tensors[name]: `[rows, U, …]`.
+        tensors[name]: `[U, rows, …]`.
     """
 
     def __init__(self, shapes: Shapes, max_rows: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -80,19 +81,19 @@ class PartPool:
 
     def give_back(self, row: int) -> None:
         for tensor in self.tensors.values():
-            tensor[row].zero_()
+            tensor[:, row].zero_()
         self._free.append(row)
 
     def view(self, row: int, part: Part) -> Part:
         """The place of such a part in a row, in the part's own shapes."""
-        return part.map(lambda name, tensor: _narrow(self.tensors[name][row], tensor))
+        return part.map(lambda name, tensor: _narrow(self.tensors[name][:, row], tensor))
 
     def _replace_tensors(self, num_rows: int, kept: list[int]) -> None:
         """By new ones, which begin with these rows of the old ones."""
         tensors, places = {}, torch.tensor(kept, dtype=torch.int64, device=self.device)
         for name, old in self.tensors.items():
             tensors[name] = self._zeros(name, num_rows)
-            torch.index_select(old, 0, places, out=tensors[name][: len(kept)])
+            tensors[name][:, : len(kept)] = old.index_select(1, places)
         if self.device.type == "cuda":
             # A batch may read the old ones until it ends, and the new ones before anybody waits for these copies.
             for old in self.tensors.values():
@@ -101,7 +102,8 @@ class PartPool:
         self.tensors = tensors
 
     def _zeros(self, name: str, num_rows: int) -> Tensor:
-        return torch.zeros(num_rows, *self._shapes[name], dtype=self.dtype, device=self.device)
+        num_layers, *shape = self._shapes[name]
+        return torch.zeros(num_layers, num_rows, *shape, dtype=self.dtype, device=self.device)
 
 
 def _stored(shape: tuple[int, ...]) -> tuple[int, ...]:

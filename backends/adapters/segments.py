@@ -23,6 +23,7 @@ from torch import Tensor
 
 from backends.adapters.length_groups import length_groups
 
+_LENGTH_STEP = 8
 GROUP_COST_TOKENS = 48
 """What one more group costs, in tokens that one product would take instead."""
 
@@ -45,7 +46,7 @@ class Segment:
 
 
 class SegmentGroup(Protocol):
-    """Shape: states `[T, …]`; weights `[rows, U, in, out]` and vectors `[rows, U, n]` of a pool."""
+    """Shape: states `[T, …]`; weights `[U, rows, in, out]` and vectors `[U, rows, n]` of a pool."""
 
     def take(self, states: Tensor) -> Tensor: ...
 
@@ -75,15 +76,15 @@ class OneSegment:
         states[self._tokens] = values
 
     def multiply(self, inputs: Tensor, weights: Tensor, layer: int) -> Tensor:
-        return inputs @ weights[self._row, layer]
+        return inputs @ weights[layer, self._row]
 
     def spread(self, vectors: Tensor, layer: int) -> Tensor:
-        return vectors[self._row, layer]
+        return vectors[layer, self._row]
 
     def add_product(
         self, states: Tensor, inputs: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None
     ) -> None:
-        total = self.take(states).addmm_(inputs, weights[self._row, layer])
+        total = self.take(states).addmm_(inputs, weights[layer, self._row])
         if vectors is not None:
             total.add_(self.spread(vectors, layer))
 
@@ -128,7 +129,8 @@ class PaddedSegments(_BatchedSegments):
 
     def __init__(self, segments: Sequence[Segment], rows: PoolRows, device: torch.device) -> None:
         super().__init__(rows)
-        self._longest = max(segment.length for segment in segments)
+        longest = max(segment.length for segment in segments)
+        self._longest = longest + -longest % _LENGTH_STEP
         starts = np.array([segment.start for segment in segments])[:, None]
         lengths = np.array([segment.length for segment in segments])[:, None]
         steps = np.arange(self._longest)
@@ -192,10 +194,10 @@ class PoolRows:
             self._index = torch.tensor(rows, device=device)
 
     def of(self, tensor: Tensor, layer: int) -> Tensor:
-        """`[rows, U, …]` → `[these rows, …]`."""
+        """`[U, rows, …]` → `[these rows, …]` of one layer."""
         if self._index is None:
-            return tensor[self._neighbours, layer]
-        return tensor[:, layer].index_select(0, self._index)
+            return tensor[layer, self._neighbours]
+        return tensor[layer].index_select(0, self._index)
 
 
 def grouped(

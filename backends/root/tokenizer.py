@@ -58,6 +58,7 @@ class RootTokenizer:
         self._tokenizer.no_padding()
         # A text that spells "[SEP]" or "[PAD]" means those characters; only the template adds special tokens.
         self._tokenizer.encode_special_tokens = True
+        self.max_tokens = max_tokens
         self._tokenizer.enable_truncation(max_tokens)
         self._pad_id = pad_id
         self._windows = [max_tokens * characters for characters in _CHARACTERS_PER_TOKEN]

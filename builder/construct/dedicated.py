@@ -26,7 +26,7 @@ from builder.construct.fitting import Fitted, Fitting, Places, Weights, predict
 from builder.construct.hplm_build import Teacher
 from builder.construct.prepare import task_text
 from builder.construct.pretrained import load_pretrained, locate_weights
-from builder.construct.rows import halves_of
+from builder.construct.rows import halves_of, padded_length
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
@@ -46,6 +46,7 @@ class TokenSet:
 
     rows: TokenRows
     targets: Sequence[Any]
+    max_tokens: int
 
     @property
     def lengths(self) -> Places:
@@ -54,11 +55,12 @@ class TokenSet:
     def padded(self, places: Places, device: torch.device) -> tuple[Tensor, Tensor]:
         """Token and type ids `[B, L, 2]`, and which half each token is in (`halves_of`)."""
         lengths = self.lengths[places]
-        mask = np.arange(lengths.max()) < lengths[:, None]
+        length = padded_length(lengths, self.max_tokens)
+        mask = np.arange(length) < lengths[:, None]
         flat = np.concatenate([np.arange(*self.rows.row_offsets[place : place + 2]) for place in places])
         inputs = np.zeros((*mask.shape, 2), np.int64)
         inputs[mask] = np.stack([self.rows.token_ids[flat], self.rows.type_ids[flat]], axis=1)
-        halves = halves_of(lengths, [self.rows.middles[place] for place in places])
+        halves = halves_of(lengths, [self.rows.middles[place] for place in places], length)
         return torch.from_numpy(inputs).to(device), halves.to(device)
 
 
@@ -177,7 +179,7 @@ def dedicated_teacher(home: Home, root_name: str, settings: TuneSettings = FINE_
 
 def token_set(tokenizer: RootTokenizer, objective: Objective[Any], examples: Sequence[Example]) -> TokenSet:
     rows = tokenizer.encode([task_text(example) for example in examples], [objective.about_words] * len(examples))
-    return TokenSet(rows, objective.targets(examples, rows.words))
+    return TokenSet(rows, objective.targets(examples, rows.words), tokenizer.max_tokens)
 
 
 def _scores(model: DedicatedModel, objective: Objective[Any], dataset: TokenSet) -> dict[str, float]:

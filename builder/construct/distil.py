@@ -25,7 +25,7 @@ from builder.construct.checkpoint import Checkpoint
 from builder.construct.divergence import require_finite
 from builder.construct.noise import TokenNoise
 from builder.construct.pairing import Pairing
-from builder.construct.rows import PaddedRows, numbered_batches, padded_rows
+from builder.construct.rows import PaddedRows, numbered_batches
 from builder.construct.seeds import require_seed
 from builder.construct.student import Shortening, Student
 from builder.construct.teacher import Teacher
@@ -156,7 +156,7 @@ class Distiller:
 
     def _step(self, batch: list[str], step: int) -> float:
         tokens = self._tokenizer.encode(self._pairing.apply(batch, step))
-        rows = padded_rows(self._noise.apply(tokens, step), self._student.shape)
+        rows = self._student.padded(self._noise.apply(tokens, step))
         for group in self._optimiser.param_groups:
             group["lr"] = group["peak"] * _schedule(step, self._settings)
         loss = self._loss(rows, step)

@@ -15,7 +15,7 @@ from backends.root.geometry import RootGeometry
 from backends.root.lower import FragmentEncoder, sum_overlapping
 from backends.root.store import RootFolder
 from builder.construct.masking import MaskedRows
-from builder.construct.rows import PaddedRows
+from builder.construct.rows import PaddedRows, distinct_fragments
 
 
 class MlmHead(nn.Module):
@@ -67,7 +67,7 @@ class MaskedLanguageModel:
             return self._boundary(rows).float()
 
     def _boundary(self, rows: PaddedRows) -> Tensor:
-        unique, inverse = torch.unique(rows.fragments, dim=0, return_inverse=True)
-        summed = sum_overlapping(self.lower(unique)[inverse].float(), self._geometry.centre)
+        distinct, inverse = distinct_fragments(rows.fragments)
+        summed = sum_overlapping(self.lower(distinct)[inverse].float(), self._geometry.centre)
         placed: Tensor = self._aggregation(summed, rows.positions, rows.flat_types)
         return placed

@@ -1,4 +1,8 @@
-"""Training batches of token rows: similar lengths together, in an order that a seed fixes."""
+"""Training batches of token rows: similar lengths together, in an order that a seed fixes.
+
+On a CPU a bf16 product is compiled for each shape that it meets, so rows are padded, and fragments filled up, to shapes
+that recur. With any shapes an epoch takes several times as long.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from backends.plot.keys import CENTRED_TRIGRAM, FragmentShape, fragments
 from backends.root.tokenizer import RootTokenizer, TokenRows
 
 _POOL_TEXTS = 4096
+_LENGTH_STEP = 16
+_FRAGMENT_STEP = 64
 
 
 @dataclass(frozen=True)
@@ -37,9 +43,10 @@ class PaddedRows:
         return padded.masked_scatter(self.mask[..., None], flat)
 
 
-def padded_rows(rows: TokenRows, shape: FragmentShape = CENTRED_TRIGRAM) -> PaddedRows:
+def padded_rows(rows: TokenRows, shape: FragmentShape = CENTRED_TRIGRAM, max_tokens: int | None = None) -> PaddedRows:
+    """`max_tokens`: as for `padded_length`."""
     lengths = rows.lengths
-    mask = np.arange(lengths.max(initial=0)) < lengths[:, None]  # (B, L)
+    mask = np.arange(padded_length(lengths, max_tokens)) < lengths[:, None]  # (B, L)
 
     def spread(flat: npt.NDArray[np.int64]) -> Tensor:
         padded = np.zeros(mask.shape, np.int64)
@@ -56,16 +63,33 @@ def padded_rows(rows: TokenRows, shape: FragmentShape = CENTRED_TRIGRAM) -> Padd
     )
 
 
-def halves_of(lengths: npt.NDArray[np.int64], middles: Sequence[int | None]) -> Tensor:
+def padded_length(lengths: npt.NDArray[np.int64], max_tokens: int | None = None) -> int:
+    """Of a batch of rows, none of which has more than `max_tokens`, where a model has no positions beyond."""
+    longest = int(lengths.max(initial=0))
+    recurring = longest + -longest % _LENGTH_STEP
+    return recurring if max_tokens is None else min(recurring, max_tokens)
+
+
+def distinct_fragments(fragments: Tensor) -> tuple[Tensor, Tensor]:
+    """The different ones, some of them more than once, and where each of those given is among them.
+
+    Shape: `[T, n]` → `[U, n]`, `[T]`
+    """
+    unique, inverse = torch.unique(fragments, dim=0, return_inverse=True)
+    filling = unique[-1:].expand(-len(unique) % _FRAGMENT_STEP, -1)
+    return torch.cat([unique, filling]), inverse
+
+
+def halves_of(lengths: npt.NDArray[np.int64], middles: Sequence[int | None], length: int) -> Tensor:
     """Which half each token is in: 1 the first, or a single text; 2 the second; 0 where there is none.
 
     Shape:
-        lengths `[B]`, middles B → `[B, L]`.
+        lengths `[B]`, middles B → `[B, length]`.
     """
     ends_of_first = np.array(
         [length if middle is None else middle for length, middle in zip(lengths, middles, strict=True)]
     )
-    places = np.arange(lengths.max(initial=0))
+    places = np.arange(length)
     is_token = places < lengths[:, None]
     return torch.from_numpy(is_token.astype(np.int64) + (is_token & (places >= ends_of_first[:, None])))
 

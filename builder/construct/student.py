@@ -12,9 +12,9 @@ from backends.plot.header import Store, stores_of
 from backends.plot.keys import FragmentShape
 from backends.root.encoder import padded_attention
 from backends.root.lower import sum_overlapping
-from backends.root.tokenizer import RootTokenizer, Text
+from backends.root.tokenizer import RootTokenizer, Text, TokenRows
 from builder.construct.conversion import RootParts
-from builder.construct.rows import PaddedRows, padded_rows
+from builder.construct.rows import PaddedRows, distinct_fragments, padded_rows
 
 
 class Student:
@@ -23,10 +23,13 @@ class Student:
     def __init__(self, parts: RootParts, tokenizer: RootTokenizer) -> None:
         self.parts = parts
         self._tokenizer = tokenizer
-        self.shape = FragmentShape.centred(parts.geometry.n)
+        self._shape = FragmentShape.centred(parts.geometry.n)
 
     def rows(self, texts: Sequence[Text]) -> PaddedRows:
-        return padded_rows(self._tokenizer.encode(texts), self.shape)
+        return self.padded(self._tokenizer.encode(texts))
+
+    def padded(self, tokens: TokenRows) -> PaddedRows:
+        return padded_rows(tokens, self._shape, self.parts.geometry.max_tokens)
 
     def states(self, rows: PaddedRows, fragments: Tensor) -> list[Tensor]:
         """Boundary and upper states of the real tokens, each `[T, H]` fp32.
@@ -44,8 +47,8 @@ class Student:
         Shape: fragments `[T, n]`
         """
         parts = self.parts
-        unique, inverse = torch.unique(fragments, dim=0, return_inverse=True)
-        summed = sum_overlapping(parts.lower(unique)[inverse].float(), parts.geometry.centre)
+        distinct, inverse = distinct_fragments(fragments)
+        summed = sum_overlapping(parts.lower(distinct)[inverse].float(), parts.geometry.centre)
         placed: Tensor = parts.aggregation(summed, rows.positions, rows.flat_types)
         return placed.float()
 

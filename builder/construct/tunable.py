@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.head import Head
@@ -18,7 +19,7 @@ from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
 from builder.construct.fitting import Places
-from builder.construct.rows import halves_of
+from builder.construct.rows import halves_of, padded_length
 from builder.construct.tasks.objective import NO_SCALE, Objective
 from builder.construct.tune_settings import TuneSettings
 
@@ -39,8 +40,11 @@ class EncodedSet:
     def padded(self, places: Places, device: torch.device) -> tuple[Tensor, Tensor]:
         """Some rows as `[B, L, H]` fp32, and which half each token is in (`halves_of`)."""
         rows = [self.rows[place] for place in places]
-        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device, torch.float32)
-        return padded, halves_of(self.lengths[places], [self.middles[place] for place in places]).to(device)
+        length = padded_length(self.lengths[places])
+        halves = halves_of(self.lengths[places], [self.middles[place] for place in places], length)
+        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        padded = functional.pad(padded, (0, 0, 0, length - padded.shape[1]))
+        return padded.to(device, torch.float32), halves.to(device)
 
 
 @dataclass(frozen=True)

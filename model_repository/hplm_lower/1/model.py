@@ -3,6 +3,10 @@
 import logging
 import os
 
+from backends.openmp import wait_briefly
+
+wait_briefly()
+
 import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils

@@ -9,9 +9,9 @@ import os
 import threading
 from pathlib import Path
 
-# Before PyTorch is loaded. A thread that waits for the others of its operation must not keep a core from the lower
-# half's processes and from Triton, or every operation takes as long as the operating system's time slices.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+from backends.openmp import wait_briefly
+
+wait_briefly()
 
 import numpy as np
 import torch

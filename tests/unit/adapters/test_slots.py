@@ -152,7 +152,7 @@ def no_longer_held(bank: AdapterBank) -> bool:
     """Whether rows that belong to no slot hold zeros only."""
     taken = {(id(place.pool), place.row) for places in bank.places for place in places.values()}
     return all(
-        not tensor[row].any()
+        not tensor[:, row].any()
         for pool in bank.pools.values()
         for row in range(pool.num_rows)
         if (id(pool), row) not in taken
@@ -178,7 +178,7 @@ def test_slots_hold_what_was_put_there_through_growth_and_reuse() -> None:
             for part, place in slots.bank.places[lease.slot].items():
                 for name, tensor in place.pool.tensors.items():
                     own = expected.named()[f"{part}.{name}"]
-                    assert tensor[place.row].count_nonzero() == own.count_nonzero()
+                    assert tensor[:, place.row].count_nonzero() == own.count_nonzero()
             slots.release(lease)
         assert no_longer_held(slots.bank)
     assert slots.bank.held[0].parts() == {}

@@ -140,6 +140,18 @@ def test_retries_end_with_the_timeout_or_the_deadline(timeout_s: float | None, d
         assert deadlines == sorted(deadlines, reverse=True) and 0 < deadlines[-1] < deadlines[0] <= deadline_ms
 
 
+def test_an_answer_that_comes_after_the_deadline_is_refused() -> None:
+    def slow(call: Call) -> list[bytes]:
+        time.sleep(0.03)
+        return answering(call)
+
+    requests = [Request("acme/area", "late", deadline_ms=20), Request("acme/area", "in time", deadline_ms=60_000)]
+    for request, is_late in zip(requests, (True, False), strict=True):
+        (outcome,), _ = carry_out(Speaker(RetryPolicy()).ask([request]), slow)
+        assert isinstance(outcome, UnavailableError) is is_late
+        assert not is_late or "the deadline passed" in str(outcome)
+
+
 @pytest.mark.parametrize("kind", [InvalidRequestError, ServerError])
 def test_a_bad_row_costs_its_neighbours_nothing(kind: type[ClientError]) -> None:
     def strict(call: Call) -> list[bytes]:

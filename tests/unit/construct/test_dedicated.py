@@ -18,9 +18,11 @@ from backends.storage import read_json, write_json
 from builder.construct.conversion import convert
 from builder.construct.dedicated import Dedicated, DedicatedModel, dedicated_teacher, token_set
 from builder.construct.hplms import HplmRequest, create_hplm
+from builder.construct.student import Student
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.construct.tasks.objectives import objective_of
+from builder.construct.teacher import Teacher
 from builder.construct.tune_settings import TuneSettings
 from builder.progress import Step
 from tiny_home import MAX_TOKENS, ignore, sample_texts, write_task, write_tiny_bert
@@ -60,6 +62,23 @@ def test_it_computes_what_the_library_computes(tiny_bert: Path, tokenizer: RootT
             states = plain(ids).last_hidden_state
             expected = model.head(POOL_FUNCTIONS["mean"](states, torch.ones_like(ids, dtype=torch.bool)))[0]
             torch.testing.assert_close(logits[place], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_as_long_as_the_model_has_positions(tmp_path: Path) -> None:
+    """Rows are padded to lengths that recur, but to none that the model does not know."""
+    most = 27
+    folder = write_tiny_bert(tmp_path, max_tokens=most)
+    tokenizer, geometry = RootTokenizer(folder / "tokenizer.json", most), convert(folder, 2, most).geometry
+    texts = [LabelledText(text.text + " and so on" * 20, text.mood) for text in sample_texts(4, 1)]
+    objective = objective_of(TaskData("classification", ("glad", "sad"), texts, texts))
+    rows = token_set(tokenizer, objective, texts)
+    assert max(rows.lengths) == most
+    with torch.no_grad():
+        model = DedicatedModel(folder, geometry, 2, "mean", (0.0, 1.0)).eval()
+        assert model(*rows.padded(np.arange(4), torch.device("cpu"))).isfinite().all()
+        parts = convert(folder, 2, most)
+        states = Teacher(folder, parts).states(Student(parts, tokenizer).rows([text.text for text in texts]))
+    assert len(states[0]) == sum(rows.lengths)
 
 
 def test_texts_are_learnt(tiny_bert: Path, tokenizer: RootTokenizer) -> None:

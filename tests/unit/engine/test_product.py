@@ -112,7 +112,7 @@ def test_a_grouped_product_equals_segments_alone() -> None:
     """What a GPU runs; PyTorch has it on the CPU as well."""
     torch.manual_seed(1)
     chance = random.Random(1)
-    weights, vectors = torch.randn(12, 2, 16, 8).bfloat16(), torch.randn(12, 2, 8).bfloat16()
+    weights, vectors = torch.randn(2, 12, 16, 8).bfloat16(), torch.randn(2, 12, 8).bfloat16()
     for _ in range(50):
         rows = chance.sample(range(12), chance.randint(2, 6))
         bounds = sorted(chance.sample(range(40), len(rows) + 1))
@@ -123,6 +123,6 @@ def test_a_grouped_product_equals_segments_alone() -> None:
         group.put(got, group.multiply(group.take(states), weights, layer) + group.spread(vectors, layer))
         expected = torch.full((40, 8), 3.0)
         for row, segment in zip(rows, segments, strict=True):
-            product = states[segment.tokens].float() @ weights[row, layer].float()
-            expected[segment.tokens] = product + vectors[row, layer].float()
+            product = states[segment.tokens].float() @ weights[layer, row].float()
+            expected[segment.tokens] = product + vectors[layer, row].float()
         torch.testing.assert_close(got.float(), expected, rtol=2e-2, atol=5e-2)
