@@ -23,7 +23,7 @@ from backends.adapters.device_bank import AdapterBank
 from backends.adapters.head import Head
 from backends.adapters.product import SegmentedAdapters
 from backends.engine.heads import HeadRow, logits
-from backends.engine.layers import PlainLayers, ServedLayers, served_layers
+from backends.engine.layers import FilledLayers, PlainLayers, ServedLayers, served_layers
 from backends.engine.layouts import attention, layout_named
 from backends.engine.packing import pack_rows
 from backends.root.geometry import RootGeometry
@@ -95,6 +95,8 @@ class WholeModels:
         self._cold = cold
         self._resident: OrderedDict[str, WholeModel] = OrderedDict()
         self._layers: dict[str, ServedLayers] = {}
+        self._fresh: set[str] = set()
+        """Asked once so far: to bring weights into the product's order costs more than one batch gains."""
         self.swaps = 0
 
     @torch.inference_mode()
@@ -116,9 +118,11 @@ class WholeModels:
         if model is None:
             model = self._room()
             model.read(self._folder / tenant, self._cold)
-            self._layers[tenant] = PlainLayers(model.layers)
+            self._layers[tenant] = FilledLayers(PlainLayers(model.layers))
+            self._fresh.add(tenant)
             self.swaps += 1
-        elif isinstance(self._layers[tenant], PlainLayers):
+        elif tenant in self._fresh:
+            self._fresh.discard(tenant)
             self._layers[tenant] = served_layers(model.layers, self._geometry.activation, _DTYPE, _CPU)
         self._resident[tenant] = model
         return model
@@ -129,6 +133,7 @@ class WholeModels:
             return WholeModel.blank(self._geometry)
         tenant, model = self._resident.popitem(last=False)
         del self._layers[tenant]
+        self._fresh.discard(tenant)
         return model
 
 

@@ -13,7 +13,7 @@ _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\S+/\S+|\d[\d.,:]*")
 
 
 class Kind(StrEnum):
-    """`REFUSED` is the server's word that there is no time or room; whatever else goes wrong has `FAILED`."""
+    """`REFUSED`: there was no time or room, as the server says, or the SDK of an answer that came too late."""
 
     ANSWERED = "answered"
     REFUSED = "refused"

@@ -93,7 +93,8 @@ class PartPool:
         tensors, places = {}, torch.tensor(kept, dtype=torch.int64, device=self.device)
         for name, old in self.tensors.items():
             tensors[name] = self._zeros(name, num_rows)
-            tensors[name][:, : len(kept)] = old.index_select(1, places)
+            for new_layer, old_layer in zip(tensors[name], old, strict=True):
+                torch.index_select(old_layer, 0, places, out=new_layer[: len(kept)])
         if self.device.type == "cuda":
             # A batch may read the old ones until it ends, and the new ones before anybody waits for these copies.
             for old in self.tensors.values():

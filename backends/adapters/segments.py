@@ -66,14 +66,17 @@ class SegmentGroup(Protocol):
 
 
 class OneSegment:
+    """Takes a few of its neighbours' tokens along, for a length that recurs, and drops what becomes of them."""
+
     def __init__(self, segment: Segment, row: int) -> None:
-        self._tokens, self._row = segment.tokens, row
+        self._segment, self._row = segment, row
 
     def take(self, states: Tensor) -> Tensor:
-        return states[self._tokens]
+        first, length = self._taken(states)
+        return states[first : first + length]
 
     def put(self, states: Tensor, values: Tensor) -> None:
-        states[self._tokens] = values
+        states[self._segment.tokens] = self._own(states, values)
 
     def multiply(self, inputs: Tensor, weights: Tensor, layer: int) -> Tensor:
         return inputs @ weights[layer, self._row]
@@ -84,9 +87,23 @@ class OneSegment:
     def add_product(
         self, states: Tensor, inputs: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None
     ) -> None:
-        total = self.take(states).addmm_(inputs, weights[layer, self._row])
+        total, own = states[self._segment.tokens], self._own(states, inputs)
+        if len(own) == len(inputs):
+            total.addmm_(inputs, weights[layer, self._row])
+        else:
+            total.add_(self._own(states, inputs @ weights[layer, self._row]))
         if vectors is not None:
             total.add_(self.spread(vectors, layer))
+
+    def _taken(self, states: Tensor) -> tuple[int, int]:
+        """The first token, and how many."""
+        length = min(len(states), self._segment.length + -self._segment.length % _LENGTH_STEP)
+        return min(self._segment.start, len(states) - length), length
+
+    def _own(self, states: Tensor, values: Tensor) -> Tensor:
+        """Of what was made of the tokens taken."""
+        before = self._segment.start - self._taken(states)[0]
+        return values[before : before + self._segment.length]
 
 
 class _BatchedSegments:

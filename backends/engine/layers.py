@@ -42,9 +42,21 @@ class ServedLayers(Protocol):
 def served_layers(upper: UpperLayers, activation: str, dtype: torch.dtype, device: torch.device) -> ServedLayers:
     upper = upper.to(device=device, dtype=dtype)
     on_bf16_cpu = device.type == "cpu" and dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if on_bf16_cpu and activation in _FUSED:
-        return _PackedLayers(upper, activation)
-    return PlainLayers(upper)
+    if not on_bf16_cpu:
+        return PlainLayers(upper)
+    return FilledLayers(_PackedLayers(upper, activation) if activation in _FUSED else PlainLayers(upper))
+
+
+class FilledLayers:
+    """Lets others run over as many tokens as their products know already."""
+
+    def __init__(self, layers: ServedLayers) -> None:
+        self._layers = layers
+
+    def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor:
+        num_tokens = len(hidden)
+        filled = functional.pad(hidden, (0, 0, 0, -num_tokens % _TOKEN_STEP))
+        return self._layers(filled, attend, adapters)[:num_tokens]
 
 
 class PlainLayers:
@@ -62,11 +74,9 @@ class _PackedLayers:
         self._layers = [_PackedLayer(layer, activation) for layer in layers]
 
     def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor:
-        num_tokens = len(hidden)
-        hidden = functional.pad(hidden, (0, 0, 0, -num_tokens % _TOKEN_STEP))
         for index, layer in enumerate(self._layers):
             hidden = layer(hidden, attend, adapters.layer(index))
-        return hidden[:num_tokens]
+        return hidden
 
 
 class _PackedLinear:

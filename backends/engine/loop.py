@@ -103,7 +103,8 @@ class ServeLoop:
         self._finished: Queue[_Finished | None] = Queue(maxsize=1)
         targets = (self._stage_batches, self._run_batches, self._answer_batches)
         self._threads = [
-            threading.Thread(target=target, name=f"serve{target.__name__}", daemon=True) for target in targets
+            threading.Thread(target=self._guarded, args=(target,), name=f"serve{target.__name__}", daemon=True)
+            for target in targets
         ]
         for thread in self._threads:
             thread.start()
@@ -139,6 +140,18 @@ class ServeLoop:
         for thread in self._threads:
             thread.join()
         _refuse(refused, UnavailableError(_STOPPING))
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """A defect that ends a thread ends the loop: better refused than waiting for ever."""
+        try:
+            work()
+        except Exception:
+            LOGGER.exception("the serve loop has failed; restart the server")
+            with self._changed:
+                self._stopping = True
+                refused = self._waiting.take_all()
+                self._changed.notify_all()
+            _refuse(refused, UnavailableError(_STOPPING))
 
     # --- waiting ---
 
@@ -220,7 +233,9 @@ class ServeLoop:
 
     def _chosen(self, now: int) -> list[int]:
         try:
-            return self._policy.select(self._waiting, now, self._capacity)
+            chosen = self._policy.select(self._waiting, now, self._capacity)
+            _require_places(chosen, len(self._waiting))
+            return chosen
         except Exception:
             LOGGER.exception("the policy failed; the oldest job runs alone")
             return [0] if self._waiting else []
@@ -315,14 +330,16 @@ class ServeLoop:
 
     def _run_batches(self) -> None:
         _take_threads(self._num_threads)
-        while (staged := self._next_staged()) is not None:
-            results = self._results(staged)
-            self._note_finished(staged)
-            self._finished.put(_Finished(staged, results))
-            with self._changed:
-                self._is_running = False
-                self._changed.notify_all()
-        self._finished.put(None)
+        try:
+            while (staged := self._next_staged()) is not None:
+                results = self._results(staged)
+                self._note_finished(staged)
+                self._finished.put(_Finished(staged, results))
+                with self._changed:
+                    self._is_running = False
+                    self._changed.notify_all()
+        finally:
+            self._finished.put(None)
 
     def _results(self, staged: StagedBatch) -> list[tuple[Job, Result]]:
         """Of the jobs that are still in time; those that are not are refused before the others run."""
@@ -365,7 +382,7 @@ class ServeLoop:
     # --- answering ---
 
     def _answer_batches(self) -> None:
-        _take_threads(self._num_threads)
+        _take_threads(1)  # as for staging: little is computed here
         while (finished := self._finished.get()) is not None:
             self._let_go(finished.batch)
             with span(Lane.ANSWERING, "answer", rows=len(finished.results)):
@@ -376,6 +393,11 @@ class ServeLoop:
         with self._changed:
             self._in_flight -= 1
             self._changed.notify_all()
+
+
+def _require_places(chosen: Sequence[int], num_waiting: int) -> None:
+    if len(set(chosen)) < len(chosen) or not all(0 <= place < num_waiting for place in chosen):
+        raise ValueError(f"chose {len(chosen)} places, not all different and below {num_waiting}")
 
 
 def _take_threads(count: int) -> None:

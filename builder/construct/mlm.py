@@ -15,7 +15,7 @@ from backends.root.geometry import RootGeometry
 from backends.root.lower import FragmentEncoder, sum_overlapping
 from backends.root.store import RootFolder
 from builder.construct.masking import MaskedRows
-from builder.construct.rows import PaddedRows, distinct_fragments
+from builder.construct.rows import PaddedRows, distinct_fragments, filled_up
 
 
 class MlmHead(nn.Module):
@@ -57,7 +57,7 @@ class MaskedLanguageModel:
             boundary = self._boundary(masked.rows)
             attend = padded_attention(self._geometry.num_heads, masked.rows.mask)
             final = self._upper(masked.rows.pad(boundary), attend)[masked.rows.mask][masked.chosen]
-            logits = self.head(final, self.lower.word_embeddings.weight)
+            logits = self.head(filled_up(final), self.lower.word_embeddings.weight)[: len(final)]
         return functional.cross_entropy(logits.float(), masked.targets, reduction="none"), boundary.float()
 
     @torch.no_grad()

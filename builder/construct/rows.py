@@ -18,8 +18,8 @@ from backends.plot.keys import CENTRED_TRIGRAM, FragmentShape, fragments
 from backends.root.tokenizer import RootTokenizer, TokenRows
 
 _POOL_TEXTS = 4096
-_LENGTH_STEP = 16
-_FRAGMENT_STEP = 64
+_LENGTH_STEP = 8
+_FILLED_STEP = 64
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,15 @@ def distinct_fragments(fragments: Tensor) -> tuple[Tensor, Tensor]:
     Shape: `[T, n]` → `[U, n]`, `[T]`
     """
     unique, inverse = torch.unique(fragments, dim=0, return_inverse=True)
-    filling = unique[-1:].expand(-len(unique) % _FRAGMENT_STEP, -1)
-    return torch.cat([unique, filling]), inverse
+    return filled_up(unique), inverse
+
+
+def filled_up(values: Tensor) -> Tensor:
+    """To a number that recurs, by the last one again and again.
+
+    Shape: `[M, …]` → `[M', …]`.
+    """
+    return torch.cat([values, values[-1:].expand(-len(values) % _FILLED_STEP, -1)])
 
 
 def halves_of(lengths: npt.NDArray[np.int64], middles: Sequence[int | None], length: int) -> Tensor:
@@ -86,9 +93,7 @@ def halves_of(lengths: npt.NDArray[np.int64], middles: Sequence[int | None], len
     Shape:
         lengths `[B]`, middles B → `[B, length]`.
     """
-    ends_of_first = np.array(
-        [length if middle is None else middle for length, middle in zip(lengths, middles, strict=True)]
-    )
+    ends_of_first = np.array([own if middle is None else middle for own, middle in zip(lengths, middles, strict=True)])
     places = np.arange(length)
     is_token = places < lengths[:, None]
     return torch.from_numpy(is_token.astype(np.int64) + (is_token & (places >= ends_of_first[:, None])))
@@ -123,7 +128,7 @@ def numbered_batches(
 def _by_length(pool: list[str], lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterator[list[str]]:
     batch: list[str] = []
     for index in np.argsort(lengths, kind="stable"):
-        if batch and (len(batch) + 1) * int(lengths[index]) > max_tokens:
+        if batch and (len(batch) + 1) * padded_length(lengths[index : index + 1]) > max_tokens:
             yield batch
             batch = []
         batch.append(pool[index])

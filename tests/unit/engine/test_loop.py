@@ -34,6 +34,7 @@ from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.store import RootFolder
+from backends.scheduling.admission import Admission
 from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.first_come import FirstComeFirstServed
 from backends.scheduling.policy import Capacity
@@ -322,14 +323,34 @@ def test_a_full_queue_refuses_at_once(built_home: Home) -> None:
         snapshot.close()
 
 
-def test_a_policy_that_fails_stops_nobody(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> list[int]:
-        raise ValueError("a defect")
+def fails(*_: object) -> list[int]:
+    raise ValueError("a defect")
 
-    monkeypatch.setattr(FirstComeFirstServed, "select", fail)
+
+@pytest.mark.parametrize("select", [fails, lambda *_: [0, 0], lambda *_: [10**6], lambda *_: [-1]])
+def test_a_policy_that_fails_stops_nobody(
+    built_home: Home, monkeypatch: pytest.MonkeyPatch, select: Callable[..., list[int]]
+) -> None:
+    monkeypatch.setattr(FirstComeFirstServed, "select", select)
     keys = list(keys_of(built_home).values())
     with running(built_home) as service:
         assert isinstance(ask(service, keys).get(timeout=30), list)
+
+
+def test_a_loop_that_has_failed_refuses_instead_of_keeping_callers_waiting(
+    built_home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(Admission, "take", fail)
+    keys = list(keys_of(built_home).values())
+    with running(built_home) as service:
+        ask(service, keys)  # is lost with the batch that was being chosen
+        deadline_s = time.monotonic() + 30
+        while "has failed" not in caplog.text and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert isinstance(ask(service, keys).get(timeout=30), UnavailableError)
 
 
 def test_closing_refuses_what_comes_after(built_home: Home) -> None:

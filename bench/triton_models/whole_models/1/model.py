@@ -1,11 +1,11 @@
 """Triton glue of the baseline in `bench.whole_models`: the wire contract of the ensemble, whole models behind it."""
 
 import json
-import os
 from pathlib import Path
 
-# As the upper half has it; see there.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+from backends.openmp import wait_briefly
+
+wait_briefly()
 
 import numpy as np
 import torch
