@@ -54,8 +54,8 @@ class Settings:
 
 FULL = Settings(
     geometry="BERT-base, 12 x 768 as 6 + 6",
-    rows=448,
-    slow_rows=256,
+    rows=256,
+    slow_rows=96,
     repeats=5,
     cells=(
         *(("hplm", tenants) for tenants in (1, 16, 100, 1_000, 10_000)),

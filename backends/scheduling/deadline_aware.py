@@ -75,8 +75,10 @@ class DeadlineAware:
 
 
 def _most_valuable_root(decision: Decision) -> int:
+    """Of equals, that of the oldest job."""
     lengths, root_of = decision.waiting.num_tokens[decision.candidates], decision.waiting.root[decision.candidates]
-    roots: list[int] = np.unique(root_of).tolist()
+    first_seen, places = np.unique(root_of, return_index=True)
+    roots: list[int] = first_seen[np.argsort(places)].tolist()
 
     def most_worth(root: int) -> float:
         shortest = np.sort(lengths[root_of == root])[: decision.capacity.max_rows]
