@@ -111,9 +111,10 @@ class Bench:
         scheme, tenants = cell
         hplms = [f"{scheme.removesuffix('_cold')}{number}/task" for number in range(tenants)]
         is_slow = scheme in _WHOLE and tenants > self.settings.resident
-        rows = draw(hplms, texts, self.settings.slow_rows if is_slow else self.settings.rows, self.rng)
+        count, edge_rows = (self.settings.slow_rows, 16) if is_slow else (self.settings.rows, 64)
+        rows = draw(hplms, texts, count, self.rng)
         model = scheme if scheme in _WHOLE else "hplm"
-        return saturate(url, rows, self.settings.in_flight, model=model).rows_per_s
+        return saturate(url, rows, self.settings.in_flight, edge_rows, model).rows_per_s
 
     def _tenants(self, scheme: str) -> int:
         return max((tenants for name, tenants in self.settings.cells if name == scheme), default=0)
