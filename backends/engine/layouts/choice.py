@@ -6,7 +6,7 @@ import torch
 
 from backends.engine.layouts.concatenated import Concatenated
 from backends.engine.layouts.grid import Layout
-from backends.engine.layouts.micro_batches import CACHE_TOKENS
+from backends.engine.layouts.micro_batches import TOKENS_PER_SHARE
 from backends.engine.layouts.padded import Padded, Sorted
 from backends.engine.layouts.ragged import Ragged
 from backends.errors import InvalidArgumentError
@@ -15,7 +15,7 @@ LAYOUT_NAMES = ("padded", "sorted", "concat", "slotted", "ragged")
 
 
 def layout_named(name: str, device: torch.device) -> Layout:
-    tokens_per_batch = CACHE_TOKENS if device.type == "cpu" else None
+    tokens_per_batch = TOKENS_PER_SHARE if device.type == "cpu" else None
     match name:
         case "padded":
             return Padded(tokens_per_batch)

@@ -12,7 +12,7 @@ from torch import Tensor
 from backends.adapters.length_groups import length_groups
 from backends.engine.layouts import LAYOUT_NAMES, Grid, attention, layout_named
 from backends.engine.layouts.concatenated import Concatenated
-from backends.engine.layouts.micro_batches import CACHE_TOKENS, shares
+from backends.engine.layouts.micro_batches import TOKENS_PER_SHARE, shares
 from backends.engine.layouts.ragged import Ragged
 
 CPU = torch.device("cpu")
@@ -64,10 +64,10 @@ def test_ragged_has_no_padding_and_cuts_large_batches_evenly() -> None:
     for _ in range(50):
         lengths = [chance.randint(1, 128) for _ in range(64)]
         slots = [chance.randint(1, 64) for _ in lengths]
-        grids = Ragged(CACHE_TOKENS).arrange(slots, lengths)
+        grids = Ragged(TOKENS_PER_SHARE).arrange(slots, lengths)
         assert sum(grid.num_tokens for grid in grids) == sum(lengths)
         assert all(grid.is_packed for grid in grids)
-        assert max(grid.num_tokens for grid in grids) <= 1.5 * CACHE_TOKENS + 128
+        assert max(grid.num_tokens for grid in grids) <= 1.5 * TOKENS_PER_SHARE + 128
 
 
 def test_one_hplm_s_rows_stay_together() -> None:
