@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +151,17 @@ def _is_late(planned: Planned, sent: Sent) -> bool:
 
 
 def main() -> None:
-    options = parser("deadlines", "Which policy answers what is worth most in time, under overload?").parse_args()
+    arguments = parser("deadlines", "Which policy answers what is worth most in time, under overload?")
+    arguments.add_argument("--batches", type=int, help="how many batches' time each load lasts (60)")
+    arguments.add_argument("--only-wide", action="store_true", help="leave out the lengths of variance 20")
+    options = arguments.parse_args()
     settings = QUICK if options.quick else FULL
+    if options.batches is not None:
+        if options.batches < 1:
+            arguments.error("--batches must be 1 or more")
+        settings = replace(settings, duration_batches=options.batches)
+    if options.only_wide:
+        settings = replace(settings, widths=(WIDE,))
     geometry = SMALL if options.quick else BERT_BASE
     with tempfile.TemporaryDirectory(prefix="bench_deadlines_") as folder:
         capacities, found = measure(Path(folder), geometry, settings, options.seed)
