@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from adapter_reference import KINDS, random_artifact
-from backends.engine.layers import _PackedLinear
+from backends.engine.layers import _PackedLinear, filled_length
 from backends.engine.stack import StackSettings, UpperStack
 from backends.home import Home
 from backends.root.store import RootFolder
@@ -36,3 +36,11 @@ def test_batches_of_any_lengths_meet_products_of_few_sizes(built_home: Home, mon
         rows = [torch.randn(length, root.geometry.hidden_size) for length in lengths]
         stack.run(stack.pack(rows, [hplm] * len(rows)), [hplm] * len(rows))
     assert seen == {32, 64, 96, 128}
+
+
+def test_tokens_are_filled_up_to_few_numbers_and_never_cut() -> None:
+    for num_threads in (1, 2, 3, 16):
+        lengths = [filled_length(num_tokens, num_threads) for num_tokens in range(1, 2049)]
+        assert all(length >= num_tokens for num_tokens, length in enumerate(lengths, start=1))
+        assert len(set(lengths)) <= 64 and lengths == sorted(lengths)
+    assert filled_length(1280, 2) == 1408 and filled_length(1280, 4) == 1280
