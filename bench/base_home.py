@@ -35,6 +35,7 @@ from backends.root.lower import Aggregation, FragmentEncoder
 from backends.root.store import RootFolder, write_root
 from backends.root.upper import UpperLayers
 from backends.storage import json_checksum, publishing, read_json
+from bench.random_root import BERT_BASE_UPPER
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LABELS = ("no", "yes")
@@ -42,18 +43,7 @@ _LETTERS = "bcdfghjklmnpqrstvwxz"
 _VOWELS = "aeiou"
 _APPENDED_AT_ONCE = 8192
 
-BERT_BASE = RootGeometry(
-    vocab_size=30_522,
-    hidden_size=768,
-    intermediate_size=3072,
-    num_heads=12,
-    num_lower_layers=6,
-    num_upper_layers=6,
-    max_tokens=128,
-    type_vocab_size=2,
-    layer_norm_eps=1e-12,
-    activation="gelu",
-)
+BERT_BASE = replace(BERT_BASE_UPPER, vocab_size=30_522, num_lower_layers=6, max_tokens=128)
 SMALL = replace(BERT_BASE, vocab_size=2_000, hidden_size=256, intermediate_size=1024, num_heads=4)
 """For runs that must be quick: the same number of layers, an eleventh of the multiply-adds."""
 

@@ -97,7 +97,7 @@ class OneSegment:
 
     def _taken(self, states: Tensor) -> tuple[int, int]:
         """The first token, and how many."""
-        length = min(len(states), self._segment.length + -self._segment.length % _LENGTH_STEP)
+        length = min(len(states), _recurring(self._segment.length))
         return min(self._segment.start, len(states) - length), length
 
     def _own(self, states: Tensor, values: Tensor) -> Tensor:
@@ -146,8 +146,7 @@ class PaddedSegments(_BatchedSegments):
 
     def __init__(self, segments: Sequence[Segment], rows: PoolRows, device: torch.device) -> None:
         super().__init__(rows)
-        longest = max(segment.length for segment in segments)
-        self._longest = longest + -longest % _LENGTH_STEP
+        self._longest = _recurring(max(segment.length for segment in segments))
         starts = np.array([segment.start for segment in segments])[:, None]
         lengths = np.array([segment.length for segment in segments])[:, None]
         steps = np.arange(self._longest)
@@ -236,6 +235,11 @@ def _group(segments: Sequence[Segment], rows: Sequence[int], device: torch.devic
     # Gathered tokens lie in any order, so they follow their weights.
     members.sort(key=lambda member: member[1])
     return PaddedSegments([s for s, _ in members], PoolRows([row for _, row in members], device), device)
+
+
+def _recurring(length: int) -> int:
+    """On a CPU a product is compiled for each length that it meets."""
+    return length + -length % _LENGTH_STEP
 
 
 def _are_aligned(segments: Sequence[Segment]) -> bool:
