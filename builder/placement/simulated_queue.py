@@ -40,6 +40,14 @@ class SimulatedQueue:
     def __len__(self) -> int:
         return self._rows
 
+    @property
+    def next_change_us(self) -> float:
+        """Until then a batch that is not full stays so, unless somebody comes.
+
+        Whoever leaves late leaves room in a batch of all who wait. Another policy may choose quite another batch.
+        """
+        return math.inf if self._takes_all_that_fit else self._next_deadline_us
+
     def add(self, jobs: Sequence[SimulatedJob], start_us: float | None = None, within_share: bool = True) -> None:
         """Behind all that start no later; without a time, behind all others."""
         last = self._coming[-1] if self._coming else None

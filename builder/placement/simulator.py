@@ -5,7 +5,8 @@ queue is refused, and again before its batch runs and when that is done; a stage
 late, not at all. At one moment those who come are let in first, then the batch ends, then the next is chosen.
 
 Events that move nothing are not played: time goes from batch to batch, and from one arrival to the next only while a
-batch might be staged. What happened is kept in columns, and judged after the run, all requests at once.
+batch might be staged; from one passed deadline to the next only where the policy may choose otherwise for it. What
+happened is kept in columns, and judged after the run, all requests at once.
 """
 
 from __future__ import annotations
@@ -128,8 +129,8 @@ class _Run:
     def _staged_until(self, start_us: int, end_us: int) -> list[SimulatedJob]:
         """The batch that became full while another ran, if one did."""
         staged = self._full_batch(start_us)
-        while not staged and self._inbox.next_us < end_us:
-            now_us = int(self._inbox.next_us)
+        while not staged and (next_us := min(self._inbox.next_us, self._queue.next_change_us)) < end_us:
+            now_us = int(next_us)
             self._let_in(now_us)
             staged = self._full_batch(now_us)
         return staged

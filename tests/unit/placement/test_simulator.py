@@ -115,6 +115,16 @@ def random_settings(chance: random.Random, max_waiting: int) -> AdmissionSetting
     )
 
 
+def test_a_passed_deadline_may_make_a_batch_full() -> None:
+    """Without the job that left late, slots are as long as the shortest job, and the others do not fit into one."""
+    queued_us, tokens = np.array([0, 1_000, 1_000, 1_000, 3_000]), np.array([6, 6, 23, 23, 6])
+    deadlines_us = np.array([90_000, 90_000, 2_000, 90_000, 90_000])
+    load = SimulatedLoad.in_order(1.0, queued_us, queued_us, tokens, np.arange(5), deadlines_us)
+    simulation = Simulator(policy_named("slotted-das", COST_MODEL), CostModel(4_096, 0, 21, 0, 0)).run(load)
+    assert simulation.refused() == {Refusal.LATE_WAITING: 1}
+    assert [places for _, _, places in batches_of(simulation)][:2] == [[0], [1]]
+
+
 def test_a_load_in_blocks_meets_the_reference_too(seed: int = 5) -> None:
     workload = Workload(
         PoissonArrivals(9_000.0), FixedLengths(2), UniformTenants(3), UniformDeadlines(2, 60), ConstantDelay(700)
