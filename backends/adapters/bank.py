@@ -23,7 +23,7 @@ from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVe
 from backends.registry.entries import HplmEntry
 from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
 
-BANK_FORMAT_VERSION = 2
+BANK_FORMAT_VERSION = 3
 TASKS = ("classification", "ner", "regression")
 _STORED_DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 _WEIGHTS = "weights.safetensors"
@@ -89,7 +89,8 @@ def write_artifact(folder: Path, artifact: HplmArtifact) -> None:
     adapters.require_finite(artifact.hplm)
     head.require_finite(f"{artifact.hplm}: head")
     path = weights_path(folder)
-    write_tensors(path, {**adapters.named(), **{f"head.{name}": tensor for name, tensor in head.named().items()}})
+    tensors = {**adapters.named(), **{f"head.{name}": tensor for name, tensor in head.named().items()}}
+    write_tensors(path, {name: _turned(tensor).contiguous() for name, tensor in tensors.items()})
     write_json(
         folder / "manifest.json",
         {
@@ -130,6 +131,8 @@ def read_artifact(folder: Path, root_fingerprint: str, was_checked: bool = False
     tensors = load_file(path)  # mapped: their pages are read when somebody copies them
     if manifest["format_version"] == 1:
         manifest, tensors = _as_version_2(manifest, tensors)
+    if manifest["format_version"] > 2:
+        tensors = {name: _turned(tensor) for name, tensor in tensors.items()}
     try:
         parts = {described["name"]: _part(described, tensors) for described in manifest["parts"]}
         head = Head(**_fields("head", tensors, manifest["head"]))
@@ -164,6 +167,11 @@ def _part(described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Part:
     name = described["name"]
     settings = {key: value for key, value in described.items() if key not in ("name", "width")}
     return part_kinds()[name](**_fields(name, tensors, settings))
+
+
+def _turned(tensor: Tensor) -> Tensor:
+    """A part's matrices as they lie in the file, and back: `[U, in, out]`, as pools hold them."""
+    return tensor.transpose(-1, -2) if tensor.ndim == 3 else tensor
 
 
 def _fields(name: str, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from backends.adapters.adapter_set import AdapterSet, part_sizes
 from backends.adapters.part_pool import PartPool
@@ -80,7 +81,7 @@ class AdapterBank:
             # Before the copies: if one of them fails, whoever gets the slot next clears what the others left.
             self._hold(slot, places)
             for name, tensor in part.named().items():
-                places[key].part.named()[name].copy_(tensor)
+                _copy(tensor, places[key].part.named()[name])
         self._give_memory_back()
 
     def _clear(self, slot: int) -> None:
@@ -122,3 +123,10 @@ class AdapterBank:
                     smaller, row_of = pool.compacted()
                     self._move(pool, smaller, row_of.__getitem__)
                     self.pools[key] = smaller
+
+
+def _copy(tensor: Tensor, to: Tensor) -> None:
+    """On a CPU from fp16 to bf16 by way of fp32, which takes less than half of the time."""
+    if to.device.type == "cpu" and tensor.dtype == torch.float16 and to.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    to.copy_(tensor)

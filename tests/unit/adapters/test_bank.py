@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from adapter_reference import random_bottleneck, random_lora
 from backends.adapters.adapter_set import AdapterSet
@@ -109,6 +110,21 @@ def test_folders_of_the_first_format_are_read(tmp_path: Path) -> None:
     assert read.head.dense_weight is None
 
 
+def test_folders_of_the_second_format_are_read(folder: Path) -> None:
+    """They held the matrices as they are; the third holds them turned, as the device does."""
+    stored = load_file(folder / "weights.safetensors")
+    expected = read_artifact(folder, "f00d").adapters.named()
+    matrices = [name for name, tensor in stored.items() if tensor.ndim == 3]
+    assert matrices and all(torch.equal(stored[name].transpose(1, 2), expected[name]) for name in matrices)
+    path = folder / "weights.safetensors"
+    write_tensors(path, {name: expected.get(name, tensor).contiguous() for name, tensor in stored.items()})
+    manifest = read_json(folder / "manifest.json")
+    sizes = {"size_bytes": path.stat().st_size, "weights_checksum": file_checksum(path)}
+    write_json(folder / "manifest.json", {**manifest, "format_version": 2, **sizes})
+    for name, tensor in read_artifact(folder, "f00d").adapters.named().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
 def test_an_adapter_of_another_root_is_refused(folder: Path) -> None:
     with pytest.raises(FingerprintMismatchError, match=r"f00d.*beef"):
         read_artifact(folder, "beef")
@@ -156,8 +172,8 @@ def test_a_changed_manifest_is_refused(folder: Path) -> None:
 
 def test_a_newer_format_is_refused(folder: Path) -> None:
     path = folder / "manifest.json"
-    write_json(path, {**read_json(path), "format_version": 3})
-    with pytest.raises(FormatVersionError, match="version 3"):
+    write_json(path, {**read_json(path), "format_version": 4})
+    with pytest.raises(FormatVersionError, match="version 4"):
         read_artifact(folder, "f00d")
 
 
