@@ -45,7 +45,7 @@ from loadtest.lengths import NormalLengths
 
 _ROOT = "base"
 _TRITON = "triton's queue"
-_LATE = "the deadline passed"
+_LATE = "the deadline pass"
 """What those are told who were admitted and could not be answered in time."""
 _OVERTAKEN = "before the answer was here"
 WIDE, NARROW = "wide (sd 20)", "narrow (variance 20)"

@@ -47,6 +47,9 @@ class LoopedAdapters:
     def __init__(self, bank: AdapterBank, segments: Sequence[Segment]) -> None:
         self.held = [(segment.tokens, bank.held[segment.slot]) for segment in segments]
 
+    def enter(self, hidden: Tensor) -> Tensor:
+        return torch.cat([adapters.enter(hidden[tokens]) for tokens, adapters in self.held])
+
     def layer(self, index: int) -> LoopedLayer:
         return LoopedLayer(self.held, index)
 

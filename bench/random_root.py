@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from backends.adapters.adapter_set import AdapterSet, part_sizes
+from backends.adapters.adapter_set import ENTRANCE, AdapterSet, part_layers, part_sizes
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
 from backends.adapters.parts import Bottleneck, Lora, Norm, Part
@@ -72,11 +72,12 @@ def random_hplm(root: RootFolder, generator: torch.Generator, recipe: AdapterRec
 
     def part(key: str, kind: type[Part], width: int) -> Part:
         inputs, outputs = part_sizes(root.geometry, key)
-        shapes = kind.shapes(root.geometry.num_upper_layers, inputs, outputs, width)
+        shapes = kind.shapes(part_layers(root.geometry, key), inputs, outputs, width)
         tensors: dict[str, Any] = {name: normal(*shape) for name, shape in shapes.items()}
         return kind(**tensors)
 
     kinds: dict[str, tuple[type[Part], int]] = {
+        **({ENTRANCE: (Bottleneck, recipe.entrance_width)} if recipe.entrance_width else {}),
         **{f"bottleneck.{site}": (Bottleneck, recipe.width) for site in recipe.bottleneck_sites},
         **{f"lora.{module}": (Lora, recipe.rank) for module in recipe.lora_modules},
         **{f"norm.{site}": (Norm, 0) for site in recipe.norm_sites},

@@ -16,7 +16,8 @@ from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
 
 Weights = dict[str, Tensor]
-KINDS = ("identity", "attention", "output", "double", "seq_bn", "lora", "norms", "all")
+KINDS = ("identity", "attention", "output", "double", "seq_bn", "lora", "norms", "entrance", "all")
+_BOTTLENECK = ("down_weight", "down_bias", "up_weight", "up_bias")
 _ACTIVATIONS = {
     "relu": lambda x: x.clamp(min=0),
     "gelu": lambda x: x * 0.5 * (1 + torch.erf(x / 2**0.5)),
@@ -56,6 +57,7 @@ def random_adapters(chance: random.Random, geometry: RootGeometry, kind: str) ->
             site: Norm(torch.rand(layers, hidden) + 0.5, torch.randn(layers, hidden))
             for site in (SITES if kind in ("norms", "all") else [])
         },
+        random_bottleneck(chance, 1, hidden) if kind in ("entrance", "all") else None,
     )
 
 
@@ -75,6 +77,9 @@ def reference_logits(root: RootFolder, artifact: HplmArtifact, hidden: Tensor) -
     """One row `[L, H]` of the lower half → its logits."""
     weights: Weights = root.upper().state_dict()
     own: Weights = {name: tensor.float() for name, tensor in artifact.adapters.named().items()}
+    if entrance := artifact.adapters.entrance:
+        down, down_bias, up, up_bias = (own[f"bottleneck.entrance.{name}"][0] for name in _BOTTLENECK)
+        hidden = hidden + _ACTIVATIONS[entrance.activation](hidden @ down.T + down_bias) @ up.T + up_bias
     for layer in range(root.geometry.num_upper_layers):
         hidden = _layer(root.geometry, weights, artifact.adapters, own, layer, hidden)
     pooled = hidden[0] if artifact.pooling == "cls" else hidden.sum(dim=0) / len(hidden)
@@ -108,9 +113,7 @@ def _layer(
         if part is None:
             return norm(site, states + residual)
         seen = norm(site, states + residual) if part.norm_first else states
-        down, down_bias, up, up_bias = (
-            own[f"bottleneck.{site}.{name}"][layer] for name in ("down_weight", "down_bias", "up_weight", "up_bias")
-        )
+        down, down_bias, up, up_bias = (own[f"bottleneck.{site}.{name}"][layer] for name in _BOTTLENECK)
         change = _ACTIVATIONS[part.activation](seen @ down.T + down_bias) @ up.T + up_bias
         return norm(site, change + states + residual)
 

@@ -129,6 +129,12 @@ class ReferenceLoop:
         is_full = len(batch) < len(self.waiting) or len(batch) >= self.capacity.max_rows
         if self.running is not None and not is_full:
             return False
+        if self.admission and (late := self.admission.hopeless(batch, now_us)):
+            self.admission.withdraw(late)
+            for request in late:
+                request.fate = "late_waiting"
+                self.waiting.remove(request)
+            return True
         self.batches_taken += 1
         if self.admission:
             self.admission.take(batch, now_us)

@@ -2,7 +2,7 @@
 
 Usage:
     adapters = AdapterSet(bottlenecks={"attention": Bottleneck(...)}, loras={"query": Lora(...)})
-    states = upper(rows, attend, adapters.layer)
+    states = upper(rows, attend, adapters)
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from backends.root.geometry import RootGeometry
 
 LoraModule = Literal["query", "key", "value", "attention_output", "ffn_in", "ffn_out"]
 SITES: tuple[Site, ...] = get_args(Site)
+ENTRANCE = "bottleneck.entrance"
 LORA_MODULES: tuple[LoraModule, ...] = get_args(LoraModule)
 PROJECTED: Mapping[Projection, tuple[LoraModule, ...]] = MappingProxyType(
     {
@@ -36,15 +37,21 @@ PROJECTED: Mapping[Projection, tuple[LoraModule, ...]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class AdapterSet:
-    """Any parts of any widths; without parts it is the identity."""
+    """Any parts of any widths; without parts it is the identity.
+
+    The `entrance` changes the hidden rows themselves, h + A(h), before the first upper layer. A hidden row says which
+    few tokens stand there and little else, so this is what learning lower layers of one's own would do for a word.
+    """
 
     bottlenecks: Mapping[Site, Bottleneck] = field(default_factory=dict)
     loras: Mapping[LoraModule, Lora] = field(default_factory=dict)
     norms: Mapping[Site, Norm] = field(default_factory=dict)
+    entrance: Bottleneck | None = None
 
     def parts(self) -> dict[str, Part]:
-        """Every part under its name: `bottleneck.<site>`, `lora.<module>`, `norm.<site>`."""
+        """Every part under its name: `bottleneck.entrance`, `bottleneck.<site>`, `lora.<module>`, `norm.<site>`."""
         return {
+            **({} if self.entrance is None else {ENTRANCE: self.entrance}),
             **{f"bottleneck.{site}": part for site, part in self.bottlenecks.items()},
             **{f"lora.{module}": part for module, part in self.loras.items()},
             **{f"norm.{site}": part for site, part in self.norms.items()},
@@ -58,6 +65,7 @@ class AdapterSet:
             {site: part for site in SITES if isinstance(part := parts.get(f"bottleneck.{site}"), Bottleneck)},
             {module: part for module in LORA_MODULES if isinstance(part := parts.get(f"lora.{module}"), Lora)},
             {site: part for site in SITES if isinstance(part := parts.get(f"norm.{site}"), Norm)},
+            entrance if isinstance(entrance := parts.get(ENTRANCE), Bottleneck) else None,
         )
 
     def named(self) -> dict[str, Tensor]:
@@ -84,7 +92,7 @@ class AdapterSet:
         """Refuse parts of other layers than the root's, and those that are too wide to be served."""
         for key, part in self.parts().items():
             inputs, outputs = part_sizes(geometry, key)
-            expected = part.shapes(geometry.num_upper_layers, inputs, outputs, part.width)
+            expected = part.shapes(part_layers(geometry, key), inputs, outputs, part.width)
             if found := [(name, t) for name, t in part.named().items() if tuple(t.shape) != expected[name]]:
                 name, tensor = found[0]
                 raise InvalidArgumentError(
@@ -96,6 +104,10 @@ class AdapterSet:
     @property
     def size_bytes(self) -> int:
         return sum(part.size_bytes for part in self.parts().values())
+
+    def enter(self, hidden: Tensor) -> Tensor:
+        """Hidden rows as the first upper layer gets them."""
+        return hidden if self.entrance is None else hidden + self.entrance.change(0, hidden)
 
     def layer(self, index: int) -> AdaptedLayer:
         return AdaptedLayer(self, index)
@@ -135,10 +147,16 @@ class AdaptedLayer:
 def part_kinds() -> dict[str, type[Part]]:
     """Every part that a set may have, by name."""
     return {
+        ENTRANCE: Bottleneck,
         **{f"bottleneck.{site}": Bottleneck for site in SITES},
         **{f"lora.{module}": Lora for module in LORA_MODULES},
         **{f"norm.{site}": Norm for site in SITES},
     }
+
+
+def part_layers(geometry: RootGeometry, key: str) -> int:
+    """Over how many layers a part is stacked."""
+    return 1 if key == ENTRANCE else geometry.num_upper_layers
 
 
 def part_sizes(geometry: RootGeometry, key: str) -> tuple[int, int]:

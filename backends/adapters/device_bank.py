@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backends.adapters.adapter_set import AdapterSet, part_sizes
+from backends.adapters.adapter_set import AdapterSet, part_layers, part_sizes
 from backends.adapters.part_pool import PartPool
 from backends.adapters.parts import Part
 from backends.errors import InvalidArgumentError
@@ -98,7 +98,7 @@ class AdapterBank:
         width = _NARROW if part.width <= _NARROW else -(-part.width // _WIDTH_STEP) * _WIDTH_STEP
         if (key, width) not in self.pools:
             inputs, outputs = part_sizes(self._geometry, key)
-            shapes = part.shapes(self._geometry.num_upper_layers, inputs, outputs, width)
+            shapes = part.shapes(part_layers(self._geometry, key), inputs, outputs, width)
             self.pools[key, width] = PartPool(shapes, self.num_slots - 1, self._dtype, self._device)
         return self.pools[key, width]
 

@@ -13,11 +13,12 @@ from typing import Protocol
 from torch import Tensor, nn
 from torch.nn import functional
 
-from backends.adapters.adapter_set import LORA_MODULES, PROJECTED, SITES, LoraModule
+from backends.adapters.adapter_set import ENTRANCE, LORA_MODULES, PROJECTED, SITES, LoraModule
 from backends.adapters.device_bank import AdapterBank, Place
 from backends.adapters.parts import Bottleneck
 from backends.adapters.segments import Segment, SegmentGroup, grouped
 from backends.root.encoder import ACTIVATION_FUNCTIONS, LayerAdapter, Projection, Site
+from backends.root.upper import Adapters
 
 
 class BatchLayer(LayerAdapter, Protocol):
@@ -28,7 +29,7 @@ class BatchLayer(LayerAdapter, Protocol):
         ...
 
 
-class BatchAdapters(Protocol):
+class BatchAdapters(Adapters, Protocol):
     """The adapters of all of a batch's segments."""
 
     def layer(self, index: int) -> BatchLayer: ...
@@ -78,9 +79,18 @@ class SegmentedAdapters:
         def pooled(key: str) -> list[PooledPart]:
             return _pooled(key, bank, segments)
 
+        self.entrances = pooled(ENTRANCE)
         self.bottlenecks: dict[Site, list[PooledPart]] = {site: pooled(f"bottleneck.{site}") for site in SITES}
         self.loras: dict[LoraModule, list[PooledPart]] = {module: pooled(f"lora.{module}") for module in LORA_MODULES}
         self.norms: dict[Site, list[PooledPart]] = {site: pooled(f"norm.{site}") for site in SITES}
+
+    def enter(self, hidden: Tensor) -> Tensor:
+        if not self.entrances:
+            return hidden
+        entered = hidden.clone()
+        for part in self.entrances:
+            part.add_bottlenecks(0, hidden, entered)
+        return entered
 
     def layer(self, index: int) -> SegmentedLayer:
         return SegmentedLayer(self, index)

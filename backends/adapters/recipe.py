@@ -18,7 +18,10 @@ from backends.root.upper import UpperLayers
 
 @dataclass(frozen=True)
 class AdapterRecipe:
-    """Bottlenecks at `bottleneck_sites`, LoRA on `lora_modules`, and own LayerNorms where `norm_sites` says."""
+    """Bottlenecks at `bottleneck_sites`, LoRA on `lora_modules`, own LayerNorms where `norm_sites` says, an entrance.
+
+    An `entrance_width` of 0 leaves the entrance out.
+    """
 
     bottleneck_sites: tuple[Site, ...] = ("attention",)
     width: int = 48
@@ -26,6 +29,7 @@ class AdapterRecipe:
     lora_modules: tuple[LoraModule, ...] = ()
     rank: int = 8
     norm_sites: tuple[Site, ...] = ()
+    entrance_width: int = 0
 
     def __post_init__(self) -> None:
         for what, names, known in (
@@ -38,6 +42,8 @@ class AdapterRecipe:
         for what, width in (("bottleneck", self.width), ("rank", self.rank)):
             if not 1 <= width <= MAX_WIDTH:
                 raise InvalidArgumentError(f"a {what} of {width} cannot be served; 1 to {MAX_WIDTH} can")
+        if not 0 <= self.entrance_width <= MAX_WIDTH:
+            raise InvalidArgumentError(f"an entrance of {self.entrance_width} cannot be served; 0 to {MAX_WIDTH} can")
         if self.activation not in ACTIVATION_FUNCTIONS:
             known_names = ", ".join(ACTIVATION_FUNCTIONS)
             raise InvalidArgumentError(f"adapter activation {self.activation!r} is not one of {known_names}")
@@ -45,31 +51,34 @@ class AdapterRecipe:
     @classmethod
     def of(cls, adapters: AdapterSet) -> AdapterRecipe:
         """The recipe that gives adapters of the same parts; of widths that differ, the largest."""
-        bottlenecks, loras = adapters.bottlenecks, adapters.loras
+        bottlenecks, loras, entrance = adapters.bottlenecks, adapters.loras, adapters.entrance
         plain = cls()
+        activations = [part.activation for part in (*bottlenecks.values(), *filter(None, (entrance,)))]
         return cls(
             bottleneck_sites=tuple(bottlenecks),
             width=max((part.width for part in bottlenecks.values()), default=plain.width),
-            activation=next((part.activation for part in bottlenecks.values()), plain.activation),
+            activation=activations[0] if activations else plain.activation,
             lora_modules=tuple(loras),
             rank=max((part.width for part in loras.values()), default=plain.rank),
             norm_sites=tuple(adapters.norms),
+            entrance_width=0 if entrance is None else entrance.width,
         )
 
     def identity(self, geometry: RootGeometry, upper: UpperLayers) -> AdapterSet:
         """Random down-projections, zeros above them, and copies of the root's LayerNorms: nothing is changed yet."""
+        layers, hidden = geometry.num_upper_layers, geometry.hidden_size
         return AdapterSet(
-            bottlenecks={site: self._bottleneck(geometry) for site in self.bottleneck_sites},
+            bottlenecks={site: self._bottleneck(layers, self.width, hidden) for site in self.bottleneck_sites},
             loras={module: self._lora(geometry, module) for module in self.lora_modules},
             norms={site: _shared_norm(upper, site) for site in self.norm_sites},
+            entrance=self._bottleneck(1, self.entrance_width, hidden) if self.entrance_width else None,
         )
 
-    def _bottleneck(self, geometry: RootGeometry) -> Bottleneck:
-        layers, hidden = geometry.num_upper_layers, geometry.hidden_size
+    def _bottleneck(self, layers: int, width: int, hidden: int) -> Bottleneck:
         return Bottleneck(
-            down_weight=_random(layers, self.width, hidden),
-            down_bias=torch.zeros(layers, self.width),
-            up_weight=torch.zeros(layers, hidden, self.width),
+            down_weight=_random(layers, width, hidden),
+            down_bias=torch.zeros(layers, width),
+            up_weight=torch.zeros(layers, hidden, width),
             up_bias=torch.zeros(layers, hidden),
             activation=self.activation,
         )

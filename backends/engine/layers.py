@@ -74,7 +74,7 @@ class PlainLayers:
         self._upper = upper
 
     def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor:
-        states: Tensor = self._upper(hidden, attend, adapters.layer)
+        states: Tensor = self._upper(hidden, attend, adapters)
         return states
 
 
@@ -84,6 +84,7 @@ class _PackedLayers:
         self._layers = [_PackedLayer(layer, activation) for layer in layers]
 
     def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor:
+        hidden = adapters.enter(hidden)
         for index, layer in enumerate(self._layers):
             hidden = layer(hidden, attend, adapters.layer(index))
         return hidden

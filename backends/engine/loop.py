@@ -33,7 +33,7 @@ from backends.errors import HplmError, UnavailableError
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.policy import Capacity, Policy
-from backends.scheduling.refusal import CancelledError, Refusal, RefusedError, late_waiting
+from backends.scheduling.refusal import CancelledError, Refusal, RefusedError, hopeless, late_waiting
 from backends.scheduling.waiting_room import WaitingRoom
 from backends.trace import Lane, span
 from backends.turns import Turns
@@ -220,16 +220,26 @@ class ServeLoop:
         return self._staged is None and (self._pipeline.stages_ahead or not self._in_flight)
 
     def _select(self) -> tuple[list[Job], bool]:
-        """The next batch; and whether that is final, and taken out of the queue."""
-        with self._changed:
-            chosen = self._chosen(now_us())
-            is_full = len(chosen) < len(self._waiting) or len(chosen) >= self._capacity.max_rows
-            if not is_full and self._is_running:
-                return [self._waiting[place] for place in chosen], False
-            jobs = self._waiting.take_batch(chosen)
-            self._admission.take(jobs, now_us())
-            self._note_staged(jobs)
-            return jobs, True
+        """The next batch; and whether that is final, and taken out of the queue.
+
+        Whoever would come too late in it is refused, and leaves room for others.
+        """
+        while True:
+            with self._changed:
+                chosen = self._chosen(now_us())
+                jobs = [self._waiting[place] for place in chosen]
+                is_full = len(chosen) < len(self._waiting) or len(chosen) >= self._capacity.max_rows
+                if not jobs or (not is_full and self._is_running):
+                    return jobs, False
+                late = set(self._admission.hopeless(jobs, now_us()))
+                if not late:
+                    self._waiting.take_batch(chosen)
+                    self._admission.take(jobs, now_us())
+                    self._note_staged(jobs)
+                    return jobs, True
+                refused = self._waiting.take([place for place in chosen if self._waiting[place] in late])
+                self._admission.withdraw(refused)
+            _refuse(refused, hopeless())
 
     def _chosen(self, now: int) -> list[int]:
         try:

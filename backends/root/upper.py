@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 from torch import Tensor, nn
 
 from backends.root.encoder import Attend, EncoderLayer, LayerAdapter
 from backends.root.geometry import RootGeometry
 
-AdapterOf = Callable[[int], LayerAdapter]
-"""The adapter of each upper layer, counted from 0."""
+
+class Adapters(Protocol):
+    """What is changed in the upper half, for one hPLM or for each one's tokens of a mixed batch."""
+
+    def enter(self, hidden: Tensor) -> Tensor:
+        """Hidden rows as the first layer gets them."""
+        ...
+
+    def layer(self, index: int) -> LayerAdapter:
+        """Counted from 0."""
+        ...
 
 
 class UpperLayers(nn.Module):
@@ -24,13 +34,15 @@ class UpperLayers(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(geometry) for _ in range(geometry.num_upper_layers))
 
-    def forward(self, hidden: Tensor, attend: Attend, adapter_of: AdapterOf | None = None) -> Tensor:
-        for state in self.states(hidden, attend, adapter_of):
+    def forward(self, hidden: Tensor, attend: Attend, adapters: Adapters | None = None) -> Tensor:
+        for state in self.states(hidden, attend, adapters):
             hidden = state
         return hidden
 
-    def states(self, hidden: Tensor, attend: Attend, adapter_of: AdapterOf | None = None) -> Iterator[Tensor]:
+    def states(self, hidden: Tensor, attend: Attend, adapters: Adapters | None = None) -> Iterator[Tensor]:
         """The output of each layer in turn; distillation compares them all."""
+        if adapters is not None:
+            hidden = adapters.enter(hidden)
         for index, layer in enumerate(self.layers):
-            hidden = layer(hidden, attend, adapter_of(index) if adapter_of is not None else None)
+            hidden = layer(hidden, attend, None if adapters is None else adapters.layer(index))
             yield hidden

@@ -2,6 +2,7 @@
 
 Usage (of the serve loop, and of a simulator in virtual time; nothing here knows of threads or of a clock):
     refusal = admission.admit(jobs, now_us)     # None: they wait, at the places `start_us`
+    admission.withdraw(admission.hopeless(chosen, now_us))
     admission.take(chosen, now_us); admission.staged(BatchShape.of(chosen), "mini")
     admission.began("mini", shape, now_us); admission.finished(now_us)
     admission.withdraw(cancelled)
@@ -19,7 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.allowance import Allowance
@@ -54,6 +55,9 @@ class Arriving(Waiting, Protocol):
 
     @property
     def tenant(self) -> str: ...
+
+
+ArrivingT = TypeVar("ArrivingT", bound=Arriving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,18 @@ class Admission:
             self._shares.give_back(job.tenant, self._places[job].charge_us)
 
     # --- batches ---
+
+    def hopeless(self, jobs: Sequence[ArrivingT], now_us: int) -> list[ArrivingT]:
+        """Of a batch that would be staged now, those that it would answer too late; nobody where nothing runs.
+
+        Computed, they would only make those behind them late too. An idle engine runs whatever waits, or a model that
+        predicts too much could never be corrected.
+        """
+        if self._running is None or not self._settings.predicts:
+            return []
+        batch_us = self._costs_of(jobs[0].root).predict_us(BatchShape.of(jobs))
+        done_us = now_us + self._busy_us(now_us) + batch_us
+        return [job for job in jobs if job.deadline_us is not None and job.deadline_us < done_us]
 
     @property
     def staged_us(self) -> float:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from backends.errors import ErrorCode, UnavailableError
 
 _LATE_WAITING = "the deadline passed while the request waited"
+_HOPELESS = "the deadline passes before a batch with the request could be done"
 
 
 class Refusal(StrEnum):
@@ -40,6 +41,11 @@ class CancelledError(RefusedError):
 
 def late_waiting() -> RefusedError:
     return RefusedError(Refusal.LATE_WAITING, _LATE_WAITING)
+
+
+def hopeless() -> RefusedError:
+    """Of a job that waits, and is late already but for the time that its batch would take."""
+    return RefusedError(Refusal.LATE_WAITING, _HOPELESS)
 
 
 def predicted_late(finish_in_us: float, deadline_in_us: float) -> RefusedError:

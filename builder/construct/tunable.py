@@ -88,7 +88,7 @@ class TunableHplm(nn.Module):
 
     def forward(self, rows: Tensor, halves: Tensor) -> Tensor:
         """`[B, L, H]` and `[B, L]` → `[B, C]`, or `[B, L, C]` without pooling."""
-        states = self._upper(rows, padded_attention(self._num_heads, halves > 0), self._adapters.layer)
+        states = self._upper(rows, padded_attention(self._num_heads, halves > 0), self._adapters)
         with torch.autocast(rows.device.type, enabled=False):
             outputs = self._head.logits(self._dropout(self._pool(states, halves)))
             return outputs * self._factor + self._offset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from backends.errors import HplmError
@@ -16,6 +16,10 @@ from builder.placement.simulated_job import SimulatedJob
 
 _TAKE_ALL_THAT_FITS = (FirstComeFirstServed, ShortestJobFirst, EarliestDeadlineFirst, LeastSlack, DeadlineAware)
 """Policies whose batch is whoever waits, as long as all of them fit into one; they need not be asked then."""
+
+
+Shed = Callable[[Sequence[SimulatedJob], int], Sequence[SimulatedJob]]
+"""Those of a batch that would be late in it, at this time; they are refused."""
 
 
 class SimulatedQueue:
@@ -76,13 +80,21 @@ class SimulatedQueue:
             return self._take_all()
         return self._take(self._selected(now_us))
 
-    def full_batch(self, now_us: int) -> list[SimulatedJob]:
-        """The policy's, if it cannot grow any more, as the serve loop judges it; otherwise nobody."""
-        if not self._rows or self._is_one_open_batch():
-            return []
-        chosen = self._selected(now_us)
-        is_full = len(chosen) < self._rows or len(chosen) >= self._capacity.max_rows
-        return self._take(chosen) if is_full else []
+    def full_batch(self, now_us: int, shed: Shed) -> list[SimulatedJob]:
+        """The policy's, if it cannot grow any more, as the serve loop judges it; otherwise nobody.
+
+        Whoever is shed from it leaves the queue, and room for others.
+        """
+        while self._rows and not self._is_one_open_batch():
+            chosen = self._selected(now_us)
+            if len(chosen) == self._rows < self._capacity.max_rows:
+                return []
+            room = self._room
+            late = set(shed([room[place] for place in chosen], now_us))
+            if not late:
+                return self._take(chosen)
+            self._note_gone(room.take([place for place in chosen if room[place] in late]))
+        return []
 
     def _is_one_open_batch(self) -> bool:
         """Whether all who wait go into one batch that still has room; a single job does with any policy."""

@@ -1,8 +1,9 @@
 """The serve loop in virtual time: the same policies, the same admission, the same cost model, and no machine.
 
 One batch runs; the next is staged as soon as it is full, otherwise when the machine becomes free. Who is late in the
-queue is refused, and again before its batch runs and when that is done; a staged batch runs whole or, where all are
-late, not at all. At one moment those who come are let in first, then the batch ends, then the next is chosen.
+queue, or would be in the batch that is staged while another runs, is refused, and so is who is late when its batch runs
+and when that is done; a staged batch runs whole or, where all are late, not at all. At one moment those who come are let
+in first, then the batch ends, then the next is chosen.
 
 Events that move nothing are not played: time goes from batch to batch, and from one arrival to the next only while a
 batch might be staged; from one passed deadline to the next only where the policy may choose otherwise for it. What
@@ -137,8 +138,15 @@ class _Run:
 
     def _full_batch(self, now_us: int) -> list[SimulatedJob]:
         self._drop_late(now_us)
-        jobs = self._queue.full_batch(now_us)
+        jobs = self._queue.full_batch(now_us, self._shed)
         return self._taken(jobs, now_us) if jobs else []
+
+    def _shed(self, jobs: Sequence[SimulatedJob], now_us: int) -> Sequence[SimulatedJob]:
+        if self._admission is None:
+            return ()
+        late = self._admission.hopeless(jobs, now_us)
+        self._admission.withdraw(late)
+        return late
 
     def _taken(self, jobs: list[SimulatedJob], now_us: int) -> list[SimulatedJob]:
         if self._admission is not None:

@@ -39,7 +39,7 @@ def test_new_adapters_change_nothing_and_every_tensor_learns(root: RootFolder, n
     rows = torch.randn(3, 9, root.geometry.hidden_size)
     attend = padded_attention(root.geometry.num_heads, torch.ones(3, 9, dtype=torch.bool))
     trained = adapters.map(lambda _, tensor: tensor.clone().requires_grad_())
-    out = upper(rows, attend, trained.layer)
+    out = upper(rows, attend, trained)
     torch.testing.assert_close(out, upper(rows, attend), rtol=1e-5, atol=1e-5)
     if not trained.parts():
         return
@@ -59,7 +59,7 @@ def test_one_hplm_alone_over_padded_rows(root: RootFolder, kind: str) -> None:
     lengths = torch.tensor([9, 1, 4, 7])
     mask = torch.arange(9) < lengths[:, None]
     with torch.no_grad():
-        states = root.upper()(rows, padded_attention(root.geometry.num_heads, mask), artifact.adapters.layer)
+        states = root.upper()(rows, padded_attention(root.geometry.num_heads, mask), artifact.adapters)
     for row, length, state in zip(rows, lengths.tolist(), states, strict=True):
         pooled = state[0] if artifact.pooling == "cls" else state[:length].mean(dim=0)
         expected = reference_logits(root, artifact, row[:length])

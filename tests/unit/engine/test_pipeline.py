@@ -28,6 +28,7 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
+from backends.scheduling.admission import Admission
 from backends.scheduling.policy import Capacity
 from backends.scheduling.waiting_room import WaitingRoom
 from backends.wire import Ticket, encode_tickets, fold_rows
@@ -282,6 +283,24 @@ def test_who_becomes_late_in_a_staged_batch_is_not_answered(tiny_home: Home, mon
         assert isinstance(ask(service, key).get(timeout=30), list)
         assert begun.get(timeout=30) == 1, "the batch of late rows ran"
         assert not any(service._stack("tiny").slots._pins)
+
+
+def test_who_would_come_too_late_is_refused_and_leaves_room(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused while another batch runs, long before the deadline; whoever waits behind runs in the batch instead."""
+    key = next(iter(marked_keys(tiny_home, versions=0)))
+    go, begun = hold_runs(monkeypatch)
+    with_deadline = lambda _, jobs, now_us: [job for job in jobs if job.deadline_us is not None]  # noqa: E731
+    monkeypatch.setattr(Admission, "hopeless", with_deadline)
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=2, max_adapters=3)) as service:
+        pending = [ask(service, key)]
+        assert begun.get(timeout=30) == 1
+        with service._loop._changed:
+            late, *others = [ask(service, key, deadline_ms=ms) for ms in (60_000, None, None)]
+        assert told(late) == "the deadline passes before a batch with the request could be done"
+        go.set()
+        assert all(isinstance(responses.get(timeout=30), list) for responses in [*pending, *others])
+        assert begun.get(timeout=30) == 2
+        assert service._loop._admission.num_waiting == 0
 
 
 def test_a_result_that_comes_too_late_is_none(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

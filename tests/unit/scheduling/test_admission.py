@@ -117,6 +117,24 @@ def arrive_until(
     return place
 
 
+
+@pytest.mark.parametrize("predicts", [True, False])
+def test_who_would_be_late_in_the_next_batch_is_hopeless(predicts: bool) -> None:
+    admission = admission_of(settings=AdmissionSettings(predicts=predicts))
+    first = [Row("one", 30, 0), Row("two", 10, 0)]
+    done_us = 1_000 + MODEL.predict_us(BatchShape.of(first))
+    rows = [Row("one", 20, 0, deadline_us) for deadline_us in (1_500, int(done_us), 10**7)] + [Row("one", 20, 0)]
+    done_us += MODEL.predict_us(BatchShape.of(rows))
+    rows += [Row("two", 1, 0, int(done_us) - 900), Row("two", 1, 0, int(done_us) + 900)]
+    assert admission.hopeless(rows, 0) == [], "an idle engine runs whatever waits"
+    assert admission.admit(first, 0) is None
+    admission.take(first, 1_000)
+    admission.began("mini", BatchShape.of(first), 1_000)
+    assert admission.hopeless(rows, 1_400) == ([rows[0], rows[1], rows[4]] if predicts else [])
+    admission.finished(2_000)
+    assert admission.hopeless(rows, 2_000) == []
+
+
 def poisson(
     chance: random.Random,
     tenant: str,
