@@ -14,6 +14,7 @@ from backends.storage import file_checksum, json_checksum
 from bench.quality_schemes import Outcome, Place, Trial
 
 _NEEDS_OF_ROOT = {"adapter": ("lower",), "plot": ("root",), "hplm": ("root",)}
+_WITH_ADAPTERS = ("adapter", "hplm")
 
 
 class Results:
@@ -43,7 +44,10 @@ class Results:
             file.write(f"{line}\n" if _ends_whole(self._path) else f"\n{line}\n")
 
     def _key(self, trial: Trial) -> str:
-        version: dict[str, Any] = {**self._of_model, "settings": asdict(trial.settings)}
+        settings = asdict(trial.settings)
+        if trial.scheme not in _WITH_ADAPTERS:
+            del settings["recipe"]
+        version: dict[str, Any] = {**self._of_model, "settings": settings}
         version |= {name: self._of_root[name] for name in _NEEDS_OF_ROOT.get(trial.scheme, ())}
         version["data"] = [file_checksum(path) for path in sorted((self._place.data / "tasks" / trial.task).iterdir())]
         return f"{trial.task}-{trial.scheme}-{trial.settings.seed}-{json_checksum(version)[:12]}"

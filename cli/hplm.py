@@ -51,6 +51,10 @@ RankOption = Annotated[
 BottleneckOption = Annotated[
     int | None, typer.Option(help="Bottleneck adapters of this width instead of LoRA.", show_default=False)
 ]
+EntranceOption = Annotated[
+    int | None,
+    typer.Option(help="Width of the adapter of the hidden rows themselves; 0 for none.", show_default=False),
+]
 EpochsOption = Annotated[int | None, typer.Option(help="Passes over the examples, at most.", show_default=False)]
 RateOption = Annotated[float | None, typer.Option(help="Highest learning rate.", show_default=False)]
 PatienceOption = Annotated[
@@ -89,6 +93,7 @@ def create(
     teacher: TeacherOption = None,
     rank: RankOption = None,
     bottleneck: BottleneckOption = None,
+    entrance: EntranceOption = None,
     epochs: EpochsOption = None,
     learning_rate: RateOption = None,
     patience: PatienceOption = None,
@@ -105,7 +110,7 @@ def create(
     from builder.construct.tune_settings import TuneSettings
 
     opened, registry = open_home(home)
-    changes = _changes(settings, rank, bottleneck, epochs, learning_rate, patience, class_weights, seed)
+    changes = _changes(settings, rank, bottleneck, entrance, epochs, learning_rate, patience, class_weights, seed)
     request = HplmRequest(
         id=id,
         root=chosen_root(registry, root),
@@ -142,6 +147,7 @@ def update(
     teacher: TeacherOption = None,
     rank: RankOption = None,
     bottleneck: BottleneckOption = None,
+    entrance: EntranceOption = None,
     epochs: EpochsOption = None,
     learning_rate: RateOption = None,
     patience: PatienceOption = None,
@@ -163,7 +169,7 @@ def update(
         dev=dev,
         test=test,
         domain=domain,
-        tune=_changes(settings, rank, bottleneck, epochs, learning_rate, patience, class_weights, seed),
+        tune=_changes(settings, rank, bottleneck, entrance, epochs, learning_rate, patience, class_weights, seed),
         search=search,
         from_scratch=from_scratch,
         labels_may_change=labels_may_change,
@@ -204,6 +210,7 @@ def _changes(
     settings: Path | None,
     rank: int | None,
     bottleneck: int | None,
+    entrance: int | None,
     epochs: int | None,
     learning_rate: float | None,
     patience: int | None,
@@ -223,11 +230,14 @@ def _changes(
     changes = {**_read_settings(settings), **{name: value for name, value in given.items() if value is not None}}
     if rank is not None and bottleneck is not None:
         raise InvalidArgumentError("--rank and --bottleneck exclude each other")
+    recipe = dict(changes.get("recipe", {}))
     if rank is not None:
-        changes["recipe"] = {"bottleneck_sites": [], "lora_modules": list(LORA_MODULES), "rank": rank}
+        recipe |= {"bottleneck_sites": [], "lora_modules": list(LORA_MODULES), "rank": rank}
     if bottleneck is not None:
-        changes["recipe"] = {"bottleneck_sites": list(SITES), "lora_modules": [], "width": bottleneck}
-    return changes
+        recipe |= {"bottleneck_sites": list(SITES), "lora_modules": [], "width": bottleneck}
+    if entrance is not None:
+        recipe["entrance_width"] = entrance
+    return {**changes, "recipe": recipe} if recipe else changes
 
 
 def _teacher(home: Home, root: str, kind: str | None) -> Teacher | None:

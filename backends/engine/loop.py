@@ -112,17 +112,25 @@ class ServeLoop:
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue jobs, all or none; they are answered in any case."""
-        refusal: UnavailableError | None = UnavailableError(_STOPPING)
+        refusal: HplmError | None = UnavailableError(_STOPPING)
         with self._changed:
             if not self._stopping:
                 now = now_us()
-                refusal = self._admission.admit(jobs, now)
+                refusal = self._admitted(jobs, now)
                 if refusal is None:
                     self._queue(jobs)
                     self._tell_load(now)
                     self._changed.notify_all()
         if refusal is not None:
             _refuse(jobs, refusal)
+
+    def _admitted(self, jobs: Sequence[Job], now: int) -> HplmError | None:
+        """None if they are. A defect on the way is their answer: raised, it would end the server under everybody."""
+        try:
+            return self._admission.admit(jobs, now)
+        except Exception as error:
+            LOGGER.exception("a request could be neither admitted nor refused")
+            return told(error)
 
     def submit_together(self, requests: Sequence[Sequence[Job]]) -> None:
         """Queue several requests before anything is chosen; each of them is taken or refused by itself."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -132,19 +133,21 @@ class Admission:
     # --- arriving and leaving ---
 
     def admit(self, jobs: Sequence[Arriving], now_us: int) -> RefusedError | None:
-        """The rows of one request: all of them wait from now on, or none and the reason is told."""
+        """The rows of one request: all of them wait from now on, or none and the reason is told or raised."""
         if self.num_waiting + len(jobs) > self._settings.max_waiting:
             return RefusedError(Refusal.QUEUE_FULL, f"the queue is full: {self.num_waiting} rows wait")
         if not self._is_busy:
             self._within.inflow.begin(now_us)
             self._beyond.inflow.begin(now_us)
-        for number, job in enumerate(jobs):
-            within_share = self._order.is_fair or self._allowance.allows(job.tenant, now_us)
-            refusal = self._refusal(job, within_share, now_us)
-            if refusal is not None:
-                self.withdraw(jobs[:number])
-                return refusal
-            self._enter(job, self._shares.start_us(job.tenant), within_share)
+        with ExitStack() as undo:
+            for job in jobs:
+                within_share = self._order.is_fair or self._allowance.allows(job.tenant, now_us)
+                refusal = self._refusal(job, within_share, now_us)
+                if refusal is not None:
+                    return refusal
+                self._enter(job, self._shares.start_us(job.tenant), within_share)
+                undo.callback(self.withdraw, (job,))
+            undo.pop_all()
         for job in jobs:
             place = self._places[job]
             self._class_of(place).inflow.add(self._order.kind(job, now_us), place.load, now_us)
@@ -287,7 +290,8 @@ class Admission:
     def _overtaking(self, job: Arriving, within_share: bool, now_us: int) -> Load:
         if job.deadline_us is None:
             return NOTHING
-        until_taken_us = job.deadline_us - now_us - 2 * self._last_batch_us
+        # Whoever has less left than two batches is taken at once or never: nobody overtakes it.
+        until_taken_us = max(0.0, job.deadline_us - now_us - 2 * self._last_batch_us)
         by_kind_us = self._order.overtaking_us(job, now_us, until_taken_us)
         if within_share:
             return self._within.inflow.during(by_kind_us, now_us)

@@ -70,12 +70,19 @@ class TritonPythonModel:
             with span(Lane.ANSWERING, "send", requests=len(requests)):
                 return [_response(answers) for answers in answered]
         for request in requests:
-            caller, read = _Caller(request.get_response_sender()), _read(request)
-            if isinstance(read, HplmError):
-                caller.respond(read)
-            else:
-                self._service.submit(read.hidden, read.tickets, read.words, caller.respond, caller.is_gone)
+            caller = _Caller(request.get_response_sender())
+            try:
+                self._submit(_read(request), caller)
+            except Exception as error:  # a defect; Triton would end under all others if it left this method
+                LOGGER.exception("a request could not be taken in")
+                caller.respond(presentable(error))
         return None
+
+    def _submit(self, read: HiddenRows | HplmError, caller: "_Caller") -> None:
+        if isinstance(read, HplmError):
+            caller.respond(read)
+        else:
+            self._service.submit(read.hidden, read.tickets, read.words, caller.respond, caller.is_gone)
 
     def finalize(self) -> None:
         self._metrics.close()
@@ -132,8 +139,9 @@ class _Caller:
 
     def respond(self, answers: list[bytes] | HplmError) -> None:
         with self._lock:
-            self._answered = True
-            self._respond(answers)
+            if not self._answered:
+                self._answered = True
+                self._respond(answers)
 
     def _respond(self, answers: list[bytes] | HplmError) -> None:
         try:

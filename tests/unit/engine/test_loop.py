@@ -337,6 +337,19 @@ def test_a_policy_that_fails_stops_nobody(
         assert isinstance(ask(service, keys).get(timeout=30), list)
 
 
+def test_an_admission_that_fails_costs_that_request_only(
+    built_home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error that left `execute` has ended the whole server."""
+    key = keys_of(built_home)["acme/topic"]
+    with running(built_home) as service:
+        with monkeypatch.context() as patched:
+            patched.setattr(Admission, "admit", fails)
+            assert isinstance(ask(service, [key]).get(timeout=30), HplmError)
+        assert "neither admitted nor refused" in caplog.text
+        assert isinstance(ask(service, [key]).get(timeout=30), list)
+
+
 def test_a_loop_that_has_failed_refuses_instead_of_keeping_callers_waiting(
     built_home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -118,6 +118,40 @@ def arrive_until(
 
 
 
+
+@pytest.mark.parametrize("order", [LengthOrder(), FairOrder()])
+@pytest.mark.parametrize("left_us", [1, 5_000, 50_000])
+def test_who_has_less_left_than_two_batches_is_overtaken_by_nobody(order: Order, left_us: int) -> None:
+    """And not helped by those who come: with a flood of short rows, times before now once made up for what waits."""
+    admission = admission_of(order=order)
+    big = [Row("one", 60, 0, hplm_key=key) for key in range(16)]
+    assert admission.admit(big, 0) is None
+    admission.take(big, 0)
+    admission.began("mini", BatchShape.of(big), 0)
+    for now_us in range(1, 2_000):
+        assert admission.admit([Row("two", 2, now_us)], now_us) is None
+    job, patient = Row("two", 30, 0, 2_000 + left_us), Row("two", 30, 0)
+    assert admission.finish_in_us(job, 2_000) >= admission.finish_in_us(patient, 2_000) > MODEL.row_us(30)
+
+
+def test_a_request_is_admitted_whole_or_not_at_all_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    admission = admission_of()
+    rows = [Row("one", 5, 0), Row("one", 6, 0), Row("one", 7, 0)]
+    refusal = Admission._refusal
+
+    def fail_at_the_last(self: Admission, job: Row, *details: object) -> object:
+        if job is rows[-1]:
+            raise ZeroDivisionError("a defect")
+        return refusal(self, job, *details)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Admission, "_refusal", fail_at_the_last)
+        with pytest.raises(ZeroDivisionError):
+            admission.admit(rows, 0)
+    assert admission.num_waiting == 0
+    assert admission.admit(rows, 0) is None
+
+
 @pytest.mark.parametrize("predicts", [True, False])
 def test_who_would_be_late_in_the_next_batch_is_hopeless(predicts: bool) -> None:
     admission = admission_of(settings=AdmissionSettings(predicts=predicts))
