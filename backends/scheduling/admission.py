@@ -194,7 +194,7 @@ class Admission:
         if self._running is None or not self._settings.predicts:
             return []
         batch_us = self._costs_of(jobs[0].root).predict_us(BatchShape.of(jobs))
-        done_us = now_us + self._busy_us(now_us) + batch_us
+        done_us = now_us + (1.0 + self._margin) / 2 * (self._busy_us(now_us) + batch_us)
         return [job for job in jobs if job.deadline_us is not None and job.deadline_us < done_us]
 
     @property

@@ -23,7 +23,7 @@ class AdmissionSettings:
     max_waiting: int = 10_000
     tenant_quota: int | None = None
     predicts: bool = True
-    margin_percent: int = 10
+    margin_percent: int = 25
     shares: ShareSettings = field(default_factory=ShareSettings)
 
     def __post_init__(self) -> None:

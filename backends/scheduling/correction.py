@@ -13,12 +13,14 @@ _LARGEST = 16.0
 class Correction:
     """The mean of the latest ratios of measured to predicted time, none of them further from their median than twice.
 
-    A mean, because backlogs are sums; within bounds, so that a slow batch moves it by a thirtieth and a slow moment of
-    less than half a window by less than a half. A model that is wrong by a factor is right again after a window.
+    A mean in which long batches count more, because backlogs are sums; within bounds, so that a slow batch among its
+    like moves it by a thirtieth and a slow moment of less than half a window by less than a half. A model that is wrong
+    by a factor is right again after a window.
     """
 
     def __init__(self) -> None:
         self._ratios: deque[float] = deque(maxlen=_WINDOW)
+        self._predicted_us: deque[float] = deque(maxlen=_WINDOW)
         self._factor = 1.0
 
     @property
@@ -31,11 +33,14 @@ class Correction:
         if predicted_us <= 0 or measured_us <= 0:
             return
         self._ratios.append(min(max(measured_us / predicted_us, 1 / _LARGEST), _LARGEST))
+        self._predicted_us.append(predicted_us)
         if len(self._ratios) >= _MIN_RATIOS:
             middle = statistics.median(self._ratios)
-            self._factor = statistics.fmean(min(max(ratio, middle / 2), 2 * middle) for ratio in self._ratios)
+            bounded = [min(max(ratio, middle / 2), 2 * middle) for ratio in self._ratios]
+            self._factor = statistics.fmean(bounded, self._predicted_us)
 
     def restart(self) -> None:
         """For a new model: what the old one's predictions were wrong by says nothing about its."""
         self._ratios.clear()
+        self._predicted_us.clear()
         self._factor = 1.0
