@@ -31,6 +31,7 @@ from backends.engine.stack import ReadyHplm, UpperStack
 from backends.engine.staged_batch import Pinned, Result, StagedBatch, packed_on_device, run_batch, unzipped
 from backends.errors import HplmError, UnavailableError
 from backends.scheduling.admission import Admission
+from backends.scheduling.backlog_signal import TOLD_LENGTHS
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.policy import Capacity, Policy
 from backends.scheduling.refusal import CancelledError, Refusal, RefusedError, hopeless, late_waiting
@@ -40,6 +41,8 @@ from backends.turns import Turns
 
 LOGGER = logging.getLogger(__name__)
 _STOPPING = "the server is stopping"
+_TELL_EVERY_US = 50_000
+"""It takes half a millisecond."""
 _LATE_COMPUTED = "the deadline passed while the request was computed"
 
 
@@ -72,7 +75,7 @@ class ServeLoop:
         policy: Chooses each batch.
         capacity: What a batch may hold.
         admission: Decides about what comes; asked under this loop's lock only.
-        on_load: Told how long from now the fastest answer to a new request would take, whenever that changes.
+        on_load: Told how long from now rows of `TOLD_LENGTHS` would take at least, after each batch and in between.
     """
 
     def __init__(
@@ -82,13 +85,14 @@ class ServeLoop:
         capacity: Capacity,
         admission: Admission,
         pipeline: PipelineSettings = PipelineSettings(),
-        on_load: Callable[[float, int], None] | None = None,
+        on_load: Callable[[Sequence[float], int], None] | None = None,
     ) -> None:
         self._loading = loading
         self._policy = policy
         self._capacity = capacity
         self._admission = admission
         self._on_load = on_load
+        self._told_us = 0
         self._pipeline = pipeline
         self._turns = Turns(pipeline.turns)
         # Read here: a thread that is not told its number takes what another thread has set for itself.
@@ -119,7 +123,8 @@ class ServeLoop:
                 refusal = self._admitted(jobs, now)
                 if refusal is None:
                     self._queue(jobs)
-                    self._tell_load(now)
+                    if now - self._told_us >= _TELL_EVERY_US:
+                        self._tell_load(now)
                     self._changed.notify_all()
         if refusal is not None:
             _refuse(jobs, refusal)
@@ -170,7 +175,8 @@ class ServeLoop:
 
     def _tell_load(self, now: int) -> None:
         if self._on_load is not None:
-            self._on_load(self._admission.least_finish_in_us(now), now)
+            self._told_us = now
+            self._on_load([self._admission.least_finish_in_us(tokens, now) for tokens in TOLD_LENGTHS], now)
 
     def _snapshot_of_waiting(self) -> list[Job]:
         with self._changed:

@@ -97,7 +97,7 @@ class UpperService:
         admission: AdmissionSettings = AdmissionSettings(),
         pipeline: PipelineSettings = PipelineSettings(),
         policy: PolicySettings = PolicySettings(),
-        on_load: Callable[[float, int], None] | None = None,
+        on_load: Callable[[Sequence[float], int], None] | None = None,
     ) -> None:
         self._home = home
         self._host_bank = HostBank(home, snapshot.knows)

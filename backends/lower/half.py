@@ -70,6 +70,11 @@ class LowerHalf:
         self._front = front
         self._chain = PlotChain(tables, suppliers)
 
+    @property
+    def max_tokens(self) -> int:
+        """Longer texts are cut."""
+        return self._front.tokenizer.max_tokens
+
     @classmethod
     def open(
         cls, home: Home, domain: DomainEntry, front: RootFront | None = None, suppliers: Sequence[Supplier] = ()

@@ -117,8 +117,8 @@ class LowerService:
 
     def _check(self, request: TextRequest) -> list[_Row] | HplmError:
         try:
-            deadline = self._deadline_us(request)
             entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
+            deadline = self._deadline_us(request, entries)
             return [
                 _Row(entry, _checked_text(entry, text), deadline)
                 for entry, text in zip(entries, request.texts, strict=True)
@@ -129,15 +129,20 @@ class LowerService:
         except Exception as error:
             return presentable(error)
 
-    def _deadline_us(self, request: TextRequest) -> int | None:
-        """Refused here, before anything is done for it, is what the engine could not answer in time however short."""
+    def _deadline_us(self, request: TextRequest, entries: Sequence[HplmEntry]) -> int | None:
+        """Refused here, before anything is done for it, is what the engine could not answer in time anyway."""
         now = now_us()
         deadline = deadline_us(parse_parameters(request.parameters), now)
         if deadline is not None:
-            earliest = self._backlog.earliest_finish_us(now)
+            earliest = self._backlog.earliest_finish_us(now, self._least_tokens(request, entries))
             if earliest > deadline:
                 raise predicted_late(earliest - now, deadline - now)
         return deadline
+
+    def _least_tokens(self, request: TextRequest, entries: Sequence[HplmEntry]) -> int:
+        """Of the longest row: each word is a token or more, up to where its root cuts a text off."""
+        rows = zip(entries, request.texts, strict=True)
+        return max((min(len(text.split()), self.domains.half(one.domain).max_tokens) for one, text in rows), default=1)
 
     def _encode_rows(self, rows: Sequence[_Row]) -> list[_EncodedRow | HplmError]:
         """All rows of one domain go through its tables together."""

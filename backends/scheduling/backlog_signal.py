@@ -1,4 +1,7 @@
-"""How busy the engine is, for processes in front of it: when the fastest answer to a new request would come.
+"""How busy the engine is, for processes in front of it: when the answer to a new request would come at the earliest.
+
+Some policies answer short rows first, so that is told for a few lengths. Who has not counted a row's tokens yet knows
+how many they are at least.
 
 A few numbers in a file that both map into memory, so that telling and asking cost a microsecond. What was told counts
 for a second: an engine that has nothing to say, or that is gone, keeps nobody out.
@@ -10,11 +13,17 @@ import mmap
 import os
 import struct
 import tempfile
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import reduce
+from operator import xor
 from pathlib import Path
 
 FOLDER_VARIABLE = "HPLM_SIGNALS"
 """Names a folder that goes with its server; without it the signals lie among the machine's temporary files."""
-_FIELDS = struct.Struct("=qqq")
+TOLD_LENGTHS = (1, 8, 16, 24, 32, 48, 64, 96)
+"""Tokens of a row, or more up to the next."""
+_FIELDS = struct.Struct(f"={len(TOLD_LENGTHS) + 2}q")
 _FRESH_US = 1_000_000
 _LOOK_EVERY_US = 1_000_000
 
@@ -41,9 +50,10 @@ class BacklogSignal:
         finally:
             os.close(descriptor)
 
-    def tell(self, least_finish_in_us: float, now_us: int) -> None:
-        told_us, finish_us = now_us, now_us + int(least_finish_in_us)
-        self._memory[:] = _FIELDS.pack(told_us, finish_us, told_us ^ finish_us)
+    def tell(self, finish_in_us: Sequence[float], now_us: int) -> None:
+        """For a row of each of `TOLD_LENGTHS`, how long it would take at least."""
+        told = (now_us, *(now_us + int(in_us) for in_us in finish_in_us))
+        self._memory[:] = _FIELDS.pack(*told, reduce(xor, told))
 
     def close(self) -> None:
         self._memory.close()
@@ -62,12 +72,13 @@ class BacklogReader:
             memory.close()
         self._signals.clear()
 
-    def earliest_finish_us(self, now_us: int) -> int:
-        """When the answer to a request that comes now would be there at the earliest; `now_us` if nobody can tell."""
+    def earliest_finish_us(self, now_us: int, least_tokens: int = 1) -> int:
+        """When the answer to a row that comes now would be there at the earliest; `now_us` if nobody can tell."""
         if now_us >= self._look_at_us:
             self._look()
             self._look_at_us = now_us + _LOOK_EVERY_US
-        told = [_read(memory, now_us) for memory in self._signals.values()]
+        place = bisect_right(TOLD_LENGTHS, max(1, least_tokens)) - 1
+        told = [_read(memory, place, now_us) for memory in self._signals.values()]
         return max(now_us, min(told, default=now_us))
 
     def _look(self) -> None:
@@ -91,8 +102,9 @@ def _mapped(path: Path) -> mmap.mmap | None:
         return None
 
 
-def _read(memory: mmap.mmap, now_us: int) -> int:
+def _read(memory: mmap.mmap, place: int, now_us: int) -> int:
     """A torn or an old signal says nothing."""
-    told_us, finish_us, check = _FIELDS.unpack(memory[:])
-    is_good = told_us ^ finish_us == check and 0 <= now_us - told_us <= _FRESH_US
-    return int(finish_us) if is_good else now_us
+    *told, check = _FIELDS.unpack(memory[:])
+    told_us, *finish_us = told
+    is_good = reduce(xor, told) == check and 0 <= now_us - told_us <= _FRESH_US
+    return int(finish_us[place]) if is_good else now_us

@@ -38,10 +38,6 @@ class Order(Protocol):
         """Where the job stands; `start_us` is where fair shares let it start."""
         ...
 
-    def first_place(self, start_us: float, now_us: int) -> float:
-        """Of a job that nobody can be in front of who comes now."""
-        ...
-
     def kind(self, job: Waiting, now_us: int) -> int:
         """Of a job that arrives now."""
         ...
@@ -65,9 +61,6 @@ class FairOrder:
     def place(self, job: Waiting, start_us: float) -> float:
         return start_us
 
-    def first_place(self, start_us: float, now_us: int) -> float:
-        return start_us
-
     def kind(self, job: Waiting, now_us: int) -> int:
         return 0
 
@@ -85,9 +78,6 @@ class LengthOrder:
 
     def place(self, job: Waiting, start_us: float) -> float:
         return float(job.num_tokens)
-
-    def first_place(self, start_us: float, now_us: int) -> float:
-        return 1.0
 
     def kind(self, job: Waiting, now_us: int) -> int:
         return min(job.num_tokens, _LONGEST_TOKENS)
@@ -112,9 +102,6 @@ class DeadlineOrder:
 
     def place(self, job: Waiting, start_us: float) -> float:
         return math.inf if job.deadline_us is None else float(job.deadline_us)
-
-    def first_place(self, start_us: float, now_us: int) -> float:
-        return float(now_us)
 
     def kind(self, job: Waiting, now_us: int) -> int:
         if job.deadline_us is None:

@@ -13,7 +13,7 @@ from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import RootTokenizer
-from backends.scheduling.backlog_signal import FOLDER_VARIABLE, BacklogSignal
+from backends.scheduling.backlog_signal import FOLDER_VARIABLE, TOLD_LENGTHS, BacklogSignal
 from backends.scheduling.refusal import Refusal, RefusedError
 
 
@@ -43,19 +43,41 @@ def test_only_what_would_be_late_is_refused(
 ) -> None:
     soon, later, never = '{"deadline_ms": 100}', '{"deadline_ms": 60000}', ""
     assert all(isinstance(one, HiddenRequest) for one in ask(service, soon, later, never)), "nothing was told yet"
-    signal.tell(500_000.0, now_us())
+    signal.tell([500_000.0] * len(TOLD_LENGTHS), now_us())
     refused, *served = ask(service, soon, later, never)
     assert isinstance(refused, RefusedError) and refused.reason is Refusal.PREDICTED_LATE
     assert "predicted to be answered in" in str(refused) and "the deadline is in 100 ms" in str(refused)
     assert all(isinstance(one, HiddenRequest) for one in served)
     assert service.refusals == {Refusal.PREDICTED_LATE: 1}
-    signal.tell(500_000.0, now_us() - 1_100_000)
+    signal.tell([500_000.0] * len(TOLD_LENGTHS), now_us() - 1_100_000)
     assert all(isinstance(one, HiddenRequest) for one in ask(service, soon, later, never)), "the engine fell silent"
 
-    signal.tell(500_000.0, now_us())
+    signal.tell([500_000.0] * len(TOLD_LENGTHS), now_us())
 
     def fail(*_: object) -> None:
         raise AssertionError("a refused request was tokenised")
 
     monkeypatch.setattr(RootTokenizer, "encode", fail)
     assert isinstance(ask(service, soon)[0], RefusedError)
+
+
+def test_long_rows_are_refused_by_the_words_that_they_have_at_least(
+    service: LowerService, signal: BacklogSignal
+) -> None:
+    """Where the engine answers short rows first; one row that is too long refuses its whole request."""
+    signal.tell([0.0 if length < 24 else 500_000.0 for length in TOLD_LENGTHS], now_us())
+    soon = '{"deadline_ms": 100}'
+    texts = [[b"the cat " * 11], [b"the cat " * 12], [b"lovely", b"the cat " * 12], [b"the\tcat\n" * 12]]
+    found = service.encode([TextRequest([b"acme/topic"] * len(one), one, soon) for one in texts])
+    assert [isinstance(one, RefusedError) for one in found] == [False, True, True, True]
+
+
+def test_a_text_that_is_cut_counts_no_more_tokens_than_are_left_of_it(
+    service: LowerService, signal: BacklogSignal
+) -> None:
+    domain = service._snapshot.find("acme/topic").domain
+    cut_at = service.domains.half(domain).max_tokens
+    assert cut_at < TOLD_LENGTHS[-1]
+    signal.tell([0.0 if length <= cut_at else 500_000.0 for length in TOLD_LENGTHS], now_us())
+    request = TextRequest([b"acme/topic"], [b"the cat " * 500], '{"deadline_ms": 100}')
+    assert isinstance(service.encode([request])[0], HiddenRequest)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backends.clock import now_us
-from backends.scheduling.backlog_signal import FOLDER_VARIABLE, BacklogReader, BacklogSignal
+from backends.scheduling.backlog_signal import FOLDER_VARIABLE, TOLD_LENGTHS, BacklogReader, BacklogSignal
 
 
 @pytest.fixture(autouse=True)
@@ -16,15 +16,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def alike(finish_in_us: float) -> list[float]:
+    """The same for rows of all lengths."""
+    return [finish_in_us] * len(TOLD_LENGTHS)
+
+
+def test_a_row_takes_as_long_as_those_of_the_length_told_below() -> None:
+    signal, reader = BacklogSignal("upper"), BacklogReader()
+    signal.tell([1000.0 * length for length in TOLD_LENGTHS], 0)
+    found = {tokens: reader.earliest_finish_us(0, tokens) for tokens in (0, 1, 7, 8, 9, 31, 32, 95, 96, 4000)}
+    told = {0: 1, 1: 1, 7: 1, 8: 8, 9: 8, 31: 24, 32: 32, 95: 64, 96: 96, 4000: 96}
+    assert found == {tokens: 1000 * length for tokens, length in told.items()}
+    signal.close()
+
+
 def test_what_is_told_is_read_until_it_is_old() -> None:
     signal, reader = BacklogSignal("upper"), BacklogReader()
     now = 10**12
     assert reader.earliest_finish_us(now) == now, "nothing was told yet"
-    signal.tell(250_000.0, now)
+    signal.tell(alike(250_000.0), now)
     assert reader.earliest_finish_us(now) == now + 250_000
     assert reader.earliest_finish_us(now + 100_000) == now + 250_000, "the time runs meanwhile"
     assert reader.earliest_finish_us(now + 300_000) == now + 300_000
-    signal.tell(5_000_000.0, now)
+    signal.tell(alike(5_000_000.0), now)
     assert reader.earliest_finish_us(now + 1_000_001) == now + 1_000_001, "nobody said anything for a second"
     assert reader.earliest_finish_us(now - 1) == now - 1, "told on another clock"
     signal.close()
@@ -33,8 +47,8 @@ def test_what_is_told_is_read_until_it_is_old() -> None:
 
 def test_of_several_engines_the_freest_counts() -> None:
     one, other, reader = BacklogSignal("upper_0"), BacklogSignal("upper_1"), BacklogReader()
-    one.tell(400_000.0, 1_000)
-    other.tell(300_000.0, 1_000)
+    one.tell(alike(400_000.0), 1_000)
+    other.tell(alike(300_000.0), 1_000)
     assert reader.earliest_finish_us(1_000) == 301_000
     one.close()
     other.close()
@@ -42,19 +56,19 @@ def test_of_several_engines_the_freest_counts() -> None:
 
 def test_an_engine_that_is_gone_or_new_is_noticed(folder: Path) -> None:
     signal, reader = BacklogSignal("upper"), BacklogReader()
-    signal.tell(1e9, 1_000)
+    signal.tell(alike(1e9), 1_000)
     assert reader.earliest_finish_us(1_000) > 1_000
     signal.close()
     assert not list(folder.iterdir())
     later = 2_000_000
     assert reader.earliest_finish_us(later) == later
     signal = BacklogSignal("upper")
-    signal.tell(9e5, 2 * later)
+    signal.tell(alike(9e5), 2 * later)
     assert reader.earliest_finish_us(2 * later) == 2 * later + 900_000
     signal.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"xyz", b"\xff" * 24])
+@pytest.mark.parametrize("content", [b"", b"xyz", b"\xff" * 80])
 def test_what_is_no_signal_keeps_nobody_out(folder: Path, content: bytes) -> None:
     (folder / f"hplm-backlog-{os.getppid()}-broken").write_bytes(content)
     assert BacklogReader().earliest_finish_us(5_000) == 5_000
@@ -63,7 +77,7 @@ def test_what_is_no_signal_keeps_nobody_out(folder: Path, content: bytes) -> Non
 def _tell_on_and_on(until_us: int) -> None:
     signal = BacklogSignal("upper")
     while (now := now_us()) < until_us:
-        signal.tell(700_000.0, now)
+        signal.tell(alike(700_000.0), now)
 
 
 def test_a_reader_in_another_process_never_sees_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
