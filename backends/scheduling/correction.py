@@ -7,6 +7,7 @@ from collections import deque
 
 _WINDOW = 33
 _MIN_RATIOS = 5
+_AGREEING = 8
 _LARGEST = 16.0
 
 
@@ -16,6 +17,9 @@ class Correction:
     A mean in which long batches count more, because backlogs are sums; within bounds, so that a slow batch among its
     like moves it by a thirtieth and a slow moment of less than half a window by less than a half. A model that is wrong
     by a factor is right again after a window.
+
+    A server under another load is on another level at once, and what is admitted meanwhile is promised too much. So a
+    few batches in a row that all lie on one side, and not further off than twice, are believed before.
     """
 
     def __init__(self) -> None:
@@ -37,7 +41,14 @@ class Correction:
         if len(self._ratios) >= _MIN_RATIOS:
             middle = statistics.median(self._ratios)
             bounded = [min(max(ratio, middle / 2), 2 * middle) for ratio in self._ratios]
-            self._factor = statistics.fmean(bounded, self._predicted_us)
+            self._factor = self._new_level(statistics.fmean(bounded, self._predicted_us))
+
+    def _new_level(self, factor: float) -> float:
+        """The factor, or where the last few batches agree on another."""
+        last = list(self._ratios)[-_AGREEING:]
+        level = statistics.median(last)
+        agree = len(last) == _AGREEING and (min(last) > factor or max(last) < factor)
+        return level if agree and factor / 2 <= level <= 2 * factor else factor
 
     def restart(self) -> None:
         """For a new model: what the old one's predictions were wrong by says nothing about its."""

@@ -100,6 +100,31 @@ def test_one_slow_moment_does_not_poison_the_correction(slow_batches: int, moved
     assert correction.factor == 1.0
 
 
+@pytest.mark.parametrize("level", [1.6, 0.7])
+def test_a_new_level_is_believed_after_a_few_batches_and_left_as_soon(level: float) -> None:
+    chance, correction = random.Random(5), Correction()
+    for now, then in ((1.0, level), (level, 1.0)):
+        for _ in range(60):
+            correction.observe(1000, 1000 * now * chance.uniform(0.95, 1.05))
+        for _ in range(8):
+            correction.observe(1000, 1000 * then * chance.uniform(0.95, 1.05))
+        assert correction.factor == pytest.approx(then, rel=0.06)
+
+
+def test_batches_on_both_sides_are_no_new_level() -> None:
+    correction = Correction()
+    for number in range(200):
+        correction.observe(1000, 1500 if number % 7 else 800)
+    assert correction.factor == pytest.approx(1.4, rel=0.02)
+
+
+def test_a_long_batch_counts_more_than_a_short_one() -> None:
+    correction = Correction()
+    for number in range(100):
+        correction.observe(*((100, 200) if number % 2 else (900, 990)))
+    assert correction.factor == pytest.approx(1190 / 1000, rel=0.02)
+
+
 def test_the_correction_is_bounded_and_waits_for_evidence() -> None:
     correction = Correction()
     correction.observe(1000, 5000)
