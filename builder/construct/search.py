@@ -16,6 +16,7 @@ from builder.progress import Report, Step
 _RATE_FACTOR = 4.0
 _WIDTHS = (16, 32, 48, 64, 96, 128)
 _RANKS = (4, 8, 16, 32)
+_ENTRANCES = (0, 64, 256)
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Trial:
             "adapters": [*(f"bottleneck.{site}" for site in recipe.bottleneck_sites), *recipe.lora_modules],
             "width": recipe.width if recipe.bottleneck_sites else recipe.rank,
             "norms": list(recipe.norm_sites),
+            "entrance": recipe.entrance_width,
             "best_epoch": self.tuned.epoch,
             main_metric: round(self.tuned.metrics[main_metric], 4),
         }
@@ -71,7 +73,12 @@ def _varied(settings: TuneSettings, chance: random.Random, same_recipe: bool) ->
 
 def _varied_recipe(recipe: AdapterRecipe, chance: random.Random) -> AdapterRecipe:
     if not recipe.bottleneck_sites:
-        return replace(recipe, rank=chance.choice(_RANKS), norm_sites=chance.choice(((), SITES)))
+        return replace(
+            recipe,
+            rank=chance.choice(_RANKS),
+            norm_sites=chance.choice(((), SITES)),
+            entrance_width=chance.choice(_ENTRANCES),
+        )
     return replace(
         recipe,
         width=chance.choice(_WIDTHS),
