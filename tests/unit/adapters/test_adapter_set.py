@@ -21,7 +21,8 @@ RECIPES = {
     "both sites": AdapterRecipe(bottleneck_sites=SITES, width=8, activation="gelu"),
     "lora": AdapterRecipe(bottleneck_sites=(), lora_modules=LORA_MODULES, rank=4),
     "norms": AdapterRecipe(bottleneck_sites=(), norm_sites=SITES),
-    "all": AdapterRecipe(SITES, 8, "silu", LORA_MODULES, 4, SITES),
+    "entrance": AdapterRecipe(bottleneck_sites=(), activation="gelu", entrance_width=8),
+    "all": AdapterRecipe(SITES, 8, "silu", LORA_MODULES, 4, SITES, 8),
     "nothing": AdapterRecipe(bottleneck_sites=()),
 }
 

@@ -135,6 +135,7 @@ def test_numbers_that_cannot_be_are_one_line(run: Run, built_home: Home, tmp_pat
     train, dev = write_task(tmp_path, "mood", seed=70, train=40)
     create = ("create", "new/one", "--domain", "farm", "--train", str(train), "--dev", str(dev), *home)
     assert "1 to 256 can" in failure(run, *create, "--bottleneck", "257")
+    assert "0 to 256 can" in failure(run, *create, "--entrance", "257")
     assert "must be positive" in failure(run, *create, "--epochs", "0")
     assert not built_home.repository.exists()
 

@@ -75,12 +75,14 @@ def test_wrong_files_for_a_task_are_one_line(run: Run, tmp_path: Path) -> None:
 
 def test_a_search_shows_its_trials(run: Run, tmp_path: Path) -> None:
     train = files(*write_task(tmp_path, "mood", 7, train=40))
-    code, out, err = run("create", "new/one", "--domain", "farm", *train, "--bottleneck", "4", "--search", "2")
+    recipe = ("--bottleneck", "4", "--entrance", "3")
+    code, out, err = run("create", "new/one", "--domain", "farm", *train, *recipe, "--search", "2")
     assert code == 0, err
     assert "trials" in out
     assert "learning_rate" in out
     _, out, _ = run("show", "new/one", "--json")
-    assert json.loads(out)["search"][0]["width"] == 4
+    first, second = json.loads(out)["search"]
+    assert (first["width"], first["entrance"], second["entrance"]) == (4, 3, 3)
 
 
 def test_settings_from_a_file_and_options_above_them(run: Run, tmp_path: Path) -> None:
