@@ -13,8 +13,11 @@ when it sent the request; admitted is what was not refused on arrival.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
+import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -45,6 +48,8 @@ from loadtest.lengths import NormalLengths
 
 _ROOT = "base"
 _TRITON = "triton's queue"
+_PENDING = re.compile(r"^nv_inference_pending_request_count\{[^}]*\} (\S+)", re.MULTILINE)
+_LONGEST_REST_S = 60
 _LATE = "the deadline pass"
 """What those are told who were admitted and could not be answered in time."""
 _OVERTAKEN = "before the answer was here"
@@ -265,13 +270,25 @@ def drawn_load(
 
 
 def played_by_all(servers: Mapping[str, TritonServer], load: Load, turn: int) -> dict[str, Run]:
-    """Each time somebody else begins."""
+    """Each time somebody else begins; and nobody before the one ahead has nothing left to do."""
     names = list(servers)
     turn %= len(names)
-    return {
-        name: Run(load, play(servers[name].grpc_url, load.planned, asking_triton if name == _TRITON else asking_hplm))
-        for name in (*names[turn:], *names[:turn])
-    }
+    runs = {}
+    for name in (*names[turn:], *names[:turn]):
+        asking = asking_triton if name == _TRITON else asking_hplm
+        runs[name] = Run(load, play(servers[name].grpc_url, load.planned, asking))
+        wait_until_idle(servers[name])
+    return runs
+
+
+def wait_until_idle(server: TritonServer) -> None:
+    """Clients that have given up leave their requests behind, and those would be computed beside the next server's."""
+    for _ in range(_LONGEST_REST_S):
+        time.sleep(1.0)
+        with urllib.request.urlopen(server.metrics_url) as page:
+            if not any(float(count) for count in _PENDING.findall(page.read().decode())):
+                return
+    raise HplmError(f"a server still computes {_LONGEST_REST_S} s after its load")
 
 
 def table(found: Mapping[Cell, Run]) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from backends.engine.loading import Loading, release_all
 from backends.engine.memory import is_out_of_memory, told
 from backends.engine.stack import ReadyHplm, UpperStack
 from backends.engine.staged_batch import Pinned, Result, StagedBatch, packed_on_device, run_batch, unzipped
+from backends.engine.team import Team
 from backends.errors import HplmError, UnavailableError
 from backends.scheduling.admission import Admission
 from backends.scheduling.backlog_signal import TOLD_LENGTHS
@@ -50,11 +51,12 @@ _LATE_COMPUTED = "the deadline passed while the request was computed"
 class PipelineSettings:
     """What runs side by side; everything does but in measurements.
 
-    `threads` are those of the computing; None for as many as PyTorch would take here. Computing and whoever else names
-    the file `turns` take turns.
+    `threads` are those of the computing; None for as many as PyTorch would take here. With `spares_a_thread` it is one
+    less while that is faster. Computing and whoever else names the file `turns` take turns.
     """
 
     threads: int | None = None
+    spares_a_thread: bool = False
     stages_ahead: bool = True
     turns: str | None = None
 
@@ -96,7 +98,8 @@ class ServeLoop:
         self._pipeline = pipeline
         self._turns = Turns(pipeline.turns)
         # Read here: a thread that is not told its number takes what another thread has set for itself.
-        self._num_threads = torch.get_num_threads() if pipeline.threads is None else pipeline.threads
+        num_threads = torch.get_num_threads() if pipeline.threads is None else pipeline.threads
+        self._team = Team(num_threads, pipeline.spares_a_thread)
         self._changed = threading.Condition()
         self._waiting: WaitingRoom[Job] = WaitingRoom()
         self._staged: StagedBatch | None = None
@@ -353,7 +356,6 @@ class ServeLoop:
     # --- running ---
 
     def _run_batches(self) -> None:
-        _take_threads(self._num_threads)
         try:
             while (staged := self._next_staged()) is not None:
                 results = self._results(staged)
@@ -375,10 +377,14 @@ class ServeLoop:
         return [(job, results[job]) for job in in_time]
 
     def _results_of_all(self, staged: StagedBatch) -> list[Result]:
+        size, began_us = self._team.size(), now_us()
+        _take_threads(size)
         try:
-            with self._turns.taken(), span(Lane.COMPUTE, "run", rows=len(staged.jobs)):
+            with self._turns.taken(), span(Lane.COMPUTE, "run", rows=len(staged.jobs), threads=size):
                 staged.has_run = True
-                return run_batch(staged)
+                results = run_batch(staged)
+            self._team.note(size, now_us() - began_us, self._admission.running_us)
+            return results
         except Exception as error:  # a defect
             return [told(error)] * len(staged.jobs)
 

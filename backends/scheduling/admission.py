@@ -214,6 +214,11 @@ class Admission:
         """What the batch that runs next is predicted to take; 0 where there is none."""
         return self._staged_us
 
+    @property
+    def running_us(self) -> float:
+        """What the batch that runs was predicted to take; 0 where there is none."""
+        return 0.0 if self._running is None else self._running.predicted_us
+
     def staged(self, shape: BatchShape | None, root: str) -> None:
         """This batch runs next; None where nothing came of staging."""
         self._staged_us = 0.0 if shape is None else self._costs_of(root).predict_us(shape)

@@ -46,6 +46,7 @@ class TritonPythonModel:
         engine = EngineSettings.from_model(settings, f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
         pipeline = PipelineSettings(
             threads=engine.threads,
+            spares_a_thread=not on_gpu and not settings.text("threads", ""),
             stages_ahead=settings.flag("stages_ahead", True),
             turns=settings.text("turns", "") or None,
         )
