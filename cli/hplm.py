@@ -53,7 +53,9 @@ BottleneckOption = Annotated[
 ]
 EntranceOption = Annotated[
     int | None,
-    typer.Option(help="Width of the adapter of the hidden rows themselves; 0 for none. [default: 256]", show_default=False),
+    typer.Option(
+        help="Width of the adapter of the hidden rows themselves; 0 for none. [default: 256]", show_default=False
+    ),
 ]
 EpochsOption = Annotated[int | None, typer.Option(help="Passes over the examples, at most.", show_default=False)]
 RateOption = Annotated[float | None, typer.Option(help="Highest learning rate.", show_default=False)]

@@ -68,6 +68,7 @@ class _LikelyRow:
 
     root: str
     num_tokens: int
+    arrived_us: int
     deadline_us: int
     tenant: str = ""
     hplm_key: int = 0
@@ -256,7 +257,7 @@ class Admission:
             return 0.0
         finish_in_us = 0.0
         for _ in range(_STEPS_TO_LEAST):
-            row = _LikelyRow(self._last_root, num_tokens, now_us + round(finish_in_us))
+            row = _LikelyRow(self._last_root, num_tokens, now_us, now_us + round(finish_in_us))
             finish_in_us = max(finish_in_us, self.finish_in_us(row, now_us))
         return finish_in_us * (1.0 + self._margin) / (2.0 * self._margin)
 

@@ -2,8 +2,8 @@
 
 One batch runs; the next is staged as soon as it is full, otherwise when the machine becomes free. Who is late in the
 queue, or would be in the batch that is staged while another runs, is refused, and so is who is late when its batch runs
-and when that is done; a staged batch runs whole or, where all are late, not at all. At one moment those who come are let
-in first, then the batch ends, then the next is chosen.
+and when that is done; a staged batch runs whole or, where all are late, not at all. At one moment those who come are
+let in first, then the batch ends, then the next is chosen.
 
 Events that move nothing are not played: time goes from batch to batch, and from one arrival to the next only while a
 batch might be staged; from one passed deadline to the next only where the policy may choose otherwise for it. What

@@ -9,9 +9,7 @@ import pytest
 from backends.engine.team import Team
 
 
-def play(
-    team: Team, per_us: dict[int, float], batches: int, chance: random.Random, noise: float = 0.1
-) -> list[int]:
+def play(team: Team, per_us: dict[int, float], batches: int, chance: random.Random, noise: float = 0.1) -> list[int]:
     """The sizes of batches that take so long, per predicted microsecond, with each number of threads."""
     sizes = []
     for _ in range(batches):

@@ -117,12 +117,9 @@ def arrive_until(
     return place
 
 
-
-
-
 @pytest.mark.parametrize("order", [LengthOrder(), DeadlineOrder(), FairOrder()])
 def test_whoever_is_let_in_takes_no_less_than_is_told_of_its_length(order: Order) -> None:
-    """So hardly anybody is refused in front of the engine whom the engine would let in, and then it was a near thing."""
+    """So hardly anybody is refused in front of the engine whom it would let in, and then it was a near thing."""
     seed = random.randrange(1 << 30)
     chance = random.Random(seed)
     admission, let_in, spare_us = admission_of(order=order), 0, list[float]()
