@@ -1,8 +1,8 @@
 """How many threads compute a batch: as many as were fastest of late.
 
-Threads that share a product wait for each other at its end. Where others need the processor all the time, such as whoever
-takes thousands of short requests in, each of them is held up now and then, and all of them wait; then one thread less
-computes faster. Long rows that come seldom are another matter. So now and then the other number is tried.
+Threads that share a product wait for each other at its end. Where others need the processor all the time, such as
+whoever takes thousands of short requests in, each of them is held up now and then, and all of them wait; then one
+thread less computes faster. Long rows that come seldom are another matter. So now and then the other number is tried.
 """
 
 from __future__ import annotations
