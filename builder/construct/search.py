@@ -26,12 +26,12 @@ class Trial:
 
     def described(self, main_metric: str) -> dict[str, Any]:
         recipe = self.settings.recipe
+        entrance = [f"entrance of {recipe.entrance_width}"] if recipe.entrance_width else []
         return {
             "learning_rate": self.settings.learning_rate,
-            "adapters": [*(f"bottleneck.{site}" for site in recipe.bottleneck_sites), *recipe.lora_modules],
+            "adapters": [*(f"bottleneck.{site}" for site in recipe.bottleneck_sites), *recipe.lora_modules, *entrance],
             "width": recipe.width if recipe.bottleneck_sites else recipe.rank,
             "norms": list(recipe.norm_sites),
-            "entrance": recipe.entrance_width,
             "best_epoch": self.tuned.epoch,
             main_metric: round(self.tuned.metrics[main_metric], 4),
         }
