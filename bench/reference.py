@@ -57,7 +57,7 @@ class ReferenceHplm:
         lower, self._aggregation, self._upper = (
             _weights(root / f"{part}.safetensors") for part in ("lower", "aggregation", "upper")
         )
-        self._own = _own_weights(home.path / entry.folder)
+        self._own = _own_weights(home.path / entry.folder, is_turned=own["format_version"] > 2)
         self._parts = {part["name"]: part for part in own.get("parts", _FIRST_FORMAT)}
         self._tokenizer = Tokenizer.from_file(str(root / "tokenizer.json"))
         self._tokenizer.no_padding()
@@ -77,6 +77,9 @@ class ReferenceHplm:
         hidden = hidden + self._aggregation["position_embeddings.weight"][: len(ids)]
         hidden = hidden + self._aggregation["type_embeddings.weight"][encoding.type_ids]
         hidden = self._norm(hidden, self._aggregation, "norm")
+        if entrance := self._parts.get("bottleneck.entrance"):
+            down, down_bias, up, up_bias = (self._own[f"bottleneck.entrance.{name}"][0] for name in _BOTTLENECK)
+            hidden = hidden + _ACTIVATIONS[entrance["activation"]](hidden @ down.T + down_bias) @ up.T + up_bias
         for layer in range(self._geometry["num_upper_layers"]):
             hidden = self._layer(hidden, self._upper, f"layers.{layer}", layer)
         pooled = _pooled(hidden, self._pooling, encoding.sequence_ids)
@@ -192,9 +195,11 @@ def _weights(path: Path) -> Weights:
     return {name: tensor.float() for name, tensor in load_file(path).items()}
 
 
-def _own_weights(folder: Path) -> Weights:
-    """An hPLM's weights; the bank's first format knew one part and called it otherwise."""
+def _own_weights(folder: Path, is_turned: bool) -> Weights:
+    """An hPLM's weights; the bank's first format knew one part and called it otherwise, the third turns matrices."""
     weights = _weights(folder / "weights.safetensors")
+    if is_turned:
+        weights = {name: tensor.mT if tensor.ndim == 3 else tensor for name, tensor in weights.items()}
     return {re.sub(r"^adapter\.", "bottleneck.attention.", name): tensor for name, tensor in weights.items()}
 
 
