@@ -54,7 +54,8 @@ BottleneckOption = Annotated[
 EntranceOption = Annotated[
     int | None,
     typer.Option(
-        help="Width of the adapter of the hidden rows themselves; 0 for none. [default: 256]", show_default=False
+        help="Width of an adapter of the hidden rows themselves, for tasks with words that the root knows little of.",
+        show_default=False,
     ),
 ]
 EpochsOption = Annotated[int | None, typer.Option(help="Passes over the examples, at most.", show_default=False)]

@@ -16,11 +16,8 @@ Pooling = Literal["cls", "mean"]
 ClassWeights = Literal["none", "balanced"]
 SettingsT = TypeVar("SettingsT", "TuneSettings", AdapterRecipe)
 
-LORA_EVERYWHERE = AdapterRecipe(
-    bottleneck_sites=(), activation="gelu", lora_modules=LORA_MODULES, rank=16, norm_sites=SITES, entrance_width=256
-)
-"""On every linear layer, with LayerNorms of its own: learns in a few epochs what bottlenecks do not learn in many. The
-entrance makes up for lower layers that do not learn: about a point on tasks whose words the root knows little of."""
+LORA_EVERYWHERE = AdapterRecipe(bottleneck_sites=(), lora_modules=LORA_MODULES, rank=16, norm_sites=SITES)
+"""On every linear layer, with LayerNorms of its own: learns in a few epochs what bottlenecks do not learn in many."""
 
 
 @dataclass(frozen=True)

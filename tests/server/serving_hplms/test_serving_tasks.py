@@ -25,7 +25,7 @@ pytestmark = pytest.mark.server
 TAGGING = TuneSettings(
     recipe=AdapterRecipe(width=8, bottleneck_sites=("attention", "output")), epochs=25, learning_rate=3e-2, patience=25
 )
-QUICK = TuneSettings(recipe=AdapterRecipe(width=8), epochs=6, learning_rate=1e-2)
+QUICK = TuneSettings(recipe=AdapterRecipe(width=8, entrance_width=8), epochs=6, learning_rate=1e-2)
 
 
 @pytest.fixture(scope="module")
