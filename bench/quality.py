@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ SETTINGS: Mapping[str, TuneSettings] = MappingProxyType(
         "shared": TuneSettings(learning_rate=1e-2),
         "adapter": TuneSettings(),
         "plot": TuneSettings(learning_rate=2e-4, head_learning_rate=1e-3),
+        "untaught": TuneSettings(),
         "hplm": TuneSettings(),
     }
 )
@@ -73,9 +75,14 @@ class Plan:
 
     def trials(self) -> list[Trial]:
         return [
-            Trial(task, scheme, replace(SETTINGS[scheme], seed=seed, epochs=self.epochs, patience=self.epochs))
+            Trial(task, scheme, replace(SETTINGS[scheme], seed=seed, epochs=epochs, patience=epochs))
             for seed, task, scheme in product(self.seeds, self.tasks, self.schemes)
+            for epochs in [self._epochs(scheme)]
         ]
+
+    def _epochs(self, scheme: str) -> int:
+        """A teacher's texts are several times as many as the examples, so half as many passes do."""
+        return math.ceil(self.epochs / 2) if scheme == "hplm" else self.epochs
 
 
 @dataclass(frozen=True)

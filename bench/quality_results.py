@@ -12,9 +12,10 @@ from backends.home import Home
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
 from bench.quality_schemes import Outcome, Place, Trial
+from builder.construct.dedicated import FINE_TUNING, REWRITING
 
-_NEEDS_OF_ROOT = {"adapter": ("lower",), "plot": ("root",), "hplm": ("root",)}
-_WITH_ADAPTERS = ("adapter", "hplm")
+_NEEDS_OF_ROOT = {"adapter": ("lower",), "plot": ("root",), "untaught": ("root",), "hplm": ("root", "teacher")}
+_WITH_ADAPTERS = ("adapter", "untaught", "hplm")
 
 
 class Results:
@@ -28,7 +29,11 @@ class Results:
             "caps": asdict(place.caps),
             "max_tokens": root.geometry.max_tokens,
         }
-        self._of_root = {"root": root.fingerprint, "lower": root.geometry.num_lower_layers}
+        self._of_root = {
+            "root": root.fingerprint,
+            "lower": root.geometry.num_lower_layers,
+            "teacher": {"settings": asdict(FINE_TUNING), "rewriting": asdict(REWRITING)},
+        }
         self._place = place
         self._outcomes = {line["key"]: Outcome(**line["outcome"]) for line in _lines(path)}
 

@@ -1,13 +1,15 @@
 """The schemes that `bench.quality` compares, all on one pretrained model and tuned by one loop.
 
 dedicated: every parameter of the unchanged model learns. shared: only a head on its last states. adapter: adapters in
-its upper half. plot: the converted root, its upper half learns as a whole. hplm: the converted root with adapters.
+its upper half. plot: the converted root, its upper half learns as a whole. untaught: the converted root with adapters
+that learn from the labels alone, as `hplm create` does. hplm: the same, taught by a dedicated model of the same seed,
+as `hplm create --teacher dedicated` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -29,7 +31,7 @@ from backends.storage import json_checksum
 from bench.quality_tasks import Caps, load_task
 from builder.construct.computed_fragments import exact_half
 from builder.construct.conversion import RootParts, convert
-from builder.construct.dedicated import Dedicated
+from builder.construct.dedicated import FINE_TUNING, Dedicated, dedicated_teacher
 from builder.construct.fitting import Fitting, predict
 from builder.construct.prepare import task_text
 from builder.construct.pretrained import locate_pretrained
@@ -154,8 +156,16 @@ class Bench:
     def adapter(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
         return self._tuned(trial, data, objective, "model", Upper(self._both.model.upper, self._both.geometry))
 
-    def hplm(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
+    def untaught(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
         return self._tuned(trial, data, objective, "root", Upper(self._both.root.upper(), self._both.geometry))
+
+    def hplm(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
+        both, place = self._both, self._place
+        teach = dedicated_teacher(Home(place.home), place.root, replace(FINE_TUNING, seed=trial.settings.seed))
+        lessons = teach(data, _ignore)
+        taught = replace(data, train=lessons.examples)
+        upper = Upper(both.root.upper(), both.geometry)
+        return self._tuned(trial, taught, objective, "root", upper, lessons.answers)
 
     def plot(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
         torch.manual_seed(trial.settings.seed)
@@ -179,9 +189,17 @@ class Bench:
         model.load_state_dict(fitted.weights, strict=False)
         return _outcome(objective, fitted.metrics, scores(test), fitted.epoch)
 
-    def _tuned(self, trial: Trial, data: TaskData, objective: Objective[Any], states: str, upper: Upper) -> Outcome:
+    def _tuned(
+        self,
+        trial: Trial,
+        data: TaskData,
+        objective: Objective[Any],
+        states: str,
+        upper: Upper,
+        answers: Sequence[Tensor] | None = None,
+    ) -> Outcome:
         train, dev, test = self._sets(trial.task, data, objective, states)
-        tuned = tune(upper, objective, train, dev, trial.settings, _ignore)
+        tuned = tune(upper, objective, train, dev, trial.settings, _ignore, teacher=answers)
         return _outcome(objective, tuned.metrics, evaluate(upper, objective, tuned, test), tuned.epoch)
 
     def _sets(self, task: str, data: TaskData, objective: Objective[Any], states: str) -> list[EncodedSet]:
@@ -249,6 +267,7 @@ _SCHEMES = MappingProxyType(
         "shared": Bench.shared,
         "adapter": Bench.adapter,
         "plot": Bench.plot,
+        "untaught": Bench.untaught,
         "hplm": Bench.hplm,
     }
 )

@@ -16,7 +16,7 @@ from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_
 from cli.session import chosen_root, open_home
 
 if TYPE_CHECKING:
-    from builder.construct.hplm_build import Teacher
+    from builder.construct.lessons import Teacher
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")]
 TrainOption = Annotated[

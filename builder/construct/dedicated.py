@@ -23,9 +23,10 @@ from backends.storage import json_checksum
 from builder.construct.checkpoint import Checkpoint
 from builder.construct.conversion import padding_exchange
 from builder.construct.fitting import Fitted, Fitting, Places, Weights, predict
-from builder.construct.hplm_build import Teacher
+from builder.construct.lessons import Lessons, Teacher
 from builder.construct.prepare import task_text
 from builder.construct.pretrained import load_pretrained, locate_weights
+from builder.construct.rewriting import Rewriting
 from builder.construct.rows import halves_of, padded_length
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
@@ -38,6 +39,7 @@ from builder.progress import Report
 _PHASE = "fine-tune a whole model"
 FINE_TUNING = TuneSettings(learning_rate=1e-4, head_learning_rate=1e-3, epochs=6)
 """What suits most tasks when all parameters learn."""
+REWRITING = Rewriting()
 
 
 @dataclass(frozen=True)
@@ -143,25 +145,30 @@ class Dedicated:
         return token_set(self.tokenizer, self.objective, examples)
 
 
-def dedicated_teacher(home: Home, root_name: str, settings: TuneSettings = FINE_TUNING) -> Teacher:
-    """Soft targets of a model that is fine-tuned for the task first; interrupted, that goes on at its last epoch.
+def dedicated_teacher(
+    home: Home, root_name: str, settings: TuneSettings = FINE_TUNING, rewriting: Rewriting = REWRITING
+) -> Teacher:
+    """A model that is fine-tuned for the task first, and then answers the task's texts and rewritten ones.
 
-    Its answers are kept for a day; the model itself, which takes a thousand times that, is not.
+    Interrupted, it goes on at its last epoch. Its answers are kept for a day; the model itself, which takes a thousand
+    times that, is not.
     """
 
-    def teach(data: TaskData, report: Report) -> list[Tensor]:
+    def teach(data: TaskData, report: Report) -> Lessons:
         root = RootFolder(home.root(root_name))
-        folder = locate_weights(root.manifest, home.downloads)
-        inputs = {"settings": asdict(settings), "data": [repr(data.train), repr(data.dev)], "root": root.fingerprint}
+        folder, tokenizer = locate_weights(root.manifest, home.downloads), root.tokenizer()
+        embeddings = root.lower().word_embeddings.weight
+        examples = [*data.train, *rewriting.apply(data.train, tokenizer, embeddings)]
+        inputs = {"settings": asdict(settings), "data": [repr(examples), repr(data.dev)], "root": root.fingerprint}
         key = json_checksum(inputs)
         home.states.mkdir(parents=True, exist_ok=True)
         lessons, checkpoint = (Checkpoint(home.states / f".{what}-{key}", key) for what in ("lessons", "teacher"))
         if known := lessons.load():
-            return list(known["lessons"])
+            return Lessons(examples, list(known["lessons"]))
         dedicated = Dedicated.fine_tune(
             folder,
             root.geometry,
-            root.tokenizer(),
+            tokenizer,
             objective_of(data),
             data.train,
             data.dev,
@@ -169,10 +176,10 @@ def dedicated_teacher(home: Home, root_name: str, settings: TuneSettings = FINE_
             report,
             checkpoint,
         )
-        predicted = [lesson.cpu() for lesson in dedicated.predict(data.train)]
+        predicted = [lesson.cpu() for lesson in dedicated.predict(examples)]
         lessons.save({"lessons": predicted})
         checkpoint.remove()
-        return predicted
+        return Lessons(examples, predicted)
 
     return teach
 

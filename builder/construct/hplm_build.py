@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import torch
-import xxhash
-from torch import Tensor
 
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
@@ -19,6 +15,7 @@ from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
 from builder.construct.checkpoint import Checkpoint
+from builder.construct.lessons import Teacher
 from builder.construct.prepare import encoded
 from builder.construct.search import Trial, best_trial, candidates, run_trials
 from builder.construct.tasks.dataset import CLASSIFICATION, TaskData, TaskFiles
@@ -29,9 +26,6 @@ from builder.construct.tunable import EncodedSet, Tuned, new_head
 from builder.construct.tune import Upper, evaluate, tune
 from builder.construct.tune_settings import TuneSettings
 from builder.progress import Report, Step
-
-Teacher = Callable[[TaskData, Report], Sequence[Tensor]]
-"""Soft targets of the training examples: `[m, C]` for each (see `Objective`)."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +54,12 @@ class HplmBuild:
     ) -> list[Trial]:
         """The trials of a search, or the only one."""
         objective = objective_of(self.data, settings.class_weights == "balanced")
-        train = self._encoded(objective, self.data.train, self._domain, "train")
-        dev = self._encoded(objective, self.data.dev, self._domain, "dev")
         lessons = teacher(self.data, self._report) if teacher else None
+        train = self._encoded(objective, lessons.examples if lessons else self.data.train, self._domain, "train")
+        dev = self._encoded(objective, self.data.dev, self._domain, "dev")
         self._target.parent.mkdir(parents=True, exist_ok=True)
-        inputs = self._inputs() | {"start": start.checksum if start else None, "teacher": _digest(lessons)}
+        inputs = self._inputs()
+        inputs |= {"start": start.checksum if start else None, "teacher": lessons.digest if lessons else None}
 
         def tune_one(number: int, of_trial: TuneSettings, report: Report) -> Tuned:
             checkpoint = Checkpoint(self._checkpoint(number), json_checksum({**inputs, "settings": asdict(of_trial)}))
@@ -76,7 +71,7 @@ class HplmBuild:
                 dev,
                 of_trial,
                 report,
-                teacher=lessons,
+                teacher=lessons.answers if lessons else None,
                 start=first,
                 checkpoint=checkpoint,
             )
@@ -185,12 +180,3 @@ def _leaks(data: TaskData) -> str:
         if (count := data.leaks.get(f"{name}_in_{place}", 0))
     ]
     return "warning: " + ", ".join(notes) if notes else ""
-
-
-def _digest(lessons: Sequence[Tensor] | None) -> str | None:
-    if lessons is None:
-        return None
-    digest = xxhash.xxh3_128()
-    for lesson in lessons:
-        digest.update(lesson.to(torch.float32).contiguous().numpy().tobytes())
-    return digest.hexdigest()

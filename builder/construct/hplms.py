@@ -23,7 +23,8 @@ from backends.names import check_hplm_id, names_version
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.storage import file_checksum, publishing
-from builder.construct.hplm_build import HplmBuild, Start, Teacher, relabelled
+from builder.construct.hplm_build import HplmBuild, Start, relabelled
+from builder.construct.lessons import Teacher
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.construct.tunable import Tuned

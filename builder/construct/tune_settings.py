@@ -25,7 +25,8 @@ class TuneSettings:
     """The defaults suit a few hundred to a few thousand texts.
 
     `patience` is how many epochs without a better dev result end it. `ema_decay` above 0 keeps a running average of the
-    weights instead of the last ones. `distil_weight` and `temperature` count where there is a teacher.
+    weights instead of the last ones. Where there is a teacher, `distil_weight` is how much its answers count
+    against the labels, which it has learned itself.
     """
 
     recipe: AdapterRecipe = LORA_EVERYWHERE
@@ -40,7 +41,7 @@ class TuneSettings:
     class_weights: ClassWeights = "none"
     patience: int = 3
     ema_decay: float = 0.0
-    distil_weight: float = 0.5
+    distil_weight: float = 1.0
     temperature: float = 1.0
     seed: int = 17
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from builder.construct.dedicated import dedicated_teacher
 from builder.construct.domains import DomainRequest, DomainUpdate, create_domain, update_domain
-from builder.construct.hplm_build import Teacher
 from builder.construct.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
+from builder.construct.lessons import Teacher
 from builder.construct.plots import PlotSettings
 from builder.construct.pretrain import PretrainSettings
 from builder.construct.tasks.dataset import TaskFiles

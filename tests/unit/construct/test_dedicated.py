@@ -16,7 +16,7 @@ from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer
 from backends.storage import read_json, write_json
 from builder.construct.conversion import convert
-from builder.construct.dedicated import Dedicated, DedicatedModel, dedicated_teacher, token_set
+from builder.construct.dedicated import REWRITING, Dedicated, DedicatedModel, dedicated_teacher, token_set
 from builder.construct.hplms import HplmRequest, create_hplm
 from builder.construct.student import Student
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
@@ -125,7 +125,9 @@ def test_an_hplm_learns_from_a_dedicated_model(tiny_home: Home, tmp_path: Path) 
     again: list[Step] = []
     data = read_task(TaskFiles(train, dev))
     lessons = dedicated_teacher(tiny_home, "tiny", SETTINGS)(data, again.append)
-    assert [tuple(lesson.shape) for lesson in lessons] == [(1, 2)] * len(data.train)
+    assert list(lessons.examples[: len(data.train)]) == list(data.train)
+    assert len(lessons.examples) == (1 + REWRITING.variants) * len(data.train)
+    assert [tuple(answer.shape) for answer in lessons.answers] == [(1, 2)] * len(lessons.examples)
     assert len([step for step in again if step.done < step.total]) == 0  # the finished fine-tuning is not repeated
     assert not list(tiny_home.states.glob(".teacher-*"))
     assert all(path.stat().st_size < 100_000 for path in tiny_home.states.glob(".lessons-*"))

@@ -20,7 +20,9 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.domains import DomainUpdate, update_domain
 from builder.construct.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
+from builder.construct.lessons import Lessons
 from builder.construct.tasks.dataset import TaskData
+from builder.construct.tasks.examples import LabelledText
 from builder.construct.tune import TuneSettings
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.progress import Report, Step
@@ -259,9 +261,10 @@ def test_texts_are_looked_up_once(tiny_home: Home, registry: Registry, tmp_path:
 def test_a_teacher_is_asked_for_the_training_examples(tiny_home: Home, registry: Registry, tmp_path: Path) -> None:
     asked: list[int] = []
 
-    def teacher(data: TaskData, report: Report) -> list[torch.Tensor]:
+    def teacher(data: TaskData, report: Report) -> Lessons:
         asked.append(len(data.train))
-        return [torch.tensor([[9.0, 0.0]])] * len(data.train)  # glad, whatever the text
+        examples = [*data.train, LabelledText("of the teacher's own", "sad")]
+        return Lessons(examples, [torch.tensor([[9.0, 0.0]])] * len(examples))  # glad, whatever the text
 
     tune = replace(QUICK, distil_weight=1.0, epochs=4)
     request = HplmRequest("new/one", "tiny", "farm", **mood_files(tmp_path), tune=tune)
