@@ -81,8 +81,8 @@ class Plan:
         ]
 
     def _epochs(self, scheme: str) -> int:
-        """A teacher's texts are several times as many as the examples, so half as many passes do."""
-        return math.ceil(self.epochs / 2) if scheme == "hplm" else self.epochs
+        """A teacher's texts are six times as many as the examples, so a third of the passes do."""
+        return math.ceil(self.epochs / 3) if scheme == "hplm" else self.epochs
 
 
 @dataclass(frozen=True)

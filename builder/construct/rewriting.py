@@ -32,7 +32,7 @@ _WORDS_AT_ONCE = 1024
 class Rewriting:
     """How many rewritten texts are made of each example, and the share of their words that is replaced."""
 
-    variants: int = 3
+    variants: int = 5
     share: float = 0.3
     seed: int = 29
 
