@@ -7,7 +7,6 @@ gives way to a smaller one. Slot 0 is the identity and stays empty.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +16,7 @@ from backends.adapters.adapter_set import AdapterSet, part_layers, part_sizes
 from backends.adapters.part_pool import PartPool
 from backends.adapters.parts import Part
 from backends.errors import InvalidArgumentError
+from backends.memory import suppress_out_of_memory
 from backends.root.geometry import RootGeometry
 
 _NARROW = 8
@@ -119,7 +119,7 @@ class AdapterBank:
         for key, pool in self.pools.items():
             # Without room for the smaller one beside it, a pool stays as it is until a later time.
             if pool.is_mostly_free:
-                with suppress(torch.OutOfMemoryError):
+                with suppress_out_of_memory():
                     smaller, row_of = pool.compacted()
                     self._move(pool, smaller, row_of.__getitem__)
                     self.pools[key] = smaller

@@ -26,11 +26,11 @@ from backends.engine.answers import answers
 from backends.engine.callers import CallerWatch
 from backends.engine.job import Answer, Job
 from backends.engine.loading import Loading, release_all
-from backends.engine.memory import is_out_of_memory, told
 from backends.engine.stack import ReadyHplm, UpperStack
 from backends.engine.staged_batch import Pinned, Result, StagedBatch, packed_on_device, run_batch, unzipped
 from backends.engine.team import Team
 from backends.errors import HplmError, UnavailableError
+from backends.memory import is_out_of_memory, told
 from backends.scheduling.admission import Admission
 from backends.scheduling.backlog_signal import TOLD_LENGTHS
 from backends.scheduling.cost_model import BatchShape

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from backends.engine.job import Job
 from backends.engine.loading import release_all
-from backends.engine.memory import is_out_of_memory, told
 from backends.engine.packing import PackedRows
 from backends.engine.stack import ReadyHplm, UpperStack
 from backends.engine.streams import Mark
 from backends.errors import HplmError
+from backends.memory import is_out_of_memory, told
 
 LOGGER = logging.getLogger(__name__)
 

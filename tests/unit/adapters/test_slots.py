@@ -8,6 +8,7 @@ import torch
 from adapter_reference import KINDS, random_adapters, random_bottleneck
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.device_bank import AdapterBank
+from backends.adapters.part_pool import PartPool
 from backends.adapters.product import SegmentedAdapters
 from backends.adapters.segments import Segment
 from backends.adapters.slots import SlotLease, SlotTable, StaleLeaseError
@@ -224,3 +225,34 @@ def test_a_copy_that_fails_half_way_leaves_nothing_for_the_next(monkeypatch: pyt
     slots.acquire(2, adapters)
     assert no_longer_held(slots.bank)
     assert [list(places) for places in slots.bank.places if places] == [["bottleneck.attention"]] * 1
+
+
+NO_MEMORY = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=["gpu", "cpu"])
+def test_a_pool_stays_large_where_there_is_no_room_for_a_smaller_one_beside_it(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    assert widths_after_a_failed_compaction(monkeypatch, error) == {8: 32, 32: 32}
+
+
+def test_another_failure_of_a_compaction_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="illegal access"):
+        widths_after_a_failed_compaction(monkeypatch, RuntimeError("an illegal access"))
+
+
+def widths_after_a_failed_compaction(monkeypatch: pytest.MonkeyPatch, error: Exception) -> dict[int, int]:
+    """One narrow set stays in use while wide ones replace all others; how many rows the pool of each width has then."""
+
+    def fail(pool: PartPool) -> None:
+        raise error
+
+    slots = table(33)
+    leases = [slots.acquire(key, adapters) for key in range(1, 33)]
+    for lease in leases[1:]:
+        slots.release(lease)
+    monkeypatch.setattr(PartPool, "compacted", fail)
+    for key in range(33, 64):
+        slots.release(slots.acquire(key, lambda: adapters(MAX_WIDTH)))
+    return {width: pool.num_rows for (_, width), pool in slots.bank.pools.items()}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from backends.errors import HplmError, UnavailableError, presentable
@@ -14,6 +17,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and _CPU_ALLOCATOR in str(error)
+
+
+@contextmanager
+def suppress_out_of_memory() -> Iterator[None]:
+    """For what is only tried."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
 
 
 def told(error: Exception) -> HplmError:
