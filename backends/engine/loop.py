@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from queue import Queue
 
 import torch
-from torch import Tensor
 
 from backends.adapters.slots import NoFreeSlotError
 from backends.clock import now_us
-from backends.engine.answers import answers
+from backends.engine.answering import answer, in_time_and_late, refuse
 from backends.engine.callers import CallerWatch
-from backends.engine.job import Answer, Job
+from backends.engine.job import Job
 from backends.engine.loading import Loading, release_all
 from backends.engine.stack import ReadyHplm, UpperStack
 from backends.engine.staged_batch import Pinned, Result, StagedBatch, packed_on_device, run_batch, unzipped
@@ -35,7 +34,7 @@ from backends.scheduling.admission import Admission
 from backends.scheduling.backlog_signal import TOLD_LENGTHS
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.policy import Capacity, Policy
-from backends.scheduling.refusal import CancelledError, Refusal, RefusedError, hopeless, late_waiting
+from backends.scheduling.refusal import CancelledError, hopeless, late_waiting
 from backends.scheduling.waiting_room import WaitingRoom
 from backends.trace import Lane, span
 from backends.turns import Turns
@@ -44,7 +43,6 @@ LOGGER = logging.getLogger(__name__)
 _STOPPING = "the server is stopping"
 _TELL_EVERY_US = 50_000
 """It takes half a millisecond."""
-_LATE_COMPUTED = "the deadline passed while the request was computed"
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class ServeLoop:
                         self._tell_load(now)
                     self._changed.notify_all()
         if refusal is not None:
-            _refuse(jobs, refusal)
+            refuse(jobs, refusal)
 
     def _admitted(self, jobs: Sequence[Job], now: int) -> HplmError | None:
         """None if they are. A defect on the way is their answer: raised, it would end the server under everybody."""
@@ -155,7 +153,7 @@ class ServeLoop:
         self._callers.close()
         for thread in self._threads:
             thread.join()
-        _refuse(refused, UnavailableError(_STOPPING))
+        refuse(refused, UnavailableError(_STOPPING))
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """A defect that ends a thread ends the loop: better refused than waiting for ever."""
@@ -167,7 +165,7 @@ class ServeLoop:
                 self._stopping = True
                 refused = self._waiting.take_all()
                 self._changed.notify_all()
-            _refuse(refused, UnavailableError(_STOPPING))
+            refuse(refused, UnavailableError(_STOPPING))
 
     # --- waiting ---
 
@@ -192,7 +190,7 @@ class ServeLoop:
             dropped = self._waiting.take([place for place, job in enumerate(self._waiting) if job in gone])
             self._admission.withdraw(dropped)
             self._changed.notify_all()
-        _refuse(dropped, CancelledError())
+        refuse(dropped, CancelledError())
 
     # --- staging ---
 
@@ -220,7 +218,7 @@ class ServeLoop:
                     if is_so():
                         return
                     self._changed.wait(self._until_next_deadline_s())
-            _refuse(late, late_waiting())
+            refuse(late, late_waiting())
 
     def _take_late(self) -> list[Job]:
         late = self._waiting.take_late(now_us())
@@ -256,7 +254,7 @@ class ServeLoop:
                     return jobs, True
                 refused = self._waiting.take([place for place in chosen if self._waiting[place] in late])
                 self._admission.withdraw(refused)
-            _refuse(refused, hopeless())
+            refuse(refused, hopeless())
 
     def _chosen(self, now: int) -> list[int]:
         try:
@@ -283,7 +281,7 @@ class ServeLoop:
             with span(Lane.STAGING, "stage", rows=len(jobs)):
                 staged = self._stage(jobs)
         except Exception as error:  # a defect; whoever has an answer already is not answered again
-            _refuse(jobs, error)
+            refuse(jobs, error)
         finally:
             self._loading.let_go()
             with self._changed:
@@ -298,7 +296,7 @@ class ServeLoop:
                 self._changed.notify_all()
         if is_late:
             staged.release()
-            _refuse(staged.jobs, UnavailableError(_STOPPING))
+            refuse(staged.jobs, UnavailableError(_STOPPING))
 
     def _stage(self, jobs: list[Job]) -> StagedBatch | None:
         """Pin adapters and pack rows; a job whose adapter cannot be had is answered with the reason.
@@ -314,7 +312,7 @@ class ServeLoop:
                 self._put_back(jobs[place:])
                 break
             except Exception as error:
-                _refuse([job], error)
+                refuse([job], error)
         return self._packed(stack, pinned) if pinned else None
 
     def _ready(self, job: Job) -> ReadyHplm:
@@ -340,7 +338,7 @@ class ServeLoop:
             half = len(jobs) // 2 if may_split and is_out_of_memory(error) else 0
             release_all((stack, hplm) for hplm in hplms[half:])
             if not half:
-                _refuse(jobs, error)
+                refuse(jobs, error)
                 return None
         self._put_back(jobs[half:])
         return self._packed(stack, pinned[:half], may_split=False)
@@ -351,7 +349,7 @@ class ServeLoop:
                 self._admission.put_back(jobs)
                 self._waiting.put_back(jobs)
                 return
-        _refuse(jobs, UnavailableError(_STOPPING))
+        refuse(jobs, UnavailableError(_STOPPING))
 
     # --- running ---
 
@@ -369,8 +367,8 @@ class ServeLoop:
 
     def _results(self, staged: StagedBatch) -> list[tuple[Job, Result]]:
         """Of the jobs that are still in time; those that are not are refused before the others run."""
-        in_time, late = _in_time(staged.jobs)
-        _refuse(late, late_waiting())
+        in_time, late = in_time_and_late(staged.jobs)
+        refuse(late, late_waiting())
         if not in_time:
             return []
         results = dict(zip(staged.jobs, self._results_of_all(staged), strict=True))
@@ -406,7 +404,7 @@ class ServeLoop:
                 return staged
         if staged is not None:
             self._let_go(staged)
-            _refuse(staged.jobs, UnavailableError(_STOPPING))
+            refuse(staged.jobs, UnavailableError(_STOPPING))
         return None
 
     # --- answering ---
@@ -416,7 +414,7 @@ class ServeLoop:
         while (finished := self._finished.get()) is not None:
             self._let_go(finished.batch)
             with span(Lane.ANSWERING, "answer", rows=len(finished.results)):
-                _answer(finished.results)
+                answer(finished.results)
 
     def _let_go(self, batch: StagedBatch) -> None:
         batch.release()
@@ -437,46 +435,3 @@ def _take_threads(count: int) -> None:
     """
     torch.get_num_threads()
     torch.set_num_threads(count)
-
-
-def _answer(results: Sequence[tuple[Job, Result]]) -> None:
-    """Nobody is answered before all answers are known, so a defect on the way to them is the answer of all."""
-    jobs = [job for job, _ in results]
-    try:
-        found = _answers(results)
-    except Exception as error:
-        _refuse(jobs, error)
-        return
-    for job, answer in zip(jobs, found, strict=True):
-        _respond(job, answer)
-
-
-def _answers(results: Sequence[tuple[Job, Result]]) -> list[Answer | HplmError]:
-    """A result that comes too late is none."""
-    in_time = set(_in_time([job for job, _ in results])[0])
-    computed = {job: result for job, result in results if job in in_time and isinstance(result, Tensor)}
-    found = dict(zip(computed, answers(list(computed), list(computed.values())), strict=True))
-    late = RefusedError(Refusal.LATE_COMPUTED, _LATE_COMPUTED)
-    return [result if isinstance(result, HplmError) else found.get(job, late) for job, result in results]
-
-
-def _in_time(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
-    """Those that are, and those that are late by now."""
-    now = now_us()
-    return [job for job in jobs if not job.is_late(now)], [job for job in jobs if job.is_late(now)]
-
-
-def _respond(job: Job, result: Answer | HplmError) -> None:
-    """Answer one job; a caller that cannot be reached any more costs the others nothing."""
-    try:
-        job.respond(result)
-    except Exception:
-        LOGGER.exception("an answer for %s could not be sent", job.entry.id)
-
-
-def _refuse(jobs: Sequence[Job], reason: Exception) -> None:
-    if not jobs:
-        return
-    error = told(reason)
-    for job in jobs:
-        _respond(job, error)

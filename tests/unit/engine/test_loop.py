@@ -23,7 +23,7 @@ from backends.adapters.host_bank import HostBank
 from backends.adapters.parts import Lora
 from backends.adapters.slots import SlotTable, StaleLeaseError
 from backends.clock import now_us
-from backends.engine import loop
+from backends.engine import answering
 from backends.engine.job import Answer, Job
 from backends.engine.layouts import LAYOUT_NAMES
 from backends.engine.service import UpperService
@@ -175,7 +175,7 @@ def failing_once(monkeypatch: pytest.MonkeyPatch, target: object, name: str, err
 
 
 @pytest.mark.parametrize(
-    ("target", "name", "error"), [(loop, "answers", MemoryError("once")), (Turns, "taken", OSError("once"))]
+    ("target", "name", "error"), [(answering, "answers", MemoryError("once")), (Turns, "taken", OSError("once"))]
 )
 def test_a_defect_beside_the_computing_is_answered_and_the_loop_lives(
     built_home: Home, monkeypatch: pytest.MonkeyPatch, target: object, name: str, error: Exception
