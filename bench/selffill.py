@@ -231,8 +231,10 @@ def logit_difference(home: Home, server: Served, hplms: Sequence[HplmEntry], tex
 
 
 def measure(home: Home, texts_path: Path | None, settings: Settings, seed: int, work: Path) -> Report:
+    hplms = [entry for entry in Registry.open(home).hplms() if entry.task == "classification" and not entry.pair]
+    if not hplms:
+        raise InvalidArgumentError(f"{home.path} has no hPLM that classifies single texts")
     learned = copied(home, work / "learned")
-    hplms = [entry for entry in Registry.open(learned).hplms() if entry.task == "classification" and not entry.pair]
     texts = chosen_texts(home, texts_path, hplms, settings.texts, seed)
     with serving(learned, Missing.COMPUTE, settings) as self_filled:
         passes = [self_filled.passing(name, texts) for name in ("first", "second")]
