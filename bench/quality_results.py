@@ -12,7 +12,9 @@ from backends.home import Home
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
 from bench.quality_schemes import Outcome, Place, Trial
-from builder.construct.dedicated import FINE_TUNING, REWRITING
+from bench.quality_tasks import unlabelled_corpora
+from builder.construct.dedicated import FINE_TUNING
+from builder.construct.dedicated_teacher import REWRITING
 
 _NEEDS_OF_ROOT = {"adapter": ("lower",), "plot": ("root",), "untaught": ("root",), "hplm": ("root", "teacher")}
 _WITH_ADAPTERS = ("adapter", "untaught", "hplm")
@@ -52,8 +54,12 @@ class Results:
         settings = asdict(trial.settings)
         if trial.scheme not in _WITH_ADAPTERS:
             del settings["recipe"]
+        if trial.scheme != "hplm":
+            del settings["distil_weight"], settings["temperature"]
         version: dict[str, Any] = {**self._of_model, "settings": settings}
         version |= {name: self._of_root[name] for name in _NEEDS_OF_ROOT.get(trial.scheme, ())}
+        if trial.scheme == "hplm" and (corpora := unlabelled_corpora(self._place.data, trial.task)):
+            version["unlabelled"] = [file_checksum(path) for path in corpora]
         version["data"] = [file_checksum(path) for path in sorted((self._place.data / "tasks" / trial.task).iterdir())]
         return f"{trial.task}-{trial.scheme}-{trial.settings.seed}-{json_checksum(version)[:12]}"
 

@@ -3,7 +3,7 @@
 dedicated: every parameter of the unchanged model learns. shared: only a head on its last states. adapter: adapters in
 its upper half. plot: the converted root, its upper half learns as a whole. untaught: the converted root with adapters
 that learn from the labels alone, as `hplm create` does. hplm: the same, taught by a dedicated model of the same seed,
-as `hplm create --teacher dedicated` does.
+as `hplm create --teacher dedicated` does, with `--unlabelled` where there is a corpus of such texts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
 from backends.root.tokenizer import Text
 from backends.storage import json_checksum
-from bench.quality_tasks import Caps, load_task
+from bench.quality_tasks import Caps, load_task, write_unlabelled
 from builder.construct.computed_fragments import exact_half
 from builder.construct.conversion import RootParts, convert
-from builder.construct.dedicated import FINE_TUNING, Dedicated, dedicated_teacher
+from builder.construct.dedicated import FINE_TUNING, Dedicated
+from builder.construct.dedicated_teacher import DedicatedTeacher
 from builder.construct.fitting import Fitting, predict
 from builder.construct.prepare import task_text
 from builder.construct.pretrained import locate_pretrained
@@ -161,8 +162,9 @@ class Bench:
 
     def hplm(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
         both, place = self._both, self._place
-        teach = dedicated_teacher(Home(place.home), place.root, replace(FINE_TUNING, seed=trial.settings.seed))
-        lessons = teach(data, _ignore)
+        unlabelled = write_unlabelled(place.data, trial.task, place.cache)
+        settings = replace(FINE_TUNING, seed=trial.settings.seed)
+        lessons = DedicatedTeacher(Home(place.home), place.root, unlabelled, settings)(data, _ignore)
         taught = replace(data, train=lessons.examples)
         upper = Upper(both.root.upper(), both.geometry)
         return self._tuned(trial, taught, objective, "root", upper, lessons.answers)

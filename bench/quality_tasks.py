@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
 
 from backends.errors import NotFoundError, TrainingDataError
+from builder.construct.corpus import corpus_texts
 from builder.construct.tasks.dataset import REGRESSION, TaskData, TaskFiles, detected_task, read_task
 from demo.harvest import harvest
 from demo.tasks import demo_tasks, write_lines, write_task
 from demo.texts import general_corpus
 
 ExampleT = TypeVar("ExampleT")
+_CORPORA: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "bc5cdr": ("biology", "medicine"),
+        "csabstruct": ("computing",),
+        "ncbi-disease": ("biology", "medicine"),
+        "sci-cite": ("biology", "computing"),
+    }
+)
+"""Where texts like a task's are found; those of the others have marks, or a subject that no corpus has."""
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE_CHARACTERS = range(30, 500)
 _SPLITS = ("train", "dev", "test")
 
 
@@ -41,6 +55,23 @@ def load_task(data: Path, name: str, caps: Caps) -> TaskData:
     whole = read_task(files, _kind(files.train))
     train, dev, test = (_drawn(getattr(whole, split), getattr(caps, split), caps.seed) for split in _SPLITS)
     return replace(whole, train=train, dev=dev, test=test)
+
+
+def unlabelled_corpora(data: Path, name: str) -> list[Path]:
+    """Corpora with texts like the task's."""
+    files = [data / "corpora" / f"{corpus}.txt" for corpus in _CORPORA.get(name, ())]
+    return [path for path in files if path.is_file()]
+
+
+def write_unlabelled(data: Path, name: str, folder: Path) -> Path | None:
+    """Their sentences, one per line; none where there is no such corpus."""
+    corpora = unlabelled_corpora(data, name)
+    if not corpora:
+        return None
+    path = folder / f"{name}-unlabelled.txt"
+    sentences = [sentence for text in corpus_texts(corpora) for sentence in _SENTENCE_END.split(text)]
+    write_lines(path, [sentence for sentence in sentences if len(sentence) in _SENTENCE_CHARACTERS])
+    return path
 
 
 def _file(folder: Path, split: str) -> Path:

@@ -45,6 +45,13 @@ TeacherOption = Annotated[
         "--epochs do."
     ),
 ]
+UnlabelledOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Texts like those of the task, one per line (of pairs, with a TAB between the halves), that the dedicated "
+        "teacher answers too. Three for each example are used at most; they teach more than rewritten ones."
+    ),
+]
 # Whoever gives none of these gets the defaults of the tuning, and in an update what the live version was tuned with.
 RankOption = Annotated[
     int | None, typer.Option(help="Rank of the adapters, LoRA on every linear layer. [default: 16]", show_default=False)
@@ -95,6 +102,7 @@ def create(
     root: RootOption = None,
     search: SearchOption = 1,
     teacher: TeacherOption = None,
+    unlabelled: UnlabelledOption = None,
     rank: RankOption = None,
     bottleneck: BottleneckOption = None,
     entrance: EntranceOption = None,
@@ -127,7 +135,7 @@ def create(
         search=search,
     )
     with progress_bars(id) as report:
-        entry = create_hplm(opened, registry, request, report, _teacher(opened, request.root, teacher))
+        entry = create_hplm(opened, registry, request, report, _teacher(opened, request.root, teacher, unlabelled))
     _print_built(entry, as_json)
 
 
@@ -149,6 +157,7 @@ def update(
     home: HomeOption = DEFAULT_HOME,
     search: SearchOption = 1,
     teacher: TeacherOption = None,
+    unlabelled: UnlabelledOption = None,
     rank: RankOption = None,
     bottleneck: BottleneckOption = None,
     entrance: EntranceOption = None,
@@ -181,7 +190,7 @@ def update(
     )
     with progress_bars(id) as report:
         of_root = registry.hplm(id).domain.root
-        entry = update_hplm(opened, registry, request, report, _teacher(opened, of_root, teacher))
+        entry = update_hplm(opened, registry, request, report, _teacher(opened, of_root, teacher, unlabelled))
     _print_built(entry, as_json)
 
 
@@ -244,12 +253,14 @@ def _changes(
     return {**changes, "recipe": recipe} if recipe else changes
 
 
-def _teacher(home: Home, root: str, kind: str | None) -> Teacher | None:
+def _teacher(home: Home, root: str, kind: str | None, unlabelled: Path | None) -> Teacher | None:
     if kind is None:
+        if unlabelled is not None:
+            raise InvalidArgumentError("--unlabelled needs --teacher dedicated, which says what these texts are")
         return None
-    from builder.construct.dedicated import dedicated_teacher
+    from builder.construct.dedicated_teacher import DedicatedTeacher
 
-    return dedicated_teacher(home, root)
+    return DedicatedTeacher(home, root, unlabelled)
 
 
 def _read_settings(path: Path | None) -> dict[str, Any]:

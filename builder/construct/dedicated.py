@@ -6,7 +6,7 @@ It is what an hPLM is measured by, and what it may learn from (`--teacher dedica
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from backends.engine.heads import POOL_FUNCTIONS
-from backends.home import Home
 from backends.root.geometry import RootGeometry
-from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer, TokenRows
-from backends.storage import json_checksum
 from builder.construct.checkpoint import Checkpoint
 from builder.construct.conversion import padding_exchange
 from builder.construct.fitting import Fitted, Fitting, Places, Weights, predict
-from builder.construct.lessons import Lessons, Teacher
 from builder.construct.prepare import task_text
-from builder.construct.pretrained import load_pretrained, locate_weights
-from builder.construct.rewriting import Rewriting
+from builder.construct.pretrained import load_pretrained
 from builder.construct.rows import halves_of, padded_length
-from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
-from builder.construct.tasks.objectives import objective_of
 from builder.construct.tunable import pooled_width, pooling_for
 from builder.construct.tune_settings import TuneSettings
 from builder.progress import Report
@@ -39,7 +32,6 @@ from builder.progress import Report
 _PHASE = "fine-tune a whole model"
 FINE_TUNING = TuneSettings(learning_rate=1e-4, head_learning_rate=1e-3, epochs=6)
 """What suits most tasks when all parameters learn."""
-REWRITING = Rewriting()
 
 
 @dataclass(frozen=True)
@@ -143,45 +135,6 @@ class Dedicated:
 
     def _encoded(self, examples: Sequence[Example]) -> TokenSet:
         return token_set(self.tokenizer, self.objective, examples)
-
-
-def dedicated_teacher(
-    home: Home, root_name: str, settings: TuneSettings = FINE_TUNING, rewriting: Rewriting = REWRITING
-) -> Teacher:
-    """A model that is fine-tuned for the task first, and then answers the task's texts and rewritten ones.
-
-    Interrupted, it goes on at its last epoch. Its answers are kept for a day; the model itself, which takes a thousand
-    times that, is not.
-    """
-
-    def teach(data: TaskData, report: Report) -> Lessons:
-        root = RootFolder(home.root(root_name))
-        folder, tokenizer = locate_weights(root.manifest, home.downloads), root.tokenizer()
-        embeddings = root.lower().word_embeddings.weight
-        examples = [*data.train, *rewriting.apply(data.train, tokenizer, embeddings)]
-        inputs = {"settings": asdict(settings), "data": [repr(examples), repr(data.dev)], "root": root.fingerprint}
-        key = json_checksum(inputs)
-        home.states.mkdir(parents=True, exist_ok=True)
-        lessons, checkpoint = (Checkpoint(home.states / f".{what}-{key}", key) for what in ("lessons", "teacher"))
-        if known := lessons.load():
-            return Lessons(examples, list(known["lessons"]))
-        dedicated = Dedicated.fine_tune(
-            folder,
-            root.geometry,
-            tokenizer,
-            objective_of(data),
-            data.train,
-            data.dev,
-            settings,
-            report,
-            checkpoint,
-        )
-        predicted = [lesson.cpu() for lesson in dedicated.predict(examples)]
-        lessons.save({"lessons": predicted})
-        checkpoint.remove()
-        return Lessons(examples, predicted)
-
-    return teach
 
 
 def token_set(tokenizer: RootTokenizer, objective: Objective[Any], examples: Sequence[Example]) -> TokenSet:

@@ -10,6 +10,7 @@ from typing import Any
 
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
+from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
@@ -53,6 +54,10 @@ class HplmBuild:
         self, settings: TuneSettings, search: int, start: Start | None = None, teacher: Teacher | None = None
     ) -> list[Trial]:
         """The trials of a search, or the only one."""
+        if teacher and teacher.unlabelled and settings.distil_weight < 1:
+            raise InvalidArgumentError(
+                f"a distil_weight of {settings.distil_weight} needs labels, which {teacher.unlabelled} does not have"
+            )
         objective = objective_of(self.data, settings.class_weights == "balanced")
         lessons = teacher(self.data, self._report) if teacher else None
         train = self._encoded(objective, lessons.examples if lessons else self.data.train, self._domain, "train")

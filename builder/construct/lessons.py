@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import xxhash
 from torch import Tensor, float32
@@ -17,7 +19,7 @@ from builder.progress import Report
 class Lessons:
     """Texts and a teacher's answers to them, `[m, C]` each (see `Objective`).
 
-    A text that the teacher made itself carries the labels of the example that it was made of.
+    A text that was made of an example carries its labels; those of a text that nobody labelled say nothing.
     """
 
     examples: Sequence[Example]
@@ -31,5 +33,12 @@ class Lessons:
         return digest.hexdigest()
 
 
-Teacher = Callable[[TaskData, Report], Lessons]
-"""Reads the training examples."""
+class Teacher(Protocol):
+    """Reads a task's examples and says what there is to learn."""
+
+    @property
+    def unlabelled(self) -> Path | None:
+        """A file of texts that nobody has labelled, which it answers too."""
+        ...
+
+    def __call__(self, data: TaskData, report: Report) -> Lessons: ...

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from builder.construct.dedicated import dedicated_teacher
+from builder.construct.dedicated_teacher import DedicatedTeacher
 from builder.construct.domains import DomainRequest, DomainUpdate, create_domain, update_domain
 from builder.construct.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
 from builder.construct.lessons import Teacher
@@ -130,7 +130,9 @@ def _training(at: Workplace, request: Training) -> dict[str, Any]:
 
 
 def _teacher(at: Workplace, request: Training, root: str) -> Teacher | None:
-    return None if request.teacher is None else dedicated_teacher(at.home, root)
+    if request.teacher is None:
+        return None
+    return DedicatedTeacher(at.home, root, at.file(request.unlabelled, UploadKind.CORPUS))
 
 
 def _pretrain_settings(request: DomainTexts) -> PretrainSettings | None:

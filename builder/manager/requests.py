@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from backends.errors import InvalidArgumentError, NotFoundError
 from backends.names import split_domain
@@ -56,6 +56,10 @@ TeacherKind = Annotated[
         description="dedicated: fine-tune the whole pretrained model on the task first, then learn from its answers "
         "too; several times the work."
     ),
+]
+UnlabelledId = Annotated[
+    str | None,
+    Field(description="Upload of kind corpus with texts like the task's, which the dedicated teacher answers too."),
 ]
 Search = Annotated[int, Field(ge=1, le=1000, description="Trials of a search for better settings; 1 is no search.")]
 
@@ -191,6 +195,7 @@ class Training(HplmRequest):
     tune: TuneChanges = Field(default_factory=dict)
     search: Search = 1
     teacher: TeacherKind = None
+    unlabelled: UnlabelledId = None
 
     @property
     def tune_changes(self) -> dict[str, Any]:
@@ -199,7 +204,14 @@ class Training(HplmRequest):
     @property
     def uploads(self) -> dict[str, UploadKind]:
         files = (self.train, self.dev, self.test)
-        return {upload: UploadKind.TASK for upload in files if upload is not None}
+        needed = {upload: UploadKind.TASK for upload in files if upload is not None}
+        return needed if self.unlabelled is None else {**needed, self.unlabelled: UploadKind.CORPUS}
+
+    @model_validator(mode="after")
+    def _unlabelled_texts_need_a_teacher(self) -> Self:
+        if self.unlabelled is not None and self.teacher is None:
+            raise ValueError("unlabelled texts need a teacher: dedicated")
+        return self
 
 
 class CreateHplm(Training, RootedRequest):

@@ -9,23 +9,16 @@ import torch
 from transformers import BertModel
 
 from backends.engine.heads import POOL_FUNCTIONS
-from backends.errors import FingerprintMismatchError
-from backends.home import Home
-from backends.registry.registry import Registry
-from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer
-from backends.storage import read_json, write_json
 from builder.construct.conversion import convert
-from builder.construct.dedicated import REWRITING, Dedicated, DedicatedModel, dedicated_teacher, token_set
-from builder.construct.hplms import HplmRequest, create_hplm
+from builder.construct.dedicated import Dedicated, DedicatedModel, token_set
 from builder.construct.student import Student
-from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
+from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.construct.tasks.objectives import objective_of
 from builder.construct.teacher import Teacher
 from builder.construct.tune_settings import TuneSettings
-from builder.progress import Step
-from tiny_home import MAX_TOKENS, ignore, sample_texts, write_task, write_tiny_bert
+from tiny_home import MAX_TOKENS, ignore, sample_texts, write_tiny_bert
 
 SETTINGS = TuneSettings(epochs=4, rows_per_batch=16, learning_rate=2e-3, head_learning_rate=1e-2, patience=4)
 
@@ -112,35 +105,3 @@ def test_entities_are_learnt(tiny_bert: Path, tokenizer: RootTokenizer) -> None:
     dedicated = fine_tuned(tiny_bert, tokenizer, data, replace(SETTINGS, epochs=16, patience=16))
     assert dedicated.fitted.metrics["f1"] > 0.8
     assert [len(row) for row in dedicated.predict(data.dev)] == [len(sentence.words) for sentence in data.dev]
-
-
-def test_an_hplm_learns_from_a_dedicated_model(tiny_home: Home, tmp_path: Path) -> None:
-    registry = Registry.open(tiny_home)
-    train, dev = write_task(tmp_path / "task", "mood", 40)
-    request = HplmRequest("acme/taught", "tiny", "farm", train, dev, tune=TuneSettings(epochs=2, distil_weight=0.9))
-    steps: list[Step] = []
-    entry = create_hplm(tiny_home, registry, request, steps.append, dedicated_teacher(tiny_home, "tiny", SETTINGS))
-    assert entry.version == 1
-    assert {"fine-tune a whole model", "tune adapters and head"} <= {step.phase for step in steps}
-    again: list[Step] = []
-    data = read_task(TaskFiles(train, dev))
-    lessons = dedicated_teacher(tiny_home, "tiny", SETTINGS)(data, again.append)
-    assert list(lessons.examples[: len(data.train)]) == list(data.train)
-    assert len(lessons.examples) == (1 + REWRITING.variants) * len(data.train)
-    assert [tuple(answer.shape) for answer in lessons.answers] == [(1, 2)] * len(lessons.examples)
-    assert len([step for step in again if step.done < step.total]) == 0  # the finished fine-tuning is not repeated
-    assert not list(tiny_home.states.glob(".teacher-*"))
-    assert all(path.stat().st_size < 100_000 for path in tiny_home.states.glob(".lessons-*"))
-
-
-def test_a_teacher_of_other_weights_is_refused(tiny_home: Home, tmp_path: Path) -> None:
-    texts = classification(20, 1)
-    origin = RootFolder(tiny_home.root("tiny")).manifest.origin
-    moved = tmp_path / "moved"
-    write_tiny_bert(moved, seed=77)
-    manifest = read_json(tiny_home.root("tiny") / "manifest.json")
-    write_json(tiny_home.root("tiny") / "manifest.json", {**manifest, "origin": {**origin, "source": str(moved)}})
-    with pytest.raises(FingerprintMismatchError, match="moved does not hold the weights"):
-        dedicated_teacher(tiny_home, "tiny", SETTINGS)(
-            TaskData("classification", ("glad", "sad"), texts, texts), ignore
-        )

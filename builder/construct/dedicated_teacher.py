@@ -1,0 +1,84 @@
+"""What `--teacher dedicated` is: a model of the tenant's own that teaches an hPLM, and is not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from backends.home import Home
+from backends.root.store import RootFolder
+from backends.storage import json_checksum
+from builder.construct.checkpoint import Checkpoint
+from builder.construct.dedicated import FINE_TUNING, Dedicated
+from builder.construct.lessons import Lessons
+from builder.construct.pretrained import locate_weights
+from builder.construct.rewriting import Rewriting
+from builder.construct.tasks.dataset import TaskData
+from builder.construct.tasks.examples import Example
+from builder.construct.tasks.objectives import objective_of
+from builder.construct.tasks.unlabelled import unlabelled_examples
+from builder.construct.tune_settings import TuneSettings
+from builder.progress import Report
+
+REWRITING = Rewriting()
+UNLABELLED_PER_EXAMPLE = 3
+
+
+@dataclass(frozen=True)
+class DedicatedTeacher:
+    """Fine-tunes a model for the task first, which then answers the task's texts and others.
+
+    The others are texts without labels, where there are such, and rewritten ones in place of those that are missing.
+    Interrupted, it goes on at its last epoch. Its answers are kept for a day, the model, a thousand times as large,
+    is not.
+    """
+
+    home: Home
+    root_name: str
+    unlabelled: Path | None = None
+    settings: TuneSettings = FINE_TUNING
+    rewriting: Rewriting = REWRITING
+
+    def __call__(self, data: TaskData, report: Report) -> Lessons:
+        root = RootFolder(self.home.root(self.root_name))
+        examples = self._examples(data, root)
+        inputs = {"settings": asdict(self.settings), "data": [repr(examples), repr(data.dev)], "root": root.fingerprint}
+        key = json_checksum(inputs)
+        self.home.states.mkdir(parents=True, exist_ok=True)
+        answers, checkpoint = (Checkpoint(self.home.states / f".{what}-{key}", key) for what in ("lessons", "teacher"))
+        if known := answers.load():
+            return Lessons(examples, list(known["lessons"]))
+        predicted = self._answers(data, examples, root, report, checkpoint)
+        answers.save({"lessons": predicted})
+        checkpoint.remove()
+        return Lessons(examples, predicted)
+
+    def _examples(self, data: TaskData, root: RootFolder) -> list[Example]:
+        unlabelled: list[Example] = []
+        if self.unlabelled is not None:
+            known = [*data.train, *data.dev, *data.test]
+            most = UNLABELLED_PER_EXAMPLE * len(data.train)
+            unlabelled = unlabelled_examples(self.unlabelled, data.train[0], known, most)
+        missing = max(0, self.rewriting.variants - len(unlabelled) // len(data.train))
+        rewriting = replace(self.rewriting, variants=missing)
+        rewritten = rewriting.apply(data.train, root.tokenizer(), root.lower().word_embeddings.weight)
+        return [*data.train, *unlabelled, *rewritten]
+
+    def _answers(
+        self, data: TaskData, examples: Sequence[Example], root: RootFolder, report: Report, checkpoint: Checkpoint
+    ) -> list[Tensor]:
+        dedicated = Dedicated.fine_tune(
+            locate_weights(root.manifest, self.home.downloads),
+            root.geometry,
+            root.tokenizer(),
+            objective_of(data),
+            data.train,
+            data.dev,
+            self.settings,
+            report,
+            checkpoint,
+        )
+        return [answer.cpu() for answer in dedicated.predict(examples)]

@@ -1,0 +1,117 @@
+"""What a teacher of one's own says of the examples, of texts without labels and of rewritten ones."""
+
+from pathlib import Path
+
+import pytest
+
+from backends.errors import FingerprintMismatchError, InvalidArgumentError, TrainingDataError
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.storage import read_json, write_json
+from builder.construct.dedicated_teacher import REWRITING, UNLABELLED_PER_EXAMPLE, DedicatedTeacher
+from builder.construct.hplms import HplmRequest, create_hplm
+from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
+from builder.construct.tasks.examples import LabelledText
+from builder.construct.tune_settings import TuneSettings
+from builder.progress import Step
+from tiny_home import ignore, sample_texts, write_task, write_tiny_bert
+
+SETTINGS = TuneSettings(epochs=4, rows_per_batch=16, learning_rate=2e-3, head_learning_rate=1e-2, patience=4)
+
+
+def classification(count: int, seed: int) -> list[LabelledText]:
+    return [LabelledText(text.text, text.mood) for text in sample_texts(count, seed)]
+
+
+def test_an_hplm_learns_from_a_dedicated_model(tiny_home: Home, tmp_path: Path) -> None:
+    registry = Registry.open(tiny_home)
+    train, dev = write_task(tmp_path / "task", "mood", 40)
+    request = HplmRequest("acme/taught", "tiny", "farm", train, dev, tune=TuneSettings(epochs=2, distil_weight=0.9))
+    steps: list[Step] = []
+    entry = create_hplm(
+        tiny_home, registry, request, steps.append, DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)
+    )
+    assert entry.version == 1
+    assert {"fine-tune a whole model", "tune adapters and head"} <= {step.phase for step in steps}
+    again: list[Step] = []
+    data = read_task(TaskFiles(train, dev))
+    lessons = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)(data, again.append)
+    assert list(lessons.examples[: len(data.train)]) == list(data.train)
+    assert len(lessons.examples) == (1 + REWRITING.variants) * len(data.train)
+    assert [tuple(answer.shape) for answer in lessons.answers] == [(1, 2)] * len(lessons.examples)
+    assert len([step for step in again if step.done < step.total]) == 0  # the finished fine-tuning is not repeated
+    assert not list(tiny_home.states.glob(".teacher-*"))
+    assert all(path.stat().st_size < 100_000 for path in tiny_home.states.glob(".lessons-*"))
+
+
+def test_a_teacher_of_other_weights_is_refused(tiny_home: Home, tmp_path: Path) -> None:
+    texts = classification(20, 1)
+    origin = RootFolder(tiny_home.root("tiny")).manifest.origin
+    moved = tmp_path / "moved"
+    write_tiny_bert(moved, seed=77)
+    manifest = read_json(tiny_home.root("tiny") / "manifest.json")
+    write_json(tiny_home.root("tiny") / "manifest.json", {**manifest, "origin": {**origin, "source": str(moved)}})
+    with pytest.raises(FingerprintMismatchError, match="moved does not hold the weights"):
+        DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)(
+            TaskData("classification", ("glad", "sad"), texts, texts), ignore
+        )
+
+
+def test_texts_without_labels_take_the_place_of_rewritten_ones(tiny_home: Home, tmp_path: Path) -> None:
+    data = TaskData("classification", ("glad", "sad"), classification(120, 1), classification(60, 2))
+    others = list(dict.fromkeys(each.text for each in classification(300, 3)))
+    unlabelled = tmp_path / "texts.txt"
+    unlabelled.write_text("\n".join([data.train[0].text, data.dev[0].text.upper(), *others]) + "\n")
+    lessons = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS)(data, ignore)
+    count, own = len(data.train), {each.text for each in (*data.train, *data.dev)}
+    asked = lessons.examples[count:]
+    real = [each for each in asked if each.text in others]
+    assert list(lessons.examples[:count]) == list(data.train)
+    assert [each.text for each in asked[: len(real)]] == [text for text in others if text not in own]
+    assert 1 < len(real) / count < UNLABELLED_PER_EXAMPLE
+    assert len(asked) - len(real) == (REWRITING.variants - len(real) // count) * count
+    truth = {text.text: text.mood for text in sample_texts(300, 3)}
+    said = [data.labels[int(answer.argmax())] for answer in lessons.answers[count : count + len(real)]]
+    right = sum(truth[each.text] == answer for each, answer in zip(real, said, strict=True))
+    assert right / len(real) > 0.8
+    again = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS)(data, ignore)
+    assert again.digest == lessons.digest
+
+
+def test_no_more_texts_without_labels_than_are_asked_for(tiny_home: Home, tmp_path: Path) -> None:
+    data = TaskData("classification", ("glad", "sad"), classification(20, 1), classification(20, 2))
+    unlabelled = tmp_path / "texts.txt"
+    unlabelled.write_text("".join(f"{text.text} number {place}\n" for place, text in enumerate(sample_texts(500, 3))))
+    lessons = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS.changed({"epochs": 1}))(data, ignore)
+    real = [each for each in lessons.examples if "number" in each.text]
+    assert 0 < len(real) <= UNLABELLED_PER_EXAMPLE * len(data.train)
+
+
+def test_labels_are_not_asked_of_texts_that_have_none(tiny_home: Home, tmp_path: Path) -> None:
+    """Said before the teacher is made, which takes long."""
+    train, dev = write_task(tmp_path / "task", "mood", 40)
+    unlabelled = tmp_path / "texts.txt"
+    unlabelled.write_text("Some text that nobody has labelled.\n")
+    request = HplmRequest("acme/taught", "tiny", "farm", train, dev, tune=TuneSettings(epochs=1, distil_weight=0.5))
+    steps: list[Step] = []
+    with pytest.raises(InvalidArgumentError, match=r"distil_weight of 0.5 needs labels, which .*texts.txt does not"):
+        create_hplm(
+            tiny_home,
+            Registry.open(tiny_home),
+            request,
+            steps.append,
+            DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS),
+        )
+    assert "fine-tune a whole model" not in {step.phase for step in steps}
+    assert not Registry.open(tiny_home).has_hplm("acme/taught")
+
+
+def test_a_file_of_nothing_new_is_refused_before_the_teacher_is_made(tiny_home: Home, tmp_path: Path) -> None:
+    data = TaskData("classification", ("glad", "sad"), classification(20, 1), classification(20, 2))
+    known = tmp_path / "texts.txt"
+    known.write_text("".join(f"{each.text}\n" for each in data.dev))
+    steps: list[Step] = []
+    with pytest.raises(TrainingDataError, match="holds no text that the task's own files lack"):
+        DedicatedTeacher(tiny_home, "tiny", known, SETTINGS)(data, steps.append)
+    assert not steps
