@@ -15,6 +15,7 @@ from bench.quality_schemes import Outcome, Place, Trial
 from bench.quality_tasks import unlabelled_corpora
 from builder.construct.dedicated import FINE_TUNING
 from builder.construct.dedicated_teacher import REWRITING
+from builder.construct.tune_settings import TEACHING
 
 _NEEDS_OF_ROOT = {"adapter": ("lower",), "plot": ("root",), "untaught": ("root",), "hplm": ("root", "teacher")}
 _WITH_ADAPTERS = ("adapter", "untaught", "hplm")
@@ -55,7 +56,7 @@ class Results:
         if trial.scheme not in _WITH_ADAPTERS:
             del settings["recipe"]
         if trial.scheme != "hplm":
-            del settings["distil_weight"], settings["temperature"]
+            settings = {name: value for name, value in settings.items() if name not in TEACHING}
         version: dict[str, Any] = {**self._of_model, "settings": settings}
         version |= {name: self._of_root[name] for name in _NEEDS_OF_ROOT.get(trial.scheme, ())}
         if trial.scheme == "hplm" and (corpora := unlabelled_corpora(self._place.data, trial.task)):

@@ -90,7 +90,7 @@ def write_artifact(folder: Path, artifact: HplmArtifact) -> None:
     head.require_finite(f"{artifact.hplm}: head")
     path = weights_path(folder)
     tensors = {**adapters.named(), **{f"head.{name}": tensor for name, tensor in head.named().items()}}
-    write_tensors(path, {name: _turned(tensor).contiguous() for name, tensor in tensors.items()})
+    write_tensors(path, {name: _turned(tensor) for name, tensor in tensors.items()})
     write_json(
         folder / "manifest.json",
         {

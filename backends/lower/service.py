@@ -16,7 +16,7 @@ from backends.home import Home
 from backends.lower.domains import OpenDomains
 from backends.lower.settings import FillingSettings
 from backends.lower.upkeep import Upkeep
-from backends.registry.entries import HplmEntry
+from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import Text
 from backends.root.words import RowWords
@@ -140,9 +140,16 @@ class LowerService:
         return deadline
 
     def _least_tokens(self, request: TextRequest, entries: Sequence[HplmEntry]) -> int:
-        """Of the longest row: each word is a token or more, up to where its root cuts a text off."""
+        """Of the longest row: a word is nearly always a token or more, up to where its root cuts a text off."""
         rows = zip(entries, request.texts, strict=True)
-        return max((min(len(text.split()), self.domains.half(one.domain).max_tokens) for one, text in rows), default=1)
+        return max((_num_words(text, self._max_tokens(entry.domain)) for entry, text in rows), default=1)
+
+    def _max_tokens(self, domain: DomainEntry) -> int:
+        """1 for a domain that is damaged: its own rows say so, one by one."""
+        try:
+            return self.domains.half(domain).max_tokens
+        except Exception:
+            return 1
 
     def _encode_rows(self, rows: Sequence[_Row]) -> list[_EncodedRow | HplmError]:
         """All rows of one domain go through its tables together."""
@@ -175,6 +182,11 @@ class LowerService:
                 rows, encoded.rows, encoded.truncated, encoded.words, encoded.middles, strict=True
             )
         ]
+
+
+def _num_words(text: bytes, most: int) -> int:
+    """At most `most`; of a text of megabytes no more is looked at."""
+    return min(len(text.split(None, most)), most)
 
 
 def _decoded(value: bytes, name: str) -> str:

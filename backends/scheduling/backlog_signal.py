@@ -13,17 +13,18 @@ import mmap
 import os
 import struct
 import tempfile
+import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import reduce
-from operator import xor
 from pathlib import Path
 
 FOLDER_VARIABLE = "HPLM_SIGNALS"
 """Names a folder that goes with its server; without it the signals lie among the machine's temporary files."""
 TOLD_LENGTHS = (1, 8, 16, 24, 32, 48, 64, 96)
 """Tokens of a row, or more up to the next."""
-_FIELDS = struct.Struct(f"={len(TOLD_LENGTHS) + 2}q")
+_FIELDS = struct.Struct(f"={len(TOLD_LENGTHS) + 1}q")
+_CHECK = struct.Struct("=I")
+_SIZE_BYTES = _FIELDS.size + _CHECK.size
 _FRESH_US = 1_000_000
 _LOOK_EVERY_US = 1_000_000
 
@@ -45,15 +46,15 @@ class BacklogSignal:
         self._path.unlink(missing_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
-            os.ftruncate(descriptor, _FIELDS.size)
-            self._memory = mmap.mmap(descriptor, _FIELDS.size)
+            os.ftruncate(descriptor, _SIZE_BYTES)
+            self._memory = mmap.mmap(descriptor, _SIZE_BYTES)
         finally:
             os.close(descriptor)
 
     def tell(self, finish_in_us: Sequence[float], now_us: int) -> None:
         """For a row of each of `TOLD_LENGTHS`, how long it would take at least."""
-        told = (now_us, *(now_us + int(in_us) for in_us in finish_in_us))
-        self._memory[:] = _FIELDS.pack(*told, reduce(xor, told))
+        told = _FIELDS.pack(now_us, *(now_us + int(in_us) for in_us in finish_in_us))
+        self._memory[:] = told + _CHECK.pack(zlib.crc32(told))
 
     def close(self) -> None:
         self._memory.close()
@@ -97,14 +98,15 @@ def _mapped(path: Path) -> mmap.mmap | None:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
                 return None
-            return mmap.mmap(file.fileno(), _FIELDS.size, access=mmap.ACCESS_READ)
+            return mmap.mmap(file.fileno(), _SIZE_BYTES, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return None
 
 
 def _read(memory: mmap.mmap, place: int, now_us: int) -> int:
     """A torn or an old signal says nothing."""
-    *told, check = _FIELDS.unpack(memory[:])
-    told_us, *finish_us = told
-    is_good = reduce(xor, told) == check and 0 <= now_us - told_us <= _FRESH_US
+    signal = memory[:]
+    told, (check,) = signal[: _FIELDS.size], _CHECK.unpack(signal[_FIELDS.size :])
+    told_us, *finish_us = _FIELDS.unpack(told)
+    is_good = zlib.crc32(told) == check and 0 <= now_us - told_us <= _FRESH_US
     return int(finish_us[place]) if is_good else now_us

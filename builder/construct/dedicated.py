@@ -19,7 +19,7 @@ from backends.root.geometry import RootGeometry
 from backends.root.tokenizer import RootTokenizer, TokenRows
 from builder.construct.checkpoint import Checkpoint
 from builder.construct.conversion import padding_exchange
-from builder.construct.fitting import Fitted, Fitting, Places, Weights, predict
+from builder.construct.fitting import Fitted, Fitting, OnRows, Places, Weights, predict
 from builder.construct.prepare import task_text
 from builder.construct.pretrained import load_pretrained
 from builder.construct.rows import halves_of, padded_length
@@ -27,9 +27,9 @@ from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
 from builder.construct.tunable import pooled_width, pooling_for
 from builder.construct.tune_settings import TuneSettings
-from builder.progress import Report
+from builder.progress import Report, Step
 
-_PHASE = "fine-tune a whole model"
+_PHASE, _ANSWERING = "fine-tune a whole model", "ask it for its answers"
 FINE_TUNING = TuneSettings(learning_rate=1e-4, head_learning_rate=1e-3, epochs=6)
 """What suits most tasks when all parameters learn."""
 
@@ -126,15 +126,20 @@ class Dedicated:
         model.load_state_dict(fitted.weights, strict=False)
         return cls(model, tokenizer, objective, fitted)
 
-    def predict(self, examples: Sequence[Example]) -> list[Tensor]:
+    def predict(self, examples: Sequence[Example], report: Report | None = None) -> list[Tensor]:
         """What the task looks at of each example: `[m, C]`."""
-        return predict(self.model, self.objective, self._encoded(examples), _device(self.model))
+        device, dataset = _device(self.model), self._encoded(examples)
+        return predict(self.model, self.objective, dataset, device, _noted(report) if report else None)
 
     def evaluate(self, examples: Sequence[Example]) -> dict[str, float]:
         return _scores(self.model, self.objective, self._encoded(examples))
 
     def _encoded(self, examples: Sequence[Example]) -> TokenSet:
         return token_set(self.tokenizer, self.objective, examples)
+
+
+def _noted(report: Report) -> OnRows:
+    return lambda done, total: report(Step(_ANSWERING, done, total))
 
 
 def token_set(tokenizer: RootTokenizer, objective: Objective[Any], examples: Sequence[Example]) -> TokenSet:

@@ -42,16 +42,17 @@ class DedicatedTeacher:
     settings: TuneSettings = FINE_TUNING
     rewriting: Rewriting = REWRITING
 
-    def __call__(self, data: TaskData, report: Report) -> Lessons:
+    def __call__(self, data: TaskData, balanced: bool, report: Report) -> Lessons:
         root = RootFolder(self.home.root(self.root_name))
         examples = self._examples(data, root)
-        inputs = {"settings": asdict(self.settings), "data": [repr(examples), repr(data.dev)], "root": root.fingerprint}
+        settings = replace(self.settings, class_weights="balanced") if balanced else self.settings
+        inputs = {"settings": asdict(settings), "data": [repr(examples), repr(data.dev)], "root": root.fingerprint}
         key = json_checksum(inputs)
         self.home.states.mkdir(parents=True, exist_ok=True)
         answers, checkpoint = (Checkpoint(self.home.states / f".{what}-{key}", key) for what in ("lessons", "teacher"))
         if known := answers.load():
             return Lessons(examples, list(known["lessons"]))
-        predicted = self._answers(data, examples, root, report, checkpoint)
+        predicted = self._answers(data, examples, root, settings, report, checkpoint)
         answers.save({"lessons": predicted})
         checkpoint.remove()
         return Lessons(examples, predicted)
@@ -68,17 +69,23 @@ class DedicatedTeacher:
         return [*data.train, *unlabelled, *rewritten]
 
     def _answers(
-        self, data: TaskData, examples: Sequence[Example], root: RootFolder, report: Report, checkpoint: Checkpoint
+        self,
+        data: TaskData,
+        examples: Sequence[Example],
+        root: RootFolder,
+        settings: TuneSettings,
+        report: Report,
+        checkpoint: Checkpoint,
     ) -> list[Tensor]:
         dedicated = Dedicated.fine_tune(
             locate_weights(root.manifest, self.home.downloads),
             root.geometry,
             root.tokenizer(),
-            objective_of(data),
+            objective_of(data, settings.class_weights == "balanced"),
             data.train,
             data.dev,
-            self.settings,
+            settings,
             report,
             checkpoint,
         )
-        return [answer.cpu() for answer in dedicated.predict(examples)]
+        return [answer.cpu() for answer in dedicated.predict(examples, report)]

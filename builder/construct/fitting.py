@@ -24,6 +24,8 @@ _WARMUP_SHARE = 0.1
 _PREDICTED_ROWS = 64
 
 Places = npt.NDArray[np.int64]
+OnRows = Callable[[int, int], None]
+"""How many rows are done, of how many."""
 Weights = Mapping[str, Tensor]
 
 
@@ -205,10 +207,13 @@ class Fitting:
 
 
 @torch.no_grad()
-def predict(model: Trainee, objective: Objective[Any], dataset: Rows, device: torch.device) -> list[Tensor]:
+def predict(
+    model: Trainee, objective: Objective[Any], dataset: Rows, device: torch.device, on_rows: OnRows | None = None
+) -> list[Tensor]:
     """What the task looks at of each row: `[m, C]`."""
     model.train(False)
     found: list[Tensor] = [torch.empty(0)] * len(dataset.targets)
+    done = 0
     for places in batches(dataset.lengths, np.arange(len(dataset.targets)), _PREDICTED_ROWS):
         inputs, halves = dataset.padded(places, device)
         with torch.autocast(device.type, dtype=torch.bfloat16):
@@ -216,6 +221,9 @@ def predict(model: Trainee, objective: Objective[Any], dataset: Rows, device: to
         of_rows = objective.rows(outputs.float().cpu(), [dataset.targets[place] for place in places])
         for place, row in zip(places, of_rows, strict=True):
             found[place] = row
+        done += len(places)
+        if on_rows is not None:
+            on_rows(done, len(found))
     return found
 
 

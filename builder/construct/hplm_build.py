@@ -46,6 +46,7 @@ class HplmBuild:
         self.root = RootFolder(home.root(domain.root))
         self.data = data
         self._home, self._domain, self._files, self._target, self._report = home, domain, files, target, report
+        self._taught_by: str | None = None
         self._upper = Upper(self.root.upper(), self.root.geometry)
         if note := _leaks(data):
             report(Step("read the examples", 1, 1, note))
@@ -58,13 +59,15 @@ class HplmBuild:
             raise InvalidArgumentError(
                 f"a distil_weight of {settings.distil_weight} needs labels, which {teacher.unlabelled} does not have"
             )
-        objective = objective_of(self.data, settings.class_weights == "balanced")
-        lessons = teacher(self.data, self._report) if teacher else None
+        balanced = settings.class_weights == "balanced"
+        objective = objective_of(self.data, balanced)
+        lessons = teacher(self.data, balanced, self._report) if teacher else None
+        self._taught_by = lessons.digest if lessons else None
         train = self._encoded(objective, lessons.examples if lessons else self.data.train, self._domain, "train")
         dev = self._encoded(objective, self.data.dev, self._domain, "dev")
         self._target.parent.mkdir(parents=True, exist_ok=True)
         inputs = self._inputs()
-        inputs |= {"start": start.checksum if start else None, "teacher": lessons.digest if lessons else None}
+        inputs |= {"start": start.checksum if start else None, "teacher": self._taught_by}
 
         def tune_one(number: int, of_trial: TuneSettings, report: Report) -> Tuned:
             checkpoint = Checkpoint(self._checkpoint(number), json_checksum({**inputs, "settings": asdict(of_trial)}))
@@ -120,7 +123,7 @@ class HplmBuild:
             adapters=trial.tuned.adapters,
             head=trial.tuned.head,
             pair=self.data.pair,
-            origin={**origin, "tune": asdict(trial.settings)},
+            origin={**origin, "tune": asdict(trial.settings), "teacher": self._taught_by},
         )
 
     def forget_checkpoints(self) -> None:

@@ -28,7 +28,7 @@ from builder.construct.lessons import Teacher
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.construct.tunable import Tuned
-from builder.construct.tune_settings import TuneSettings
+from builder.construct.tune_settings import TEACHING, TuneSettings
 from builder.locks import Hold, exclusive
 from builder.progress import Report
 
@@ -143,6 +143,8 @@ def update_hplm(
 def live_settings(artifact: HplmArtifact) -> TuneSettings:
     """How a version was tuned; of one that was not tuned here, as one with such adapters would be."""
     known = {field.name for field in fields(TuneSettings)}
+    if not artifact.origin.get("teacher"):
+        known -= TEACHING
     noted = artifact.origin.get("tune", {})
     return TuneSettings(recipe=AdapterRecipe.of(artifact.adapters)).changed(
         {name: value for name, value in noted.items() if name in known}

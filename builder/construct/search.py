@@ -77,7 +77,7 @@ def _varied_recipe(recipe: AdapterRecipe, chance: random.Random) -> AdapterRecip
             recipe,
             rank=chance.choice(_RANKS),
             norm_sites=chance.choice(((), SITES)),
-            entrance_width=chance.choice(_ENTRANCES),
+            entrance_width=recipe.entrance_width and chance.choice(_ENTRANCES),
         )
     return replace(
         recipe,

@@ -20,6 +20,10 @@ LORA_EVERYWHERE = AdapterRecipe(bottleneck_sites=(), lora_modules=LORA_MODULES, 
 """On every linear layer, with LayerNorms of its own: learns in a few epochs what bottlenecks do not learn in many."""
 
 
+TEACHING = frozenset(("distil_weight", "temperature"))
+"""Settings that count where there is a teacher only."""
+
+
 @dataclass(frozen=True)
 class TuneSettings:
     """The defaults suit a few hundred to a few thousand texts.

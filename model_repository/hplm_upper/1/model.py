@@ -7,6 +7,7 @@ sender, whenever the engine has them. In mode `triton`, what `execute` gets is t
 import logging
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from backends.openmp import wait_briefly
@@ -149,7 +150,9 @@ class _Caller:
             with span(Lane.ANSWERING, "send"):
                 self._sender.send(_response(answers), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         except Exception as error:  # shared memory may be full; a short error may still get through
-            self._sender.send(_response(presentable(error)), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            LOGGER.warning("an answer could not be sent: %s", error)
+            with suppress(Exception):
+                self._sender.send(_response(presentable(error)), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 def _response(answers: list[bytes] | HplmError) -> "pb_utils.InferenceResponse":

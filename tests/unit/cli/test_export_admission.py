@@ -33,10 +33,10 @@ def test_what_may_wait_is_decided_by_the_export(tiny_home: Home, monkeypatch: py
     assert export(monkeypatch, tiny_home) in (0, None)
     assert exported(tiny_home) == AdmissionSettings()
     weights = ("--tenant-weight", "acme=3", "--tenant-weight", "globex=0.5", "--burst-ms", "20")
-    limits = ("--max-waiting", "500", "--tenant-quota", "20", "--no-admission", "--margin-percent", "25")
+    limits = ("--max-waiting", "500", "--tenant-quota", "20", "--no-admission", "--margin-percent", "40")
     assert export(monkeypatch, tiny_home, *weights, *limits) in (0, None)
     shares = ShareSettings({"acme": 3.0, "globex": 0.5}, 20_000.0)
-    assert exported(tiny_home) == AdmissionSettings(500, 20, False, 25, shares)
+    assert exported(tiny_home) == AdmissionSettings(500, 20, False, 40, shares)
 
 
 @pytest.mark.parametrize(

@@ -127,3 +127,16 @@ def test_updates_that_are_refused_are_one_line(run: Run, tmp_path: Path) -> None
     updated = json.loads(out)
     assert (updated["version"], updated["previous_version"]) == (2, 1)
     assert updated["previous_dev_accuracy"] > updated["dev_accuracy"]
+
+
+def test_texts_without_labels_need_a_teacher_and_two_halves_where_pairs_are_learnt(run: Run, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a text that nobody has labelled\n")
+    create = ("create", "new/one", "--domain", "farm")
+    code, _, err = run(*create, *files(*write_task(tmp_path / "s", "mood", 7)), "--unlabelled", str(texts))
+    assert code != 0 and "--unlabelled needs --teacher dedicated" in err
+    taught = ("--teacher", "dedicated", "--unlabelled", str(texts))
+    code, _, err = run(*create, *files(*write_pairs(tmp_path / "p", 7)), *taught)
+    assert code != 0 and "a task of pairs needs a TAB between two texts in each line" in err
+    code, _, err = run(*create, *files(*write_task(tmp_path / "s", "mood", 7, train=20)), *taught, "--json")
+    assert code == 0, err

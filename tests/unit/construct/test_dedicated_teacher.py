@@ -3,14 +3,17 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from backends.adapters.bank import read_artifact
 from backends.errors import FingerprintMismatchError, InvalidArgumentError, TrainingDataError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
 from builder.construct.dedicated_teacher import REWRITING, UNLABELLED_PER_EXAMPLE, DedicatedTeacher
-from builder.construct.hplms import HplmRequest, create_hplm
+from builder.construct.hplms import HplmRequest, create_hplm, live_settings
+from builder.construct.rewriting import Rewriting
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.examples import LabelledText
 from builder.construct.tune_settings import TuneSettings
@@ -33,10 +36,12 @@ def test_an_hplm_learns_from_a_dedicated_model(tiny_home: Home, tmp_path: Path) 
         tiny_home, registry, request, steps.append, DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)
     )
     assert entry.version == 1
-    assert {"fine-tune a whole model", "tune adapters and head"} <= {step.phase for step in steps}
+    assert {"fine-tune a whole model", "ask it for its answers", "tune adapters and head"} <= {
+        step.phase for step in steps
+    }
     again: list[Step] = []
     data = read_task(TaskFiles(train, dev))
-    lessons = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)(data, again.append)
+    lessons = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)(data, False, again.append)
     assert list(lessons.examples[: len(data.train)]) == list(data.train)
     assert len(lessons.examples) == (1 + REWRITING.variants) * len(data.train)
     assert [tuple(answer.shape) for answer in lessons.answers] == [(1, 2)] * len(lessons.examples)
@@ -54,7 +59,7 @@ def test_a_teacher_of_other_weights_is_refused(tiny_home: Home, tmp_path: Path) 
     write_json(tiny_home.root("tiny") / "manifest.json", {**manifest, "origin": {**origin, "source": str(moved)}})
     with pytest.raises(FingerprintMismatchError, match="moved does not hold the weights"):
         DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)(
-            TaskData("classification", ("glad", "sad"), texts, texts), ignore
+            TaskData("classification", ("glad", "sad"), texts, texts), False, ignore
         )
 
 
@@ -63,7 +68,7 @@ def test_texts_without_labels_take_the_place_of_rewritten_ones(tiny_home: Home, 
     others = list(dict.fromkeys(each.text for each in classification(300, 3)))
     unlabelled = tmp_path / "texts.txt"
     unlabelled.write_text("\n".join([data.train[0].text, data.dev[0].text.upper(), *others]) + "\n")
-    lessons = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS)(data, ignore)
+    lessons = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS)(data, False, ignore)
     count, own = len(data.train), {each.text for each in (*data.train, *data.dev)}
     asked = lessons.examples[count:]
     real = [each for each in asked if each.text in others]
@@ -75,7 +80,7 @@ def test_texts_without_labels_take_the_place_of_rewritten_ones(tiny_home: Home, 
     said = [data.labels[int(answer.argmax())] for answer in lessons.answers[count : count + len(real)]]
     right = sum(truth[each.text] == answer for each, answer in zip(real, said, strict=True))
     assert right / len(real) > 0.8
-    again = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS)(data, ignore)
+    again = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS)(data, False, ignore)
     assert again.digest == lessons.digest
 
 
@@ -83,7 +88,7 @@ def test_no_more_texts_without_labels_than_are_asked_for(tiny_home: Home, tmp_pa
     data = TaskData("classification", ("glad", "sad"), classification(20, 1), classification(20, 2))
     unlabelled = tmp_path / "texts.txt"
     unlabelled.write_text("".join(f"{text.text} number {place}\n" for place, text in enumerate(sample_texts(500, 3))))
-    lessons = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS.changed({"epochs": 1}))(data, ignore)
+    lessons = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS.changed({"epochs": 1}))(data, False, ignore)
     real = [each for each in lessons.examples if "number" in each.text]
     assert 0 < len(real) <= UNLABELLED_PER_EXAMPLE * len(data.train)
 
@@ -113,5 +118,38 @@ def test_a_file_of_nothing_new_is_refused_before_the_teacher_is_made(tiny_home: 
     known.write_text("".join(f"{each.text}\n" for each in data.dev))
     steps: list[Step] = []
     with pytest.raises(TrainingDataError, match="holds no text that the task's own files lack"):
-        DedicatedTeacher(tiny_home, "tiny", known, SETTINGS)(data, steps.append)
+        DedicatedTeacher(tiny_home, "tiny", known, SETTINGS)(data, False, steps.append)
     assert not steps
+
+
+def test_the_teacher_weighs_classes_as_its_pupil_was_asked_to(tiny_home: Home) -> None:
+    """A pupil who learns from answers alone cannot do it himself."""
+    texts = classification(400, 1)
+    rare = [each for each in texts if each.label == "sad"][:12]
+    train = [*(each for each in texts if each.label == "glad"), *rare]
+    data = TaskData("classification", ("glad", "sad"), train, classification(100, 2))
+    asked = data.labels.index("sad")
+
+    def found_sad(balanced: bool) -> float:
+        settings = SETTINGS.changed({"epochs": 2})
+        lessons = DedicatedTeacher(tiny_home, "tiny", settings=settings, rewriting=Rewriting(variants=0))(
+            data, balanced, ignore
+        )
+        answers = torch.cat(list(lessons.answers)).softmax(dim=-1)
+        return float(answers[-len(rare) :, asked].mean())
+
+    assert found_sad(balanced=True) > found_sad(balanced=False) + 0.1
+
+
+def test_an_update_inherits_no_settings_of_a_teacher_that_nobody_had(tiny_home: Home, tmp_path: Path) -> None:
+    registry = Registry.open(tiny_home)
+    train, dev = write_task(tmp_path / "task", "mood", 40, train=40)
+    fingerprint = RootFolder(tiny_home.root("tiny")).fingerprint
+    tune = TuneSettings(epochs=1, distil_weight=0.5, temperature=3.0)
+    for hplm, teacher in (("acme/alone", None), ("acme/taught", DedicatedTeacher(tiny_home, "tiny", None, SETTINGS))):
+        entry = create_hplm(
+            tiny_home, registry, HplmRequest(hplm, "tiny", "farm", train, dev, tune=tune), ignore, teacher
+        )
+        settings = live_settings(read_artifact(tiny_home.path / entry.folder, fingerprint))
+        expected = TuneSettings() if teacher is None else tune
+        assert (settings.distil_weight, settings.temperature) == (expected.distil_weight, expected.temperature)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from backends.clock import now_us
+from backends.errors import CorruptFileError
 from backends.home import Home
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.registry.registry import Registry
@@ -70,6 +71,19 @@ def test_long_rows_are_refused_by_the_words_that_they_have_at_least(
     texts = [[b"the cat " * 11], [b"the cat " * 12], [b"lovely", b"the cat " * 12], [b"the\tcat\n" * 12]]
     found = service.encode([TextRequest([b"acme/topic"] * len(one), one, soon) for one in texts])
     assert [isinstance(one, RefusedError) for one in found] == [False, True, True, True]
+
+
+def test_a_damaged_domain_is_said_to_be_damaged_with_a_deadline_too(
+    service: LowerService, signal: BacklogSignal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: object) -> None:
+        raise CorruptFileError("table.bin", "too short")
+
+    monkeypatch.setattr(service.domains, "half", damaged)
+    signal.tell([0.0] * len(TOLD_LENGTHS), now_us())
+    without, with_deadline = ask(service, "", '{"deadline_ms": 60000}')
+    assert isinstance(without, Exception) and str(without) == str(with_deadline)
+    assert "the table of this hPLM is" in str(with_deadline)
 
 
 def test_a_text_that_is_cut_counts_no_more_tokens_than_are_left_of_it(

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+import torch
 from peft import LoraConfig, get_peft_model
 from transformers import BertForSequenceClassification
 
@@ -14,6 +15,7 @@ from backends.errors import ConflictError, InvalidArgumentError
 from backends.home import Home
 from backends.registry import database
 from backends.registry.registry import Registry
+from builder.construct.dedicated_teacher import REWRITING
 from builder.executors.mapping import map_here
 from builder.manager.admission import Admission
 from builder.manager.files import log_path
@@ -24,7 +26,7 @@ from builder.manager.upload_checks import CHECKS
 from builder.manager.uploads import UploadKind, Uploads
 from builder.manager.worker import run_attempt
 from builder.manager.workers import TRY_AGAIN
-from tiny_home import write_task
+from tiny_home import sample_texts, write_task
 
 
 def deletion(store: JobStore) -> int:
@@ -108,6 +110,30 @@ def test_a_request_may_ask_for_a_dedicated_teacher(tiny_home: Home, tmp_path: Pa
         assert "fine-tune a whole model" in log_path(tiny_home, job.id).read_text()
     with pytest.raises(InvalidArgumentError, match="teacher"):
         stored_request({"kind": "hplm.create", "id": "new/two", "domain": "farm", **files, "teacher": "wise"})
+
+
+def test_a_teacher_may_be_given_texts_without_labels(tiny_home: Home, tmp_path: Path) -> None:
+    uploads, ids = Uploads(tiny_home, 100 << 20), []
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"{text.text}\n" for text in sample_texts(45, seed=5)))
+    kinds = (UploadKind.TASK, UploadKind.TASK, UploadKind.CORPUS)
+    for kind, path in zip(kinds, (*write_task(tmp_path, "mood", seed=70, train=30), texts), strict=True):
+        with uploads.receiving(kind, path.name) as incoming:
+            incoming.write(path.read_bytes())
+            ids.append(incoming.keep(CHECKS[kind]).id)
+    wanted = dict(zip(("train", "dev", "unlabelled"), ids, strict=True), tune={"epochs": 1}, id="new/taught")
+    wanted |= {"kind": "hplm.create", "domain": "farm"}
+    with pytest.raises(InvalidArgumentError, match="unlabelled texts need a teacher"):
+        stored_request(wanted)
+    request = stored_request({**wanted, "teacher": "dedicated"})
+    assert request.uploads[ids[2]] is UploadKind.CORPUS
+    store = JobStore.open(tiny_home)
+    job, _ = Admission(Registry.open(tiny_home), store, uploads).submit(request, None)
+    assert store.claim(job.id) is not None
+    assert run_attempt(tiny_home, job.id, 1, map_here) == 0
+    assert store.job(job.id).state is JobState.DONE, store.job(job.id).failure
+    (lessons,) = tiny_home.states.glob(".lessons-*")
+    assert len(torch.load(lessons, weights_only=True)["lessons"]) > (1 + REWRITING.variants) * 30
 
 
 def zipped_adapter(bert: Path, folder: Path) -> bytes:

@@ -124,7 +124,7 @@ def test_whoever_is_let_in_takes_no_less_than_is_told_of_its_length(order: Order
     chance = random.Random(seed)
     admission, let_in, spare_us = admission_of(order=order), 0, list[float]()
     assert admission.least_finish_in_us(5, 0) == 0.0, "nothing has run yet"
-    now_us, waiting = 0, list[Row]()
+    now_us, waiting, longest_us = 0, list[Row](), 0.0
     for number in range(3_000):
         now_us += chance.randrange(600)
         job = Row(f"new{number}", chance.randint(1, 120), now_us, now_us + round(1000 * 2 ** chance.uniform(2, 9)))
@@ -139,8 +139,9 @@ def test_whoever_is_let_in_takes_no_less_than_is_told_of_its_length(order: Order
             batch, waiting = waiting[:16], waiting[16:]
             admission.take(batch, now_us)
             admission.began("mini", BatchShape.of(batch), now_us)
+            longest_us = max(longest_us, admission.running_us)
     assert let_in > 300
-    assert sum(one < 0 for one in spare_us) <= 0.02 * let_in and min(spare_us) > -20_000, f"seed {seed}"
+    assert sum(one < 0 for one in spare_us) <= 0.02 * let_in and min(spare_us) > -longest_us, f"seed {seed}"
 
 
 @pytest.mark.parametrize("order", [LengthOrder(), FairOrder()])
