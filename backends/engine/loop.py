@@ -75,7 +75,8 @@ class ServeLoop:
         policy: Chooses each batch.
         capacity: What a batch may hold.
         admission: Decides about what comes; asked under this loop's lock only.
-        on_load: Told how long from now rows of `TOLD_LENGTHS` would take at least, after each batch and in between.
+        on_load: Told how long from now rows of `TOLD_LENGTHS` would take at least, every 50 ms while there is work, and
+            once more when there is none.
     """
 
     def __init__(
@@ -124,8 +125,7 @@ class ServeLoop:
                 refusal = self._admitted(jobs, now)
                 if refusal is None:
                     self._queue(jobs)
-                    if now - self._told_us >= _TELL_EVERY_US:
-                        self._tell_load(now)
+                    self._tell_load(now)
                     self._changed.notify_all()
         if refusal is not None:
             refuse(jobs, refusal)
@@ -174,8 +174,8 @@ class ServeLoop:
         for job in jobs:
             self._waiting.add([job], self._admission.start_us(job), self._admission.is_within_share(job))
 
-    def _tell_load(self, now: int) -> None:
-        if self._on_load is not None:
+    def _tell_load(self, now: int, is_idle: bool = False) -> None:
+        if self._on_load is not None and (is_idle or now - self._told_us >= _TELL_EVERY_US):
             self._told_us = now
             self._on_load([self._admission.least_finish_in_us(tokens, now) for tokens in TOLD_LENGTHS], now)
 
@@ -375,23 +375,23 @@ class ServeLoop:
         return [(job, results[job]) for job in in_time]
 
     def _results_of_all(self, staged: StagedBatch) -> list[Result]:
-        size, began_us = self._team.size(), now_us()
+        predicted_us = self._admission.running_us
+        size = self._team.size(may_try=_bears(staged.jobs, 2 * predicted_us))
         _take_threads(size)
         try:
             with self._turns.taken(), span(Lane.COMPUTE, "run", rows=len(staged.jobs), threads=size):
-                staged.has_run = True
+                staged.has_run_as_ever = size == self._team.preferred
+                began_us = now_us()
                 results = run_batch(staged)
-            self._team.note(size, now_us() - began_us, self._admission.running_us)
+                self._team.note(size, now_us() - began_us, predicted_us)
             return results
         except Exception as error:  # a defect
             return [told(error)] * len(staged.jobs)
 
     def _note_finished(self, batch: StagedBatch) -> None:
-        """Admission learns what the batch took, and whoever wants to know how busy this leaves the engine."""
+        """Admission learns what the batch took."""
         with self._changed:
-            now = now_us()
-            self._admission.finished(now, batch.has_run)
-            self._tell_load(now)
+            self._admission.finished(now_us(), batch.has_run_as_ever)
 
     def _next_staged(self) -> StagedBatch | None:
         with self._changed:
@@ -415,12 +415,19 @@ class ServeLoop:
             self._let_go(finished.batch)
             with span(Lane.ANSWERING, "answer", rows=len(finished.results)):
                 answer(finished.results)
+            with self._changed:
+                self._tell_load(now_us(), is_idle=not (self._in_flight or self._waiting))
 
     def _let_go(self, batch: StagedBatch) -> None:
         batch.release()
         with self._changed:
             self._in_flight -= 1
             self._changed.notify_all()
+
+
+def _bears(jobs: Sequence[Job], us: float) -> bool:
+    """Whether all deadlines lie beyond so many microseconds from now."""
+    return all(job.deadline_us is None or job.deadline_us > now_us() + us for job in jobs)
 
 
 def _require_places(chosen: Sequence[int], num_waiting: int) -> None:

@@ -40,7 +40,8 @@ class StagedBatch:
     stack: UpperStack
     on_device: _OnDevice | None
     """None once they have run: their room is free for another try."""
-    has_run: bool = False
+    has_run_as_ever: bool = False
+    """It says how long such batches take; not one that another number of threads was tried with."""
 
     @property
     def pinned(self) -> list[Pinned]:

@@ -1,0 +1,136 @@
+"""What the serve loop tells of itself, and how many threads it computes with."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from backends.clock import now_us
+from backends.engine.loop import PipelineSettings
+from backends.engine.service import UpperService
+from backends.engine.stack import StackSettings, UpperStack
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.registry.snapshot import RegistrySnapshot
+from backends.scheduling.admission import Admission
+from backends.scheduling.backlog_signal import TOLD_LENGTHS
+from backends.scheduling.policy import Capacity
+from backends.wire import Ticket, encode_tickets, fold_rows
+
+HIDDEN = 64
+Told = list[tuple[Sequence[float], int, int]]
+
+
+@contextmanager
+def running(home: Home, pipeline: PipelineSettings = PipelineSettings(), told: Told | None = None) -> Iterator[Any]:
+    """A function that asks one row and waits for its answer; `told` gets what the loop says, and how many waited."""
+    snapshot = RegistrySnapshot(Registry.open(home))
+    key = snapshot.find("acme/topic").key
+
+    def tell(finish_in_us: Sequence[float], at_us: int) -> None:
+        if told is not None:
+            told.append((finish_in_us, at_us, len(service._loop._waiting)))
+
+    service = UpperService(
+        home, snapshot, StackSettings(dtype="fp32", num_slots=4), Capacity(max_rows=2), pipeline=pipeline, on_load=tell
+    )
+
+    def ask(count: int = 1, deadline_ms: int | None = None) -> list[Any]:
+        answers: queue.Queue[Any] = queue.Queue()
+        deadline_us = None if deadline_ms is None else now_us() + 1000 * deadline_ms
+        rows = [np.zeros((5, HIDDEN), np.float16)]
+        for _ in range(count):
+            tickets = encode_tickets([Ticket(key, 5, False, deadline_us)])
+            service.submit(fold_rows(rows), tickets, [b""], answers.put)
+        return [answers.get(timeout=30) for _ in range(count)]
+
+    try:
+        yield ask
+    finally:
+        service.close()
+        snapshot.close()
+
+
+def wait_for(told: Told, count: int) -> None:
+    until = time.monotonic() + 30
+    while len(told) < count:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_an_engine_that_has_nothing_left_to_do_says_so(built_home: Home) -> None:
+    told: Told = []
+    with running(built_home, told=told) as ask:
+        for number in range(1, 6):
+            before_us = now_us()
+            ask()
+            wait_for(told, number)
+            finish_in_us, at_us, waiting = told[-1]
+            assert (len(finish_in_us), waiting) == (len(TOLD_LENGTHS), 0)
+            assert at_us > before_us
+
+
+def test_a_busy_engine_tells_now_and_then(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with each of its batches, nor with each request that comes: telling takes half a millisecond."""
+    run = UpperStack.run
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.005)
+        return run(*arguments)
+
+    monkeypatch.setattr(UpperStack, "run", slow)
+    told: Told = []
+    with running(built_home, told=told) as ask:
+        began_us = now_us()
+        ask(160)
+        took_us = now_us() - began_us
+        busy = [at_us for _, at_us, waiting in told if waiting]
+    assert 3 <= len(busy) <= took_us / 50_000 + 1
+    assert all(later - earlier >= 50_000 for earlier, later in itertools.pairwise(busy))
+
+
+@pytest.mark.parametrize(("may_spare", "deadline_ms"), [(True, None), (False, None), (True, 60)])
+def test_it_computes_with_one_thread_less_where_that_is_faster(
+    built_home: Home, monkeypatch: pytest.MonkeyPatch, may_spare: bool, deadline_ms: int | None
+) -> None:
+    """And tries it with no batch whose deadlines would suffer if it were not."""
+    run, sizes = UpperStack.run, list[int]()
+
+    def by_threads(*arguments: Any) -> Any:
+        sizes.append(torch.get_num_threads())
+        time.sleep(0.001 if sizes[-1] == 1 else 0.004)
+        return run(*arguments)
+
+    monkeypatch.setattr(UpperStack, "run", by_threads)
+    monkeypatch.setattr(Admission, "running_us", property(lambda _: 40_000.0))
+    with running(built_home, PipelineSettings(threads=2, spares_a_thread=may_spare)) as ask:
+        for _ in range(40):
+            ask(deadline_ms=deadline_ms)
+    learnt = may_spare and deadline_ms is None
+    assert set(sizes[:11]) == {2}
+    assert sizes.count(1) == (28 if learnt else 0), sizes
+
+
+def test_a_batch_that_another_number_was_tried_with_says_nothing_of_its_costs(
+    built_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished, observed = Admission.finished, list[bool]()
+
+    def noting(admission: Admission, at_us: int, has_run: bool = True) -> None:
+        observed.append(has_run)
+        finished(admission, at_us, has_run)
+
+    monkeypatch.setattr(Admission, "finished", noting)
+    monkeypatch.setattr(Admission, "running_us", property(lambda _: 0.0))  # so that nothing is ever learnt
+    with running(built_home, PipelineSettings(threads=2, spares_a_thread=True)) as ask:
+        for _ in range(25):
+            ask()
+    assert [place for place, counts in enumerate(observed, start=1) if not counts] == [12, 24]
