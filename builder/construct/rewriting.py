@@ -1,15 +1,17 @@
 """More texts for a teacher to answer: a task's own, with words replaced by near ones.
 
 Near are words whose embeddings in the pretrained model point the same way, among those that the task's texts are made
-of. What such a text says may be nonsense; what the teacher makes of it can be learnt all the same.
+of. A word that both halves of a pair have becomes the same in both. What such a text says may be nonsense; what the
+teacher makes of it can be learnt all the same.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -55,13 +57,18 @@ class Rewriting:
         return [self._rewritten(example, near, chance) for _ in range(self.variants) for example in examples]
 
     def _rewritten(self, example: Example, near: NearWords, chance: np.random.Generator) -> Example:
-        def change(text: str) -> str:
-            return _WORD.sub(lambda found: self._chosen(found.group(), near, chance), text)
+        def choose(word: str) -> str:
+            return self._chosen(word, near, chance)
 
-        if isinstance(example, LabelledText):
-            pair = example.text_pair
-            return replace(example, text=change(example.text), text_pair=None if pair is None else change(pair))
-        return replace(example, words=tuple(change(word) for word in example.words))
+        def rewrite(text: str, choose: Callable[[str], str]) -> str:
+            return _WORD.sub(lambda found: choose(found.group()), text)
+
+        if not isinstance(example, LabelledText):
+            return replace(example, words=tuple(rewrite(word, choose) for word in example.words))
+        if example.text_pair is None:
+            return replace(example, text=rewrite(example.text, choose))
+        of_both = cache(choose)  # or hardly a pair would still be one
+        return replace(example, text=rewrite(example.text, of_both), text_pair=rewrite(example.text_pair, of_both))
 
     def _chosen(self, word: str, near: NearWords, chance: np.random.Generator) -> str:
         others = near.of(word)

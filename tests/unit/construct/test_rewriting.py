@@ -87,6 +87,18 @@ def test_pairs_and_tagged_words(tokenizer: RootTokenizer, embeddings: torch.Tens
     assert len(both[1].words) == len(tagged.words) and both[1].tags == tagged.tags and both[1].words != tagged.words
 
 
+def test_a_word_of_both_halves_becomes_the_same_in_both(tokenizer: RootTokenizer, embeddings: torch.Tensor) -> None:
+    examples = [LabelledText(text.text, 1.0, f"{text.text} indeed, {text.text}") for text in texts(60)]
+    rewritten = Rewriting(variants=1, share=0.5).apply(examples, tokenizer, embeddings)
+    changed = 0
+    for before, after in zip(examples, rewritten, strict=True):
+        assert isinstance(after, LabelledText) and after.text_pair is not None
+        changed += after.text != before.text
+        assert after.text_pair.startswith(after.text) and after.text_pair.endswith(after.text)
+    assert changed > 50
+    assert len({after.text for after in rewritten}) > 50
+
+
 def test_texts_without_words_stay_as_they_are(tokenizer: RootTokenizer, embeddings: torch.Tensor) -> None:
     examples = [LabelledText("1 + 2", "sum"), LabelledText("?!", "none"), LabelledText("alone", "word")]
     assert Rewriting(variants=1, share=1.0).apply(examples, tokenizer, embeddings) == examples
