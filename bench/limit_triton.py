@@ -1,7 +1,8 @@
 """How much of the bare engine's throughput is left once clients, gRPC, Triton and the lower half come on top?
 
 The bare engine packs and runs 64 rows again and again in this process; then clients of the real Triton, on the same
-cores, keep 128 rows under way, one a request. Both by turns, on the same weights, hPLMs, dtype and threads.
+cores, keep 128 rows under way, one a request. Both by turns, on the same weights, hPLMs and dtype; the server may leave
+a thread out while that is faster.
 """
 
 from __future__ import annotations
