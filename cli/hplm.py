@@ -41,8 +41,8 @@ TeacherOption = Annotated[
     Literal["dedicated"] | None,
     typer.Option(
         help="dedicated: first fine-tune the whole pretrained model on the task, then learn from its answers to the "
-        "examples and to five rewritten texts of each. The best quality there is; it takes ten times as long, and two "
-        "--epochs do."
+        "examples and to five rewritten texts of each, or those of --unlabelled. The best quality there is; it takes "
+        "ten times as long, and two --epochs do."
     ),
 ]
 UnlabelledOption = Annotated[
@@ -189,7 +189,7 @@ def update(
         force=force,
     )
     with progress_bars(id) as report:
-        of_root = registry.hplm(id).domain.root
+        of_root = registry.hplm(id).domain.root if teacher else ""
         entry = update_hplm(opened, registry, request, report, _teacher(opened, of_root, teacher, unlabelled))
     _print_built(entry, as_json)
 

@@ -43,7 +43,7 @@ class Showing:
             HplmClient(f"grpc://{self._server.grpc_url}") as grpc,
             HplmClient(f"http://{self._server.http_url}") as http,
         ):
-            for entry in self._registry.hplms():
+            for entry in self.own():
                 text = self._tasks[entry.id].test[0].text
                 (answer, grpc_ms), (same, http_ms) = (_timed(client, entry.id, text) for client in (grpc, http))
                 agreed = answer.label if same.label == answer.label else f"{answer.label} / {same.label}"
@@ -54,7 +54,7 @@ class Showing:
         """One text, asked of several tenants."""
         text = SHARED_TEXTS[0]
         table = Table("hPLM", "asks", "answer", "score", title=f'The same text for all: "{text}"')
-        entries = self._registry.hplms()
+        entries = self.own()
         with HplmClient(f"grpc://{self._server.grpc_url}") as client:
             answers = client.infer_many([(entry.id, text) for entry in entries])
         for entry, answer in zip(entries, answers, strict=True):
@@ -80,9 +80,15 @@ class Showing:
             highlight=False,
         )
 
+    def own(self) -> list[HplmEntry]:
+        """The demo's, with what was measured of them; a home may hold others."""
+        return [
+            entry for entry in self._registry.hplms() if entry.id in self._tasks and "test_accuracy" in entry.metrics
+        ]
+
     def quality(self) -> None:
         table = Table("hPLM", "domain", "question", "labels", "held-out accuracy", "majority", title="Quality")
-        for entry in self._registry.hplms():
+        for entry in self.own():
             table.add_row(
                 entry.id,
                 entry.domain.label,
@@ -109,7 +115,7 @@ class Showing:
     def memory(self) -> None:
         """What one more hPLM costs."""
         fingerprint = RootFolder(self._home.root(ROOT)).fingerprint
-        sizes = [_size_kib(self._home, entry, fingerprint) for entry in self._registry.hplms()]
+        sizes = [_size_kib(self._home, entry, fingerprint) for entry in self.own()]
         root_mib = sum(path.stat().st_size for path in self._home.root(ROOT).iterdir()) / 2**20
         self._console.print(
             f"Memory per additional hPLM: {max(sizes):.0f} KiB in the bank and, while it is resident, in its slot "

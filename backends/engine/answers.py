@@ -72,7 +72,7 @@ def _ner(job: Job, output: Tensor, scores: Numbers) -> Answer:
     if job.words is None:
         raise HplmError("a row of a NER task came without its words")
     text, words = job.words.text, job.words.words
-    entities = find_entities(output[words.first_tokens], words, text, job.entry.labels)
+    entities = find_entities(output[words.first_tokens.tolist()], words, text, job.entry.labels)
     return {"entities": [_entity(found, text) for found in entities]}
 
 

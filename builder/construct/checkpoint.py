@@ -25,6 +25,7 @@ class Checkpoint:
     def save(self, content: dict[str, Any]) -> None:
         buffer = io.BytesIO()
         torch.save({**content, "inputs": self.inputs}, buffer)
+        self.path.parent.mkdir(parents=True, exist_ok=True)  # a cache may be cleared at any time
         write_file(self.path, buffer.getvalue())
 
     def load(self) -> dict[str, Any] | None:

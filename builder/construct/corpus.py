@@ -58,16 +58,18 @@ def split_corpus(files: Sequence[Path], held_out: Path | None) -> Corpus:
 
 def corpus_texts(files: Sequence[Path]) -> Iterator[str]:
     """Every non-empty line of the files; a line that is not UTF-8 text is an error that names it."""
-    for path in files:
-        _require_file(path)
-        with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
-                if len(line) == _MAX_LINE_BYTES:
-                    raise TrainingDataError(
-                        f"{path}:{number}: longer than {_MAX_LINE_BYTES >> 20} MiB; one text per line"
-                    )
-                if text := _decode(line, path, number).strip():
-                    yield text
+    return (text for path in files for _, text in numbered_texts(path))
+
+
+def numbered_texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Every non-empty line of a file, without blanks around it, and its number."""
+    _require_file(path)
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
+            if len(line) == _MAX_LINE_BYTES:
+                raise TrainingDataError(f"{path}:{number}: longer than {_MAX_LINE_BYTES >> 20} MiB; one text per line")
+            if text := _decode(line, path, number).strip():
+                yield number, text
 
 
 def corpus_checksums(files: Sequence[Path]) -> list[str]:
@@ -79,13 +81,13 @@ def corpus_checksums(files: Sequence[Path]) -> list[str]:
 
 def _require_file(path: Path) -> None:
     if not path.is_file():
-        raise NotFoundError(f"corpus {path} does not exist")
+        raise NotFoundError(f"{path} is no file" if path.exists() else f"corpus {path} does not exist")
 
 
 def _decode(line: bytes, path: Path, number: int) -> str:
     if b"\0" in line:
         raise TrainingDataError(f"{path}:{number}: holds a NUL byte; a corpus is plain text, one text per line")
     try:
-        return line.decode("utf-8")
+        return line.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TrainingDataError(f"{path}:{number}: not UTF-8 at byte {error.start}") from error

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-
-from torch import Tensor
+from typing import Any
 
 from backends.home import Home
 from backends.root.store import RootFolder
@@ -44,20 +43,21 @@ class DedicatedTeacher:
 
     def __call__(self, data: TaskData, balanced: bool, report: Report) -> Lessons:
         root = RootFolder(self.home.root(self.root_name))
-        examples = self._examples(data, root)
+        examples, num_unlabelled = self._examples(data, root)
         settings = replace(self.settings, class_weights="balanced") if balanced else self.settings
         inputs = {"settings": asdict(settings), "data": [repr(examples), repr(data.dev)], "root": root.fingerprint}
         key = json_checksum(inputs)
         self.home.states.mkdir(parents=True, exist_ok=True)
         answers, checkpoint = (Checkpoint(self.home.states / f".{what}-{key}", key) for what in ("lessons", "teacher"))
-        if known := answers.load():
-            return Lessons(examples, list(known["lessons"]))
-        predicted = self._answers(data, examples, root, settings, report, checkpoint)
-        answers.save({"lessons": predicted})
-        checkpoint.remove()
-        return Lessons(examples, predicted)
+        known = answers.load()
+        if known is None or "figures" not in known:
+            known = self._lessons(data, examples, root, settings, report, checkpoint)
+            answers.save(known)
+            checkpoint.remove()
+        return Lessons(examples, list(known["lessons"]), {**known["figures"], **_counted(num_unlabelled)})
 
-    def _examples(self, data: TaskData, root: RootFolder) -> list[Example]:
+    def _examples(self, data: TaskData, root: RootFolder) -> tuple[list[Example], int]:
+        """All that is answered, and how many of these are texts without labels."""
         unlabelled: list[Example] = []
         if self.unlabelled is not None:
             known = [*data.train, *data.dev, *data.test]
@@ -66,9 +66,9 @@ class DedicatedTeacher:
         missing = max(0, self.rewriting.variants - len(unlabelled) // len(data.train))
         rewriting = replace(self.rewriting, variants=missing)
         rewritten = rewriting.apply(data.train, root.tokenizer(), root.lower().word_embeddings.weight)
-        return [*data.train, *unlabelled, *rewritten]
+        return [*data.train, *unlabelled, *rewritten], len(unlabelled)
 
-    def _answers(
+    def _lessons(
         self,
         data: TaskData,
         examples: Sequence[Example],
@@ -76,7 +76,7 @@ class DedicatedTeacher:
         settings: TuneSettings,
         report: Report,
         checkpoint: Checkpoint,
-    ) -> list[Tensor]:
+    ) -> dict[str, Any]:
         dedicated = Dedicated.fine_tune(
             locate_weights(root.manifest, self.home.downloads),
             root.geometry,
@@ -88,4 +88,12 @@ class DedicatedTeacher:
             report,
             checkpoint,
         )
-        return [answer.cpu() for answer in dedicated.predict(examples, report)]
+        metric = dedicated.objective.main_metric
+        return {
+            "lessons": [answer.cpu() for answer in dedicated.predict(examples, report)],
+            "figures": {f"teacher_dev_{metric}": round(dedicated.fitted.metrics[metric], 4)},
+        }
+
+
+def _counted(num_unlabelled: int) -> dict[str, float]:
+    return {"unlabelled_texts": num_unlabelled} if num_unlabelled else {}

@@ -16,7 +16,7 @@ from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
 from builder.construct.checkpoint import Checkpoint
-from builder.construct.lessons import Teacher
+from builder.construct.lessons import Lessons, Teacher
 from builder.construct.prepare import encoded
 from builder.construct.search import Trial, best_trial, candidates, run_trials
 from builder.construct.tasks.dataset import CLASSIFICATION, TaskData, TaskFiles
@@ -46,7 +46,7 @@ class HplmBuild:
         self.root = RootFolder(home.root(domain.root))
         self.data = data
         self._home, self._domain, self._files, self._target, self._report = home, domain, files, target, report
-        self._taught_by: str | None = None
+        self._lessons: Lessons | None = None
         self._upper = Upper(self.root.upper(), self.root.geometry)
         if note := _leaks(data):
             report(Step("read the examples", 1, 1, note))
@@ -57,17 +57,18 @@ class HplmBuild:
         """The trials of a search, or the only one."""
         if teacher and teacher.unlabelled and settings.distil_weight < 1:
             raise InvalidArgumentError(
-                f"a distil_weight of {settings.distil_weight} needs labels, which {teacher.unlabelled} does not have"
+                f"a distil_weight of {settings.distil_weight} needs labels, which {teacher.unlabelled} does not have; "
+                "an update takes it over from the live version, unless --settings names another (1)"
             )
         balanced = settings.class_weights == "balanced"
         objective = objective_of(self.data, balanced)
         lessons = teacher(self.data, balanced, self._report) if teacher else None
-        self._taught_by = lessons.digest if lessons else None
+        self._lessons = lessons
         train = self._encoded(objective, lessons.examples if lessons else self.data.train, self._domain, "train")
         dev = self._encoded(objective, self.data.dev, self._domain, "dev")
         self._target.parent.mkdir(parents=True, exist_ok=True)
         inputs = self._inputs()
-        inputs |= {"start": start.checksum if start else None, "teacher": self._taught_by}
+        inputs |= {"start": start.checksum if start else None, "teacher": self._teacher_digest}
 
         def tune_one(number: int, of_trial: TuneSettings, report: Report) -> Tuned:
             checkpoint = Checkpoint(self._checkpoint(number), json_checksum({**inputs, "settings": asdict(of_trial)}))
@@ -99,6 +100,7 @@ class HplmBuild:
         if self.data.test:
             figures |= _prefixed("test", self.score(best.tuned, self.data.test, self._domain, "test"))
         figures |= _majorities(self.data)
+        figures |= self._lessons.figures if self._lessons else {}
         figures |= {name: count for name, count in self.data.leaks.items() if count}
         if len(trials) > 1:
             figures["search"] = [trial.described(main_metric) for trial in trials]
@@ -123,7 +125,7 @@ class HplmBuild:
             adapters=trial.tuned.adapters,
             head=trial.tuned.head,
             pair=self.data.pair,
-            origin={**origin, "tune": asdict(trial.settings), "teacher": self._taught_by},
+            origin={**origin, "tune": asdict(trial.settings), "teacher": self._teacher_digest},
         )
 
     def forget_checkpoints(self) -> None:
@@ -135,6 +137,10 @@ class HplmBuild:
     @cached_property
     def objective(self) -> Objective[Any]:
         return objective_of(self.data)
+
+    @property
+    def _teacher_digest(self) -> str | None:
+        return self._lessons.digest if self._lessons else None
 
     def _encoded(
         self, objective: Objective[Any], examples: Sequence[Example], domain: DomainEntry, what: str

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +24,8 @@ class Lessons:
 
     examples: Sequence[Example]
     answers: Sequence[Tensor]
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What is worth knowing of the teacher, by names that say that they are its."""
 
     @property
     def digest(self) -> str:

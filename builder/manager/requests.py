@@ -54,12 +54,15 @@ TeacherKind = Annotated[
     Literal["dedicated"] | None,
     Field(
         description="dedicated: fine-tune the whole pretrained model on the task first, then learn from its answers "
-        "too; several times the work."
+        "too; about ten times the work."
     ),
 ]
 UnlabelledId = Annotated[
     str | None,
-    Field(description="Upload of kind corpus with texts like the task's, which the dedicated teacher answers too."),
+    Field(
+        description="Upload of kind corpus with texts like the task's, which the dedicated teacher answers too; three "
+        "for each example at most."
+    ),
 ]
 Search = Annotated[int, Field(ge=1, le=1000, description="Trials of a search for better settings; 1 is no search.")]
 
@@ -211,6 +214,9 @@ class Training(HplmRequest):
     def _unlabelled_texts_need_a_teacher(self) -> Self:
         if self.unlabelled is not None and self.teacher is None:
             raise ValueError("unlabelled texts need a teacher: dedicated")
+        weight = self.tune.get("distil_weight", 1)
+        if self.unlabelled is not None and isinstance(weight, int | float) and weight < 1:
+            raise ValueError(f"a distil_weight of {weight} needs labels, which unlabelled texts do not have")
         return self
 
 

@@ -137,6 +137,9 @@ def test_texts_without_labels_need_a_teacher_and_two_halves_where_pairs_are_lear
     assert code != 0 and "--unlabelled needs --teacher dedicated" in err
     taught = ("--teacher", "dedicated", "--unlabelled", str(texts))
     code, _, err = run(*create, *files(*write_pairs(tmp_path / "p", 7)), *taught)
-    assert code != 0 and "a task of pairs needs a TAB between two texts in each line" in err
-    code, _, err = run(*create, *files(*write_task(tmp_path / "s", "mood", 7, train=20)), *taught, "--json")
+    assert code != 0 and "texts.txt:1: one text; a task of pairs needs two in each line" in err
+    code, out, err = run(*create, *files(*write_task(tmp_path / "s", "mood", 7, train=20)), *taught, "--json")
     assert code == 0, err
+    created = json.loads(out)
+    assert created["unlabelled_texts"] == 1
+    assert 0 <= created["teacher_dev_accuracy"] <= 1

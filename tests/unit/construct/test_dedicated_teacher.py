@@ -1,5 +1,6 @@
 """What a teacher of one's own says of the examples, of texts without labels and of rewritten ones."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,9 @@ def test_texts_without_labels_take_the_place_of_rewritten_ones(tiny_home: Home, 
     assert right / len(real) > 0.8
     again = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS)(data, False, ignore)
     assert again.digest == lessons.digest
+    assert again.figures == lessons.figures
+    assert again.figures["unlabelled_texts"] == len(real)
+    assert again.figures["teacher_dev_accuracy"] > 0.8
 
 
 def test_no_more_texts_without_labels_than_are_asked_for(tiny_home: Home, tmp_path: Path) -> None:
@@ -153,3 +157,13 @@ def test_an_update_inherits_no_settings_of_a_teacher_that_nobody_had(tiny_home: 
         settings = live_settings(read_artifact(tiny_home.path / entry.folder, fingerprint))
         expected = TuneSettings() if teacher is None else tune
         assert (settings.distil_weight, settings.temperature) == (expected.distil_weight, expected.temperature)
+
+
+def test_a_cache_that_is_cleared_meanwhile_costs_nothing_but_time(tiny_home: Home) -> None:
+    data = TaskData("classification", ("glad", "sad"), classification(20, 1), classification(20, 2))
+
+    def clear(step: Step) -> None:
+        shutil.rmtree(tiny_home.states, ignore_errors=True)
+
+    teacher = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)
+    assert teacher(data, False, clear).digest == teacher(data, False, ignore).digest

@@ -125,6 +125,8 @@ def test_a_teacher_may_be_given_texts_without_labels(tiny_home: Home, tmp_path: 
     wanted |= {"kind": "hplm.create", "domain": "farm"}
     with pytest.raises(InvalidArgumentError, match="unlabelled texts need a teacher"):
         stored_request(wanted)
+    with pytest.raises(InvalidArgumentError, match=r"distil_weight of 0.5 needs labels"):
+        stored_request({**wanted, "teacher": "dedicated", "tune": {"distil_weight": 0.5}})
     request = stored_request({**wanted, "teacher": "dedicated"})
     assert request.uploads[ids[2]] is UploadKind.CORPUS
     store = JobStore.open(tiny_home)
