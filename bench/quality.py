@@ -120,7 +120,7 @@ def run_trials(
 
 
 def figures_and_rows(plan: Plan, found: Mapping[Trial, Outcome]) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Means over the tasks, and a row for each with mean ± standard deviation, of those seeds that all schemes have."""
+    """Means over the tasks, and a row for each with mean and deviation, of those seeds that all schemes have."""
     points: dict[tuple[str, str], dict[int, float]] = {}
     metrics: dict[str, str] = {}
     for trial, outcome in found.items():
@@ -153,7 +153,7 @@ def figures_and_rows(plan: Plan, found: Mapping[Trial, Outcome]) -> tuple[dict[s
 
 
 def _mean_and_deviation(values: Sequence[float]) -> str:
-    return f"{mean(values):.2f} ± {stdev(values) if len(values) > 1 else 0:.2f}"
+    return f"{mean(values):.2f} ± {stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
 
 
 def ensure_root(place: Place, source: str, lower: int, n: int, steps: int) -> None:

@@ -17,11 +17,17 @@ def draw_quality(rows: Sequence[Mapping[str, Any]], schemes: Sequence[str], path
     axes = figure.subplots()
     width = _GROUP_WIDTH / len(schemes)
     for number, scheme in enumerate(schemes):
-        values = [[float(part) for part in str(row[scheme]).split(" ± ")] for row in rows]
+        values, spreads = zip(*(_value_and_spread(str(row[scheme])) for row in rows), strict=True)
         places = [place + (number - (len(schemes) - 1) / 2) * width for place in range(len(rows))]
-        axes.bar(places, [value for value, _ in values], width, yerr=[spread for _, spread in values], label=scheme)
+        axes.bar(places, values, width, yerr=spreads if any(spreads) else None, label=scheme)
     axes.set_xticks(range(len(rows)), [f"{row['task']}\n{row['metric']}" for row in rows], fontsize=8)
     axes.set(ylabel="test result, in points of 100", ylim=(0, 100))
     axes.grid(axis="y", alpha=0.3)
     axes.legend(ncols=len(schemes), loc="lower center")
     figure.savefig(path, metadata={"Date": None})
+
+
+def _value_and_spread(shown: str) -> tuple[float, float]:
+    """Of one seed there is no spread."""
+    value, _, spread = shown.partition(" ± ")
+    return float(value), float(spread or 0)
