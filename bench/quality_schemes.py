@@ -164,7 +164,9 @@ class Bench:
         both, place = self._both, self._place
         unlabelled = write_unlabelled(place.data, trial.task, place.cache)
         settings = replace(FINE_TUNING, seed=trial.settings.seed)
-        lessons = DedicatedTeacher(Home(place.home), place.root, unlabelled, settings)(data, False, _ignore)
+        lessons = DedicatedTeacher(Home(place.home), place.root, unlabelled, settings)(
+            data, balanced=False, report=_ignore
+        )
         taught = replace(data, train=lessons.examples)
         upper = Upper(both.root.upper(), both.geometry)
         return self._tuned(trial, taught, objective, "root", upper, lessons.answers)

@@ -50,7 +50,7 @@ class DedicatedTeacher:
         self.home.states.mkdir(parents=True, exist_ok=True)
         answers, checkpoint = (Checkpoint(self.home.states / f".{what}-{key}", key) for what in ("lessons", "teacher"))
         known = answers.load()
-        if known is None or "figures" not in known:
+        if known is None:
             known = self._lessons(data, examples, root, settings, report, checkpoint)
             answers.save(known)
             checkpoint.remove()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -27,7 +28,7 @@ class Lessons:
     figures: Mapping[str, float] = field(default_factory=dict)
     """What is worth knowing of the teacher, by names that say that they are its."""
 
-    @property
+    @cached_property
     def digest(self) -> str:
         digest = xxhash.xxh3_128(repr(list(self.examples)).encode("utf-8", "surrogatepass"))
         for answer in self.answers:
