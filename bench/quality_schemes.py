@@ -31,7 +31,7 @@ from backends.storage import json_checksum
 from bench.quality_tasks import Caps, load_task, write_unlabelled
 from builder.construct.computed_fragments import exact_half
 from builder.construct.conversion import RootParts, convert
-from builder.construct.dedicated import FINE_TUNING, Dedicated
+from builder.construct.dedicated import FINE_TUNING
 from builder.construct.dedicated_teacher import DedicatedTeacher
 from builder.construct.fitting import Fitting, predict
 from builder.construct.prepare import task_text
@@ -48,6 +48,8 @@ from builder.construct.tunable import EncodedSet, TunableHplm, new_head, pooled_
 from builder.construct.tune import TuneSettings, Upper, evaluate, tune
 from builder.progress import Step
 
+OF_ITS_OWN = replace(FINE_TUNING, patience=FINE_TUNING.epochs)
+"""How a dedicated model is fine-tuned; none stops before the others do."""
 _TEXTS_PER_BATCH = 256
 
 
@@ -144,10 +146,7 @@ class Bench:
         return _SCHEMES[trial.scheme](self, trial, data, objective)
 
     def dedicated(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
-        both = self._both
-        model = Dedicated.fine_tune(
-            both.folder, both.geometry, both.tokenizer, objective, data.train, data.dev, trial.settings, _ignore
-        )
+        model = self._teacher(trial.settings).model(data, balanced=False, report=_ignore)
         return _outcome(objective, model.fitted.metrics, model.evaluate(data.test), model.fitted.epoch)
 
     def shared(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
@@ -161,15 +160,17 @@ class Bench:
         return self._tuned(trial, data, objective, "root", Upper(self._both.root.upper(), self._both.geometry))
 
     def hplm(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
-        both, place = self._both, self._place
-        unlabelled = write_unlabelled(place.data, trial.task, place.cache)
-        settings = replace(FINE_TUNING, seed=trial.settings.seed)
-        lessons = DedicatedTeacher(Home(place.home), place.root, unlabelled, settings)(
-            data, balanced=False, report=_ignore
-        )
+        both = self._both
+        unlabelled = write_unlabelled(self._place.data, trial.task, self._place.cache)
+        teacher = self._teacher(replace(OF_ITS_OWN, seed=trial.settings.seed), unlabelled)
+        lessons = teacher(data, balanced=False, report=_ignore)
         taught = replace(data, train=lessons.examples)
         upper = Upper(both.root.upper(), both.geometry)
         return self._tuned(trial, taught, objective, "root", upper, lessons.answers)
+
+    def _teacher(self, settings: TuneSettings, unlabelled: Path | None = None) -> DedicatedTeacher:
+        """The same model for `dedicated` as for `hplm`, which finds it made where the other came first."""
+        return DedicatedTeacher(Home(self._place.home), self._place.root, unlabelled, settings)
 
     def plot(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
         torch.manual_seed(trial.settings.seed)

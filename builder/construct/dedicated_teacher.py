@@ -31,8 +31,8 @@ class DedicatedTeacher:
     """Fine-tunes a model for the task first, which then answers the task's texts and others.
 
     The others are texts without labels, where there are such, and rewritten ones in place of those that are missing.
-    Interrupted, it goes on at its last epoch. Its answers are kept for a day, the model, a thousand times as large,
-    is not.
+    Interrupted, it goes on at its last epoch. Its answers are kept for a day; the model, a thousand times as large,
+    only until they are there.
     """
 
     home: Home
@@ -42,22 +42,43 @@ class DedicatedTeacher:
     rewriting: Rewriting = REWRITING
 
     def __call__(self, data: TaskData, balanced: bool, report: Report) -> Lessons:
-        root = RootFolder(self.home.root(self.root_name))
-        examples, num_unlabelled = self._examples(data, root)
-        settings = replace(self.settings, class_weights="balanced") if balanced else self.settings
-        inputs = {"settings": asdict(settings), "data": [repr(examples), repr(data.dev)], "root": root.fingerprint}
-        key = json_checksum(inputs)
-        self.home.states.mkdir(parents=True, exist_ok=True)
-        answers, checkpoint = (Checkpoint(self.home.states / f".{what}-{key}", key) for what in ("lessons", "teacher"))
+        examples, num_unlabelled = self._examples(data)
+        of_model = self._inputs(data, balanced)
+        answers = self._kept("lessons", {**of_model, "examples": repr(examples)})
         known = answers.load()
         if known is None:
-            known = self._lessons(data, examples, root, settings, report, checkpoint)
+            known = self._lessons(examples, self.model(data, balanced, report), report)
             answers.save(known)
-            checkpoint.remove()
+            self._kept("teacher", of_model).remove()
         return Lessons(examples, list(known["lessons"]), {**known["figures"], **_counted(num_unlabelled)})
 
-    def _examples(self, data: TaskData, root: RootFolder) -> tuple[list[Example], int]:
+    def model(self, data: TaskData, balanced: bool, report: Report) -> Dedicated:
+        """What teaches; made once, as long as nobody has asked for its answers."""
+        root = RootFolder(self.home.root(self.root_name))
+        return Dedicated.fine_tune(
+            locate_weights(root.manifest, self.home.downloads),
+            root.geometry,
+            root.tokenizer(),
+            objective_of(data, balanced),
+            data.train,
+            data.dev,
+            replace(self.settings, class_weights="balanced") if balanced else self.settings,
+            report,
+            self._kept("teacher", self._inputs(data, balanced)),
+        )
+
+    def _inputs(self, data: TaskData, balanced: bool) -> dict[str, Any]:
+        fingerprint = RootFolder(self.home.root(self.root_name)).fingerprint
+        settings = {**asdict(self.settings), "balanced": balanced}
+        return {"settings": settings, "data": [repr(data.train), repr(data.dev)], "root": fingerprint}
+
+    def _kept(self, what: str, inputs: dict[str, Any]) -> Checkpoint:
+        key = json_checksum(inputs)
+        return Checkpoint(self.home.states / f".{what}-{key}", key)
+
+    def _examples(self, data: TaskData) -> tuple[list[Example], int]:
         """All that is answered, and how many of these are texts without labels."""
+        root = RootFolder(self.home.root(self.root_name))
         unlabelled: list[Example] = []
         if self.unlabelled is not None:
             known = [*data.train, *data.dev, *data.test]
@@ -68,26 +89,7 @@ class DedicatedTeacher:
         rewritten = rewriting.apply(data.train, root.tokenizer(), root.lower().word_embeddings.weight)
         return [*data.train, *unlabelled, *rewritten], len(unlabelled)
 
-    def _lessons(
-        self,
-        data: TaskData,
-        examples: Sequence[Example],
-        root: RootFolder,
-        settings: TuneSettings,
-        report: Report,
-        checkpoint: Checkpoint,
-    ) -> dict[str, Any]:
-        dedicated = Dedicated.fine_tune(
-            locate_weights(root.manifest, self.home.downloads),
-            root.geometry,
-            root.tokenizer(),
-            objective_of(data, settings.class_weights == "balanced"),
-            data.train,
-            data.dev,
-            settings,
-            report,
-            checkpoint,
-        )
+    def _lessons(self, examples: Sequence[Example], dedicated: Dedicated, report: Report) -> dict[str, Any]:
         metric = dedicated.objective.main_metric
         return {
             "lessons": [answer.cpu() for answer in dedicated.predict(examples, report)],

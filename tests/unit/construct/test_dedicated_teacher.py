@@ -51,6 +51,18 @@ def test_an_hplm_learns_from_a_dedicated_model(tiny_home: Home, tmp_path: Path) 
     assert all(path.stat().st_size < 100_000 for path in tiny_home.states.glob(".lessons-*"))
 
 
+def test_the_model_is_made_once_until_its_answers_are_there(tiny_home: Home, tmp_path: Path) -> None:
+    data = read_task(TaskFiles(*write_task(tmp_path / "task", "mood", 40)))
+    teacher = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)
+    model = teacher.model(data, balanced=False, report=ignore)
+    again: list[Step] = []
+    lessons = teacher(data, balanced=False, report=again.append)
+    assert {step.phase for step in again if step.done < step.total} == {"ask it for its answers"}
+    for answer, expected in zip(lessons.answers, model.predict(lessons.examples), strict=True):
+        torch.testing.assert_close(answer, expected)
+    assert not list(tiny_home.states.glob(".teacher-*"))
+
+
 def test_a_teacher_of_other_weights_is_refused(tiny_home: Home, tmp_path: Path) -> None:
     texts = classification(20, 1)
     origin = RootFolder(tiny_home.root("tiny")).manifest.origin
