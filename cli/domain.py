@@ -10,7 +10,6 @@ import typer
 
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
-from builder.progress import progress_bars
 from cli.options import (
     DEFAULT_HOME,
     CorpusOption,
@@ -22,6 +21,7 @@ from cli.options import (
     print_entry,
     print_rows,
 )
+from cli.progress import resumable_progress
 from cli.session import chosen_root, open_home
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def create(
         _pretrain_settings(0 if no_pretrain else mlm_steps, head_steps, seed),
         held_out,
     )
-    with progress_bars(name) as report:
+    with resumable_progress(name) as report:
         entry = create_domain(opened, registry, request, report, local_map(processes))
     print_entry(_described(registry, entry), as_json=False)
 
@@ -141,7 +141,7 @@ def update(
         held_out,
         keep_learned,
     )
-    with progress_bars(name) as report:
+    with resumable_progress(name) as report:
         entry = update_domain(opened, registry, request, report, local_map(processes))
     print_entry(_described(registry, entry), as_json=False)
 

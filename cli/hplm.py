@@ -11,8 +11,8 @@ import typer
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
-from builder.progress import progress_bars
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry, print_json, print_rows
+from cli.progress import resumable_progress
 from cli.session import chosen_root, open_home
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def create(
         tune=TuneSettings().changed(changes),
         search=search,
     )
-    with progress_bars(id) as report:
+    with resumable_progress(id) as report:
         entry = create_hplm(opened, registry, request, report, _teacher(opened, request.root, teacher, unlabelled))
     _print_built(entry, as_json)
 
@@ -188,7 +188,7 @@ def update(
         labels_may_change=labels_may_change,
         force=force,
     )
-    with progress_bars(id) as report:
+    with resumable_progress(id) as report:
         of_root = registry.hplm(id).domain.root if teacher else ""
         entry = update_hplm(opened, registry, request, report, _teacher(opened, of_root, teacher, unlabelled))
     _print_built(entry, as_json)

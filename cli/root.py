@@ -9,8 +9,8 @@ import typer
 
 from backends.errors import InvalidArgumentError
 from backends.home import Home
-from builder.progress import progress_bars
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, ProcessesOption, print_entry, print_json, print_rows
+from cli.progress import resumable_progress
 from cli.session import open_home
 
 app = typer.Typer(help="Pretrained models that hPLMs are made of.", no_args_is_help=True)
@@ -105,7 +105,7 @@ def add(
     _require_recipe(recipe)
     request = root_request(name, recipe)
     opened, registry = open_home(home, create=True)
-    with progress_bars(name) as report:
+    with resumable_progress(name) as report:
         add_root(opened, registry, request, report, local_map(processes))
     print_entry(_described(opened, name), as_json=False)
 

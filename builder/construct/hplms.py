@@ -120,7 +120,7 @@ def update_hplm(
         hold.will_read({*domain.folders, *live.domain.folders})
         build = HplmBuild(home, domain, files, data, home.bank(domain.root, request.id, version), report)
         artifact = read_artifact(home.path / live.folder, build.root.fingerprint)
-        settings, start = _next_start(home, live, artifact, data, request)
+        settings, start = _next_start(home, live, artifact, data, request, teacher is not None)
         trial, figures = build.measured(build.tune(settings, request.search, start, teacher))
         figures |= _compared(build, live, artifact, figures, request.force)
         made = build.artifact(request.id, trial, {"domain": domain.label})
@@ -140,11 +140,15 @@ def update_hplm(
         return entry
 
 
-def live_settings(artifact: HplmArtifact) -> TuneSettings:
-    """How a version was tuned; of one that was not tuned here, as one with such adapters would be."""
+def live_settings(artifact: HplmArtifact, is_taught: bool) -> TuneSettings:
+    """How a version was tuned; of one that was not tuned here, as one with such adapters would be.
+
+    What was chosen with a teacher in mind is not for a next version without one, nor the other way round; its epochs
+    are over several times as many texts.
+    """
     known = {field.name for field in fields(TuneSettings)}
-    if not artifact.origin.get("teacher"):
-        known -= TEACHING
+    if bool(artifact.origin.get("teacher")) != is_taught:
+        known -= {*TEACHING, "epochs"}
     noted = artifact.origin.get("tune", {})
     return TuneSettings(recipe=AdapterRecipe.of(artifact.adapters)).changed(
         {name: value for name, value in noted.items() if name in known}
@@ -244,10 +248,10 @@ def _require_same_labels(live: HplmEntry, data: TaskData, files: TaskFiles, may_
 
 
 def _next_start(
-    home: Home, live: HplmEntry, artifact: HplmArtifact, data: TaskData, request: UpdateRequest
+    home: Home, live: HplmEntry, artifact: HplmArtifact, data: TaskData, request: UpdateRequest, is_taught: bool
 ) -> tuple[TuneSettings, Start | None]:
     """The settings, and the live weights, unless the new version's adapters are to be others."""
-    before = live_settings(artifact)
+    before = live_settings(artifact, is_taught)
     settings = before.changed(request.tune)
     if request.from_scratch or (settings.recipe, settings.pooling) != (before.recipe, before.pooling):
         return settings, None

@@ -32,6 +32,7 @@ class LocalWorkers:
         self._processes = processes
         self._niceness = niceness
         self._started: dict[int, subprocess.Popen[bytes]] = {}
+        self._taken_over: set[int] = set()
 
     def start(self, job: Job) -> None:
         numbers = (job.id, job.attempt, self._processes, self._niceness)
@@ -55,7 +56,10 @@ class LocalWorkers:
             return None if status is None else _in_words(status)
         if job.worker is None or job.worker.host != socket.gethostname():
             return "worker has not been heard of for a minute" if is_silent(job) else None
-        return None if _found(job.worker) else "worker was killed while no manager was there"
+        if _found(job.worker):
+            self._taken_over.add(job.id)
+            return None
+        return "worker was killed" if job.id in self._taken_over else "worker was killed while no manager was there"
 
     def kill(self, job: Job) -> None:
         process = self._started.pop(job.id, None)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cli
 from backends.home import Home
+from builder.construct.checkpoint import Checkpoint
 from tiny_home import write_pairs, write_tagged, write_task, write_values
 
 Run = Callable[..., tuple[int, str, str]]
@@ -143,3 +145,17 @@ def test_texts_without_labels_need_a_teacher_and_two_halves_where_pairs_are_lear
     created = json.loads(out)
     assert created["unlabelled_texts"] == 1
     assert 0 <= created["teacher_dev_accuracy"] <= 1
+
+
+def test_an_interrupted_build_says_that_its_command_goes_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    wanted = ("create", "new/one", "--domain", "farm", *files(*write_task(tmp_path / "s", "mood", 7)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "save", interrupted)
+        code, _, err = run(*wanted)
+    assert (code, err.splitlines()[-1]) == (1, "hplm: interrupted; the same command goes on where this one was")
+    assert run(*wanted)[0] == 0

@@ -1,6 +1,7 @@
 """What a teacher of one's own says of the examples, of texts without labels and of rewritten ones."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from builder.progress import Step
 from tiny_home import ignore, sample_texts, write_task, write_tiny_bert
 
 SETTINGS = TuneSettings(epochs=4, rows_per_batch=16, learning_rate=2e-3, head_learning_rate=1e-2, patience=4)
+
+UNASKED = {name: getattr(TuneSettings(), name) for name in ("epochs", "distil_weight", "temperature")}
 
 
 def classification(count: int, seed: int) -> list[LabelledText]:
@@ -157,18 +160,20 @@ def test_the_teacher_weighs_classes_as_its_pupil_was_asked_to(tiny_home: Home) -
     assert found_sad(balanced=True) > found_sad(balanced=False) + 0.1
 
 
-def test_an_update_inherits_no_settings_of_a_teacher_that_nobody_had(tiny_home: Home, tmp_path: Path) -> None:
+def test_what_was_chosen_with_a_teacher_is_not_inherited_without_one_nor_the_other_way_round(
+    tiny_home: Home, tmp_path: Path
+) -> None:
     registry = Registry.open(tiny_home)
     train, dev = write_task(tmp_path / "task", "mood", 40, train=40)
     fingerprint = RootFolder(tiny_home.root("tiny")).fingerprint
-    tune = TuneSettings(epochs=1, distil_weight=0.5, temperature=3.0)
+    tune = TuneSettings(epochs=1, learning_rate=3e-3, distil_weight=0.5, temperature=3.0)
     for hplm, teacher in (("acme/alone", None), ("acme/taught", DedicatedTeacher(tiny_home, "tiny", None, SETTINGS))):
         entry = create_hplm(
             tiny_home, registry, HplmRequest(hplm, "tiny", "farm", train, dev, tune=tune), ignore, teacher
         )
-        settings = live_settings(read_artifact(tiny_home.path / entry.folder, fingerprint))
-        expected = TuneSettings() if teacher is None else tune
-        assert (settings.distil_weight, settings.temperature) == (expected.distil_weight, expected.temperature)
+        artifact = read_artifact(tiny_home.path / entry.folder, fingerprint)
+        assert live_settings(artifact, is_taught=teacher is not None) == tune
+        assert live_settings(artifact, is_taught=teacher is None) == replace(tune, **UNASKED)
 
 
 def test_a_cache_that_is_cleared_meanwhile_costs_nothing_but_time(tiny_home: Home) -> None:

@@ -1,0 +1,19 @@
+"""What a build says of itself on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from builder.progress import Report, progress_bars
+
+
+@contextmanager
+def resumable_progress(title: str) -> Iterator[Report]:
+    """Progress of a build that its own command takes up again, and that says so when it is interrupted."""
+    with progress_bars(title) as report:
+        try:
+            yield report
+        except KeyboardInterrupt:
+            sys.exit("hplm: interrupted; the same command goes on where this one was")
