@@ -1,0 +1,45 @@
+"""Worker processes that another manager started."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from backends.home import Home
+from builder.manager.jobs import Job, JobSpec, JobState, Worker
+from builder.manager.local_workers import LocalWorkers
+
+
+def running(process: subprocess.Popen[bytes]) -> Job:
+    return Job(
+        id=1,
+        spec=JobSpec("gc", "home", (), (), {}),
+        state=JobState.RUNNING,
+        attempt=1,
+        created_s=0.0,
+        claimed_s=0.0,
+        finished_s=None,
+        heartbeat_s=0.0,
+        cancel_requested_s=None,
+        worker=Worker(socket.gethostname(), process.pid, psutil.Process(process.pid).create_time()),
+        baseline=None,
+        progress=None,
+        interruption=None,
+        failure=None,
+        result=None,
+    )
+
+
+def test_a_worker_is_said_to_have_died_unseen_only_if_it_did(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    job = running(process)
+    took_over, came_later = (LocalWorkers(Home(tmp_path), processes=1, niceness=0) for _ in range(2))
+    assert took_over.ending(job) is None
+    process.kill()
+    process.wait()
+    assert took_over.ending(job) == "worker was killed"
+    assert came_later.ending(job) == "worker was killed while no manager was there"
