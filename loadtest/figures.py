@@ -18,6 +18,7 @@ PERCENTILES = (50, 90, 95, 99, 99.9)
 DEFAULT_LATENESS_MS = 20.0
 _MOST_BINS = 60
 _SHORTEST_BIN_S = 0.5
+_SHORTEST_WINDOW_S = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +45,14 @@ class Overtime:
 
 
 def summary(requests: Requests, planned: Planned, lateness_limit_ms: float) -> dict[str, Any]:
-    """Every number of a report. Attainment is the share of all planned requests that were answered in time."""
+    """Every number of a report. Attainment is the share of all planned requests that were answered in time.
+
+    Rates count what came while the load lasted: what is still answered afterwards says nothing about how fast.
+    """
     answered, in_time = requests.answered, requests.in_time
-    duration_s = _duration_s(requests, planned)
+    duration_s = _duration_s(planned)
+    window_s = max(duration_s, _SHORTEST_WINDOW_S)
+    in_window = requests.done_s <= window_s
     lateness_ms = 1000 * (requests.sent_s - requests.scheduled_s)
     return {
         "planned": len(planned.times_s),
@@ -58,8 +64,8 @@ def summary(requests: Requests, planned: Planned, lateness_limit_ms: float) -> d
         "unfinished": len(planned.times_s) - len(requests),
         "duration_s": duration_s,
         "offered_per_s": len(planned.times_s) / duration_s,
-        "answered_per_s": float(answered.sum()) / duration_s,
-        "in_time_per_s": float(in_time.sum()) / duration_s,
+        "answered_per_s": float((answered & in_window).sum()) / window_s,
+        "in_time_per_s": float((in_time & in_window).sum()) / window_s,
         "attainment": _share(in_time.sum(), len(planned.times_s)),
         "answered_in_time": _share(in_time.sum(), answered.sum()),
         "utility": float((1 / requests.tokens[in_time]).sum()),
@@ -122,7 +128,7 @@ def most_in_flight(requests: Requests) -> int:
 
 def over_time(requests: Requests, planned: Planned) -> Overtime:
     """Offered and in-time requests by when they were to be sent, answers and refusals by when they came."""
-    end_s = max(_duration_s(requests, planned), float(requests.done_s.max(initial=0.0)))
+    end_s = max(_duration_s(planned), float(requests.done_s.max(initial=0.0)))
     edges = np.linspace(0, end_s, max(1, min(_MOST_BINS, int(end_s / _SHORTEST_BIN_S))) + 1)
     width_s = float(edges[1] - edges[0])
 
@@ -157,7 +163,7 @@ def batch_shares(statistics: Mapping[str, Any] | None) -> dict[int, float] | Non
     return {size: count / total for size, count in sorted(rows.items())} if total else None
 
 
-def _duration_s(requests: Requests, planned: Planned) -> float:
+def _duration_s(planned: Planned) -> float:
     """From second 0 to the last request that was to be sent, and never nothing."""
     return max(float(planned.times_s.max(initial=0.0)), 1e-3) if len(planned.times_s) else 1e-3
 

@@ -100,7 +100,8 @@ class _VersionBuild:
         self._root = root
         self._plan = plan
         self._corpus = corpus
-        self._checksums = corpus_checksums([*plan.corpus, *([plan.held_out] if plan.held_out else [])])
+        held_out = corpus_checksums([plan.held_out] if plan.held_out else [])
+        self._checksums = [*corpus_checksums(plan.corpus), *(f"held out: {checksum}" for checksum in held_out)]
         self._report = report
         self._fan_out = fan_out
         self._target = home.plot(root.manifest.name, plan.name, plan.version)

@@ -59,7 +59,7 @@ class Pretrainer:
             torch.manual_seed(pace.seed)
             head = MlmHead(self._root.geometry)
         model = MaskedLanguageModel(self._root, self._root.lower(), head)
-        training = MaskedTraining(head, lambda masked: model.guess(masked)[0].mean(), pace)
+        training = MaskedTraining(head, lambda masked: _mean(model.guess(masked)[0]), pace)
         training.run(self._texts, "train the masked-LM head", checkpoint, report)
         return head.requires_grad_(False)
 
@@ -74,7 +74,7 @@ class Pretrainer:
         def loss(masked: MaskedRows) -> Tensor:
             losses, boundary = after.guess(masked)
             anchor = before.boundary(masked.rows)
-            return losses.mean() + settings.anchor * functional.mse_loss(boundary, anchor) / anchor.var()
+            return _mean(losses) + settings.anchor * functional.mse_loss(boundary, anchor) / anchor.var()
 
         training = MaskedTraining(lower, loss, settings.lower)
         training.run(self._texts, "pretrain the lower layers", checkpoint, report)
@@ -85,11 +85,11 @@ class Pretrainer:
             "boundary_cosine": self._boundary_cosine(after),
         }
 
-    def _held_out_loss(self, model: MaskedLanguageModel) -> float:
-        """Mean over the hidden tokens of the held-out texts; always the same tokens are hidden."""
+    def _held_out_loss(self, model: MaskedLanguageModel) -> float | None:
+        """Mean over the hidden tokens of the held-out texts, if any is; always the same tokens are hidden."""
         with torch.no_grad():
-            losses = [model.guess(masked)[0] for masked in self._held_out_rows()]
-        return round(float(torch.cat(losses).mean()), 4)
+            losses = torch.cat([model.guess(masked)[0] for masked in self._held_out_rows()])
+        return round(float(losses.mean()), 4) if len(losses) else None
 
     def _boundary_cosine(self, model: MaskedLanguageModel) -> float:
         """How near the boundary states of unmasked held-out texts are to the root's own."""
@@ -107,3 +107,8 @@ class Pretrainer:
     def _held_out_batches(self) -> Iterator[Sequence[str]]:
         for start in range(0, len(self._held_out), _TEXTS_PER_BATCH):
             yield self._held_out[start : start + _TEXTS_PER_BATCH]
+
+
+def _mean(losses: Tensor) -> Tensor:
+    """Short batches may hide no token, and then there is nothing to learn."""
+    return losses.sum() / max(1, len(losses))

@@ -110,21 +110,25 @@ def keys_of(home: Home, domain: str) -> np.ndarray:
         return table.keys(Store.TRI)
 
 
-@pytest.mark.parametrize("what", ["corpus", "theta", "limit", "nothing"])
+@pytest.mark.parametrize("what", ["corpus", "held out", "theta", "limit", "nothing"])
 def test_a_published_table_that_is_not_registered(tiny_home: Home, tmp_path: Path, what: str) -> None:
     registry, root = Registry.open(tiny_home), RootFolder(tiny_home.root("tiny"))
     corpus = write_corpus(tmp_path / "a.txt", 300, seed=61)
     parent = registry.domain("tiny", "general")
-    plan = VersionPlan("new", 1, (corpus,), PlotSettings(), parent)
+    more, held_out = write_corpus(tmp_path / "b.txt", 300, seed=63), None
+    plan = VersionPlan("new", 1, (corpus, more) if what == "held out" else (corpus,), PlotSettings(), parent)
     build_version(tiny_home, root, plan, ignore)  # and then it is killed
     if what == "corpus":
         corpus = write_corpus(tmp_path / "a.txt", 300, seed=62)
+    if what == "held out":
+        held_out = more
     plot = PlotSettings(theta=0.5 if what == "theta" else 1.0, max_fragments=500 if what == "limit" else None)
     steps: list[Step] = []
-    entry = create_domain(tiny_home, registry, DomainRequest("new", "tiny", (corpus,), plot=plot), steps.append)
+    request = DomainRequest("new", "tiny", (corpus,), held_out=held_out, plot=plot)
+    entry = create_domain(tiny_home, registry, request, steps.append)
     assert "inputs" not in entry.metrics
     assert bool(steps) == (what != "nothing")
-    create_domain(tiny_home, registry, DomainRequest("fresh", "tiny", (corpus,), plot=plot), ignore)
+    create_domain(tiny_home, registry, replace(request, name="fresh"), ignore)
     assert np.array_equal(keys_of(tiny_home, "new"), keys_of(tiny_home, "fresh"))
 
 
