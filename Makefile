@@ -35,7 +35,10 @@ check: $(READY)  ## Lint, formatting and types
 plugin: $(READY)  ## Build Triton's batching plugin, build/batchstrategy.so (export mode triton)
 	@$(BIN)/python -m builder.plugin build/batchstrategy.so
 
-bench: $(READY)  ## Run the benchmarks in their quick sizes
+demo_home/registry.db:
+	@$(MAKE) demo HOME_FOLDER=demo_home
+
+bench: $(READY) demo_home/registry.db  ## Run the benchmarks in their quick sizes, some of them on what the demo has built
 	@$(BIN)/python -m bench.lookup --quick
 	@$(BIN)/python -m bench.limit --quick
 	@$(BIN)/python -m bench.mixing --quick

@@ -1,7 +1,7 @@
 """Files that are either whole or absent: checksums, fsync, and publishing by rename.
 
 Usage:
-    with publishing(home.bank_version("mini", "acme/returns", 3)) as folder:
+    with publishing(home.bank("mini", "acme/returns", 3)) as folder:
         write_json(folder / "manifest.json", manifest)
 """
 

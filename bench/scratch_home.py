@@ -17,6 +17,7 @@ from tests.tiny_home import build_tiny_home
 
 _REGISTRY = "registry.db"
 _ROOMS = ("roots", "plots", "bank")
+_OVERLAYS = shutil.ignore_patterns("*.overlay")
 
 
 @contextmanager
@@ -29,11 +30,11 @@ def scratch_home(original: Path | None) -> Iterator[Home]:
 
 
 def copied_home(original: Path, target: Path) -> Home:
-    """Published files never change, so links to them are enough where the disk allows it."""
+    """Published files never change, so links to them do where the disk allows it; what servers learned stays there."""
     target.mkdir(parents=True)
     for room in _ROOMS:
         if (original / room).is_dir():
-            shutil.copytree(original / room, target / room, copy_function=_link_or_copy)
+            shutil.copytree(original / room, target / room, copy_function=_link_or_copy, ignore=_OVERLAYS)
     copy_registry(original, target)
     return Home(target)
 

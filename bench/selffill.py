@@ -8,7 +8,6 @@ computes every fragment with the lower layers.
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
@@ -38,7 +37,7 @@ from bench.fidelity import Question, compare
 from bench.held_out import held_out_texts
 from bench.reference import ReferenceHplm
 from bench.report import Report, parser
-from bench.scratch_home import copy_registry
+from bench.scratch_home import copied_home
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
 from clients import Classification, HplmClient
@@ -53,7 +52,6 @@ _SETTLE_S = 3.0
 _COUNT = re.compile(r'^hplm_plot_fragments_total\{level="([^"]+)"[^}]*\} (\d+)', re.MULTILINE)
 _APPENDED_AT_ONCE = 4096
 _SERVERS = ((0, "self-filled"), (1, "full table"))
-_LINKED = ("plots", "roots", "bank")
 
 
 @dataclass(frozen=True)
@@ -136,26 +134,6 @@ def serving(home: Home, missing: Missing, settings: Settings) -> Iterator[Served
         yield Served(server)
 
 
-def copied(home: Home, target: Path) -> Home:
-    """A home to write into; what is never changed in place is linked."""
-    target.mkdir()
-    for part in _LINKED:
-        shutil.copytree(home.path / part, target / part, copy_function=_link_or_copy, ignore=_no_overlays)
-    copy_registry(home.path, target)
-    return Home(target)
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
-def _no_overlays(folder: str, names: list[str]) -> set[str]:
-    return {name for name in names if name.endswith(".overlay")}
-
-
 def fill_tables(full: Home, learned: Home) -> None:
     """Put what `learned` has in its overlays into the tables of `full`."""
     for overlay in sorted((learned.path / "plots").glob("*/*.overlay")):
@@ -217,9 +195,9 @@ def chosen_texts(home: Home, path: Path | None, hplms: Sequence[HplmEntry], coun
     else:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     texts = list(dict.fromkeys(line for line in lines if line))
-    if len(texts) < count:
-        raise InvalidArgumentError(f"{path or home.path} has {len(texts)} different texts; {count} are needed")
-    chosen = random.Random(seed).sample(texts, count)
+    if len(texts) < count and path is not None:
+        raise InvalidArgumentError(f"{path} has {len(texts)} different texts; {count} are needed")
+    chosen = random.Random(seed).sample(texts, min(count, len(texts)))
     return [(hplms[place % len(hplms)].id, text) for place, text in enumerate(chosen)]
 
 
@@ -234,12 +212,12 @@ def measure(home: Home, texts_path: Path | None, settings: Settings, seed: int, 
     hplms = [entry for entry in Registry.open(home).hplms() if entry.task == "classification" and not entry.pair]
     if not hplms:
         raise InvalidArgumentError(f"{home.path} has no hPLM that classifies single texts")
-    learned = copied(home, work / "learned")
+    learned = copied_home(home.path, work / "learned")
     texts = chosen_texts(home, texts_path, hplms, settings.texts, seed)
     with serving(learned, Missing.COMPUTE, settings) as self_filled:
         passes = [self_filled.passing(name, texts) for name in ("first", "second")]
         difference = logit_difference(learned, self_filled, hplms, texts[: settings.compared])
-        full_home = copied(home, work / "full")
+        full_home = copied_home(home.path, work / "full")
         fill_tables(full_home, learned)
         with serving(full_home, Missing.FALLBACK, settings) as full:
             passes.append(full.passing("full table", texts))
@@ -258,7 +236,7 @@ def measure(home: Home, texts_path: Path | None, settings: Settings, seed: int, 
         "overlay_mb": sum(path.stat().st_size for path in learned.path.glob("plots/*/*.overlay/*.log")) / (1 << 20),
     }
     rows = [each.row() for each in [*passes, *served]]
-    return Report("selffill", {**vars(settings), "hplms": len(hplms)}, seed, figures, rows)
+    return Report("selffill", {**vars(settings), "texts": len(texts), "hplms": len(hplms)}, seed, figures, rows)
 
 
 def main() -> None:
@@ -266,7 +244,9 @@ def main() -> None:
     arguments_parser.add_argument(
         "--home", type=Path, default=Path("demo_home"), help="a home with hPLMs; it is copied"
     )
-    arguments_parser.add_argument("--texts", type=Path, help="held-out texts, one a line; otherwise those of the demo")
+    arguments_parser.add_argument(
+        "--texts", type=Path, help="held-out texts, one a line; otherwise the fewer of the demo"
+    )
     arguments = arguments_parser.parse_args()
     torch.set_num_threads(1)  # The reference's tensors are so small that a second thread only waits.
     home = Home(arguments.home.absolute())

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from clients import Answer, Classification, Entities, Value
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from backends.errors import InvalidArgumentError
+from clients import Answer, Classification, ClientError, Entities, Value
 from clients.workload import RequestLike
 
 _SHOWN_CHARACTERS = 60
+
+
+def lines_of(stdin: Iterable[bytes]) -> list[str]:
+    lines = []
+    for number, line in enumerate(stdin, start=1):
+        try:
+            lines.append(line.rstrip(b"\r\n").decode())
+        except UnicodeDecodeError as error:
+            raise InvalidArgumentError(f"line {number} of stdin is not UTF-8") from error
+    return lines
 
 
 def request_of(hplm: str, text: str, pair: str | None) -> RequestLike:
@@ -14,6 +29,13 @@ def request_of(hplm: str, text: str, pair: str | None) -> RequestLike:
     if pair is None and first.strip() and second.strip():
         return (hplm, first, second.replace("\t", " "))
     return (hplm, text) if pair is None else (hplm, text, pair)
+
+
+def answer_as_json(outcome: Answer | ClientError) -> dict[str, Any]:
+    """An error stands in the place of its answer, so that those of the other texts keep theirs."""
+    if isinstance(outcome, ClientError):
+        return {"error": {"code": outcome.code, "message": str(outcome)}}
+    return asdict(outcome)
 
 
 def shown_answer(text: str, answer: Answer) -> dict[str, str]:

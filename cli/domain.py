@@ -10,6 +10,7 @@ import typer
 
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
+from builder.construct.mlm_steps import HEAD_STEPS, LOWER_STEPS
 from cli.options import (
     DEFAULT_HOME,
     CorpusOption,
@@ -49,8 +50,6 @@ HeadStepsOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option(help="Decides the order of the texts and which of their tokens are masked.")]
 _SHOWN_THETAS = (0.0001, 0.0003, 0.001, 0.003, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0)
-_MLM_STEPS = 150
-_HEAD_STEPS = 300
 _SEED = 23
 
 
@@ -65,9 +64,9 @@ def create(
     ] = "general",
     theta: ThetaOption = 0.005,
     max_fragments: MaxFragmentsOption = 200_000,
-    mlm_steps: StepsOption = _MLM_STEPS,
+    mlm_steps: StepsOption = LOWER_STEPS,
     no_pretrain: NoPretrainOption = False,
-    head_steps: HeadStepsOption = _HEAD_STEPS,
+    head_steps: HeadStepsOption = HEAD_STEPS,
     held_out: HeldOutOption = None,
     seed: SeedOption = _SEED,
     processes: ProcessesOption = 1,
@@ -107,9 +106,9 @@ def update(
     ] = None,
     theta: Annotated[float | None, typer.Option(help="As in create; otherwise as before.")] = None,
     max_fragments: Annotated[int | None, typer.Option(help="As in create; otherwise as before.")] = None,
-    mlm_steps: StepsOption = _MLM_STEPS,
+    mlm_steps: StepsOption = LOWER_STEPS,
     no_pretrain: NoPretrainOption = False,
-    head_steps: HeadStepsOption = _HEAD_STEPS,
+    head_steps: HeadStepsOption = HEAD_STEPS,
     held_out: HeldOutOption = None,
     seed: SeedOption = _SEED,
     keep_learned: Annotated[

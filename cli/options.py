@@ -22,7 +22,6 @@ HomeOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 RootOption = Annotated[str | None, typer.Option("--root", help="Which root; not needed while there is only one.")]
 CorpusOption = Annotated[list[Path], typer.Option("--corpus", help="A text file, one text per line; may be repeated.")]
-ThetaOption = Annotated[float, typer.Option(help="Share of the distinct fragments to keep, most frequent first.")]
 MaxFragmentsOption = Annotated[int | None, typer.Option(help="Keep at most this many fragments.")]
 ProcessesOption = Annotated[
     int,

@@ -199,26 +199,23 @@ def infer(
     as_json: JsonOption = False,
 ) -> None:
     """Ask a running server."""
-    from cli.asking import request_of, shown_answer
+    from cli.asking import answer_as_json, lines_of, request_of, shown_answer
     from clients import ClientError, HplmClient
 
     if texts is None and sys.stdin.isatty():
         raise InvalidArgumentError("give a text, or '-' to read lines from the terminal")
-    wanted = [line.rstrip("\n") for line in sys.stdin] if texts in (None, ["-"]) else texts or []
+    wanted = lines_of(sys.stdin.buffer) if texts in (None, ["-"]) else texts or []
     rows = [request_of(id, text, pair) for text in wanted]
     with HplmClient(url) as client:
         outcomes = client.infer_many(rows, on_error="return", deadline_ms=deadline_ms)
-    answers = [outcome for outcome in outcomes if not isinstance(outcome, ClientError)]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, ClientError)]
     if as_json:
-        print_json([dataclasses.asdict(answer) for answer in answers])
-    elif answers:
-        pairs = zip(wanted, outcomes, strict=True)
-        print_rows(
-            [shown_answer(text, one) for text, one in pairs if not isinstance(one, ClientError)], id, as_json=False
-        )
-    for outcome in outcomes:
-        if isinstance(outcome, ClientError):
-            raise outcome
+        print_json([answer_as_json(outcome) for outcome in outcomes])
+    elif len(errors) < len(outcomes):
+        asked = zip(wanted, outcomes, strict=True)
+        print_rows([shown_answer(text, one) for text, one in asked if not isinstance(one, ClientError)], id, as_json)
+    if errors:
+        raise errors[0]
 
 
 def doctor(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:

@@ -151,7 +151,8 @@ def _hplm_version(version: Version[HplmEntry]) -> dict[str, Any]:
         "live": version.is_live,
         "domain": entry.domain.label,
         "task": entry.task,
-        metric: value,
+        "metric": metric,
+        "value": value,
         "published": _shown_time(version.published_at),
     }
 

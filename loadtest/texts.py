@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.errors import WorkloadError
-from loadtest.lengths import Lengths
 
 _SPECIAL_TOKENS = 2
 _VARIANTS = 16
@@ -78,10 +77,6 @@ class FileTexts:
         first, last = np.searchsorted(own, nearest), np.searchsorted(own, nearest, side="right")
         text_of = chance.integers(first, last).astype(np.int64)
         return Drawn(self.lines, text_of, own[text_of])
-
-
-def draw_texts(texts: Texts, lengths: Lengths, count: int, chance: np.random.Generator) -> Drawn:
-    return texts.of_lengths(lengths.draw(count, chance), chance)
 
 
 def halves(text: str) -> tuple[str, str]:

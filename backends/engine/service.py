@@ -49,7 +49,7 @@ class HiddenRows:
     """A request as the lower half has sent it; the tensors may be Triton's own memory.
 
     Shape:
-        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 4]`; words: B.
+        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 5]`; words: B.
     """
 
     hidden: Half

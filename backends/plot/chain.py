@@ -128,15 +128,6 @@ class PlotChain:
 
         return aggregate(gather, row_offsets, self._hidden_size, self._shape)
 
-    def fragment_states(self, resolved: Resolved) -> Halves:
-        """The gated states g before aggregation; slots that a fallback lacks are zero.
-
-        Shape: resolved [T] -> [T, n, hidden]
-        """
-        out = np.empty((resolved.levels.size, self._shape.n * self._hidden_size), np.float16)
-        _gather(resolved, out, self._shape.n)
-        return out.reshape(-1, self._shape.n, self._hidden_size)
-
     def statistics(self, levels: Levels) -> HitStatistics:
         return HitStatistics.of(levels, self.level_names)
 

@@ -211,11 +211,6 @@ class Admission:
         return [job for job in jobs if job.deadline_us is not None and job.deadline_us < done_us]
 
     @property
-    def staged_us(self) -> float:
-        """What the batch that runs next is predicted to take; 0 where there is none."""
-        return self._staged_us
-
-    @property
     def running_us(self) -> float:
         """What the batch that runs was predicted to take; 0 where there is none."""
         return 0.0 if self._running is None else self._running.predicted_us

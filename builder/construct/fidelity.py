@@ -19,6 +19,7 @@ from builder.construct.corpus import corpus_texts
 from builder.construct.pairing import Pairing
 from builder.construct.rows import PaddedRows
 from builder.construct.student import Shortening, Student
+from builder.construct.tasks import metrics
 from builder.construct.teacher import Teacher
 
 MAX_TEXTS = 400
@@ -105,9 +106,16 @@ def held_out_report(
     return {
         **(probe.report(together) if len(files) > 1 else of_each[str(files[0])]),
         "measured_on": "held-out files",
-        "files": {Path(path).name: report for path, report in of_each.items()},
+        "files": dict(zip(_told_apart([*map(Path, of_each)]), of_each.values(), strict=True)),
         "corpus_cosine": probe.final_cosine(corpus_texts_held_out),
     }
+
+
+def _told_apart(files: Sequence[Path]) -> list[str]:
+    """Names, with so much of their folders as it takes."""
+    longest = max(len(path.parts) for path in files)
+    named = ([str(Path(*path.parts[-depth:])) for path in files] for depth in range(1, longest + 1))
+    return next(names for names in named if len({*names}) == len(files))
 
 
 def sample_texts(path: Path) -> list[str]:
@@ -129,21 +137,13 @@ def spearman(ours: Floats, theirs: Floats) -> float | None:
     """
     if len(ours) < _LEAST_SENTENCES:
         return None
-    ranks = [_ranks(_pair_similarities(sentences)) for sentences in (ours, theirs)]
-    return round(float(np.corrcoef(ranks)[0, 1]), 5)
+    return round(metrics.spearman(_pair_similarities(ours), _pair_similarities(theirs)), 5)
 
 
 def _pair_similarities(sentences: Floats) -> Floats:
     unit = sentences / np.linalg.norm(sentences, axis=1, keepdims=True)
     similarities: Floats = (unit @ unit.T)[np.triu_indices(len(unit), k=1)]
     return similarities
-
-
-def _ranks(values: Floats) -> Floats:
-    """Ranks from 0; equal values share the mean of theirs."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return (ends - (counts + 1) / 2)[inverse]
 
 
 def _num_characters(text: Text) -> int:

@@ -23,6 +23,7 @@ from builder.construct.checkpoint import Checkpoint
 from builder.construct.masked_training import MaskedTexts, MaskedTraining, Pace
 from builder.construct.masking import MaskedRows, Masking
 from builder.construct.mlm import MaskedLanguageModel, MlmHead
+from builder.construct.mlm_steps import HEAD_STEPS, LOWER_STEPS
 from builder.progress import Report
 
 _TEXTS_PER_BATCH = 32
@@ -35,8 +36,8 @@ class PretrainSettings:
     `anchor` weighs the distance from the first boundary states, in units of their variance, against the loss.
     """
 
-    lower: Pace = field(default_factory=lambda: Pace(steps=150, learning_rate=3e-4))
-    head: Pace = field(default_factory=lambda: Pace(steps=300, learning_rate=3e-3))
+    lower: Pace = field(default_factory=lambda: Pace(steps=LOWER_STEPS, learning_rate=3e-4))
+    head: Pace = field(default_factory=lambda: Pace(steps=HEAD_STEPS, learning_rate=3e-3))
     anchor: float = 1.0
 
     def __post_init__(self) -> None:

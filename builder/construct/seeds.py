@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from backends.errors import InvalidArgumentError
 
-_LIMIT = 1 << 32
+SEED_LIMIT = 1 << 32
 
 
 def require_seed(seed: int) -> None:
-    if not 0 <= seed < _LIMIT:
-        raise InvalidArgumentError(f"the seed must be 0 or more and below {_LIMIT}, not {seed}")
+    if not 0 <= seed < SEED_LIMIT:
+        raise InvalidArgumentError(f"the seed must be 0 or more and below {SEED_LIMIT}, not {seed}")

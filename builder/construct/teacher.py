@@ -10,13 +10,9 @@ from torch import Tensor
 
 from backends.root.upper import UpperLayers
 from builder.construct.conversion import RootParts, padding_exchange
-from builder.construct.families import FAMILIES, Family
+from builder.construct.families import FAMILIES
 from builder.construct.pretrained import load_pretrained
 from builder.construct.rows import PaddedRows
-
-
-def _family(config: Any) -> Family:
-    return FAMILIES[config.model_type]
 
 
 class Teacher:
@@ -26,8 +22,9 @@ class Teacher:
         self._model = load_pretrained(folder)
         self._own_ids = padding_exchange(parts.geometry)
         self._num_lower_layers = parts.geometry.num_lower_layers
-        self._first_position = _family(self._model.config).position(parts.geometry.pad_id)
-        self._has_types = getattr(self._model.config, "type_vocab_size", 0) > 1
+        config: Any = self._model.config
+        self._first_position = FAMILIES[config.model_type].position(parts.geometry.pad_id)
+        self._has_types = getattr(config, "type_vocab_size", 0) > 1
         self.upper: UpperLayers = copy.deepcopy(parts.upper).requires_grad_(False)
 
     @property

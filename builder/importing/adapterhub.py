@@ -76,6 +76,8 @@ def read_adapterhub(folder: Path, saved: Mapping[str, Any]) -> ImportedFolder:
     _check_config(path, config)
     settings = {"activation": _activation(path, config, saved), "norm_first": bool(config.get("original_ln_before"))}
     scaling = config.get("scaling", 1.0)
+    if isinstance(scaling, bool) or not isinstance(scaling, int | float | str):
+        raise InvalidArgumentError(f"{path}: scaling is {scaling!r}, neither a number nor 'learned'")
     return ImportedFolder(
         modules=_modules(folder, saved.get("name"), scaling, settings),
         head=_head(folder) if (folder / "head_config.json").exists() else None,

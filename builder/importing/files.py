@@ -39,7 +39,7 @@ def read_weights(folder: Path, names: tuple[str, ...]) -> dict[str, Tensor]:
         raise CorruptFileError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     if not isinstance(content, Mapping) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
         raise CorruptFileError(f"{path} holds something else than named tensors")
-    return {name: tensor.float() for name, tensor in content.items()}
+    return {name: tensor.float().reshape(tensor.shape or (1,)) for name, tensor in content.items()}
 
 
 def refuse_settings(

@@ -19,6 +19,7 @@ from builder.importing.base import Base
 from builder.importing.hplms import ImportRequest, Retuning, import_hplm
 from builder.manager import requests
 from builder.manager.archives import unpack
+from builder.manager.naming import called
 from builder.manager.performing import Workplace
 from builder.manager.requests import (
     CreateDomain,
@@ -47,7 +48,7 @@ def build(at: Workplace, request: CreateDomain | UpdateDomain | CreateHplm | Upd
             teacher = _teacher(at, request, at.registry.hplm(request.id).domain.root)
             update_hplm(at.home, at.registry, _next_hplm(at, request), at.report, teacher)
         case ImportHplm():
-            with tempfile.TemporaryDirectory(prefix="hplm-import-") as folder:
+            with tempfile.TemporaryDirectory(prefix="hplm-import-") as folder, called(Path(folder), "the adapter"):
                 import_hplm(at.home, at.registry, _imported(at, request, Path(folder)), at.report)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
 
 from backends.errors import InvalidArgumentError, NotFoundError
 from backends.names import split_domain
 from backends.registry.registry import Registry
+from builder.construct.mlm_steps import LOWER_STEPS
+from builder.construct.seeds import SEED_LIMIT
 from builder.manager.targets import DomainTarget, HplmTarget, Target
 from builder.manager.uploads import UploadKind
 
@@ -18,6 +20,7 @@ EXAMPLE_TASK = f"task-{'aec070645fe53ee3' * 4}"
 EXAMPLE_ADAPTER = f"adapter-{'5577e6dd0662f91c' * 4}"
 
 
+TaskKind = Literal["classification", "ner", "regression"]
 HplmId = Annotated[str, Field(description="The hPLM, as tenant/name.", examples=["acme/returns"])]
 RootName = Annotated[str | None, Field(description="Which root; not needed while there is only one.")]
 DomainName = Annotated[str, Field(description="The domain's name.", examples=["shop"])]
@@ -38,7 +41,7 @@ MaxFragments = Annotated[int, Field(ge=1, description="The table holds at most t
 MlmSteps = Annotated[
     int, Field(ge=0, le=1_000_000, description="Steps of masked-LM pretraining; 0 keeps the lower layers as they are.")
 ]
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="Seed of everything random.")]
+Seed = Annotated[int, Field(ge=0, lt=SEED_LIMIT, description="Seed of everything random.")]
 EarlierVersion = Annotated[int | None, Field(ge=1, description="Where to go back to; by default the version before.")]
 TrainId = Annotated[str, Field(description="Upload of kind task to train on.", examples=[EXAMPLE_TASK])]
 DevId = Annotated[str, Field(description="Upload of kind task to choose the best epoch by.", examples=[EXAMPLE_TASK])]
@@ -88,7 +91,7 @@ class Request(BaseModel):
 
     @property
     def domain_needed(self) -> DomainTarget | None:
-        """The domain that has to stay as it is while the job runs."""
+        """The domain that has to stay as it is while the job runs; of a request that is `settled`."""
         return None
 
     @property
@@ -129,7 +132,7 @@ class DomainRequest(RootedRequest):
 class DomainTexts(DomainRequest):
     corpus: CorpusIds
     held_out: HeldOutId = None
-    mlm_steps: MlmSteps = 200
+    mlm_steps: MlmSteps = LOWER_STEPS
     seed: Seed = 23
 
     @property
@@ -168,6 +171,10 @@ class UpdateDomain(DomainTexts):
         bool,
         Field(description="The table holds what servers have learned, however rare; else theta decides on it too."),
     ] = True
+
+    @property
+    def domain_needed(self) -> DomainTarget | None:
+        return None if self.parent is None else self.domain_named(self.parent)
 
 
 class RollbackDomain(DomainRequest):
@@ -225,9 +232,7 @@ class CreateHplm(Training, RootedRequest):
 
     kind: Literal["hplm.create"]
     domain: DomainReference
-    task: Annotated[
-        str | None, Field(description="classification, ner or regression; otherwise the files tell it.")
-    ] = None
+    task: Annotated[TaskKind | None, Field(description="Otherwise the files tell it.")] = None
 
     @property
     def target_must_exist(self) -> bool:
@@ -246,6 +251,20 @@ class UpdateHplm(Training):
     from_scratch: Annotated[bool, Field(description="Do not start from the live version's weights.")] = False
     labels_may_change: Annotated[bool, Field(description="Allow other labels than the live version's.")] = False
     force: Annotated[bool, Field(description="Publish even what scores worse than the live version.")] = False
+    _domain_needed: DomainTarget | None = PrivateAttr(None)
+
+    def settled(self, registry: Registry) -> Self:
+        """It needs the domain that it names, or the one that the hPLM is of, which may still be in the making."""
+        settled = self.model_copy()
+        if registry.has_hplm(self.id):
+            live = registry.hplm(self.id).domain
+            name = live.name if self.domain is None else split_domain(self.domain)[0]
+            settled._domain_needed = DomainTarget(live.root, name)
+        return settled
+
+    @property
+    def domain_needed(self) -> DomainTarget | None:
+        return self._domain_needed
 
 
 class RollbackHplm(HplmRequest):
@@ -277,7 +296,7 @@ class Retuning(BaseModel):
     train: TrainId
     dev: DevId
     test: TestId = None
-    task: Annotated[str | None, Field(description="Where neither the adapter's head nor the files tell it.")] = None
+    task: Annotated[TaskKind | None, Field(description="If neither the adapter's head nor the files tell it.")] = None
     tune: TuneChanges = Field(default_factory=dict)
 
 

@@ -21,14 +21,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
-from backends.errors import CorruptFileError, HplmError, InvalidArgumentError, NotFoundError, shown
+from backends.errors import ConflictError, CorruptFileError, HplmError, InvalidArgumentError, NotFoundError, shown
 from backends.home import Home
 from backends.storage import disk_full_is_an_error, publishing, read_json, write_json
+from builder.manager.naming import called
 
 LOGGER = logging.getLogger(__name__)
 _MANIFEST = "upload.json"
 _INCOMING_PREFIX = ".incoming-"
 _UNPUBLISHED = ".building"
+_OTHERS_TURN_S = 0.02
 _NAME = re.compile(r"[^\x00-\x1f/\\]{1,200}")
 
 
@@ -93,10 +95,13 @@ class Uploads:
     def keep(self, upload: Upload, path: Path) -> Upload:
         """Publish a checked file; one that is there already stays as it is."""
         target = self.folder / upload.id
-        if not target.exists():
-            with publishing(target) as folder:
-                path.rename(folder / _content_name(upload.kind))
-                write_json(folder / _MANIFEST, asdict(upload))
+        while not target.exists():
+            try:
+                with publishing(target) as folder:
+                    path.rename(folder / _content_name(upload.kind))
+                    write_json(folder / _MANIFEST, asdict(upload))
+            except ConflictError:  # the same file from somebody else at the same time
+                time.sleep(_OTHERS_TURN_S)
         return self.get(upload.id)
 
     def all(self) -> list[Upload]:
@@ -161,10 +166,8 @@ class Incoming:
     def keep(self, check: Callable[[Path], str]) -> Upload:
         """Keep the file if it passes its check, which sums it up; messages about it name it as the user does."""
         self._file.flush()
-        try:
+        with called(self._path, self._name):
             summary = check(self._path)
-        except HplmError as error:
-            raise type(error)(str(error).replace(str(self._path), self._name)) from error
         sha256 = self._digest.hexdigest()
         upload_id = f"{self._kind}-{sha256}"
         upload = Upload(upload_id, self._kind, self._name, self._size_bytes, sha256, summary, time.time())

@@ -68,7 +68,7 @@ def _run(home: Home, job_id: int, attempt: int, fan_out: ParallelMap) -> int:
         except Exception as error:
             if _is_worth_another_attempt(error):
                 raise
-            failure = failure_of(error, uploads.named_as_sent(job.spec.uploads))
+            failure = failure_of(error, {**uploads.named_as_sent(job.spec.uploads), f"{home.path}/": ""})
             LOGGER.error("failed: %s", failure.message, exc_info=None if isinstance(error, HplmError) else error)
             return _end(store, job, JobState.FAILED, failure=failure)
     LOGGER.info("done: %s", result)

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from builder.manager.api import errors, jobs, reads, uploads
+from builder.manager.api.bodies import LimitedBodies
 from builder.manager.manager import Manager
 
 _DESCRIPTION = """
@@ -48,6 +49,7 @@ def create_app(manager: Manager) -> FastAPI:
     app = ManagerApi(title="hPLM manager", version="1", description=_DESCRIPTION, lifespan=lifespan)
     app.state.manager = manager
     errors.install(app)
+    app.add_middleware(LimitedBodies, uploads_path=uploads.router.prefix)
     for router in (uploads.router, jobs.router, reads.open_router, reads.router):
         app.include_router(router)
     return app

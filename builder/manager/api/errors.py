@@ -11,11 +11,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from backends.errors import HplmError, presentable
 from builder.manager.failures import failure_of, status_of
 
 _SHOWN_PROBLEMS = 5
+_CODES = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "TOO_LARGE"}
 
 
 class ErrorDetail(BaseModel):
@@ -37,11 +39,12 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HplmError, _ours)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _of_the_framework)
+    app.add_exception_handler(ClientDisconnect, _unheard)
     app.add_exception_handler(Exception, _ours)
 
 
-def _ours(_: Request, error: Exception) -> JSONResponse:
-    failure = failure_of(error)
+def _ours(request: Request, error: Exception) -> JSONResponse:
+    failure = failure_of(error, {f"{request.app.state.manager.home.path}/": ""})
     return _answer(status_of(presentable(error)), failure.code, failure.message)
 
 
@@ -55,7 +58,11 @@ def _of_the_framework(_: Request, error: Exception) -> JSONResponse:
     status = HTTPStatus(error.status_code if isinstance(error, HTTPException) else 500)
     message = str(error.detail) if isinstance(error, HTTPException) else status.phrase
     headers = error.headers if isinstance(error, HTTPException) else None
-    return _answer(status, "NOT_FOUND" if status is HTTPStatus.NOT_FOUND else "INVALID_ARG", message, headers)
+    return _answer(status, _CODES.get(status, "INVALID_ARG"), message, headers)
+
+
+def _unheard(_: Request, error: Exception) -> JSONResponse:
+    return _answer(HTTPStatus.BAD_REQUEST, "INVALID_ARG", "the connection ended before the request did")
 
 
 def _answer(status: HTTPStatus, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

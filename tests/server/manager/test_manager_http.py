@@ -156,6 +156,15 @@ def test_a_bad_file_is_refused_at_once(managed: Managed, kind: str, name: str, c
     assert message.startswith(reason)
 
 
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_request_that_is_no_upload_is_short(managed: Managed, announced: bool) -> None:
+    content = b'{"kind": "' + b"x" * (1 << 20) + b'"}'
+    answer = managed.http.post(
+        "/v1/jobs", content=content if announced else iter([content[:500_000], content[500_000:]])
+    )
+    assert error_of(answer) == (413, "TOO_LARGE", "a request has at most 1 MiB")
+
+
 def test_a_form_is_refused_with_the_right_way(managed: Managed) -> None:
     answer = managed.http.put("/v1/uploads", params={"kind": "corpus", "name": "x"}, files={"file": b"x\n"})
     assert error_of(answer)[2] == "send the file itself as the body (curl -T FILE), not a form"
@@ -176,13 +185,21 @@ def test_requests_that_must_fail_are_refused_at_once(managed: Managed, tmp_path:
             400,
             "body.domain.create.theta: Input",
         ),
+        (
+            {"kind": "domain.create", "name": "x", "corpus": [corpus], "seed": 2**32},
+            400,
+            "body.domain.create.seed: Input",
+        ),
         ({"kind": "domain.create", "name": "x", "corpus": [corpus], "root": "y"}, 404, "root 'y' does not exist"),
         ({"kind": "domain.create", "name": "x", "corpus": [corpus], "parent": "y"}, 404, "domain 'y' of root 'tiny'"),
         ({"kind": "domain.update", "name": "x", "corpus": [corpus]}, 404, "domain 'x' of root 'tiny' does not"),
         ({"kind": "hplm.create", "id": "new/one", "domain": "x", **files}, 404, "domain 'x' of root 'tiny' does not"),
         ({"kind": "hplm.create", "id": "newone", "domain": "farm", **files}, 400, "hPLM ID 'newone' is not of the"),
         ({"kind": "hplm.create", "id": "acme/topic", "domain": "farm", **files}, 409, "hPLM 'acme/topic' exists"),
+        ({"kind": "hplm.create", "id": "a/b", "domain": "farm", "task": "x", **files}, 400, "body.hplm.create.task:"),
         ({"kind": "hplm.update", "id": "new/one", **files}, 404, "hPLM 'new/one' does not exist"),
+        ({"kind": "hplm.update", "id": "acme/topic", "domain": "x", **files}, 404, "domain 'x' of root 'tiny' does"),
+        ({"kind": "domain.update", "name": "farm", "corpus": [corpus], "parent": "x"}, 404, "domain 'x' of root"),
         ({"kind": "hplm.update", "id": "acme/topic", "tune": {"epoch": 3}, **files}, 400, "tuning setting 'epoch' is"),
         ({"kind": "hplm.update", "id": "acme/topic", "trian": train, **files}, 400, "body.hplm.update.trian: Extra"),
         ({"kind": "hplm.rollback", "id": "acme/topic", "version": 0}, 400, "body.hplm.rollback.version: Input"),

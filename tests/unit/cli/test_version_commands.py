@@ -73,7 +73,7 @@ def test_rolling_an_hplm_back(run: Run, tiny_home: Home, registry: Registry) -> 
     assert run("rollback", "acme/topic", "--to", "9") == "hplm: hPLM 'acme/topic' has no version 9; there are 1, 2, 3"
     history = json.loads(run("versions", "acme/topic", "--json"))
     assert [(row["version"], row["live"]) for row in history] == [(1, False), (2, False), (3, True)]
-    assert {"domain", "task", "accuracy", "published"} <= set(history[0])
+    assert {"domain", "task", "metric", "value", "published"} <= set(history[0])
     assert "farm@1" in run("versions", "acme/topic")
 
 

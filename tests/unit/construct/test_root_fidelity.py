@@ -82,11 +82,12 @@ def foreign(tmp_path: Path) -> list[Path]:
     """Two files of texts that no corpus here has."""
     chance = random.Random(5)
     files = []
-    for name in ("law.txt", "music.txt"):
+    for subject in ("law", "music"):
         words = [chance.choice("cat dog rain hammer snow the a of".split()) for _ in range(3000)]
-        lines = [f"{name[:-4]} " + " ".join(words[start : start + 6]) for start in range(0, 3000, 6)]
-        (tmp_path / name).write_text("\n".join(lines))
-        files.append(tmp_path / name)
+        lines = [f"{subject} " + " ".join(words[start : start + 6]) for start in range(0, 3000, 6)]
+        files.append(tmp_path / subject / "texts.txt")
+        files[-1].parent.mkdir()
+        files[-1].write_text("\n".join(lines))
     return files
 
 
@@ -104,7 +105,7 @@ def test_held_out_files_and_a_check_of_them(tmp_path: Path, tiny_bert: Path, for
     add_root(home, Registry.open(home, create=True), request, ignore)
     manifest = RootFolder(home.root("r")).manifest
     assert manifest.fidelity["measured_on"] == "held-out files"
-    assert set(manifest.fidelity["files"]) == {"law.txt", "music.txt"}
+    assert set(manifest.fidelity["files"]) == {"law/texts.txt", "music/texts.txt"}
     total = sum(report["texts"] for report in manifest.fidelity["files"].values())
     assert manifest.fidelity["texts"] == total <= 2 * MAX_TEXTS
     assert 0 < manifest.fidelity["corpus_cosine"] <= 1
@@ -113,7 +114,7 @@ def test_held_out_files_and_a_check_of_them(tmp_path: Path, tiny_bert: Path, for
     assert manifest.origin["distillation"]["texts"] == sum(line not in reserved for line in lines)
     assert manifest.origin["distillation"]["seconds"] >= 0
     checked = check_root(home, "r", [foreign[1]])[str(foreign[1])]
-    of_build = manifest.fidelity["files"]["music.txt"]
+    of_build = manifest.fidelity["files"]["music/texts.txt"]
     for name in ("boundary_cosine", "final_cosine", "similarity_spearman"):
         assert checked[name] == pytest.approx(of_build[name], abs=2e-3)
     stranger = write_tiny_bert(tmp_path / "stranger", seed=8)

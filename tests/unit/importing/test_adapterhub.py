@@ -79,6 +79,8 @@ def copied(tmp_path: Path, name: str = "double_seq_bn") -> Path:
         ({"architecture": "prefix_tuning"}, "prefix_tuning"),
         ({"non_linearity": "leakyrelu"}, "leakyrelu"),
         ({"brand_new": 3}, "unknown setting 'brand_new'"),
+        ({"scaling": None}, "scaling is None, neither a number nor 'learned'"),
+        ({"scaling": [1]}, r"scaling is \[1\], neither a number nor 'learned'"),
     ],
 )
 def test_settings_that_change_what_is_computed(
@@ -113,6 +115,15 @@ def test_unknown_and_missing_weights_are_named(tmp_path: Path, file: str) -> Non
     save_file({name: tensor for name, tensor in tensors.items() if name != first}, path)
     with pytest.raises(InvalidArgumentError, match=r"lacks up_weight|has no weight"):
         read_folder(path.parent)
+
+
+def test_weights_of_no_dimension_are_of_the_wrong_shape(importer: Importer, tmp_path: Path) -> None:
+    path = copied(tmp_path) / "adapter.safetensors"
+    tensors = load_file(path)
+    for name in [name for name in tensors if ".3." in name]:
+        save_file({**tensors, name: torch.tensor(1.0)}, path)
+        with pytest.raises(InvalidArgumentError, match=r"of shape \(1,"):
+            take(importer, path.parent, "x")
 
 
 def test_folders_of_nobody(tmp_path: Path) -> None:

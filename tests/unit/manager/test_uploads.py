@@ -9,6 +9,7 @@ import json
 import os
 import random
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,14 @@ def test_an_unknown_upload_is_not_found(uploads: Uploads, wrong: str) -> None:
         uploads.delete(wrong)
 
 
+def test_the_same_file_twice_at_once_is_one_upload(uploads: Uploads) -> None:
+    content = corpus(70, seed=3)
+    with ThreadPoolExecutor(8) as senders:
+        received = list(senders.map(lambda number: receive(uploads, UploadKind.CORPUS, content, str(number)), range(8)))
+    assert len({upload.id for upload in received}) == 1
+    assert [upload.id for upload in uploads.all()] == [received[0].id]
+
+
 def test_an_upload_is_used_as_what_it_is(uploads: Uploads) -> None:
     upload = receive(uploads, UploadKind.CORPUS, b"a text\n")
     with pytest.raises(InvalidArgumentError, match="is a corpus file; a task file is needed"):
@@ -170,6 +179,21 @@ def test_a_damaged_or_treacherous_archive_is_refused(tmp_path: Path, monkeypatch
         file.writestr("link/passwd", "x")
     with pytest.raises(InvalidArgumentError, match="is a link or a device"):
         unpack(path, tmp_path / "out")
+    for entries, complaint in (
+        ({"a": b"x", "a/b": b"y"}, "have one place, 'a/b' or above"),
+        ({"a": b"x", "./a": b"y"}, "have one place, 'a' or above"),
+        ({"n" * 256: b"x"}, "is no name that a file can have"),
+        ({str(number): b"" for number in range(1001)}, "holds 1001 entries"),
+        ({f"{number:0250}": b"" for number in range(4000)}, "a list of contents of more than 1 MiB"),
+    ):
+        path.write_bytes(archive(entries))
+        with pytest.raises(InvalidArgumentError, match=complaint):
+            unpack(path, tmp_path / "out")
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(path, "w", method) as file:
+            file.writestr("zeros", bytes(1 << 20))
+        with pytest.raises(InvalidArgumentError, match="'zeros' is neither stored nor deflated"):
+            unpack(path, tmp_path / "out")
     monkeypatch.setattr(archives, "MAX_UNPACKED_BYTES", 1 << 20)
     path.write_bytes(archive({"zeros": bytes((1 << 20) + 1)}))
     with pytest.raises(InvalidArgumentError, match="unpacks to more than 1 MiB"):

@@ -17,7 +17,7 @@ from backends.registry import database
 from backends.registry.registry import Registry
 from builder.construct.dedicated_teacher import REWRITING
 from builder.executors.mapping import map_here
-from builder.manager.admission import Admission
+from builder.manager.admission import Admission, spec_of
 from builder.manager.files import log_path
 from builder.manager.jobs import JobSpec, JobState
 from builder.manager.requests import stored_request
@@ -89,6 +89,17 @@ def test_a_new_hplm_may_name_a_version_of_its_domain() -> None:
     assert str(stored_request({**wanted, "domain": "farm@2"}).domain_needed) == "domain:tiny/farm"
     with pytest.raises(InvalidArgumentError, match="name@version"):
         _ = stored_request({**wanted, "domain": "farm@x"}).domain_needed
+
+
+def test_an_update_waits_for_its_domain(tiny_home: Home) -> None:
+    registry = Registry.open(tiny_home)
+    live = registry.hplm("acme/topic").domain
+    wanted = {"kind": "hplm.update", "id": "acme/topic", "train": "task-1", "dev": "task-2"}
+    for more, name in (({}, live.name), ({"domain": "pond"}, "pond"), ({"domain": "pond@2"}, "pond")):
+        settled = stored_request({**wanted, **more}).settled(registry)
+        assert spec_of(settled).needs == (f"domain:tiny/{name}",)
+    moved = stored_request({"kind": "domain.update", "name": "farm", "root": "tiny", "corpus": ["c"], "parent": "pond"})
+    assert spec_of(moved.settled(registry)).needs == ("domain:tiny/pond",)
 
 
 def test_a_request_may_ask_for_a_dedicated_teacher(tiny_home: Home, tmp_path: Path) -> None:

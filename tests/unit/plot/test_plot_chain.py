@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from plot_reference import FINGERPRINT, ReferenceTable, cut_row, flat, lookup, random_table, resolve
+from plot_reference import FINGERPRINT, ReferenceTable, cut_row, flat, lookup, random_table
 
 from backends.errors import CorruptFileError, FingerprintMismatchError, InvalidArgumentError, UnavailableError
 from backends.plot import HitStatistics, PlotChain, Store, Table, TableSpec
@@ -46,18 +46,6 @@ def test_states_and_levels_equal_the_dictionary(tmp_path: Path, rng: np.random.G
     resolved = chain.resolve(*flat(rows))
     assert np.array_equal(resolved.levels, found.levels)
     assert torch.equal(chain.states(resolved, flat(rows)[1]), found.states)
-
-
-@pytest.mark.parametrize("n", [2, 3, 5])
-def test_fragment_states_have_empty_slots_where_a_fallback_answered(
-    tmp_path: Path, rng: np.random.Generator, n: int
-) -> None:
-    tables = three_tables(rng, n)
-    rows = random_rows(rng, 100, 20)
-    chain = opened(tables, tmp_path)
-    found = chain.fragment_states(chain.resolve(*flat(rows)))
-    expected = [resolve(tables, fragment)[1] for row in rows for fragment in cut_row(row, n)]
-    assert np.array_equal(found, np.stack(expected))
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
