@@ -64,6 +64,12 @@ def write_layers(folder: Path, encoder: FragmentEncoder, root_fingerprint: str, 
     write_json(folder / MANIFEST_NAME, content)
 
 
+def verify_layers(folder: Path) -> None:
+    """Compare a folder's own lower layers with their checksum."""
+    manifest = _manifest(folder)
+    check_file(folder / WEIGHTS_NAME, manifest["size_bytes"], manifest["checksum_of_weights"])
+
+
 def _own_layers(root: RootFolder, folder: Path, shared: FragmentEncoder) -> FragmentEncoder:
     state = {name: tensor.float() for name, tensor in _read(root.fingerprint, folder).items()}
     encoder = copy.deepcopy(shared, {id(shared.word_embeddings): shared.word_embeddings})
@@ -75,15 +81,14 @@ def _own_layers(root: RootFolder, folder: Path, shared: FragmentEncoder) -> Frag
 
 
 def _read(fingerprint: str, folder: Path) -> dict[str, Tensor]:
+    verify_layers(folder)
     manifest = _manifest(folder)
     if manifest["root_fingerprint"] != fingerprint:
         raise FingerprintMismatchError(
             f"{folder} holds lower layers of the root with fingerprint {manifest['root_fingerprint']}; "
             f"they are used with {fingerprint}"
         )
-    path = folder / WEIGHTS_NAME
-    check_file(path, manifest["size_bytes"], manifest["checksum_of_weights"])
-    weights: dict[str, Tensor] = load_file(path)
+    weights: dict[str, Tensor] = load_file(folder / WEIGHTS_NAME)
     return weights
 
 

@@ -80,6 +80,11 @@ class RootFolder:
     def upper(self) -> UpperLayers:
         return self._load("upper", UpperLayers(self.geometry))
 
+    def verify(self) -> None:
+        """Compare every file with its checksum."""
+        for file_name in self._files:
+            self._check(file_name)
+
     def _check(self, file_name: str) -> None:
         entry = self._files[file_name]
         check_file(self.path / file_name, entry["size_bytes"], entry["checksum"])

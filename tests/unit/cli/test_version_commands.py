@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -30,8 +31,8 @@ def run(tiny_home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
         try:
             cli.main()
         except SystemExit as stop:
-            if stop.code:
-                return str(stop.code)
+            if isinstance(stop.code, str):
+                return stop.code
         return capsys.readouterr().out
 
     return run_it
@@ -55,6 +56,27 @@ def publish_domain_again(home: Home, registry: Registry, name: str) -> None:
     target = home.plot("tiny", name, live.version + 1)
     shutil.copytree(home.path / live.folders[0], target)
     registry.publish_domain("tiny", name, home.relative(target), registry.domain_parent(live), live.metrics)
+
+
+def test_what_is_damaged_is_found(run: Run, tiny_home: Home, registry: Registry) -> None:
+    assert "are as they were written" in run("verify")
+    folders = sorted(registry.known_folders())
+    assert {folder.split("/")[0] for folder in folders} == {"roots", "plots", "bank"}
+    for folder in folders:
+        for path in sorted((tiny_home.path / folder).iterdir()):
+            whole = path.read_bytes()
+            if path.name in ("counts.safetensors", "trained_on.hashes"):  # no server reads them
+                continue
+            place = random.randrange(1, len(whole))
+            path.unlink()  # homes of tests share their files
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            found = json.loads(run("verify", "--json"))
+            assert [damage["folder"] for damage in found["damaged"]] == [folder], path
+            path.write_bytes(whole)
+    (tiny_home.path / folders[0] / "manifest.json").write_text("{}")
+    shutil.rmtree(tiny_home.path / folders[-1])
+    assert [damage["folder"] for damage in json.loads(run("verify", "--json"))["damaged"]] == [folders[0], folders[-1]]
+    assert json.loads(run("verify", "--json"))["num_folders"] == len(folders)
 
 
 def retired_long_ago(home: Home) -> None:
