@@ -52,6 +52,7 @@ SETTINGS: Mapping[str, TuneSettings] = MappingProxyType(
 )
 _DEFAULT_N = 3
 _FIRST_SEED = 1
+_SIDES_OF_THE_GAP = ("dedicated", "hplm")
 _FOREIGN = ("general.txt", "wikitext2-test.txt")
 _DISTILLATION = DistilSettings(
     steps=3000,
@@ -119,36 +120,46 @@ def run_trials(
 
 
 def figures_and_rows(plan: Plan, found: Mapping[Trial, Outcome]) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Means over the tasks, and a row for each with mean and deviation, of those seeds that all schemes have."""
+    """Means over the tasks that every scheme was tried on, and a row for each with mean and deviation.
+
+    Of the seeds that both sides of the gap have; what stands beside them may have fewer of these.
+    """
     points: dict[tuple[str, str], dict[int, float]] = {}
     metrics: dict[str, str] = {}
     for trial, outcome in found.items():
         points.setdefault((trial.task, trial.scheme), {})[trial.settings.seed] = outcome.test
         metrics[trial.task] = outcome.metric
-    seeds = {
-        task: set.intersection(*(set(points.get((task, scheme), ())) for scheme in plan.schemes)) for task in plan.tasks
-    }
-    tasks = [task for task in plan.tasks if seeds[task]]
+    sides = [scheme for scheme in plan.schemes if scheme in _SIDES_OF_THE_GAP] or plan.schemes
+    values: dict[tuple[str, str], list[float]] = {}
+    for task, scheme in product(plan.tasks, plan.schemes):
+        seeds = set.intersection(*(set(points.get((task, side), ())) for side in (*sides, scheme)))
+        values[task, scheme] = [points[task, scheme][seed] for seed in sorted(seeds)]
+    tasks = [task for task in plan.tasks if all(values[task, scheme] for scheme in plan.schemes)]
     if not tasks:
         raise NotFoundError("no task has been tried with all of these schemes yet")
-    values = {
-        (task, scheme): [points[task, scheme][s] for s in seeds[task]] for task in tasks for scheme in plan.schemes
-    }
     rows = [
         {
             "task": task,
             "metric": metrics[task],
             **{scheme: _mean_and_deviation(values[task, scheme]) for scheme in plan.schemes},
-            "seeds": len(seeds[task]),
+            "seeds": _counted({scheme: len(values[task, scheme]) for scheme in plan.schemes}),
         }
         for task in tasks
     ]
     means = {scheme: mean(mean(values[task, scheme]) for task in tasks) for scheme in plan.schemes}
     figures = {f"mean_{scheme}": round(value, 3) for scheme, value in means.items()}
-    if {"dedicated", "hplm"} <= set(plan.schemes):
-        gaps = {task: mean(values[task, "dedicated"]) - mean(values[task, "hplm"]) for task in tasks}
-        figures |= {"mean_gap": round(mean(gaps.values()), 3), "worst_gap": round(max(gaps.values()), 3)}
+    if {*_SIDES_OF_THE_GAP} <= set(plan.schemes):
+        dedicated, hplm = _SIDES_OF_THE_GAP
+        gaps = [mean(values[task, dedicated]) - mean(values[task, hplm]) for task in tasks]
+        figures |= {"mean_gap": round(mean(gaps), 3), "worst_gap": round(max(gaps), 3)}
     return figures, rows
+
+
+def _counted(seeds: Mapping[str, int]) -> str:
+    """The most that a scheme has, and which have fewer."""
+    most = max(seeds.values())
+    fewer = [f"{scheme} {count}" for scheme, count in seeds.items() if count < most]
+    return f"{most} ({', '.join(fewer)})" if fewer else str(most)
 
 
 def _mean_and_deviation(values: Sequence[float]) -> str:

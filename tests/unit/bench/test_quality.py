@@ -79,14 +79,18 @@ def test_what_was_tried_is_not_tried_again(data: Path, tmp_path: Path, monkeypat
         measured(data, tmp_path, monkeypatch, "--seed", "5", "--report")
 
 
-def test_only_seeds_that_all_schemes_have_are_compared() -> None:
-    plan = quality.Plan(("one", "two"), ("dedicated", "hplm"), (1, 2), epochs=1)
+def test_the_gap_is_of_seeds_that_both_its_sides_have() -> None:
+    plan = quality.Plan(("one", "two", "three"), ("dedicated", "shared", "hplm"), (1, 2), epochs=1)
     tests = {("one", "dedicated", 1): 80.0, ("one", "hplm", 1): 76.0, ("one", "hplm", 2): 84.0, ("two", "hplm", 1): 9.0}
+    tests |= {("one", "shared", seed): 50.0 + seed for seed in (1, 2)}
+    tests |= {("three", scheme, seed): 70.0 + seed for scheme in ("dedicated", "hplm") for seed in (1, 2)}
+    tests |= {("three", "shared", 2): 60.0}
     found = {
         trial: Outcome("accuracy", 0.0, tests[key], 1)
         for trial in plan.trials()
         if (key := (trial.task, trial.scheme, trial.settings.seed)) in tests
     }
     figures, rows = quality.figures_and_rows(plan, found)
-    assert (figures["mean_gap"], figures["worst_gap"], figures["mean_hplm"]) == (4.0, 4.0, 76.0)
-    assert [(row["task"], row["seeds"]) for row in rows] == [("one", 1)]
+    assert (figures["mean_gap"], figures["worst_gap"]) == (2.0, 4.0)
+    assert (figures["mean_hplm"], figures["mean_shared"]) == ((76.0 + 71.5) / 2, (51.0 + 60.0) / 2)
+    assert [(row["task"], row["seeds"]) for row in rows] == [("one", "1"), ("three", "2 (shared 1)")]
