@@ -28,9 +28,10 @@ from backends.root.geometry import FRAGMENT_SIZES
 from backends.root.store import RootFolder
 from bench.quality_picture import draw_quality
 from bench.quality_results import Results
-from bench.quality_schemes import OF_ITS_OWN, SCHEMES, Bench, Outcome, Place, Trial
+from bench.quality_schemes import SCHEMES, Bench, Outcome, Place, Trial
 from bench.quality_tasks import Caps, task_names, write_demo_tasks
 from bench.report import Report, parser
+from builder.construct.dedicated import FINE_TUNING
 from builder.construct.distil import DistilSettings
 from builder.construct.plots import PlotSettings
 from builder.construct.root_request import RootRequest
@@ -42,7 +43,7 @@ from demo import root as demo_root
 
 SETTINGS: Mapping[str, TuneSettings] = MappingProxyType(
     {
-        "dedicated": OF_ITS_OWN,
+        "dedicated": FINE_TUNING,
         "shared": TuneSettings(learning_rate=1e-2),
         "adapter": TuneSettings(),
         "plot": TuneSettings(learning_rate=2e-4, head_learning_rate=1e-3),

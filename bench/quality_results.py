@@ -11,8 +11,9 @@ from typing import Any
 from backends.home import Home
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
-from bench.quality_schemes import OF_ITS_OWN, Outcome, Place, Trial
+from bench.quality_schemes import Outcome, Place, Trial
 from bench.quality_tasks import unlabelled_corpora
+from builder.construct.dedicated import FINE_TUNING
 from builder.construct.dedicated_teacher import REWRITING
 from builder.construct.tune_settings import TEACHING
 
@@ -34,7 +35,7 @@ class Results:
         self._of_root = {
             "root": root.fingerprint,
             "lower": root.geometry.num_lower_layers,
-            "teacher": {"settings": asdict(OF_ITS_OWN), "rewriting": asdict(REWRITING)},
+            "teacher": {"settings": asdict(FINE_TUNING), "rewriting": asdict(REWRITING)},
         }
         self._place = place
         self._outcomes = {line["key"]: Outcome(**line["outcome"]) for line in _lines(path)}

@@ -48,8 +48,6 @@ from builder.construct.tunable import EncodedSet, TunableHplm, new_head, pooled_
 from builder.construct.tune import TuneSettings, Upper, evaluate, tune
 from builder.progress import Step
 
-OF_ITS_OWN = replace(FINE_TUNING, patience=FINE_TUNING.epochs)
-"""How a dedicated model is fine-tuned; none stops before the others do."""
 _TEXTS_PER_BATCH = 256
 
 
@@ -162,14 +160,17 @@ class Bench:
     def hplm(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
         both = self._both
         unlabelled = write_unlabelled(self._place.data, trial.task, self._place.cache)
-        teacher = self._teacher(replace(OF_ITS_OWN, seed=trial.settings.seed), unlabelled)
+        teacher = self._teacher(replace(FINE_TUNING, seed=trial.settings.seed), unlabelled)
         lessons = teacher(data, balanced=False, report=_ignore)
         taught = replace(data, train=lessons.examples)
         upper = Upper(both.root.upper(), both.geometry)
         return self._tuned(trial, taught, objective, "root", upper, lessons.answers)
 
     def _teacher(self, settings: TuneSettings, unlabelled: Path | None = None) -> DedicatedTeacher:
-        """The same model for `dedicated` as for `hplm`, which finds it made where the other came first."""
+        """The same model for `dedicated` as for `hplm`, which finds it made where the other came first.
+
+        But for a `dedicated` of other epochs than teachers have.
+        """
         return DedicatedTeacher(Home(self._place.home), self._place.root, unlabelled, settings)
 
     def plot(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:

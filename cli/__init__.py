@@ -6,19 +6,24 @@ import sys
 
 from backends.errors import HplmError
 from backends.openmp import wait_briefly
-from cli.app import app
+
+INTERRUPTED = 130
+"""The exit code of what Ctrl-C ended, as shells have it."""
 
 
 def main() -> None:
     """Run the command; what goes wrong is one line on stderr and an exit code above zero."""
     wait_briefly()
     try:
+        from cli.app import app  # here, because it takes a second, in which one may think better of it
+
         app()
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         sys.exit(f"hplm: {where}{error.strerror or error}")
     except KeyboardInterrupt:
-        sys.exit("hplm: interrupted")
+        sys.stderr.write("hplm: interrupted\n")
+        sys.exit(INTERRUPTED)
     except Exception as error:
         from clients import ClientError  # not above, where all commands would wait for it
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from builder.progress import Report, progress_bars
+from cli import INTERRUPTED
 
 
 @contextmanager
@@ -16,4 +17,5 @@ def resumable_progress(title: str) -> Iterator[Report]:
         try:
             yield report
         except KeyboardInterrupt:
-            sys.exit("hplm: interrupted; the same command goes on where this one was")
+            sys.stderr.write("hplm: interrupted; the same command goes on where this one was\n")
+            sys.exit(INTERRUPTED)

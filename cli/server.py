@@ -214,6 +214,9 @@ def infer(
     elif len(errors) < len(outcomes):
         asked = zip(wanted, outcomes, strict=True)
         print_rows([shown_answer(text, one) for text, one in asked if not isinstance(one, ClientError)], id, as_json)
+    if errors and len(outcomes) > 1:
+        first = next(number for number, one in enumerate(outcomes, start=1) if isinstance(one, ClientError))
+        typer.echo(f"{len(errors)} of {len(outcomes)} texts were not answered, number {first} as the first", err=True)
     if errors:
         raise errors[0]
 

@@ -110,10 +110,11 @@ def gc(
 
 
 def verify(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """Read all that servers read, every root, table and hPLM, and compare it with its checksums.
+    """Read every root, table and hPLM once, and compare it with its checksums and with the registry.
 
     After a crash, say, or of a home that was copied. Servers check by themselves what they touch; this finds damage
-    before a request does. The exit code is 1 if there is any.
+    before a request does. What servers have learned, and what only updates read (counts of fragments, hashes of
+    texts), is not looked at. The exit code is 1 if something is damaged.
     """
     from builder.lifecycle.verification import verify_home
     from builder.progress import progress_bars

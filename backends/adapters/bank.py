@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -57,7 +58,7 @@ class HplmArtifact:
         if (1 if self.task == "regression" else len(self.labels)) != len(self.head.bias):
             raise InvalidArgumentError(f"{self.hplm} has {len(self.labels)} labels but a head of {len(self.head.bias)}")
 
-    def require_of(self, entry: HplmEntry, hidden_size: int) -> None:
+    def require_of(self, entry: HplmEntry) -> None:
         """Refuse to serve it as another hPLM than its own, however it came into that one's folder."""
         for name, expected in (
             ("hplm", entry.id),
@@ -69,6 +70,9 @@ class HplmArtifact:
                 raise CorruptFileError(
                     f"{entry.folder} holds weights whose {name} is {found!r}, where the registry says {expected!r}"
                 )
+
+    def require_fits(self, entry: HplmEntry, hidden_size: int) -> None:
+        """Refuse a head of other states than its root's."""
         if self.head.hidden_size != POOLED_STATES[self.pooling] * hidden_size:
             raise CorruptFileError(
                 f"{entry.folder} holds a head for states of {self.head.hidden_size // POOLED_STATES[self.pooling]} "
@@ -128,7 +132,10 @@ def read_artifact(folder: Path, root_fingerprint: str, was_checked: bool = False
         )
     path = weights_path(folder)
     check_file(path, manifest["size_bytes"], None if was_checked else manifest["weights_checksum"])
-    tensors = load_file(path)  # mapped: their pages are read when somebody copies them
+    try:
+        tensors = load_file(path)  # mapped: their pages are read when somebody copies them
+    except SafetensorError as error:
+        raise CorruptFileError(f"{path} does not hold tensors: {error}") from error
     if manifest["format_version"] == 1:
         manifest, tensors = _as_version_2(manifest, tensors)
     if manifest["format_version"] > 2:

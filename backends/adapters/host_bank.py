@@ -91,7 +91,8 @@ class HostBank:
         folder = self._home.path / entry.folder
         try:
             artifact = read_artifact(folder, root_fingerprint, was_checked=entry.key in self._checked)
-            artifact.require_of(entry, hidden_size)
+            artifact.require_of(entry)
+            artifact.require_fits(entry, hidden_size)
         except Exception as error:
             raise presentable(error, "the weights of this hPLM are") from error
         return artifact

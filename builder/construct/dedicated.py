@@ -30,7 +30,7 @@ from builder.construct.tune_settings import TuneSettings
 from builder.progress import Report, Step
 
 _PHASE, _ANSWERING = "fine-tune a whole model", "ask it for its answers"
-FINE_TUNING = TuneSettings(learning_rate=1e-4, head_learning_rate=1e-3, epochs=6)
+FINE_TUNING = TuneSettings(learning_rate=1e-4, head_learning_rate=1e-3, epochs=6, patience=6)
 """What suits most tasks when all parameters learn."""
 
 

@@ -1,24 +1,24 @@
-"""Whether all that servers read of what the registry names is on the disk as it was written."""
+"""Whether the roots, tables and hPLMs that the registry names lie on the disk as they were written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from backends.adapters.bank import read_artifact
-from backends.errors import HplmError
+from backends.errors import CorruptFileError, HplmError
 from backends.home import Home
 from backends.lower.encoder import has_own_layers, verify_layers
-from backends.plot.header import TableHeader
 from backends.plot.table import Table
+from backends.registry.entries import DomainEntry, HplmEntry, RootEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.storage import read_json
 from builder.progress import Report, Step
 
 _PHASE = "read and compare"
+_Reading = Callable[[Path], None]
 
 
 @dataclass(frozen=True)
@@ -36,35 +36,57 @@ class Verification:
 
 
 def verify_home(home: Home, registry: Registry, report: Report) -> Verification:
-    """Read every root, table and hPLM once, live or kept, and compare it with the checksums beside it."""
-    folders = sorted(registry.known_folders())
+    """Read every root, table and hPLM once, live or kept, and compare it with its checksums and with the registry."""
+    readings = dict(_readings(registry))
     damaged = []
-    for number, folder in enumerate(folders, start=1):
-        try:
-            _READERS[Path(folder).parts[0]](home.path / folder)
-        except (HplmError, OSError) as error:
-            damaged.append(Damage(folder, str(error).replace(f"{home.path}/", "")))
-        except (KeyError, TypeError, ValueError) as error:
-            damaged.append(Damage(folder, f"its manifest is not one: {error!r}"))
-        report(Step(_PHASE, number, len(folders), f"{len(damaged)} damaged" if damaged else ""))
-    return Verification(len(folders), tuple(damaged))
+    for number, (folder, read) in enumerate(readings.items(), start=1):
+        complaint = _complaint(read, home.path / folder)
+        if complaint is not None and folder in registry.known_folders():  # and not collected meanwhile
+            damaged.append(Damage(folder, complaint.replace(f"{home.path}/", "")))
+        report(Step(_PHASE, number, len(readings), f"{len(damaged)} damaged" if damaged else ""))
+    return Verification(len(readings), tuple(damaged))
 
 
-def _read_root(folder: Path) -> None:
-    RootFolder(folder).verify()
+def _complaint(read: _Reading, folder: Path) -> str | None:
+    try:
+        read(folder)
+    except (HplmError, OSError) as error:
+        return str(error)
+    except Exception as error:  # every kind of damage raises another type
+        return f"it cannot be read: {type(error).__name__}: {error}"
+    return None
 
 
-def _read_table(folder: Path) -> None:
-    with Table.open(folder, TableHeader.read(folder).spec.root_fingerprint) as table:
+def _readings(registry: Registry) -> Iterator[tuple[str, _Reading]]:
+    """Folders, and what reads and compares each."""
+    roots = {root.name: root for root in registry.roots()}
+    for root in roots.values():
+        yield root.folder, partial(_read_root, root)
+    for node in registry.domain_nodes():
+        yield node.entry.folders[0], partial(_read_table, roots[node.entry.root], node.entry)
+    for live in registry.hplms():
+        for version in registry.hplm_versions(live.id):
+            yield version.entry.folder, partial(_read_hplm, roots[live.domain.root], version.entry)
+
+
+def _read_root(root: RootEntry, folder: Path) -> None:
+    read = RootFolder(folder)
+    _require("fingerprint", read.fingerprint, root.fingerprint)
+    read.verify()
+
+
+def _read_table(root: RootEntry, domain: DomainEntry, folder: Path) -> None:
+    with Table.open(folder, root.fingerprint) as table:
+        _require("table", table.spec.name, domain.label)
         table.verify()
     if has_own_layers(folder):
         verify_layers(folder)
 
 
-def _read_hplm(folder: Path) -> None:
-    read_artifact(folder, read_json(folder / "manifest.json")["root_fingerprint"])
+def _read_hplm(root: RootEntry, hplm: HplmEntry, folder: Path) -> None:
+    read_artifact(folder, root.fingerprint).require_of(hplm)
 
 
-_READERS: Mapping[str, Callable[[Path], None]] = MappingProxyType(
-    {"roots": _read_root, "plots": _read_table, "bank": _read_hplm}
-)
+def _require(what: str, found: str, expected: str) -> None:
+    if found != expected:
+        raise CorruptFileError(f"its {what} is {found!r}, where the registry says {expected!r}")

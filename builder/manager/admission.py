@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backends.errors import ConflictError, NotFoundError
 from backends.registry.registry import Registry
@@ -24,12 +24,19 @@ class Admission:
     def submit(self, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
         """Queue a job for a request; False if the key's job was there already, whatever has become of it since."""
         settled = request.settled(self.registry)
-        spec = spec_of(settled)
+        spec = self._with_needs_of_its_making(spec_of(settled))
         known = self.store.submitted_before(spec, idempotency_key) if idempotency_key else None
         if known is not None:
             return known, False
         self._check(settled)
         return self.store.submit(spec, idempotency_key)
+
+    def _with_needs_of_its_making(self, spec: JobSpec) -> JobSpec:
+        """What updates an hPLM that an earlier job still makes goes on with that job's domain."""
+        makes_it = [job.spec for job in self.store.unfinished() if job.spec.target == spec.target and job.spec.needs]
+        if spec.kind != "hplm.update" or spec.needs or not makes_it:
+            return spec
+        return replace(spec, needs=makes_it[-1].needs)
 
     def _check(self, request: JobRequest) -> None:
         """Targets that an unfinished job is at work on are looked at only when their turn comes."""

@@ -92,17 +92,20 @@ def _checked_entries(path: Path, archive: ZipFile) -> list[ZipInfo]:
 
 def _require_places(path: Path, files: list[ZipInfo]) -> None:
     """Each file needs a place of its own, below nothing that is a file itself."""
-    places = [PurePosixPath(entry.filename) for entry in files]
-    taken = set(places)
-    for place in places:
-        if any(parent in taken for parent in place.parents) or len(taken) < len(places):
-            raise InvalidArgumentError(f"{path}: two of its files have one place, {shown(str(place))} or above")
+    taken: set[PurePosixPath] = set()
+    for place in (PurePosixPath(entry.filename) for entry in files):
+        if place in taken:
+            raise InvalidArgumentError(f"{path} holds {shown(str(place))} twice")
+        taken.add(place)
+    for place in taken:
+        if not taken.isdisjoint(place.parents):
+            raise InvalidArgumentError(f"{path}: {shown(str(place))} lies below what is a file itself")
 
 
 def _require_safe(path: Path, entry: ZipInfo) -> None:
     name = PurePosixPath(entry.filename)
-    if any(len(part.encode(errors="replace")) > _MAX_NAME_BYTES for part in name.parts) or "\0" in entry.filename:
-        raise InvalidArgumentError(f"{path}: {shown(entry.filename)} is no name that a file can have")
+    if len(entry.filename.encode(errors="replace")) > _MAX_NAME_BYTES:
+        raise InvalidArgumentError(f"{path}: {shown(entry.filename)} is longer than {_MAX_NAME_BYTES} bytes")
     if name.is_absolute() or ".." in name.parts or "\\" in entry.filename or not name.parts:
         raise InvalidArgumentError(f"{path}: {shown(entry.filename)} lies outside the archive's own folder")
     mode = entry.external_attr >> 16

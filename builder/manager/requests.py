@@ -254,12 +254,13 @@ class UpdateHplm(Training):
     _domain_needed: DomainTarget | None = PrivateAttr(None)
 
     def settled(self, registry: Registry) -> Self:
-        """It needs the domain that it names, or the one that the hPLM is of, which may still be in the making."""
+        """It needs the domain that it names, or the one that the hPLM is of; of one in the making see `Admission`."""
         settled = self.model_copy()
-        if registry.has_hplm(self.id):
-            live = registry.hplm(self.id).domain
-            name = live.name if self.domain is None else split_domain(self.domain)[0]
-            settled._domain_needed = DomainTarget(live.root, name)
+        live = registry.hplm(self.id).domain if registry.has_hplm(self.id) else None
+        name = split_domain(self.domain)[0] if self.domain is not None else live.name if live else None
+        roots = [live.root] if live else [root.name for root in registry.roots()]
+        if name is not None and len(roots) == 1:
+            settled._domain_needed = DomainTarget(roots[0], name)
         return settled
 
     @property

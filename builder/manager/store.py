@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from sqlalchemy import Update, case, delete, or_, select, update
@@ -67,7 +67,8 @@ class JobStore:
         with self._session() as session:
             row = session.scalars(select(JobRow).where(JobRow.idempotency_key == idempotency_key)).one_or_none()
             known = _job(row) if row else None
-        if known is not None and known.spec != spec:
+        # What it needs is told by what there is, which may have changed.
+        if known is not None and replace(known.spec, needs=spec.needs) != spec:
             raise ConflictError(f"idempotency key {idempotency_key!r} was used for another request, job {known.id}")
         return known
 

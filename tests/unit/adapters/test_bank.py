@@ -137,15 +137,17 @@ def test_an_adapter_of_another_root_is_refused(folder: Path) -> None:
         ({"task": "ner"}, "task is 'classification'"),
         ({"labels": ("a", "c", "b")}, "labels is"),
         ({"pair": True}, "pair is False"),
-        ({}, "a head for states of 16 numbers"),
     ],
 )
 def test_weights_are_served_only_as_what_they_are(changed: dict[str, Any], complaint: str) -> None:
     domain = DomainEntry("tiny", "farm", 1, ("plots/farm@1",))
     entry = HplmEntry(1, "acme/x", 1, "classification", ("a", "b", "c"), domain, "bank/x@1")
-    artifact().require_of(entry, HIDDEN)
+    artifact().require_of(entry)
     with pytest.raises(CorruptFileError, match=f"bank/x@1 holds .*{complaint}"):
-        artifact().require_of(replace(entry, **changed), HIDDEN if changed else 2 * HIDDEN)
+        artifact().require_of(replace(entry, **changed))
+    artifact().require_fits(entry, HIDDEN)
+    with pytest.raises(CorruptFileError, match=r"bank/x@1 holds a head for states of 16 numbers"):
+        artifact().require_fits(entry, 2 * HIDDEN)
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])

@@ -157,5 +157,5 @@ def test_an_interrupted_build_says_that_its_command_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoint, "save", interrupted)
         code, _, err = run(*wanted)
-    assert (code, err.splitlines()[-1]) == (1, "hplm: interrupted; the same command goes on where this one was")
+    assert (code, err.splitlines()[-1]) == (130, "hplm: interrupted; the same command goes on where this one was")
     assert run(*wanted)[0] == 0

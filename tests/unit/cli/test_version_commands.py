@@ -59,6 +59,7 @@ def publish_domain_again(home: Home, registry: Registry, name: str) -> None:
 
 
 def test_what_is_damaged_is_found(run: Run, tiny_home: Home, registry: Registry) -> None:
+    chance = random.Random(7)
     assert "are as they were written" in run("verify")
     folders = sorted(registry.known_folders())
     assert {folder.split("/")[0] for folder in folders} == {"roots", "plots", "bank"}
@@ -67,16 +68,28 @@ def test_what_is_damaged_is_found(run: Run, tiny_home: Home, registry: Registry)
             whole = path.read_bytes()
             if path.name in ("counts.safetensors", "trained_on.hashes"):  # no server reads them
                 continue
-            place = random.randrange(1, len(whole))
+            place = chance.randrange(len(whole))
             path.unlink()  # homes of tests share their files
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
             found = json.loads(run("verify", "--json"))
             assert [damage["folder"] for damage in found["damaged"]] == [folder], path
+            path.unlink()
+            assert [damage["folder"] for damage in json.loads(run("verify", "--json"))["damaged"]] == [folder], path
             path.write_bytes(whole)
     (tiny_home.path / folders[0] / "manifest.json").write_text("{}")
     shutil.rmtree(tiny_home.path / folders[-1])
-    assert [damage["folder"] for damage in json.loads(run("verify", "--json"))["damaged"]] == [folders[0], folders[-1]]
+    assert [damage["folder"] for damage in json.loads(run("verify", "--json"))["damaged"]] == [folders[-1], folders[0]]
     assert json.loads(run("verify", "--json"))["num_folders"] == len(folders)
+
+
+def test_what_lies_in_the_place_of_another_is_found(run: Run, tiny_home: Home) -> None:
+    for taken, other in (("bank/tiny/acme--topic@1", "globex--topic@1"), ("plots/tiny/farm@1", "street@1")):
+        folder = tiny_home.path / taken
+        shutil.rmtree(folder)
+        shutil.copytree(folder.with_name(other), folder)
+    damaged = json.loads(run("verify", "--json"))["damaged"]
+    assert [damage["folder"] for damage in damaged] == ["plots/tiny/farm@1", "bank/tiny/acme--topic@1"]
+    assert "'street@1', where the registry says 'farm@1'" in damaged[0]["complaint"]
 
 
 def retired_long_ago(home: Home) -> None:

@@ -11,7 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import BertForSequenceClassification
 
-from backends.errors import ConflictError, InvalidArgumentError
+from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.registry import database
 from backends.registry.registry import Registry
@@ -91,13 +91,29 @@ def test_a_new_hplm_may_name_a_version_of_its_domain() -> None:
         _ = stored_request({**wanted, "domain": "farm@x"}).domain_needed
 
 
-def test_an_update_waits_for_its_domain(tiny_home: Home) -> None:
+def test_an_update_waits_for_its_domain(tiny_home: Home, tmp_path: Path) -> None:
     registry = Registry.open(tiny_home)
     live = registry.hplm("acme/topic").domain
     wanted = {"kind": "hplm.update", "id": "acme/topic", "train": "task-1", "dev": "task-2"}
     for more, name in (({}, live.name), ({"domain": "pond"}, "pond"), ({"domain": "pond@2"}, "pond")):
         settled = stored_request({**wanted, **more}).settled(registry)
         assert spec_of(settled).needs == (f"domain:tiny/{name}",)
+    with pytest.raises(InvalidArgumentError, match="name@version"):
+        stored_request({**wanted, "id": "new/one", "domain": "farm@x"}).settled(registry)
+    uploads, store = Uploads(tiny_home, 100 << 20), JobStore.open(tiny_home)
+    making, _ = store.submit(JobSpec("hplm.create", "hplm:new/one", ("domain:tiny/pond",), (), {}), None)
+    admission = Admission(registry, store, uploads)
+    files = {}
+    for name, path in zip(("train", "dev"), write_task(tmp_path, "mood", seed=70, train=30), strict=True):
+        with uploads.receiving(UploadKind.TASK, path.name) as incoming:
+            incoming.write(path.read_bytes())
+            files[name] = incoming.keep(CHECKS[UploadKind.TASK]).id
+    follows, _ = admission.submit(stored_request({**wanted, "id": "new/one", **files}), "a key")
+    assert follows.spec.needs == making.spec.needs
+    store.finish(making, JobState.DONE)
+    assert admission.submit(stored_request({**wanted, "id": "new/one", **files}), "a key") == (follows, False)
+    with pytest.raises(NotFoundError, match="domain 'nosuch'"):
+        admission.submit(stored_request({**wanted, "id": "new/one", **files, "domain": "nosuch"}), None)
     moved = stored_request({"kind": "domain.update", "name": "farm", "root": "tiny", "corpus": ["c"], "parent": "pond"})
     assert spec_of(moved.settled(registry)).needs == ("domain:tiny/pond",)
 
