@@ -18,6 +18,8 @@ from backends.root.store import RootFolder
 from builder.progress import Report, Step
 
 _PHASE = "read and compare"
+_PRETRAINED = "pretrain_steps"
+"""Among the metrics of a version with lower layers of its own."""
 _Reading = Callable[[Path], None]
 
 
@@ -79,7 +81,7 @@ def _read_table(root: RootEntry, domain: DomainEntry, folder: Path) -> None:
     with Table.open(folder, root.fingerprint) as table:
         _require("table", table.spec.name, domain.label)
         table.verify()
-    if has_own_layers(folder):
+    if has_own_layers(folder) or _PRETRAINED in domain.metrics:
         verify_layers(folder)
 
 
