@@ -9,8 +9,8 @@ from backends.errors import InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.registry.database import Database
 from backends.registry.registry import Registry
-from bench.scratch_home import copy_registry
-from bench.selffill import chosen_texts, copied, served_passes
+from bench.scratch_home import copied_home, copy_registry
+from bench.selffill import chosen_texts, served_passes
 
 
 def test_every_request_by_turns_counts() -> None:
@@ -33,8 +33,12 @@ def test_without_a_file_the_texts_are_those_that_the_demo_kept_out(tiny_home: Ho
         (folder / "test.jsonl").write_text("".join(f'{{"text": "{number} {line}"}}\n' for line in range(2)))
     chosen = chosen_texts(tiny_home, None, hplms, 4, seed=1)
     assert sorted(text for _, text in chosen) == ["0 0", "0 1", "1 0", "1 1"]
-    with pytest.raises(InvalidArgumentError, match="4 different texts; 5 are needed"):
-        chosen_texts(tiny_home, None, hplms, 5, seed=1)
+    assert sorted(text for _, text in chosen_texts(tiny_home, None, hplms, 5, seed=2)) == ["0 0", "0 1", "1 0", "1 1"]
+    given = folder / "given.txt"
+    given.write_text("one\ntwo\n\none\n")
+    assert sorted(text for _, text in chosen_texts(tiny_home, given, hplms, 2, seed=1)) == ["one", "two"]
+    with pytest.raises(InvalidArgumentError, match="2 different texts; 3 are needed"):
+        chosen_texts(tiny_home, given, hplms, 3, seed=1)
 
 
 def test_what_was_written_ahead_is_copied(tiny_home: Home, tmp_path: Path) -> None:
@@ -44,7 +48,7 @@ def test_what_was_written_ahead_is_copied(tiny_home: Home, tmp_path: Path) -> No
     parts = (entry.id, entry.domain, entry.task, entry.labels, entry.folder, entry.metrics)
     latest = registry.publish_hplm(*parts)
     assert Path(f"{tiny_home.path / 'registry.db'}-wal").stat().st_size > 0
-    assert Registry.open(copied(tiny_home, tmp_path / "copy")).hplm(entry.id) == latest
+    assert Registry.open(copied_home(tiny_home.path, tmp_path / "copy")).hplm(entry.id) == latest
     (tmp_path / "bare").mkdir()
     copy_registry(tiny_home.path, tmp_path / "bare")
     assert Registry.open(Home(tmp_path / "bare")).hplm(entry.id) == latest
