@@ -1,5 +1,6 @@
 """A real tritonserver: ready, asked, stopped, killed; and nothing left behind in any case."""
 
+import fcntl
 import os
 import re
 import signal
@@ -63,8 +64,19 @@ class Traces:
     def are_gone(self) -> bool:
         return not self.alive() and not self.folder.exists() and not self.regions()
 
+    def is_locked(self) -> bool:
+        """A process whose first thread is a zombie keeps its files until its last thread has ended."""
+        lock = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
     def wait_until_dead(self, timeout_s: float = 5) -> None:
-        wait_for(lambda: not self.alive(), timeout_s, self)
+        wait_for(lambda: not self.alive() and not self.is_locked(), timeout_s, self)
 
     def wait_until_gone(self, timeout_s: float) -> None:
         wait_for(self.are_gone, timeout_s, self)
