@@ -143,7 +143,7 @@ def figures_and_rows(plan: Plan, found: Mapping[Trial, Outcome]) -> tuple[dict[s
             "task": task,
             "metric": metrics[task],
             **{scheme: _mean_and_deviation(values[task, scheme]) for scheme in plan.schemes},
-            "seeds": _counted({scheme: len(values[task, scheme]) for scheme in plan.schemes}),
+            "seeds": _seeds_shown({scheme: len(values[task, scheme]) for scheme in plan.schemes}),
         }
         for task in tasks
     ]
@@ -156,7 +156,7 @@ def figures_and_rows(plan: Plan, found: Mapping[Trial, Outcome]) -> tuple[dict[s
     return figures, rows
 
 
-def _counted(seeds: Mapping[str, int]) -> str:
+def _seeds_shown(seeds: Mapping[str, int]) -> str:
     """The most that a scheme has, and which have fewer."""
     most = max(seeds.values())
     fewer = [f"{scheme} {count}" for scheme, count in seeds.items() if count < most]

@@ -66,8 +66,7 @@ def write_layers(folder: Path, encoder: FragmentEncoder, root_fingerprint: str, 
 
 def verify_layers(folder: Path) -> None:
     """Compare a folder's own lower layers with their checksum."""
-    manifest = _manifest(folder)
-    check_file(folder / WEIGHTS_NAME, manifest["size_bytes"], manifest["checksum_of_weights"])
+    _check_weights(folder, _manifest(folder))
 
 
 def _own_layers(root: RootFolder, folder: Path, shared: FragmentEncoder) -> FragmentEncoder:
@@ -81,15 +80,19 @@ def _own_layers(root: RootFolder, folder: Path, shared: FragmentEncoder) -> Frag
 
 
 def _read(fingerprint: str, folder: Path) -> dict[str, Tensor]:
-    verify_layers(folder)
     manifest = _manifest(folder)
     if manifest["root_fingerprint"] != fingerprint:
         raise FingerprintMismatchError(
             f"{folder} holds lower layers of the root with fingerprint {manifest['root_fingerprint']}; "
             f"they are used with {fingerprint}"
         )
+    _check_weights(folder, manifest)
     weights: dict[str, Tensor] = load_file(folder / WEIGHTS_NAME)
     return weights
+
+
+def _check_weights(folder: Path, manifest: Mapping[str, Any]) -> None:
+    check_file(folder / WEIGHTS_NAME, manifest["size_bytes"], manifest["checksum_of_weights"])
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
