@@ -245,7 +245,7 @@ def main() -> None:
         "--home", type=Path, default=Path("demo_home"), help="a home with hPLMs; it is copied"
     )
     arguments_parser.add_argument(
-        "--texts", type=Path, help="held-out texts, one a line; otherwise the fewer of the demo"
+        "--texts", type=Path, help="held-out texts, one a line; without, the demo's, which are fewer"
     )
     arguments = arguments_parser.parse_args()
     torch.set_num_threads(1)  # The reference's tensors are so small that a second thread only waits.
