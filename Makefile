@@ -27,10 +27,11 @@ serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (g
 test: $(READY)  ## Run all tests; the server tests start the real tritonserver
 	@$(BIN)/python -m pytest -q
 
-check: $(READY)  ## Lint, formatting and types
+check: $(READY)  ## Lint, formatting, types, and who imports whom
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
 
 plugin: $(READY)  ## Build Triton's batching plugin, build/batchstrategy.so (export mode triton)
 	@$(BIN)/python -m builder.plugin build/batchstrategy.so

@@ -42,9 +42,9 @@ from bench.served import Serving
 from bench.triton_queue import asking_triton, use_queue_policy
 from builder.profiling.cost_profiling import ProfileSettings, profile_root
 from builder.serving import TritonServer
-from loadtest.arrivals import PoissonArrivals
-from loadtest.deadlines import UniformDeadlines
-from loadtest.lengths import NormalLengths
+from workload.arrivals import PoissonArrivals
+from workload.deadlines import UniformDeadlines
+from workload.lengths import NormalLengths
 
 _ROOT = "base"
 _TRITON = "triton's queue"

@@ -32,7 +32,7 @@ from bench.saturation import draw, saturate
 from bench.served import Serving
 from builder.plugin import build_plugin
 from builder.serving import TritonServer
-from loadtest.arrivals import PoissonArrivals
+from workload.arrivals import PoissonArrivals
 
 _ROOT = "base"
 _ENGINE, _TRITON, _PLUGIN = "engine", "triton", "plugin"

@@ -33,14 +33,14 @@ from bench.whole_models import write_whole_models
 from bench.whole_repository import render_whole_models
 from builder.serving import ServerConfig, TritonServer
 from loadtest.generator.master import Crew
-from loadtest.lengths import NormalLengths
 from loadtest.run import Results, Watcher, play
 from loadtest.run_folder import RunFolder
 from loadtest.scenarios import Burst, Content, Scenario, Steady
 from loadtest.schedule import Schedule
 from loadtest.sender import Target
-from loadtest.tenants import UniformTenants
 from loadtest.texts import FileTexts
+from workload.lengths import NormalLengths
+from workload.tenants import UniformTenants
 
 HPLM, DEDICATED = "hplm", "dedicated"
 _HALF, _WHOLE = "half", "whole"

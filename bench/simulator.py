@@ -24,10 +24,10 @@ from bench.twin import Calibration, Comparison, TwinSettings, compare
 from builder.placement import ConstantDelay, Simulator, Workload
 from builder.placement.described_workload import Machine
 from builder.placement.policies import POLICY_NAMES, policy_named
-from loadtest.arrivals import PoissonArrivals
-from loadtest.deadlines import UniformDeadlines
-from loadtest.lengths import NormalLengths
-from loadtest.tenants import ZipfTenants
+from workload.arrivals import PoissonArrivals
+from workload.deadlines import UniformDeadlines
+from workload.lengths import NormalLengths
+from workload.tenants import ZipfTenants
 
 RATE_PER_S = 1_000.0
 LENGTHS = NormalLengths(standard_deviation=20)

@@ -27,10 +27,10 @@ from bench.served import Serving, served
 from builder.placement import ConstantDelay, SimulatedLoad, Simulation, Simulator, Workload
 from builder.placement.policies import policy_named
 from clients import HplmClient
-from loadtest.arrivals import PoissonArrivals
-from loadtest.deadlines import UniformDeadlines
-from loadtest.lengths import NormalLengths
-from loadtest.tenants import UniformTenants
+from workload.arrivals import PoissonArrivals
+from workload.deadlines import UniformDeadlines
+from workload.lengths import NormalLengths
+from workload.tenants import UniformTenants
 
 ROOT = "base"
 LENGTHS = NormalLengths(standard_deviation=20)

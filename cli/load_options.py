@@ -13,10 +13,10 @@ from backends.errors import InvalidArgumentError
 from cli.session import open_home
 
 if TYPE_CHECKING:
-    from loadtest.arrivals import Arrivals
-    from loadtest.lengths import Lengths
     from loadtest.scenarios import Content, Scenario
-    from loadtest.tenants import Tenants
+    from workload.arrivals import Arrivals
+    from workload.lengths import Lengths
+    from workload.tenants import Tenants
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def check_shape(scenario: str, shape: Shape, timeout_s: float | None, max_latene
 
 def scenario_of(name: str, shape: Shape, pick: Callable[[int], Tenants], capacity: float) -> Scenario:
     from loadtest import scenarios
-    from loadtest.traces import read_trace
+    from workload.traces import read_trace
 
     given = {field: getattr(shape, field) for field in _OF_SCENARIO[name] if getattr(shape, field) is not None}
     lasting: dict[str, Any] = {} if shape.duration is None else {"duration_s": shape.duration}
@@ -81,7 +81,7 @@ def scenario_of(name: str, shape: Shape, pick: Callable[[int], Tenants], capacit
 
 
 def _arrivals_of(spec: str, rate: float) -> Arrivals:
-    from loadtest import arrivals
+    from workload import arrivals
 
     name, *numbers = _parsed(spec, "arrivals")
     match name, numbers:
@@ -97,7 +97,7 @@ def _arrivals_of(spec: str, rate: float) -> Arrivals:
 
 
 def tenants_of(spec: str) -> Callable[[int], Tenants]:
-    from loadtest.tenants import UniformTenants, ZipfTenants
+    from workload.tenants import UniformTenants, ZipfTenants
 
     match _parsed(spec, "tenants"):
         case ["uniform"]:
@@ -109,7 +109,7 @@ def tenants_of(spec: str) -> Callable[[int], Tenants]:
 
 
 def _lengths_of(spec: str) -> Lengths:
-    from loadtest.lengths import FixedLengths, NormalLengths
+    from workload.lengths import FixedLengths, NormalLengths
 
     match _parsed(spec, "lengths"):
         case ["normal", deviation]:
@@ -130,9 +130,9 @@ def _parsed(spec: str, option: str) -> list[Any]:
 def content_of(
     named: list[str] | None, home: Path, texts: Path | None, lengths: str | None, deadline_ms: str | None
 ) -> Content:
-    from loadtest.lengths import EmpiricalLengths, NormalLengths
     from loadtest.scenarios import Content
     from loadtest.texts import FileTexts, Texts, WordTexts
+    from workload.lengths import EmpiricalLengths, NormalLengths
 
     hplms = named or [entry.id for entry in open_home(home)[1].hplms()]
     if not hplms:

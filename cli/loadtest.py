@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from loadtest.scenarios import Content, Scenario
     from loadtest.schedule import Schedule
     from loadtest.sender import Target
-    from loadtest.tenants import Tenants
+    from workload.tenants import Tenants
 
 app = typer.Typer(
     help="Load a running server and judge how it answers.",
@@ -218,7 +218,8 @@ def worker(
 @contextmanager
 def _one_line() -> Iterator[None]:
     """What is wrong with a load is the user's to mend, and said as such."""
-    from loadtest.errors import RunError, WorkloadError
+    from loadtest.errors import RunError
+    from workload.errors import WorkloadError
 
     try:
         yield
@@ -241,9 +242,9 @@ def _checked_by_server(target: Target, content: Content) -> Content:
 
 
 def _calibrate(target: Target, content: Content, pick: Callable[[int], Tenants], seed: int) -> float:
-    from loadtest.arrivals import DeterministicArrivals
     from loadtest.capacity import measure_capacity
     from loadtest.scenarios import Overload
+    from workload.arrivals import DeterministicArrivals
 
     rows = Overload(DeterministicArrivals(float(_CALIBRATION_ROWS)), pick, 1.0)
     with Console(stderr=True).status("measuring the server's capacity"):

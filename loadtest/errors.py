@@ -1,10 +1,6 @@
-"""What is wrong with a load that somebody asked for, or with a run of it, in one line."""
+"""What is wrong with a run of a load test, in one line."""
 
 from __future__ import annotations
-
-
-class WorkloadError(ValueError):
-    """A setting or a trace that no load can be made of."""
 
 
 class RunError(Exception):

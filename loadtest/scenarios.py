@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.arrivals import Arrivals, TraceArrivals
-from loadtest.checks import check_positive
-from loadtest.errors import WorkloadError
-from loadtest.lengths import EmpiricalLengths, Lengths
 from loadtest.schedule import Schedule
-from loadtest.tenants import EmpiricalTenants, Tenants
 from loadtest.texts import Texts
-from loadtest.traces import Trace
+from workload.arrivals import Arrivals, TraceArrivals
+from workload.checks import check_positive
+from workload.errors import WorkloadError
+from workload.lengths import EmpiricalLengths, Lengths
+from workload.tenants import EmpiricalTenants, Tenants
+from workload.traces import Trace
 
 Column = NDArray[np.int64]
 LONGEST_DEADLINE_MS = 24 * 3600 * 1000

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.errors import WorkloadError
+from workload.errors import WorkloadError
 
 _SPECIAL_TOKENS = 2
 _VARIANTS = 16

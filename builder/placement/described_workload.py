@@ -14,7 +14,7 @@ from backends.errors import InvalidArgumentError, shown
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.policy import Capacity
 from builder.placement.simulated_load import ConstantDelay, Workload
-from loadtest.arrivals import (
+from workload.arrivals import (
     Arrivals,
     DeterministicArrivals,
     GammaArrivals,
@@ -22,11 +22,11 @@ from loadtest.arrivals import (
     PoissonArrivals,
     TraceArrivals,
 )
-from loadtest.deadlines import UniformDeadlines
-from loadtest.errors import WorkloadError
-from loadtest.lengths import EmpiricalLengths, FixedLengths, Lengths, NormalLengths
-from loadtest.tenants import EmpiricalTenants, Tenants, UniformTenants, ZipfTenants
-from loadtest.traces import Trace, read_trace
+from workload.deadlines import UniformDeadlines
+from workload.errors import WorkloadError
+from workload.lengths import EmpiricalLengths, FixedLengths, Lengths, NormalLengths
+from workload.tenants import EmpiricalTenants, Tenants, UniformTenants, ZipfTenants
+from workload.traces import Trace, read_trace
 
 TRACE = "trace"
 _TYPICAL_ROWS = 10_000

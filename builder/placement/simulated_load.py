@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.arrivals import Arrivals
-from loadtest.deadlines import UniformDeadlines
-from loadtest.errors import WorkloadError
-from loadtest.lengths import Lengths
-from loadtest.tenants import Tenants
+from workload.arrivals import Arrivals
+from workload.deadlines import UniformDeadlines
+from workload.errors import WorkloadError
+from workload.lengths import Lengths
+from workload.tenants import Tenants
 
 Int64 = NDArray[np.int64]
 

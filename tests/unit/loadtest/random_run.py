@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.lengths import NormalLengths
 from loadtest.outcome import Kind, Outcome
 from loadtest.run_folder import RunFolder, State
 from loadtest.scenarios import Content
 from loadtest.schedule import Schedule
 from loadtest.texts import WordTexts
+from workload.lengths import NormalLengths
 
 HPLMS = tuple(f"tenant{number // 2}/task{number % 2}" for number in range(7))
 REASONS = ("UNAVAILABLE: the queue is full", "UNAVAILABLE: <late> & gone", "INTERNAL: it broke, 'badly'")

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from random_run import random_schedule
 
-from loadtest.arrivals import PoissonArrivals
-from loadtest.errors import WorkloadError
-from loadtest.lengths import FixedLengths, NormalLengths
 from loadtest.scenarios import Burst, Content, Overload, Replay, Steady
 from loadtest.schedule import Schedule
-from loadtest.tenants import UniformTenants
 from loadtest.texts import FileTexts, WordTexts, halves
-from loadtest.traces import read_trace
+from workload.arrivals import PoissonArrivals
+from workload.errors import WorkloadError
+from workload.lengths import FixedLengths, NormalLengths
+from workload.tenants import UniformTenants
+from workload.traces import read_trace
 
 HPLMS = ("a/x", "a/y", "b/x")
 

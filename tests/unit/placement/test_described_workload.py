@@ -11,10 +11,10 @@ from backends.errors import InvalidArgumentError
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.policy import Capacity
 from builder.placement.described_workload import DescribedWorkload, Machine
-from loadtest.arrivals import DeterministicArrivals, GammaArrivals, MarkovModulatedArrivals, TraceArrivals
-from loadtest.deadlines import UniformDeadlines
-from loadtest.lengths import FixedLengths
-from loadtest.tenants import UniformTenants, ZipfTenants
+from workload.arrivals import DeterministicArrivals, GammaArrivals, MarkovModulatedArrivals, TraceArrivals
+from workload.deadlines import UniformDeadlines
+from workload.lengths import FixedLengths
+from workload.tenants import UniformTenants, ZipfTenants
 
 MACHINE = Machine(CostModel(1_000.0, 100.0, 10.0, 0.0, 0.0), Capacity(max_rows=10, max_tokens=10_000))
 

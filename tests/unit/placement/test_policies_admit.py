@@ -13,10 +13,10 @@ from backends.scheduling.policy import Capacity
 from builder.placement import ConstantDelay, SimulatedLoad, Simulation, Simulator, Workload
 from builder.placement.described_workload import Machine
 from builder.placement.policies import POLICY_NAMES, policy_named
-from loadtest.arrivals import PoissonArrivals
-from loadtest.deadlines import UniformDeadlines
-from loadtest.lengths import NormalLengths
-from loadtest.tenants import UniformTenants
+from workload.arrivals import PoissonArrivals
+from workload.deadlines import UniformDeadlines
+from workload.lengths import NormalLengths
+from workload.tenants import UniformTenants
 
 MODEL = CostModel(2_000.0, 100.0, 30.0, 0.01, 50.0)
 CAPACITY = Capacity(max_rows=64, max_tokens=1024)

@@ -22,11 +22,11 @@ from backends.scheduling.waiting_room import WaitingRoom
 from builder.placement import ConstantDelay, ObservedDelays, SimulatedLoad, Simulation, Simulator, Workload
 from builder.placement.policies import POLICY_NAMES, policy_named
 from builder.placement.simulated_job import SimulatedJob
-from loadtest.arrivals import DeterministicArrivals, PoissonArrivals
-from loadtest.deadlines import UniformDeadlines
-from loadtest.lengths import FixedLengths, NormalLengths
-from loadtest.tenants import UniformTenants, ZipfTenants
 from simulation_reference import ReferenceLoop, Request
+from workload.arrivals import DeterministicArrivals, PoissonArrivals
+from workload.deadlines import UniformDeadlines
+from workload.lengths import FixedLengths, NormalLengths
+from workload.tenants import UniformTenants, ZipfTenants
 
 COST_MODEL = CostModel(1_000.0, 200.0, 20.0, 0.1, 50.0)
 

@@ -26,7 +26,7 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.errors import WorkloadError
+from workload.errors import WorkloadError
 
 _TOKENS = ("tokens", "ContextTokens", "input_length")
 _TENANTS = ("tenant", "group")

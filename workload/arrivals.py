@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.checks import check_duration, check_positive
-from loadtest.errors import WorkloadError
+from workload.checks import check_duration, check_positive
+from workload.errors import WorkloadError
 
 Times = NDArray[np.float64]
 

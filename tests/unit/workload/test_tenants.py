@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtest.errors import WorkloadError
-from loadtest.tenants import EmpiricalTenants, UniformTenants, ZipfTenants
+from workload.errors import WorkloadError
+from workload.tenants import EmpiricalTenants, UniformTenants, ZipfTenants
 
 
 def test_uniform_tenants_have_equal_shares(seed: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from loadtest.errors import WorkloadError
+from workload.errors import WorkloadError
 
 
 def check_positive(**settings: float) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.errors import WorkloadError
-from loadtest.traces import read_trace, stream_trace
+from workload.errors import WorkloadError
+from workload.traces import read_trace, stream_trace
 
 
 def written(path: Path, *lines: str) -> Path:

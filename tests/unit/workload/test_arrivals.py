@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtest.arrivals import (
+from workload.arrivals import (
     Arrivals,
     DeterministicArrivals,
     GammaArrivals,
@@ -13,7 +13,7 @@ from loadtest.arrivals import (
     PoissonArrivals,
     TraceArrivals,
 )
-from loadtest.errors import WorkloadError
+from workload.errors import WorkloadError
 
 RATE_PER_S = 200.0
 DURATION_S = 400.0

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtest.errors import WorkloadError
-from loadtest.lengths import EmpiricalLengths, FixedLengths, NormalLengths
+from workload.errors import WorkloadError
+from workload.lengths import EmpiricalLengths, FixedLengths, NormalLengths
 
 
 def test_narrow_lengths_have_the_mean_and_deviation_they_were_told(seed: int) -> None:

@@ -1,0 +1,22 @@
+"""The doors between the rooms, as `pyproject.toml` names them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+_PROJECT = Path(__file__).parents[2]
+
+
+def test_rooms_import_only_what_they_may() -> None:
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    done = subprocess.run(command, cwd=_PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_room_of_the_installed_project_is_looked_at() -> None:
+    config = (_PROJECT / "pyproject.toml").read_text(encoding="utf-8")
+    rooms = {path.parent.name for path in _PROJECT.glob("*/__init__.py")} - {"tests"}
+    line = next(line for line in config.splitlines() if line.startswith("root_packages"))
+    assert {room for room in rooms if f'"{room}"' not in line} == set()
