@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import pickle
@@ -11,18 +10,23 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from threading import Thread
 
 from backends.errors import InvalidArgumentError, UnavailableError
 from builder.executors.mapping import Chunk, ParallelMap, Result, apply_pickled, in_order, map_here
 
 _CHUNKS_PER_PROCESS = 2
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
 class ProcessMap:
-    """Chunks run in `processes` fresh processes, one thread each; none of them outlives the caller."""
+    """Chunks run in `processes` fresh processes, one thread each.
+
+    None of them outlives the caller, nor the caller's wish for results.
+    """
 
     processes: int
 
@@ -34,7 +38,8 @@ class ProcessMap:
         pickled = pickle.dumps(function)
         # Not fork: the threads of PyTorch and of the tokenizer do not survive it.
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(self.processes, context, _start_process, (os.getpid(),))
+        line, caller = context.Pipe(duplex=False)
+        pool = ProcessPoolExecutor(self.processes, context, _start_process, (line,))
 
         def submit(chunk: Chunk) -> Future[Result]:
             return pool.submit(apply_pickled, pickled, chunk)
@@ -45,8 +50,13 @@ class ProcessMap:
             raise UnavailableError(
                 "a process of a parallel step was killed; the build goes on when repeated"
             ) from error
+        except BaseException:  # an error, Ctrl-C or a closed generator: what still runs is for nobody
+            caller.close()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
+            caller.close()
+            line.close()
 
 
 def local_map(processes: int) -> ParallelMap:
@@ -54,12 +64,17 @@ def local_map(processes: int) -> ParallelMap:
     return map_here if processes == 1 else ProcessMap(processes)
 
 
-def _start_process(parent: int) -> None:
-    """In the new process: end with the parent, kill -9 included, and leave the other cores to the others."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit()
+def _start_process(line: Connection) -> None:
+    """In the new process: end when the caller hangs up or dies, and leave the other cores to the others."""
+    Thread(target=_end_with, args=(line,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
     if torch := sys.modules.get("torch"):  # too late for the variable
         torch.set_num_threads(1)
+
+
+def _end_with(line: Connection) -> None:
+    """Nobody ever says anything on the line: it only ends."""
+    with suppress(EOFError, OSError):
+        line.recv()
+    os._exit(1)

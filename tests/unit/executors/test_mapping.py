@@ -90,20 +90,48 @@ def test_one_process_is_this_one() -> None:
         local_map(0)
 
 
-def test_no_process_outlives_a_killed_caller(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Endless:
+    """The first chunk is done at once, the others never."""
+
+    def __call__(self, number: int) -> int:
+        if number:
+            time.sleep(3600)
+        return os.getpid()
+
+
+def test_who_stops_taking_results_waits_for_no_chunk() -> None:
+    results = ProcessMap(2)(Endless(), range(9))
+    next(results)
+    workers = [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+    assert workers
+    results.close()  # type: ignore[attr-defined]
+    assert not psutil.wait_procs(workers, timeout=30)[1]
+
+
+_CALLER = """
+import os, time
+from builder.executors.processes import ProcessMap
+def pid(number):
+    time.sleep(0.05 if number < 4 else 3600)
+    return os.getpid()
+if __name__ == "__main__":
+    for found in ProcessMap(2)(pid, range(100)):
+        print(found, flush=True)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_no_process_outlives_its_caller(sent: signal.Signals, tmp_path: Path) -> None:
     program = tmp_path / "caller.py"
-    program.write_text(
-        "import os, time\n"
-        "from builder.executors.processes import ProcessMap\n"
-        "def pid(_):\n    time.sleep(0.05)\n    return os.getpid()\n"
-        "if __name__ == '__main__':\n"
-        "    for found in ProcessMap(2)(pid, iter(int, 1)):\n        print(found, flush=True)\n"
+    program.write_text(_CALLER)
+    caller = subprocess.Popen(
+        [sys.executable, str(program)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
-    caller = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
     assert caller.stdout is not None
     workers = {psutil.Process(int(caller.stdout.readline())) for _ in range(4)}
-    caller.kill()
-    caller.wait()
-    gone, alive = psutil.wait_procs(workers, timeout=10)
-    assert gone
+    caller.send_signal(sent)
+    caller.wait(60)
+    gone, alive = psutil.wait_procs(workers, timeout=30)
+    assert len(gone) + len(alive) == len(workers)
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
