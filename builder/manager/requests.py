@@ -73,7 +73,7 @@ Search = Annotated[int, Field(ge=1, le=1000, description="Trials of a search for
 class Request(BaseModel):
     """What all requests have in common."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     def settled(self, registry: Registry) -> Self:
         """The request with the root that it means filled in."""
@@ -292,7 +292,7 @@ class DeleteHplm(HplmRequest):
 class Retuning(BaseModel):
     """Labelled texts to tune an imported adapter on; what lies in lower layers is then left out."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     train: TrainId
     dev: DevId

@@ -190,6 +190,11 @@ def test_requests_that_must_fail_are_refused_at_once(managed: Managed, tmp_path:
             400,
             "body.domain.create.seed: Input",
         ),
+        (
+            {"kind": "domain.create", "name": "x", "corpus": [corpus], "seed": True},
+            400,
+            "body.domain.create.seed: Input should be a valid integer",
+        ),
         ({"kind": "domain.create", "name": "x", "corpus": [corpus], "root": "y"}, 404, "root 'y' does not exist"),
         ({"kind": "domain.create", "name": "x", "corpus": [corpus], "parent": "y"}, 404, "domain 'y' of root 'tiny'"),
         ({"kind": "domain.update", "name": "x", "corpus": [corpus]}, 404, "domain 'x' of root 'tiny' does not"),
