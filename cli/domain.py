@@ -11,6 +11,7 @@ import typer
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from builder.construct.mlm_steps import HEAD_STEPS, LOWER_STEPS
+from builder.root_choice import chosen_root
 from cli.options import (
     DEFAULT_HOME,
     CorpusOption,
@@ -23,7 +24,7 @@ from cli.options import (
     print_rows,
 )
 from cli.progress import resumable_progress
-from cli.session import chosen_root, open_home
+from cli.session import open_home
 
 if TYPE_CHECKING:
     from builder.construct.pretrain import PretrainSettings

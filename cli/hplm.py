@@ -11,9 +11,10 @@ import typer
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
+from builder.root_choice import chosen_root
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry, print_json, print_rows
 from cli.progress import resumable_progress
-from cli.session import chosen_root, open_home
+from cli.session import open_home
 
 if TYPE_CHECKING:
     from builder.construct.lessons import Teacher

@@ -9,8 +9,9 @@ import typer
 
 from backends.errors import InvalidArgumentError
 from builder.progress import progress_bars
+from builder.root_choice import chosen_root
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry
-from cli.session import chosen_root, open_home
+from cli.session import open_home
 
 if TYPE_CHECKING:
     from builder.importing.hplms import Retuning

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from backends.errors import InvalidArgumentError
+from builder.root_choice import chosen_root
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry
-from cli.session import chosen_root, open_home
+from cli.session import open_home
 
 if TYPE_CHECKING:
     from backends.scheduling.cost_profile import CostProfile

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from builder.root_choice import chosen_root
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry, print_json, print_rows
-from cli.session import chosen_root, open_home
+from cli.session import open_home
 
 
 def register(app: typer.Typer) -> None:

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from backends.registry.entries import DomainEntry, HplmEntry, Version
+from builder.root_choice import chosen_root
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_json, print_rows
-from cli.session import chosen_root, open_home
+from cli.session import open_home
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")]
 DomainArgument = Annotated[str, typer.Argument(metavar="NAME", help="The domain.")]

@@ -6,13 +6,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
 
-from backends.errors import InvalidArgumentError, NotFoundError
+from backends.errors import InvalidArgumentError
 from backends.names import split_domain
 from backends.registry.registry import Registry
 from builder.construct.mlm_steps import LOWER_STEPS
 from builder.construct.seeds import SEED_LIMIT
 from builder.manager.targets import DomainTarget, HplmTarget, Target
 from builder.manager.uploads import UploadKind
+from builder.root_choice import chosen_root
 
 _GENERAL = "general"
 EXAMPLE_CORPUS = f"corpus-{'3b5d5c3712955042' * 4}"
@@ -107,7 +108,7 @@ class RootedRequest(Request):
     root: RootName = None
 
     def settled(self, registry: Registry) -> Self:
-        return self.model_copy(update={"root": chosen_root(registry, self.root)})
+        return self.model_copy(update={"root": chosen_root(registry, self.root, "in 'root'")})
 
     @property
     def root_name(self) -> str:
@@ -369,15 +370,3 @@ def stored_request(content: dict[str, Any]) -> JobRequest:
         wrong = error.errors()[0]
         place = ".".join(map(str, wrong["loc"]))
         raise InvalidArgumentError(f"the stored request is not readable: {place}: {wrong['msg']}") from error
-
-
-def chosen_root(registry: Registry, name: str | None) -> str:
-    """The root that was named, or the only one there is."""
-    if name is not None:
-        return registry.root(name).name
-    roots = [entry.name for entry in registry.roots()]
-    if not roots:
-        raise NotFoundError("this home has no root yet; 'hplm root add' makes one")
-    if len(roots) > 1:
-        raise InvalidArgumentError(f"this home has {len(roots)} roots; name one in 'root'")
-    return roots[0]
