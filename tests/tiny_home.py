@@ -158,10 +158,12 @@ def tiny_root(home: Home, registry: Registry, work: Path, name: str = "tiny", se
     add_root(home, registry, request, ignore)
 
 
-def tiny_hplm(home: Home, registry: Registry, work: Path, hplm: str, domain: str, question: str, seed: int) -> None:
+def tiny_hplm(
+    home: Home, registry: Registry, work: Path, hplm: str, domain: str, question: str, seed: int, root: str = "tiny"
+) -> None:
     train, dev = write_task(work / hplm.replace("/", "-"), question, seed)
     tune = TuneSettings(recipe=AdapterRecipe(width=8), epochs=10, learning_rate=1e-2, seed=seed)
-    create_hplm(home, registry, HplmRequest(hplm, "tiny", domain, train, dev, tune=tune), ignore)
+    create_hplm(home, registry, HplmRequest(hplm, root, domain, train, dev, tune=tune), ignore)
 
 
 def build_tiny_home(folder: Path) -> Home:

@@ -101,6 +101,8 @@ class ServeLoop:
         self._team = Team(num_threads, pipeline.spares_a_thread)
         self._changed = threading.Condition()
         self._waiting: WaitingRoom[Job] = WaitingRoom()
+        self._num_seen = 0
+        """How many waited when a batch was last chosen."""
         self._staged: StagedBatch | None = None
         self._is_running = False
         self._in_flight = 0
@@ -243,8 +245,8 @@ class ServeLoop:
             with self._changed:
                 chosen = self._chosen(now_us())
                 jobs = [self._waiting[place] for place in chosen]
-                is_full = len(chosen) < len(self._waiting) or len(chosen) >= self._capacity.max_rows
-                if not jobs or (not is_full and self._is_running):
+                self._num_seen = len(self._waiting)
+                if not jobs or (self._is_running and not self._is_full(chosen)):
                     return jobs, False
                 late = set(self._admission.hopeless(jobs, now_us()))
                 if not late:
@@ -255,6 +257,10 @@ class ServeLoop:
                 refused = self._waiting.take([place for place in chosen if self._waiting[place] in late])
                 self._admission.withdraw(refused)
             refuse(refused, hopeless())
+
+    def _is_full(self, chosen: Sequence[int]) -> bool:
+        """Whether nobody who waits or comes could still join; those of other roots never could."""
+        return len(chosen) >= self._capacity.max_rows or len(chosen) < self._waiting.count_of_root_at(chosen[0])
 
     def _chosen(self, now: int) -> list[int]:
         try:
@@ -270,7 +276,7 @@ class ServeLoop:
         for job in jobs:
             if not self._is_running or not self._loading.load_ahead(job):
                 break
-        self._wait_until(lambda: self._stopping or not self._is_running or len(self._waiting) != len(jobs))
+        self._wait_until(lambda: self._stopping or not self._is_running or len(self._waiting) != self._num_seen)
 
     def _note_staged(self, jobs: Sequence[Job]) -> None:
         self._admission.staged(BatchShape.of(jobs) if jobs else None, jobs[0].root if jobs else "")

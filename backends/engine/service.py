@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from json import JSONEncoder
 
@@ -19,12 +19,12 @@ from backends.engine.job import Answer, IsCancelled, Job, Respond, never
 from backends.engine.loading import Loading
 from backends.engine.loop import PipelineSettings, ServeLoop
 from backends.engine.settings import EngineSettings
-from backends.engine.stack import DTYPES, StackSettings, UpperStack
+from backends.engine.stack import DTYPES, StackSettings
+from backends.engine.stacks import Stacks
 from backends.errors import HplmError, presentable
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.root.store import RootFolder
 from backends.scheduling.admission import Admission
 from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.choice import policy_of
@@ -99,22 +99,21 @@ class UpperService:
         policy: PolicySettings = PolicySettings(),
         on_load: Callable[[Sequence[float], int], None] | None = None,
     ) -> None:
-        self._home = home
         self._host_bank = HostBank(home, snapshot.knows)
         self._snapshot = snapshot
-        self._settings = settings
         self._dtype = DTYPES[settings.dtype]
-        self._stacks: dict[str, UpperStack] = {}
         threads = torch.get_num_threads() if pipeline.threads is None else pipeline.threads
         self._costs = EngineCosts(home, EngineSettings(settings, capacity, threads))
         chooser = policy_of(policy, lambda root: self._costs.of(root).model)
         self.admission = Admission(self._costs.of, capacity, admission, chooser.order)
         self.refusals: Counter[Refusal] = Counter()
         self._counting = threading.Lock()
-        self._loading = threading.Lock()
-        self._load_stacks({entry.domain.root for entry in snapshot.live()})
-        snapshot.prepare_with(lambda domain: self._stack(domain.root))
-        loading = Loading(self._stack, self._load)
+        self._stacks = Stacks(home, settings, self._costs)
+        self._stacks.load({entry.domain.root for entry in snapshot.live()})
+        self._newcomers = ThreadPoolExecutor(1, "new-root")
+        """Takes in the rows of roots that are not loaded yet."""
+        snapshot.prepare_with(lambda domain: self._stacks.of(domain.root))
+        loading = Loading(self._stacks.of, self._load)
         self._loop = ServeLoop(loading, chooser, capacity, self.admission, pipeline, on_load)
 
     def submit(
@@ -125,10 +124,30 @@ class UpperService:
         respond: RespondRequest,
         is_cancelled: IsCancelled = never,
     ) -> None:
-        """Queue a request's rows. The tensors are copied, so the caller's memory is free at once."""
+        """Queue a request's rows. The tensors are copied, so the caller's memory is free at once.
+
+        Rows of a root that is not loaded yet wait for that in another thread, not in the caller's, which brings the
+        requests to all the others.
+        """
+        respond = self._counted(respond)
+        try:
+            if self._has_stacks(tickets):
+                self._queue(hidden, tickets, words, respond, is_cancelled)
+            else:
+                self._newcomers.submit(self._queue, hidden.copy(), tickets.copy(), words, respond, is_cancelled)
+        except Exception as error:
+            respond(presentable(error))
+
+    def _has_stacks(self, tickets: Int64) -> bool:
+        keys = {ticket.hplm_key for ticket in decode_tickets(tickets)}
+        return all(self._stacks.holds(self._snapshot.by_key(key).domain.root) for key in keys)
+
+    def _queue(
+        self, hidden: Half, tickets: Int64, words: Sequence[bytes], respond: RespondRequest, is_cancelled: IsCancelled
+    ) -> None:
         try:
             with span(Lane.QUEUE, "accept", rows=len(words)):
-                jobs = self._jobs(hidden, tickets, words, self._counted(respond), is_cancelled)
+                jobs = self._jobs(hidden, tickets, words, respond, is_cancelled)
         except Exception as error:
             respond(presentable(error))
         else:
@@ -156,6 +175,7 @@ class UpperService:
         return [future.result() for future in answered]
 
     def close(self) -> None:
+        self._newcomers.shutdown()
         self._loop.close()
 
     def _counted(self, respond: RespondRequest) -> RespondRequest:
@@ -178,11 +198,11 @@ class UpperService:
         tickets = decode_tickets(ticket_rows)
         entries = [self._snapshot.by_key(ticket.hplm_key) for ticket in tickets]
         for entry, ticket in zip(entries, tickets, strict=True):
-            stack = self._stack(entry.domain.root)
+            stack = self._stacks.of(entry.domain.root)
             stack.require_row(ticket.num_tokens, hidden.shape[-1])
         self._host_bank.let_go()
         for entry in {entry.key: entry for entry in entries}.values():
-            if not self._stack(entry.domain.root).slots.holds(entry.key):
+            if not self._stacks.of(entry.domain.root).slots.holds(entry.key):
                 self._host_bank.announce(entry)
         request = _OpenRequest(len(tickets), respond)
         # The only copy before the rows are packed: out of the caller's memory and into the engine's dtype at once.
@@ -202,26 +222,6 @@ class UpperService:
             for number, (ticket, row, words_row) in enumerate(zip(tickets, hidden_rows, words, strict=True))
         ]
 
-    def _load_stacks(self, roots: set[str]) -> None:
-        """Load what is live now. A root that fails is an error of its own tenants, unless none is left to serve."""
-        failures: list[Exception] = []
-        for root in sorted(roots):
-            try:
-                self._stack(root)
-            except Exception as error:
-                LOGGER.error("root %s cannot be served: %s", root, error)
-                failures.append(error)
-        if failures and not self._stacks:
-            raise failures[0]
-
-    def _stack(self, root: str) -> UpperStack:
-        if root not in self._stacks:
-            with self._loading:
-                if root not in self._stacks:
-                    self._costs.of(root)
-                    self._stacks[root] = UpperStack(RootFolder(self._home.root(root)), self._settings)
-        return self._stacks[root]
-
     def _load(self, entry: HplmEntry) -> HplmArtifact:
-        stack = self._stack(entry.domain.root)
+        stack = self._stacks.of(entry.domain.root)
         return self._host_bank.artifact(entry, stack.fingerprint, stack.hidden_size)

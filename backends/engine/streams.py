@@ -20,6 +20,7 @@ Mark = torch.cuda.Event | None
 
 class CopyStream:
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -32,9 +33,9 @@ class CopyStream:
 
     def wait(self, mark: Mark) -> None:
         if mark is not None:
-            torch.cuda.current_stream().wait_event(mark)
+            torch.cuda.current_stream(self._device).wait_event(mark)
 
     def wait_for_computing(self) -> None:
         """What is copied from here on finds done what the current stream computes now."""
         if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream())
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))

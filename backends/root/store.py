@@ -7,6 +7,7 @@ compares: what was made for one root never meets another.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -72,13 +73,13 @@ class RootFolder:
         return RootTokenizer(self.path / "tokenizer.json", self.geometry.max_tokens, self.geometry.pad_id)
 
     def lower(self) -> FragmentEncoder:
-        return self._load("lower", FragmentEncoder(self.geometry))
+        return self._load("lower", FragmentEncoder)
 
     def aggregation(self) -> Aggregation:
-        return self._load("aggregation", Aggregation(self.geometry))
+        return self._load("aggregation", Aggregation)
 
     def upper(self) -> UpperLayers:
-        return self._load("upper", UpperLayers(self.geometry))
+        return self._load("upper", UpperLayers)
 
     def verify(self) -> None:
         """Compare every file with its checksum."""
@@ -89,10 +90,10 @@ class RootFolder:
         entry = self._files[file_name]
         check_file(self.path / file_name, entry["size_bytes"], entry["checksum"])
 
-    def _load(self, name: str, part: PartT) -> PartT:
+    def _load(self, name: str, part_of: Callable[[RootGeometry], PartT]) -> PartT:
         file_name = f"{name}.safetensors"
         self._check(file_name)
-        return load_weights(part, self.path / file_name)
+        return load_weights(part_of(self.geometry), self.path / file_name)
 
 
 def load_weights(part: PartT, path: Path) -> PartT:

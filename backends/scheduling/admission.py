@@ -135,7 +135,8 @@ class Admission:
         self._running: _Running | None = None
         self._taken_us = 0
         self._finished_us: int | None = None
-        self._last_root: str | None = None
+        self._roots: set[str] = set()
+        """Those that have run."""
         self._last_batch_us = 0.0
         self.figures = BatchFigures()
 
@@ -234,7 +235,8 @@ class Admission:
         running, self._running = self._running, None
         if running is None:
             return
-        before_us, self._finished_us, self._last_root = self._finished_us, now_us, running.root
+        before_us, self._finished_us = self._finished_us, now_us
+        self._roots.add(running.root)
         if has_run:
             measured_us = now_us - max(running.taken_us, before_us or running.taken_us)
             self._costs_of(running.root).observe(running.shape, measured_us)
@@ -243,18 +245,22 @@ class Admission:
     # --- predicting ---
 
     def least_finish_in_us(self, num_tokens: int, now_us: int) -> float:
-        """How long a row of so many tokens takes from now that no tenant and no deadline could make faster.
+        """How long a row of so many tokens takes from now that no tenant, root or deadline could make faster.
 
         With a deadline before that it would be refused. The longer it may wait, the more overtake it, in whole batches,
         so this is no exact bound; half of the margin is left out, and it is hardly ever too high.
         """
-        if self._last_root is None or not self._settings.predicts:
+        if not self._settings.predicts:
             return 0.0
+        finish_in_us = min((self._least_of_root_us(root, num_tokens, now_us) for root in self._roots), default=0.0)
+        return finish_in_us * (1.0 + self._margin) / (2.0 * self._margin)
+
+    def _least_of_root_us(self, root: str, num_tokens: int, now_us: int) -> float:
         finish_in_us = 0.0
         for _ in range(_STEPS_TO_LEAST):
-            row = _LikelyRow(self._last_root, num_tokens, now_us, now_us + round(finish_in_us))
+            row = _LikelyRow(root, num_tokens, now_us, now_us + round(finish_in_us))
             finish_in_us = max(finish_in_us, self.finish_in_us(row, now_us))
-        return finish_in_us * (1.0 + self._margin) / (2.0 * self._margin)
+        return finish_in_us
 
     def finish_in_us(self, job: Arriving, now_us: int, within_share: bool = True) -> float:
         """How long until a job that arrives now would be answered, overtaken by all that come until its deadline."""

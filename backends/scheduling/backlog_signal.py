@@ -65,7 +65,8 @@ class BacklogReader:
     """Reads what the engines of this server tell; new ones are looked for every second."""
 
     def __init__(self) -> None:
-        self._signals: dict[Path, mmap.mmap] = {}
+        self._signals: dict[tuple[Path, int], mmap.mmap] = {}
+        """By path and inode: an engine that is loaded anew writes another file of the same name."""
         self._look_at_us = 0
 
     def close(self) -> None:
@@ -83,13 +84,21 @@ class BacklogReader:
         return max(now_us, min(told, default=now_us))
 
     def _look(self) -> None:
-        found = set(_folder().glob(f"{_prefix()}*"))
-        for path in self._signals.keys() - found:
-            self._signals.pop(path).close()
-        for path in found - self._signals.keys():
+        found = {(path, inode) for path in _folder().glob(f"{_prefix()}*") if (inode := _inode(path)) is not None}
+        for signal in self._signals.keys() - found:
+            self._signals.pop(signal).close()
+        for path, inode in found - self._signals.keys():
             memory = _mapped(path)
             if memory is not None:
-                self._signals[path] = memory
+                self._signals[path, inode] = memory
+
+
+def _inode(path: Path) -> int | None:
+    """None for a file that is gone meanwhile."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def _mapped(path: Path) -> mmap.mmap | None:

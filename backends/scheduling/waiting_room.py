@@ -59,6 +59,10 @@ class WaitingRoom(Generic[JobT]):
         """Numbers, the same for the same root."""
         return self._columns[_ROOT][: self._size]
 
+    def count_of_root_at(self, place: int) -> int:
+        """How many of that job's root wait, itself included: all that a batch with it could hold."""
+        return int(np.count_nonzero(self.root == self.root[place]))
+
     def root_name(self, number: int) -> str:
         return self._root_names[number]
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,34 +32,13 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.root.store import RootFolder
 from backends.scheduling.admission import Admission
 from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.first_come import FirstComeFirstServed
 from backends.scheduling.policy import Capacity
 from backends.turns import Turns
 from backends.wire import Ticket, encode_tickets, fold_rows
-from tiny_home import tiny_root
-
-HIDDEN = 64
-Responses = queue.Queue[list[bytes] | HplmError]
-
-
-@contextmanager
-def running(
-    home: Home, num_slots: int = 8, capacity: Capacity | None = None, layout: str = "ragged"
-) -> Iterator[UpperService]:
-    snapshot = RegistrySnapshot(Registry.open(home))
-    limits = capacity or Capacity(max_adapters=num_slots - 1)
-    service = UpperService(home, snapshot, StackSettings(dtype="fp32", num_slots=num_slots, layout=layout), limits)
-    try:
-        yield service
-    finally:
-        closing = threading.Thread(target=service.close, daemon=True)
-        closing.start()
-        closing.join(30)
-        assert not closing.is_alive()
-        snapshot.close()
+from served_engine import HIDDEN, Responses, ask, keys_of, running
 
 
 @contextmanager
@@ -68,19 +46,6 @@ def held_in_one_batch(service: UpperService) -> Iterator[None]:
     """What is submitted meanwhile is staged as one."""
     with service._loop._changed:
         yield
-
-
-def keys_of(home: Home) -> dict[str, int]:
-    return {entry.id: entry.key for entry in Registry.open(home).hplms()}
-
-
-def ask(service: UpperService, keys: list[int], deadline_us: int | None = None) -> Responses:
-    lengths = [3 + place for place in range(len(keys))]
-    rows = [np.random.default_rng(1).normal(size=(length, HIDDEN)).astype(np.float16) for length in lengths]
-    tickets = [Ticket(key, length, False, deadline_us) for key, length in zip(keys, lengths, strict=True)]
-    responses: Responses = queue.Queue()
-    service.submit(fold_rows(rows), encode_tickets(tickets), [b""] * len(keys), responses.put)
-    return responses
 
 
 def test_a_request_of_mixed_tenants_is_answered_in_its_order(built_home: Home) -> None:
@@ -185,7 +150,7 @@ def test_a_defect_beside_the_computing_is_answered_and_the_loop_lives(
         failing_once(monkeypatch, target, name, error)
         assert isinstance(ask(service, keys[:1]).get(timeout=10), HplmError)
         assert isinstance(ask(service, keys).get(timeout=10), list)
-        assert not any(service._stack("tiny").slots._pins)
+        assert not any(service._stacks.of("tiny").slots._pins)
 
 
 def test_a_pin_that_cannot_be_released_costs_nobody_an_answer(
@@ -197,7 +162,7 @@ def test_a_pin_that_cannot_be_released_costs_nobody_an_answer(
         assert isinstance(ask(service, keys).get(timeout=10), list)
         assert has_failed.is_set()
         assert isinstance(ask(service, keys).get(timeout=10), list)
-        assert sum(service._stack("tiny").slots._pins) == 1, "the others of its batch are released"
+        assert sum(service._stacks.of("tiny").slots._pins) == 1, "the others of its batch are released"
 
 
 def test_a_caller_that_is_gone_costs_the_others_nothing(built_home: Home) -> None:
@@ -390,27 +355,3 @@ def test_a_server_without_a_single_root_does_not_start(tiny_home: Home) -> None:
     weights.write_bytes(weights.read_bytes()[:-8])
     with pytest.raises(CorruptFileError), running(tiny_home):
         pass
-
-
-def test_a_new_root_is_loaded_before_its_first_request(
-    tiny_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    registry, loaded = Registry.open(tiny_home), list[str]()
-    load = UpperStack.__init__
-
-    def noted(stack: UpperStack, root: RootFolder, settings: StackSettings) -> None:
-        load(stack, root, settings)
-        loaded.append(root.manifest.name)
-
-    monkeypatch.setattr(UpperStack, "__init__", noted)
-    with running(tiny_home) as service:
-        tiny_root(tiny_home, registry, tmp_path, name="other")
-        live = registry.hplm("acme/topic")
-        parts = (live.task, live.labels, live.folder, live.metrics)
-        key = registry.publish_hplm("new/one", registry.domain("other", "general"), *parts).key
-        deadline_s = time.monotonic() + 30
-        while "other" not in loaded:
-            assert time.monotonic() < deadline_s, "nothing is loaded while nobody asks"
-            time.sleep(0.02)
-        ask(service, [key]).get(timeout=30)
-    assert loaded == ["tiny", "other"]

@@ -174,7 +174,7 @@ def test_what_a_running_batch_uses_is_not_evicted(tiny_home: Home, monkeypatch: 
         assert begun.get(timeout=30) == 1
         pending[second] = ask(service, second)
         time.sleep(0.1)
-        stack = service._stack("tiny")
+        stack = service._stacks.of("tiny")
         assert stack.slots.resident() == [first]
         go.set()
         for key, responses in pending.items():
@@ -282,7 +282,7 @@ def test_who_becomes_late_in_a_staged_batch_is_not_answered(tiny_home: Home, mon
             assert all(isinstance(responses.get(timeout=30), list) for responses in runs)
         assert isinstance(ask(service, key).get(timeout=30), list)
         assert begun.get(timeout=30) == 1, "the batch of late rows ran"
-        assert not any(service._stack("tiny").slots._pins)
+        assert not any(service._stacks.of("tiny").slots._pins)
 
 
 def test_who_would_come_too_late_is_refused_and_leaves_room(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,7 +413,7 @@ def test_rows_that_the_device_has_no_room_for_wait_for_a_smaller_batch(
         pending += [ask(service, key) for _ in range(4)]
         go.set()
         assert all(isinstance(responses.get(timeout=30), list) for responses in pending)
-        assert service._stack("tiny").slots._pins == [0] * 4
+        assert service._stacks.of("tiny").slots._pins == [0] * 4
 
 
 def test_the_rows_of_a_request_announce_their_hplm_once(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

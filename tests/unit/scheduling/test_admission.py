@@ -144,6 +144,24 @@ def test_whoever_is_let_in_takes_no_less_than_is_told_of_its_length(order: Order
     assert sum(one < 0 for one in spare_us) <= 0.02 * let_in and min(spare_us) > -longest_us, f"seed {seed}"
 
 
+def test_nobody_is_told_what_only_the_slower_root_takes() -> None:
+    costs = {"mini": LiveCosts(MODEL), "large": LiveCosts(CostModel(60_000.0, 200.0, 500.0, 0.0, 30.0))}
+    admission = Admission(lambda root: costs[root], CAPACITY, AdmissionSettings(), FairOrder())
+    alone = admission_of()
+    for root in ("mini", "large"):
+        row = Row("a", 10, 0, root=root)
+        assert admission.admit([row], 0) is None
+        admission.take([row], 0)
+        admission.began(root, BatchShape.of([row]), 0)
+        admission.finished(100_000)
+    row = Row("a", 10, 0)
+    assert alone.admit([row], 0) is None
+    alone.take([row], 0)
+    alone.began("mini", BatchShape.of([row]), 0)
+    alone.finished(100_000)
+    assert 0 < admission.least_finish_in_us(10, 200_000) <= 1.5 * alone.least_finish_in_us(10, 200_000)
+
+
 @pytest.mark.parametrize("order", [LengthOrder(), FairOrder()])
 @pytest.mark.parametrize("left_us", [1, 5_000, 50_000])
 def test_who_has_less_left_than_two_batches_is_overtaken_by_nobody(order: Order, left_us: int) -> None:

@@ -54,6 +54,18 @@ def test_of_several_engines_the_freest_counts() -> None:
     other.close()
 
 
+def test_an_engine_that_was_loaded_anew_between_two_looks_is_noticed() -> None:
+    old, reader = BacklogSignal("upper"), BacklogReader()
+    old.tell(alike(1e6), 1_000)
+    assert reader.earliest_finish_us(1_000) == 1_001_000
+    old.close()
+    new, now = BacklogSignal("upper"), 2_000_000
+    new.tell(alike(9e5), now)
+    assert reader.earliest_finish_us(now) == now + 900_000
+    new.close()
+    reader.close()
+
+
 def test_an_engine_that_is_gone_or_new_is_noticed(folder: Path) -> None:
     signal, reader = BacklogSignal("upper"), BacklogReader()
     signal.tell(alike(1e9), 1_000)

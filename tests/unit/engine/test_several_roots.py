@@ -1,0 +1,119 @@
+"""Roots beside each other: what one of them does to the others' rows."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from backends.engine.stack import StackSettings, UpperStack
+from backends.errors import UnusableError
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.scheduling.policy import Capacity
+from served_engine import ask, keys_of, running
+from tiny_home import tiny_hplm, tiny_root
+
+
+@pytest.fixture
+def other_key(tiny_home: Home, tmp_path: Path) -> int:
+    """The key of an hPLM of a second root."""
+    return other_root(tiny_home, tmp_path)
+
+
+def other_root(home: Home, work: Path) -> int:
+    registry = Registry.open(home)
+    tiny_root(home, registry, work, name="other")
+    tiny_hplm(home, registry, work, "new/one", "general", "topic", 3, root="other")
+    return registry.hplm("new/one").key
+
+
+def test_a_new_root_is_loaded_before_its_first_request(
+    tiny_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, load = list[str](), UpperStack.__init__
+
+    def noted(stack: UpperStack, root: RootFolder, settings: StackSettings) -> None:
+        load(stack, root, settings)
+        loaded.append(root.manifest.name)
+
+    monkeypatch.setattr(UpperStack, "__init__", noted)
+    with running(tiny_home) as service:
+        key = other_root(tiny_home, tmp_path)
+        deadline_s = time.monotonic() + 30
+        while "other" not in loaded:
+            assert time.monotonic() < deadline_s, "nothing is loaded while nobody asks"
+            time.sleep(0.02)
+        ask(service, [key]).get(timeout=30)
+    assert loaded == ["tiny", "other"]
+
+
+def test_a_root_that_is_being_loaded_keeps_no_other_waiting(
+    tiny_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, load = threading.Event(), UpperStack.__init__
+
+    def held(stack: UpperStack, root: RootFolder, settings: StackSettings) -> None:
+        assert root.manifest.name == "tiny" or go.wait(60)
+        load(stack, root, settings)
+
+    monkeypatch.setattr(UpperStack, "__init__", held)
+    with running(tiny_home) as service:
+        new = ask(service, [other_root(tiny_home, tmp_path)])
+        assert isinstance(ask(service, [keys_of(tiny_home)["acme/topic"]]).get(timeout=30), list)
+        assert new.empty()
+        go.set()
+        assert isinstance(new.get(timeout=30), list)
+
+
+def test_a_damaged_root_is_read_once_and_fails_its_own_rows_only(
+    tiny_home: Home, other_key: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = tiny_home.root("other") / "upper.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    loaded, load = list[str](), UpperStack.__init__
+
+    def noted(stack: UpperStack, root: RootFolder, settings: StackSettings) -> None:
+        loaded.append(root.manifest.name)
+        load(stack, root, settings)
+
+    monkeypatch.setattr(UpperStack, "__init__", noted)
+    healthy = keys_of(tiny_home)["acme/topic"]
+    with running(tiny_home) as service:
+        pending = [(ask(service, [other_key]), ask(service, [healthy])) for _ in range(20)]
+        for broken, whole in pending:
+            assert isinstance(broken.get(timeout=30), UnusableError)
+            assert isinstance(whole.get(timeout=30), list)
+    assert sorted(loaded) == ["other", "tiny"]
+
+
+def test_rows_of_another_root_make_no_batch_full(
+    tiny_home: Home, other_key: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one runs, the next is still open for those that come, whoever else waits."""
+    go, begun = threading.Event(), queue.Queue[int]()
+    run = UpperStack.run
+
+    def held(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+        begun.put(len(hplms))
+        assert go.wait(30)
+        return run(stack, packed, hplms, middles)
+
+    monkeypatch.setattr(UpperStack, "run", held)
+    key = keys_of(tiny_home)["acme/topic"]
+    with running(tiny_home, capacity=Capacity(max_rows=4, max_adapters=4)) as service:
+        pending = [ask(service, [key])]
+        assert begun.get(timeout=30) == 1
+        pending += [ask(service, [key]), ask(service, [other_key])]
+        time.sleep(0.2)  # long enough for a batch to be staged, were it taken for full
+        pending += [ask(service, [key]), ask(service, [other_key])]
+        go.set()
+        sizes = [begun.get(timeout=30) for _ in range(2)]
+        assert all(isinstance(responses.get(timeout=30), list) for responses in pending)
+    assert sizes == [2, 2]
