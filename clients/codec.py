@@ -38,7 +38,7 @@ def rows_of(result: Any, call: Call) -> list[bytes]:
     """The rows of RESULT, one for each row of the call."""
     try:
         rows = result.as_numpy("RESULT")
-    except (ValueError, KeyError, struct.error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise ServerError("the server's answer holds no readable RESULT tensor") from error
     if rows is None or rows.size != len(call.texts):
         raise ServerError(f"the server answered {0 if rows is None else rows.size} of {len(call.texts)} rows")

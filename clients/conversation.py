@@ -81,17 +81,17 @@ class Speaker:
             return [_about(error, request) for request in requests]
         return [_read(row, request) for row, request in zip(rows, requests, strict=True)]
 
-    def probe(self) -> Conversation[bool]:
+    def probe(self, within_s: float = _PROBE_TIMEOUT_S) -> Conversation[bool]:
         """Whether the server is up and serves hPLMs; one that cannot be reached is not."""
         try:
-            return bool((yield Probe(min(_PROBE_TIMEOUT_S, self.timeout_s or _PROBE_TIMEOUT_S))))
+            return bool((yield Probe(min(_PROBE_TIMEOUT_S, self.timeout_s or _PROBE_TIMEOUT_S, within_s))))
         except ClientError:
             return False
 
     def wait_ready(self, timeout_s: float) -> Conversation[None]:
         check_timeout(timeout_s)
         ends_at = time.monotonic() + timeout_s
-        while not (yield from self.probe()):
+        while not (yield from self.probe(max(_READY_POLL_S, ends_at - time.monotonic()))):
             if time.monotonic() + _READY_POLL_S >= ends_at:
                 raise RequestTimeoutError(f"the server was not ready within {timeout_s:g} s")
             yield Pause(_READY_POLL_S)

@@ -87,6 +87,15 @@ def typed_faults(address: str, timeout_s: float) -> Iterator[None]:
         raise _from_triton(error, address, timeout_s) from error
 
 
+@contextmanager
+def readable(address: str) -> Iterator[None]:
+    """What comes with a good status may still be no answer: the page of a proxy, say."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ServerError(f"the answer of {address} cannot be read; is it a Triton server?") from error
+
+
 def timed_out(timeout_s: float) -> RequestTimeoutError:
     return RequestTimeoutError(f"no answer within {timeout_s:.3g} s")
 

@@ -11,6 +11,8 @@ from clients.errors import InvalidRequestError, UnavailableError
 
 _DEFAULT_TIMEOUT_S = 30.0
 _GRACE_S = 1.0
+_LONGEST_TIMEOUT_S = 30 * 86400.0
+"""For ever, as far as sockets and gRPC can count."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Window:
         deadline_s = None if deadline_ms is None else deadline_ms / 1000
         if timeout_s is None:
             timeout_s = _DEFAULT_TIMEOUT_S if deadline_s is None else deadline_s + _GRACE_S
+        timeout_s = min(timeout_s, _LONGEST_TIMEOUT_S)
         ends_at = now + timeout_s if call_ends_at is None else min(now + timeout_s, call_ends_at)
         return cls(now, ends_at, None if deadline_s is None else now + deadline_s)
 

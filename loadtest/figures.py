@@ -50,8 +50,7 @@ def summary(requests: Requests, planned: Planned, lateness_limit_ms: float) -> d
     Rates count what came while the load lasted: what is still answered afterwards says nothing about how fast.
     """
     answered, in_time = requests.answered, requests.in_time
-    duration_s = _duration_s(planned)
-    window_s = max(duration_s, _SHORTEST_WINDOW_S)
+    window_s = _window_s(planned)
     in_window = requests.done_s <= window_s
     lateness_ms = 1000 * (requests.sent_s - requests.scheduled_s)
     return {
@@ -62,8 +61,8 @@ def summary(requests: Requests, planned: Planned, lateness_limit_ms: float) -> d
         "refused": int((requests.kinds == Kind.REFUSED).sum()),
         "failed": int((requests.kinds == Kind.FAILED).sum()),
         "unfinished": len(planned.times_s) - len(requests),
-        "duration_s": duration_s,
-        "offered_per_s": len(planned.times_s) / duration_s,
+        "duration_s": _duration_s(planned),
+        "offered_per_s": len(planned.times_s) / window_s,
         "answered_per_s": float((answered & in_window).sum()) / window_s,
         "in_time_per_s": float((in_time & in_window).sum()) / window_s,
         "attainment": _share(in_time.sum(), len(planned.times_s)),
@@ -166,6 +165,12 @@ def batch_shares(statistics: Mapping[str, Any] | None) -> dict[int, float] | Non
 def _duration_s(planned: Planned) -> float:
     """From second 0 to the last request that was to be sent, and never nothing."""
     return max(float(planned.times_s.max(initial=0.0)), 1e-3) if len(planned.times_s) else 1e-3
+
+
+def _window_s(planned: Planned) -> float:
+    """How long the load lasted, for rates: the last request has as much of it as any other, and time to be answered."""
+    count = len(planned.times_s)
+    return max(_duration_s(planned) * count / max(1, count - 1), _SHORTEST_WINDOW_S)
 
 
 def _share(part: int | np.integer[Any], whole: int | np.integer[Any]) -> float | None:

@@ -149,10 +149,10 @@ class RunFolder:
     def read_requests(self) -> Requests:
         path = self.path / "requests.csv"
         try:
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            content = path.read_bytes() if path.exists() else b""
+            whole = content.rpartition(b"\n")[0].decode("utf-8")  # a run that was killed may have cut a letter
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{path} cannot be read") from error
-        whole, _, _ = text.rpartition("\n")
         rows = list(csv.reader(whole.splitlines()))[1:]
         if any(len(row) != len(_COLUMNS) for row in rows):
             raise RunError(f"{path} is damaged: a line has other than {len(_COLUMNS)} fields")

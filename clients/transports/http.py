@@ -21,7 +21,7 @@ import tritonclient.http as triton
 from clients.address import Address
 from clients.codec import MODEL_NAME, Call, inputs_of, rows_of
 from clients.errors import ConnectionFailedError, ConnectionLostError
-from clients.faults import from_status, timed_out
+from clients.faults import from_status, readable, timed_out, typed_faults
 
 _LENGTH_HEADER = "Inference-Header-Content-Length"
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -47,9 +47,10 @@ class HttpTransport:
         reply = self._exchange("POST", f"/v2/models/{MODEL_NAME}/infer", timeout_s, body, headers)
         if reply.status != http.client.OK:
             raise from_status(str(reply.status), _reason(reply), str(self._address))
-        return rows_of(
-            triton.InferenceServerClient.parse_response_body(reply.body, header_length=reply.header_length), call
-        )
+        address = str(self._address)
+        with typed_faults(address, timeout_s), readable(address):
+            result = triton.InferenceServerClient.parse_response_body(reply.body, header_length=reply.header_length)
+        return rows_of(result, call)
 
     def is_ready(self, timeout_s: float) -> bool:
         return self._exchange("GET", f"/v2/models/{MODEL_NAME}/ready", timeout_s).status == http.client.OK

@@ -14,7 +14,7 @@ import tritonclient.http.aio as triton
 from clients.address import Address
 from clients.codec import MODEL_NAME, Call, inputs_of, rows_of
 from clients.errors import ConnectionFailedError, ConnectionLostError
-from clients.faults import one_line, timed_out, typed_faults
+from clients.faults import one_line, readable, timed_out, typed_faults
 
 
 class AsyncHttpTransport:
@@ -27,10 +27,12 @@ class AsyncHttpTransport:
         return triton.InferenceServerClient(self._address, conn_limit=0, conn_timeout=None)
 
     async def send(self, call: Call, timeout_s: float) -> list[bytes]:
+        inputs = inputs_of(call, triton.InferInput)
         async with self._limited(timeout_s):
-            result = await self._client.infer(
-                MODEL_NAME, inputs_of(call, triton.InferInput), headers=call.headers, parameters=dict(call.parameters)
-            )
+            with readable(self._address):
+                result = await self._client.infer(
+                    MODEL_NAME, inputs, headers=call.headers, parameters=dict(call.parameters)
+                )
         return rows_of(result, call)
 
     async def is_ready(self, timeout_s: float) -> bool:

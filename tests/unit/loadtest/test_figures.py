@@ -12,7 +12,7 @@ from random_run import random_folder, random_outcomes, random_schedule
 from loadtest import figures
 from loadtest.outcome import Kind, Outcome
 from loadtest.run import read_results
-from loadtest.run_folder import RunFolder
+from loadtest.run_folder import Requests, RunFolder
 
 
 def percentile(values: list[float], percent: float) -> float:
@@ -42,9 +42,11 @@ def test_summary_is_what_counting_by_hand_gives(tmp_path: Path, seed: int) -> No
     assert summary["unfinished"] == len(schedule) - len(outcomes)
     assert summary["attainment"] == pytest.approx(len(in_time) / len(schedule))
     assert summary["answered_in_time"] == pytest.approx(len(in_time) / len(answered))
+    lasted_s = schedule.end_s * len(schedule) / (len(schedule) - 1)
+    assert summary["offered_per_s"] == pytest.approx(len(schedule) / lasted_s)
     for name, counted in (("answered_per_s", answered), ("in_time_per_s", in_time)):
-        while_it_lasted = [one for one in counted if one.done_s <= schedule.end_s]
-        assert summary[name] == pytest.approx(len(while_it_lasted) / schedule.end_s)
+        while_it_lasted = [one for one in counted if one.done_s <= lasted_s]
+        assert summary[name] == pytest.approx(len(while_it_lasted) / lasted_s)
     assert summary["utility"] == pytest.approx(sum(1 / int(schedule.tokens[one.number]) for one in in_time))
 
     of_answers = [latency_ms(outcome) for outcome in answered]
@@ -57,6 +59,25 @@ def test_summary_is_what_counting_by_hand_gives(tmp_path: Path, seed: int) -> No
     for reason, count in summary["reasons"].items():
         assert count == sum(outcome.reason == reason for outcome in outcomes)
     assert sum(summary["reasons"].values()) == summary["refused"] + summary["failed"]
+
+
+@pytest.mark.parametrize("times_s", [[0.0], [0.0] * 50, [0.0, 0.1, 0.2, 0.3], [0.0, 20.0], [0.0, 1.0, 2.0]])
+def test_a_server_that_answers_all_at_once_answers_what_is_offered(times_s: list[float]) -> None:
+    sent = np.array(times_s)
+    names = np.array(["a/b"] * len(sent))
+    requests = Requests(
+        numbers=np.arange(len(sent)),
+        scheduled_s=sent,
+        sent_s=sent,
+        done_s=sent + 0.1,
+        deadline_ms=np.full(len(sent), np.nan),
+        tokens=np.full(len(sent), 5),
+        hplms=names,
+        kinds=np.array([Kind.ANSWERED] * len(sent)),
+        reasons=np.array([""] * len(sent)),
+    )
+    found = figures.summary(requests, figures.Planned(sent, names), 20.0)
+    assert found["answered_per_s"] == found["in_time_per_s"] == found["offered_per_s"] > 0
 
 
 def test_fairness_is_jains_index_of_the_tenants_attainments(tmp_path: Path, seed: int) -> None:

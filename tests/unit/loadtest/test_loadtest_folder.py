@@ -32,6 +32,14 @@ def test_a_line_that_was_cut_short_is_not_read(tmp_path: Path, seed: int, cut_by
     assert len(folder.read_requests()) == len(whole) - 1
 
 
+def test_a_letter_that_was_cut_is_not_read(tmp_path: Path, seed: int) -> None:
+    folder = random_folder(tmp_path / "run", seed)
+    whole = folder.read_requests()
+    path = folder.path / "requests.csv"
+    path.write_bytes(path.read_bytes() + "the queue is full …".encode()[:-1])
+    assert len(folder.read_requests()) == len(whole)
+
+
 def test_a_killed_run_is_reported_until_where_it_came(tmp_path: Path, seed: int) -> None:
     folder = random_folder(tmp_path / "run", seed, State.RUNNING)
     path = folder.path / "requests.csv"

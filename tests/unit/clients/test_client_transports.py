@@ -1,0 +1,80 @@
+"""What transports make of servers that are none, and of limits that no socket can count."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+import clients
+from clients.address import Protocol
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[str]:
+    """The address of something that has a page for everybody."""
+
+    class Page(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+NO_ANSWERS = [b"<html>log in</html>", b"", b"[]", b"\xff\xfe", b"{}", b'{"outputs": 3}', b"null"]
+
+
+@pytest.mark.parametrize("body", NO_ANSWERS)
+def test_a_page_instead_of_an_answer_is_an_error_of_ours(body: bytes) -> None:
+    with answering(body) as url, clients.HplmClient(url) as client:
+        outcomes = client.infer_many([("a/b", "one"), ("a/c", "two")], on_error="return")
+    assert [type(outcome) for outcome in outcomes] == [clients.ServerError] * 2
+
+
+@pytest.mark.parametrize("body", NO_ANSWERS)
+async def test_a_page_instead_of_an_answer_is_an_error_of_ours_under_asyncio(body: bytes) -> None:
+    with answering(body) as url:
+        async with clients.AsyncHplmClient(url) as client:
+            outcomes = await client.infer_many([("a/b", "one"), ("a/c", "two")], on_error="return")
+    assert [type(outcome) for outcome in outcomes] == [clients.ServerError] * 2
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("timeout_s", [1e10, math.inf])
+def test_whoever_waits_for_ever_is_told_what_is_wrong(protocol: Protocol, timeout_s: float) -> None:
+    """Nobody listens there: an endless time must not look like one that has run out."""
+    client = clients.HplmClient("127.0.0.1:1", protocol, timeout_s=timeout_s, retries=0)
+    with client, pytest.raises(clients.ConnectionFailedError):
+        client.infer("a/b", "text")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_whoever_waits_for_ever_is_told_what_is_wrong_under_asyncio(protocol: Protocol) -> None:
+    async def ask() -> None:
+        async with clients.AsyncHplmClient("127.0.0.1:1", protocol, timeout_s=math.inf, retries=0) as client:
+            await client.infer("a/b", "text")
+
+    with pytest.raises(clients.ConnectionFailedError):
+        asyncio.run(ask())
