@@ -154,7 +154,7 @@ def run(
         path = out or Path(f"loadtest-{scenario_name}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
         pick = tenants_of(tenants)
         # Everything that can be wrong with the words is found before the server is asked anything.
-        recorded = scenario_of(scenario_name, shape, pick, capacity or 1.0)
+        recorded = scenario_of(scenario_name, shape, pick, 1.0 if capacity is None else capacity)
         content = content_of(hplm, home, texts, lengths, deadline_ms)
         folder = RunFolder.create(path)
         try:

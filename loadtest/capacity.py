@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
-from clients import AsyncHplmClient
+from clients import AsyncHplmClient, UnavailableError
 from loadtest.errors import RunError
 from loadtest.schedule import Schedule
 from loadtest.sender import Target, request_of
 
 _IN_FLIGHT = 128
+_PAUSE_S = 0.02
 _BEGINNING = 0.25
 """Share of the time in which the server fills, which does not count."""
 
@@ -31,8 +32,11 @@ async def _measure(target: Target, schedule: Schedule, duration_s: float) -> flo
         while time.monotonic() - began < duration_s:
             request = requests[place % len(requests)]
             place += 1
-            await client.infer(request.hplm, request.text, request.text_pair)
-            answered_s.append(time.monotonic() - began)
+            try:
+                await client.infer(request.hplm, request.text, request.text_pair)
+                answered_s.append(time.monotonic() - began)
+            except UnavailableError:  # so much waits as may: the server has enough to do
+                await asyncio.sleep(_PAUSE_S)
 
     async with AsyncHplmClient(target.url, target.protocol) as client:
         await asyncio.gather(*(ask(client) for _ in range(_IN_FLIGHT)))

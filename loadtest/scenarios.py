@@ -20,8 +20,8 @@ from loadtest.texts import Texts
 from workload.arrivals import Arrivals, TraceArrivals
 from workload.checks import check_positive
 from workload.errors import WorkloadError
-from workload.lengths import EmpiricalLengths, Lengths
-from workload.tenants import EmpiricalTenants, Tenants
+from workload.lengths import Lengths, TraceLengths
+from workload.tenants import Tenants, TraceTenants
 from workload.traces import Trace
 
 Column = NDArray[np.int64]
@@ -150,15 +150,13 @@ class Replay(Scenario):
         arrivals = TraceArrivals(trace.times_s, self.speed, self.rate_scale)
         # The last request of a trace comes at its very end, so a replay of all of it goes on a little beyond.
         whole_s = float(np.nextafter(trace.duration_s / self.speed, np.inf))
-        times_s = arrivals.times_s(whole_s if self.duration_s is None else self.duration_s, chance)
-        in_order = self.rate_scale == 1.0
-        count = len(times_s)
+        times_s, places = arrivals.replay(whole_s if self.duration_s is None else self.duration_s, chance)
         if trace.tenants is None:
-            hplm_of = self.tenants(len(content.hplms)).draw(count, chance)
+            hplm_of = self.tenants(len(content.hplms)).draw(len(places), chance)
         else:
             of_tenant = _hplms_of(trace.tenant_names, content.hplms)
-            hplm_of = of_tenant[EmpiricalTenants(trace.tenants, in_order).draw(count, chance)]
-        tokens = None if trace.tokens is None else EmpiricalLengths(trace.tokens, in_order).draw(count, chance)
+            hplm_of = of_tenant[TraceTenants(trace.tenants).of(places)]
+        tokens = None if trace.tokens is None else TraceLengths(trace.tokens).of(places)
         return content.schedule(times_s, hplm_of, chance, tokens)
 
 

@@ -17,6 +17,7 @@ from workload.checks import check_duration, check_positive
 from workload.errors import WorkloadError
 
 Times = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 class Arrivals(Protocol):
@@ -158,12 +159,16 @@ class TraceArrivals:
         return cls(trace_times_s, speed, rate_per_s / own_rate_per_s)
 
     def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
+        return self.replay(duration_s, chance)[0]
+
+    def replay(self, duration_s: float, chance: np.random.Generator) -> tuple[Times, Places]:
+        """The times, and of which request of the trace each is: whose it is and how long does not change with it."""
         check_duration(duration_s)
         times = (self.trace_times_s - self.trace_times_s[0]) / self.speed
         gaps = _within(np.diff(times, append=times[-1:]), times, duration_s)
         times = _within(times, times, duration_s)
         if self.rate_scale == 1.0:
-            return times
+            return times, np.arange(len(times))
         whole = int(self.rate_scale)
         counts = whole + (chance.random(len(times)) < self.rate_scale - whole)
         return _with_copies(times, gaps, counts, duration_s, chance)
@@ -171,14 +176,14 @@ class TraceArrivals:
 
 def _with_copies(
     times: Times, gaps: Times, counts: NDArray[np.int64], duration_s: float, chance: np.random.Generator
-) -> Times:
+) -> tuple[Times, Places]:
     """The first of the requests that are made of one keeps its time, the others lie anywhere in the gap behind it."""
-    counts, kept = counts[counts > 0], counts > 0
-    is_copy = np.ones(int(counts.sum()), bool)
-    is_copy[np.cumsum(counts) - counts] = False
-    places = chance.random(len(is_copy)) * is_copy
-    spread = np.sort(np.repeat(times[kept], counts) + places * np.repeat(gaps[kept], counts))
-    return _within(spread, spread, duration_s)
+    places = np.repeat(np.arange(len(times)), counts)
+    is_copy = np.diff(places, prepend=-1) == 0
+    spread = times[places] + chance.random(len(places)) * is_copy * gaps[places]
+    order = np.argsort(spread, kind="stable")
+    order = order[spread[order] < duration_s]
+    return spread[order], places[order]
 
 
 def _renewals(duration_s: float, mean_gap_s: float, draw_gaps: Callable[[int], Times]) -> Times:

@@ -57,13 +57,12 @@ class FixedLengths:
 
 @dataclass(frozen=True, eq=False)
 class EmpiricalLengths:
-    """Lengths that were observed: drawn independently, or replayed in their order, over again when they end.
+    """Lengths that were observed, drawn independently.
 
     What is longer than `longest` counts as that, as a model cuts its texts.
     """
 
     observed: NDArray[np.int64]
-    in_order: bool = False
     longest: int = 512
 
     def __post_init__(self) -> None:
@@ -74,5 +73,12 @@ class EmpiricalLengths:
 
     def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
         check_count(count)
-        drawn = np.resize(self.observed, count) if self.in_order else chance.choice(self.observed, count)
-        return np.minimum(drawn, self.longest).astype(np.int64)
+        return np.minimum(chance.choice(self.observed, count), self.longest).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class TraceLengths(EmpiricalLengths):
+    """Of the very requests that are replayed, where there are such."""
+
+    def of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.minimum(self.observed[places], self.longest).astype(np.int64)

@@ -56,10 +56,9 @@ class ZipfTenants:
 
 @dataclass(frozen=True, eq=False)
 class EmpiricalTenants:
-    """Tenants that were observed: drawn independently, or replayed in their order, over again when they end."""
+    """Tenants that were observed, drawn independently."""
 
     observed: NDArray[np.int64]
-    in_order: bool = False
 
     def __post_init__(self) -> None:
         if not len(self.observed):
@@ -69,8 +68,15 @@ class EmpiricalTenants:
 
     def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
         check_count(count)
-        drawn = np.resize(self.observed, count) if self.in_order else chance.choice(self.observed, count)
-        return drawn.astype(np.int64)
+        return chance.choice(self.observed, count).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class TraceTenants(EmpiricalTenants):
+    """Of the very requests that are replayed, where there are such."""
+
+    def of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.observed[places].astype(np.int64)
 
 
 def _check_tenants(tenants: int) -> None:

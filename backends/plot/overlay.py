@@ -84,11 +84,11 @@ class Overlay:
 
         Shape: keys [K], vectors [K, width]
         """
-        self._pool.add(self._owner, keys, vectors, np.ones(keys.size, np.uint32))
-        if self._writer is None:
-            return
         with self._unwritten_lock:
-            if not self._is_closed and (granted := self._unwritten_allowance.take(keys.size)):
+            if self._is_closed:  # a request may still hold it; nobody could ever take out what it adds
+                return
+            self._pool.add(self._owner, keys, vectors, np.ones(keys.size, np.uint32))
+            if self._writer is not None and (granted := self._unwritten_allowance.take(keys.size)):
                 self._unwritten.append((keys[:granted], vectors[:granted]))
 
     def sync(self) -> None:

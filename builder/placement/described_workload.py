@@ -24,8 +24,8 @@ from workload.arrivals import (
 )
 from workload.deadlines import UniformDeadlines
 from workload.errors import WorkloadError
-from workload.lengths import EmpiricalLengths, FixedLengths, Lengths, NormalLengths
-from workload.tenants import EmpiricalTenants, Tenants, UniformTenants, ZipfTenants
+from workload.lengths import FixedLengths, Lengths, NormalLengths, TraceLengths
+from workload.tenants import Tenants, TraceTenants, UniformTenants, ZipfTenants
 from workload.traces import Trace, read_trace
 
 TRACE = "trace"
@@ -122,7 +122,7 @@ class DescribedWorkload:
         if kind == TRACE and not value:
             if self.trace is None or self.trace.tokens is None:
                 raise WorkloadError("lengths of a trace need --arrivals trace:FILE whose file has tokens")
-            return EmpiricalLengths(self.trace.tokens, in_order=True)
+            return TraceLengths(self.trace.tokens)
         raise WorkloadError(f"lengths {shown(self.lengths)} are not normal:DEVIATION, fixed:TOKENS or trace")
 
     def _tenants(self) -> Tenants:
@@ -135,7 +135,7 @@ class DescribedWorkload:
         if kind == TRACE and not value:
             if self.trace is None or self.trace.tenants is None:
                 raise WorkloadError("tenants of a trace need --arrivals trace:FILE whose file has tenants")
-            return EmpiricalTenants(self.trace.tenants, in_order=True)
+            return TraceTenants(self.trace.tenants)
         raise WorkloadError(f"tenants {shown(self.tenants)} are not uniform:COUNT, zipf:COUNT:EXPONENT or trace")
 
     def _deadlines(self, batch_us: float) -> UniformDeadlines | None:

@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workload.arrivals import Arrivals
+from workload.arrivals import Arrivals, Times, TraceArrivals
 from workload.deadlines import UniformDeadlines
 from workload.errors import WorkloadError
-from workload.lengths import Lengths
-from workload.tenants import Tenants
+from workload.lengths import Lengths, TraceLengths
+from workload.tenants import Tenants, TraceTenants
 
 Int64 = NDArray[np.int64]
 
@@ -62,14 +62,31 @@ class Workload:
     def draw(self, duration_s: float, seed: int) -> SimulatedLoad:
         """Each column has chance of its own, so that another distribution of one changes no other."""
         chances = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(5)]
-        arrived_us = (self.arrivals.times_s(duration_s, chances[0]) * 1e6).astype(np.int64)
+        times_s, places = self._arrivals(duration_s, chances[0])
+        arrived_us = (times_s * 1e6).astype(np.int64)
         count = len(arrived_us)
-        tokens, tenants = self.lengths.draw(count, chances[1]), self.tenants.draw(count, chances[2])
+        tokens, tenants = self._tokens(places, count, chances[1]), self._tenants(places, count, chances[2])
         deadlines_us = None
         if self.deadlines is not None:
             deadlines_us = arrived_us + 1_000 * self.deadlines.draw_ms(count, chances[3])
         queued_us = arrived_us + self.retrieval.draw_us(count, chances[4])
         return SimulatedLoad.in_order(duration_s, arrived_us, queued_us, tokens, tenants, deadlines_us)
+
+    def _arrivals(self, duration_s: float, chance: np.random.Generator) -> tuple[Times, Int64 | None]:
+        """And of which requests of a trace they are, where one is replayed."""
+        if isinstance(self.arrivals, TraceArrivals):
+            return self.arrivals.replay(duration_s, chance)
+        return self.arrivals.times_s(duration_s, chance), None
+
+    def _tokens(self, places: Int64 | None, count: int, chance: np.random.Generator) -> Int64:
+        if places is not None and isinstance(self.lengths, TraceLengths):
+            return self.lengths.of(places)
+        return self.lengths.draw(count, chance)
+
+    def _tenants(self, places: Int64 | None, count: int, chance: np.random.Generator) -> Int64:
+        if places is not None and isinstance(self.tenants, TraceTenants):
+            return self.tenants.of(places)
+        return self.tenants.draw(count, chance)
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,6 +64,20 @@ def test_a_trace_says_when_whose_and_how_long(tmp_path: Path, seed: int) -> None
     assert schedule.tokens.tolist() == [5, 7, 9, 30]
 
 
+@pytest.mark.parametrize("rate_scale", [0.5, 1.0, 2.5])
+def test_a_scaled_trace_tears_nobody_from_his_requests(tmp_path: Path, seed: int, rate_scale: float) -> None:
+    """Those of the one are short and come in the first ten seconds, those of the other are long and come later."""
+    path = tmp_path / "trace.csv"
+    rows = [f"{at_s / 10},{'b/x,5' if at_s < 100 else 'a/y,90'}" for at_s in range(200)]
+    path.write_text("time_s,tenant,tokens\n" + "\n".join(rows) + "\n")
+    replay = Replay(read_trace(path), UniformTenants, rate_scale=rate_scale)
+    schedule = replay.schedule(content(), np.random.default_rng(seed))
+    assert len(schedule) == pytest.approx(200 * rate_scale, rel=0.3)
+    asked = [schedule.hplms[place] for place in schedule.hplm_of]
+    expected = [("b/x", 5) if at_s < 10 else ("a/y", 90) for at_s in schedule.times_s.tolist()]
+    assert list(zip(asked, schedule.tokens.tolist(), strict=True)) == expected
+
+
 def test_the_same_seed_draws_the_same_load(seed: int) -> None:
     load = Overload(PoissonArrivals(100), UniformTenants, 5.0)
     first, second = (load.schedule(content(), np.random.default_rng(seed)) for _ in range(2))

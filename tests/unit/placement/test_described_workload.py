@@ -74,6 +74,20 @@ def test_a_trace_may_be_faster_or_denser(trace: Path) -> None:
     assert denser.rate_scale == pytest.approx(20.0)
 
 
+@pytest.mark.parametrize("load", ["0.5", "1", "3"])
+def test_a_scaled_trace_tears_no_tenant_from_its_lengths(tmp_path: Path, load: str) -> None:
+    path = tmp_path / "halves.csv"
+    path.write_text(
+        "time_s,tenant,tokens\n" + "".join(f"{at_s},{'ab'[at_s >= 50]},{5 + at_s}\n" for at_s in range(100))
+    )
+    described = DescribedWorkload(f"trace:{path}", load=load, lengths="trace", tenants="trace")
+    drawn = described.on(MACHINE).draw(200.0, seed=1)
+    assert len(drawn) > 20
+    of_trace = np.minimum(99, drawn.arrived_us // 1_000_000)
+    assert drawn.tokens.tolist() == (5 + of_trace).tolist()
+    assert drawn.tenants.tolist() == (of_trace >= 50).astype(int).tolist()
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -110,6 +110,16 @@ def test_a_trace_that_is_multiplied_keeps_each_of_its_own_times(seed: int) -> No
     assert len(scaled) > len(set(recorded)) * 2
 
 
+@pytest.mark.parametrize("rate_scale", [0.3, 1.0, 2.5])
+def test_each_request_of_a_scaled_trace_is_one_of_its_own(rate_scale: float, seed: int) -> None:
+    recorded = np.sort(np.random.default_rng(seed).random(500)) * 10
+    recorded -= recorded[0]
+    times, places = TraceArrivals(recorded, 2.0, rate_scale).replay(4.0, np.random.default_rng(seed))
+    assert len(times) == len(places) > 0
+    assert (np.diff(times) >= 0).all() and (np.diff(places) >= 0).all(), "what is made of one lies before the next"
+    assert (recorded[places] <= 2.0 * times + 1e-9).all() and times[-1] < 4.0
+
+
 def test_a_trace_is_scaled_to_a_rate(seed: int) -> None:
     recorded = PoissonArrivals(RATE_PER_S).times_s(DURATION_S, np.random.default_rng(seed))
     process = TraceArrivals.at_rate(recorded, rate_per_s=1_000.0, speed=2.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from workload.errors import WorkloadError
-from workload.lengths import EmpiricalLengths, FixedLengths, NormalLengths
+from workload.lengths import EmpiricalLengths, FixedLengths, NormalLengths, TraceLengths
 
 
 def test_narrow_lengths_have_the_mean_and_deviation_they_were_told(seed: int) -> None:
@@ -34,8 +34,9 @@ def test_observed_lengths_come_as_often_as_they_were_seen_and_are_cut(seed: int)
 
 
 def test_observed_lengths_can_be_replayed() -> None:
-    lengths = EmpiricalLengths(np.array([5, 9, 900]), in_order=True, longest=100)
-    assert lengths.draw(5, np.random.default_rng(0)).tolist() == [5, 9, 100, 5, 9]
+    lengths = TraceLengths(np.array([5, 9, 900]), longest=100)
+    assert lengths.of(np.array([0, 2, 2, 1])).tolist() == [5, 100, 100, 9]
+    assert set(lengths.draw(100, np.random.default_rng(0))) == {5, 9, 100}
 
 
 def test_impossible_settings_are_refused() -> None:

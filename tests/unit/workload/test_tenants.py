@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from workload.errors import WorkloadError
-from workload.tenants import EmpiricalTenants, UniformTenants, ZipfTenants
+from workload.tenants import EmpiricalTenants, TraceTenants, UniformTenants, ZipfTenants
 
 
 def test_uniform_tenants_have_equal_shares(seed: int) -> None:
@@ -30,7 +30,7 @@ def test_observed_tenants_are_drawn_or_replayed(seed: int) -> None:
     observed = np.array([0, 0, 3])
     drawn = EmpiricalTenants(observed).draw(20_000, np.random.default_rng(seed))
     assert np.mean(drawn == 3) == pytest.approx(1 / 3, abs=0.02)
-    assert EmpiricalTenants(observed, in_order=True).draw(5, np.random.default_rng(seed)).tolist() == [0, 0, 3, 0, 0]
+    assert TraceTenants(observed).of(np.array([2, 0, 2])).tolist() == [3, 0, 3]
 
 
 def test_impossible_settings_are_refused() -> None:
