@@ -150,7 +150,8 @@ def update(
 def list_domains(home: HomeOption = DEFAULT_HOME, root: RootOption = None, as_json: JsonOption = False) -> None:
     """The live version of every domain."""
     _, registry = open_home(home)
-    print_rows([_summary(registry, entry) for entry in registry.domains(root)], "domains", as_json)
+    named = None if root is None else registry.root(root).name
+    print_rows([_summary(registry, entry) for entry in registry.domains(named)], "domains", as_json)
 
 
 @app.command()

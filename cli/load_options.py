@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,28 +28,30 @@ class Shape:
     rate: float | None
     load: float | None
     capacity: float | None
-    arrivals: str
+    arrivals: str | None
+    tenants: str | None
     every_s: float | None
     users: int | None
     spawn_s: float | None
     requests: int | None
     trace: Path | None
-    speed: float
-    rate_scale: float
+    speed: float | None
+    rate_scale: float | None
 
 
 _OF_SCENARIO = {
     "steady": {"every_s"},
-    "burst": {"every_s", "users", "spawn_s", "requests"},
-    "overload": {"rate", "load", "capacity"},
-    "trace": {"trace"},
+    "burst": {"tenants", "every_s", "users", "spawn_s", "requests"},
+    "overload": {"arrivals", "tenants", "rate", "load", "capacity"},
+    "trace": {"trace", "tenants", "speed", "rate_scale"},
 }
 
 
 def check_shape(scenario: str, shape: Shape, timeout_s: float | None, max_lateness_ms: float) -> None:
     for name in sorted(set[str]().union(*_OF_SCENARIO.values()) - _OF_SCENARIO[scenario]):
         if getattr(shape, name) is not None:
-            owners = " and ".join(owner for owner, names in _OF_SCENARIO.items() if name in names)
+            *others, last = (owner for owner, names in _OF_SCENARIO.items() if name in names)
+            owners = " and ".join([", ".join(others), last] if others else [last])
             raise InvalidArgumentError(f"--{name.replace('_', '-')} belongs to {owners}, not to {scenario}")
     for name, value in (("duration", shape.duration), ("timeout-s", timeout_s), ("max-lateness-ms", max_lateness_ms)):
         if value is not None and not value > 0:
@@ -61,23 +64,26 @@ def check_shape(scenario: str, shape: Shape, timeout_s: float | None, max_latene
         raise InvalidArgumentError("trace needs --trace FILE")
 
 
-def scenario_of(name: str, shape: Shape, pick: Callable[[int], Tenants], capacity: float) -> Scenario:
+def scenario_of(name: str, shape: Shape, capacity: float) -> Scenario:
     from loadtest import scenarios
     from workload.traces import read_trace
 
-    given = {field: getattr(shape, field) for field in _OF_SCENARIO[name] if getattr(shape, field) is not None}
+    def given(*fields: str) -> dict[str, Any]:
+        """What was typed of these; the scenario knows what else they are."""
+        return {field: value for field in fields if (value := getattr(shape, field)) is not None}
+
     lasting: dict[str, Any] = {} if shape.duration is None else {"duration_s": shape.duration}
+    pick = _tenants_of(shape.tenants or "uniform")
     match name:
         case "steady":
-            return scenarios.Steady(**given, **lasting)
+            return scenarios.Steady(**given("every_s"), **lasting)
         case "burst":
-            return scenarios.Burst(pick, **given, **lasting)
+            return scenarios.Burst(pick, **given("every_s", "users", "spawn_s", "requests"), **lasting)
         case "overload":
             rate = shape.rate if shape.rate is not None else (shape.load or 0.0) * capacity
-            return scenarios.Overload(_arrivals_of(shape.arrivals, rate), pick, **lasting)
+            return scenarios.Overload(_arrivals_of(shape.arrivals or "poisson", rate), pick, **lasting)
         case _:
-            trace = read_trace(shape.trace or Path())
-            return scenarios.Replay(trace, pick, shape.speed, shape.rate_scale, **lasting)
+            return scenarios.Replay(read_trace(shape.trace or Path()), pick, **given("speed", "rate_scale"), **lasting)
 
 
 def _arrivals_of(spec: str, rate: float) -> Arrivals:
@@ -96,7 +102,7 @@ def _arrivals_of(spec: str, rate: float) -> Arrivals:
     raise InvalidArgumentError(f"--arrivals is deterministic, poisson, gamma:CV or bursts:RATIO:STAY_S, not {spec!r}")
 
 
-def tenants_of(spec: str) -> Callable[[int], Tenants]:
+def _tenants_of(spec: str) -> Callable[[int], Tenants]:
     from workload.tenants import UniformTenants, ZipfTenants
 
     match _parsed(spec, "tenants"):
@@ -122,9 +128,16 @@ def _lengths_of(spec: str) -> Lengths:
 def _parsed(spec: str, option: str) -> list[Any]:
     name, *numbers = spec.split(":")
     try:
-        return [name, *map(float, numbers)]
+        return [name, *map(_finite, numbers)]
     except ValueError as error:
         raise InvalidArgumentError(f"--{option} {spec!r}: what follows a colon must be a number") from error
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(number)
+    return value
 
 
 def content_of(

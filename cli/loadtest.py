@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from backends.errors import InvalidArgumentError
-from cli.load_options import Shape, check_shape, content_of, scenario_of, tenants_of
+from cli.load_options import Shape, check_shape, content_of, scenario_of
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from loadtest.scenarios import Content, Scenario
     from loadtest.schedule import Schedule
     from loadtest.sender import Target
-    from workload.tenants import Tenants
 
 app = typer.Typer(
     help="Load a running server and judge how it answers.",
@@ -76,8 +76,9 @@ def run(
         list[str] | None, typer.Option(help="Ask this hPLM; may be repeated. By default all of the home.")
     ] = None,
     tenants: Annotated[
-        str, typer.Option(help="Who asks: uniform, or zipf:EXPONENT (the first hPLM most). Not for steady.")
-    ] = "uniform",
+        str | None,
+        typer.Option(help="Not steady: who asks, uniform or zipf:EXPONENT (the first hPLM most). [default: uniform]"),
+    ] = None,
     lengths: Annotated[
         str | None,
         typer.Option(
@@ -107,22 +108,25 @@ def run(
         float | None, typer.Option(help="overload, with --load: requests per second, instead of measuring.")
     ] = None,
     arrivals: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="overload: deterministic, poisson, gamma:CV, or bursts:RATIO:STAY_S (a busy state at RATIO times the "
-            "calm one's rate, each kept STAY_S on average)."
+            "calm one's rate, each kept STAY_S on average). [default: poisson]"
         ),
-    ] = "poisson",
+    ] = None,
     every_s: Annotated[float | None, typer.Option(help="steady, burst: seconds between requests.")] = None,
     users: Annotated[int | None, typer.Option(help="burst: how many.")] = None,
     spawn_s: Annotated[float | None, typer.Option(help="burst: seconds between users.")] = None,
     requests: Annotated[int | None, typer.Option(help="burst: of each user.")] = None,
     trace: Annotated[Path | None, typer.Option(help="trace: the file.")] = None,
-    speed: Annotated[float, typer.Option(help="trace: 2 plays an hour in half an hour.")] = 1.0,
+    speed: Annotated[float | None, typer.Option(help="trace: 2 plays an hour in half an hour. [default: 1]")] = None,
     rate_scale: Annotated[
-        float, typer.Option(help="trace: 2 makes two requests of each in the same time; 0.5 drops every other one.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed and options draw the same load.")] = 0,
+        float | None,
+        typer.Option(
+            help="trace: 2 makes two requests of each in the same time; 0.5 drops every other one. [default: 1]"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed and options draw the same load.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Processes that send.")] = 1,
     master: Annotated[
         int | None,
@@ -141,7 +145,9 @@ def run(
     from loadtest.sender import Target
 
     scenario_name = str(context.info_name)
-    shape = Shape(duration, rate, load, capacity, arrivals, every_s, users, spawn_s, requests, trace, speed, rate_scale)
+    shape = Shape(
+        duration, rate, load, capacity, arrivals, tenants, every_s, users, spawn_s, requests, trace, speed, rate_scale
+    )
     settings = {"scenario": scenario_name} | {
         name: str(value) if isinstance(value, Path) else value
         for name, value in context.params.items()
@@ -152,17 +158,16 @@ def run(
         _check_installed()
         check_shape(scenario_name, shape, timeout_s, max_lateness_ms)
         path = out or Path(f"loadtest-{scenario_name}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
-        pick = tenants_of(tenants)
         # Everything that can be wrong with the words is found before the server is asked anything.
-        recorded = scenario_of(scenario_name, shape, pick, 1.0 if capacity is None else capacity)
+        recorded = scenario_of(scenario_name, shape, 1.0 if capacity is None else capacity)
         content = content_of(hplm, home, texts, lengths, deadline_ms)
         folder = RunFolder.create(path)
         try:
             content = _checked_by_server(target, content)
             if load is not None and capacity is None:
-                capacity = _calibrate(target, content, pick, seed)
+                capacity = _calibrate(target, content, shape, seed)
                 settings["measured_capacity_per_s"] = round(capacity, 1)
-                recorded = scenario_of(scenario_name, shape, pick, capacity)
+                recorded = scenario_of(scenario_name, shape, capacity)
             schedule = _drawn(recorded, content, seed)
         except BaseException:
             path.rmdir()  # nothing has been written yet
@@ -233,20 +238,17 @@ def _check_installed() -> None:
 
 
 def _checked_by_server(target: Target, content: Content) -> Content:
-    import dataclasses
-
     from loadtest.server import check_hplms
 
     with Console(stderr=True).status(f"asking {target.url} for {len(content.hplms):,} hPLMs"):
         return dataclasses.replace(content, pairs=check_hplms(target, content.hplms))
 
 
-def _calibrate(target: Target, content: Content, pick: Callable[[int], Tenants], seed: int) -> float:
+def _calibrate(target: Target, content: Content, shape: Shape, seed: int) -> float:
     from loadtest.capacity import measure_capacity
-    from loadtest.scenarios import Overload
-    from workload.arrivals import DeterministicArrivals
 
-    rows = Overload(DeterministicArrivals(float(_CALIBRATION_ROWS)), pick, 1.0)
+    rate = float(_CALIBRATION_ROWS)
+    rows = scenario_of("overload", dataclasses.replace(shape, arrivals=None, rate=rate, load=None, duration=1.0), 1.0)
     with Console(stderr=True).status("measuring the server's capacity"):
         return measure_capacity(target, _drawn(rows, content, seed), _CALIBRATION_S)
 

@@ -50,6 +50,8 @@ def profile(
             raise InvalidArgumentError(f"root {name!r} has no cost model yet; 'hplm profile' makes one")
         print_entry(_described(name, read_profile(opened.profile(name))), as_json)
         return
+    import torch
+
     from backends.engine.settings import EngineSettings
     from builder.export.rendered import upper_settings
     from builder.profiling.cost_profiling import ProfileSettings, profile_root
@@ -59,6 +61,8 @@ def profile(
     given = {"dtype": dtype, "threads": None if threads is None else str(threads)}
     settings = settings.with_parameters({key: value for key, value in given.items() if value is not None})
     on_gpu = is_exported_to_gpu if device is None else device == "gpu"
+    if on_gpu and not torch.cuda.is_available():
+        raise InvalidArgumentError("PyTorch finds no GPU here; run this where the server runs, or with --device cpu")
     engine = EngineSettings.from_model(settings, "cuda:0" if on_gpu else "cpu")
     with progress_bars(name) as report:
         found = profile_root(opened, registry, name, engine, ProfileSettings(batches, repeats, seed), report)

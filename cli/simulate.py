@@ -62,7 +62,10 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the load.")] = 2024,
     as_json: JsonOption = False,
 ) -> None:
-    """Play a load against a cost model in virtual time: an hour of a thousand requests a second takes a minute."""
+    """Play a load against a cost model in virtual time.
+
+    An hour of a thousand requests a second takes a minute with --no-admission, and longer without.
+    """
     from backends.scheduling.admission_settings import AdmissionSettings
     from backends.scheduling.policy import Capacity
     from builder.placement import Simulator

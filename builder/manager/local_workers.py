@@ -83,7 +83,7 @@ class LocalWorkers:
 
 def _in_words(status: int) -> str:
     if status == TRY_AGAIN:
-        return "worker could not reach the registry"
+        return "worker had to stop, its log says why"
     if status < 0:
         return f"worker was killed by signal {-status}"
     return f"worker ended with exit status {status} and no result"

@@ -53,7 +53,7 @@ class RayWorkers:
             status = self._ray.get(ending)
         except self._ray.exceptions.RayError as error:
             return f"worker was lost: {type(error).__name__}"
-        return "worker could not reach the registry" if status == TRY_AGAIN else "worker ended without a result"
+        return "worker had to stop, its log says why" if status == TRY_AGAIN else "worker ended without a result"
 
     def kill(self, job: Job) -> None:
         with contextlib.suppress(ValueError):  # it is gone already

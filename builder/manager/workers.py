@@ -8,7 +8,7 @@ from typing import Protocol
 from builder.manager.jobs import Job
 
 TRY_AGAIN = 75
-"""Exit status of a worker that could not reach the registry: its job is to be tried again."""
+"""Exit status of a worker that the registry or a process of its own is gone from: its job is to be tried again."""
 _SILENCE_S = 60.0
 
 

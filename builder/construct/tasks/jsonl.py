@@ -78,8 +78,8 @@ def _class(label: object, where: str) -> str:
 def _value(label: object, where: str) -> float:
     if isinstance(label, bool) or not isinstance(label, int | float):
         raise TrainingDataError(f"{where}: 'label' must be a number for regression, not {json.dumps(label)[:80]}")
-    if not math.isfinite(label) or abs(label) > _LARGEST_VALUE:
-        raise TrainingDataError(f"{where}: 'label' is {label}, which is no number that can be learnt")
+    if abs(label) > _LARGEST_VALUE or math.isnan(label):  # in this order: no float holds the largest whole numbers
+        raise TrainingDataError(f"{where}: 'label' is {str(label)[:80]}, which is no number that can be learnt")
     return float(label)
 
 

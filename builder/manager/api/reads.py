@@ -43,10 +43,11 @@ def list_roots(manager: ManagerOf) -> RootList:
     return RootList(roots=[RootView(name=entry.name, fingerprint=entry.fingerprint) for entry in entries])
 
 
-@router.get("/domains", responses=answers())
+@router.get("/domains", responses=answers(HTTPStatus.NOT_FOUND))
 def list_domains(manager: ManagerOf, root: str | None = None) -> DomainList:
     """The live version of every domain."""
-    return DomainList(domains=[_domain(entry) for entry in manager.registry.domains(root)])
+    named = None if root is None else manager.registry.root(root).name
+    return DomainList(domains=[_domain(entry) for entry in manager.registry.domains(named)])
 
 
 @router.get("/domains/{root}/{name}", responses=answers(HTTPStatus.NOT_FOUND))

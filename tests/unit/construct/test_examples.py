@@ -68,6 +68,7 @@ def test_pairs_have_no_tab_inside(tmp_path: Path) -> None:
         (read_values, '{"text": "a", "label": true}', ":2: 'label' must be a number for regression, not true"),
         (read_values, '{"text": "a"}', ":2: 'label' must be a number for regression, not null"),
         (read_values, '{"text": "a", "label": NaN}', ":2: 'label' is nan, which is no number"),
+        (read_values, '{"text": "a", "label": 1' + "0" * 400 + "}", ":2: 'label' is 1000"),
         (read_values, '{"text": "a", "label": 1e999}', ":2: 'label' is inf"),
         (read_values, '{"text": "a", "label": 1e300}', ":2: 'label' is 1e+300"),
         (read_sentences, "word", ":2: not token<TAB>tag"),
