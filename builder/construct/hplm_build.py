@@ -23,6 +23,7 @@ from builder.construct.tasks.dataset import CLASSIFICATION, TaskData, TaskFiles
 from builder.construct.tasks.examples import Example, LabelledText, majority_share
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.objectives import objective_of
+from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.construct.tunable import EncodedSet, Tuned, new_head
 from builder.construct.tune import Upper, evaluate, tune
 from builder.construct.tune_settings import TuneSettings
@@ -127,6 +128,11 @@ class HplmBuild:
             pair=self.data.pair,
             origin={**origin, "tune": asdict(trial.settings), "teacher": self._teacher_digest},
         )
+
+    @property
+    def trained_texts(self) -> TrainedTexts:
+        """Also those that only a teacher has answered."""
+        return TrainedTexts.of([*self.data.train, *(self._lessons.examples if self._lessons else ())])
 
     def forget_checkpoints(self) -> None:
         """Of this version, and of earlier ones that were killed when all but this was done."""

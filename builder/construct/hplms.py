@@ -94,9 +94,15 @@ def create_hplm(
         trial, figures = build.measured(build.tune(request.tune, request.search, teacher=teacher))
         artifact = build.artifact(request.id, trial, {"domain": domain.label})
         pinned = names_version(request.domain)
-        trained = TrainedTexts.of(data.train)
         entry = publish_artifact(
-            home, registry, artifact, domain, figures, version=version, pinned=pinned, trained=trained
+            home,
+            registry,
+            artifact,
+            domain,
+            figures,
+            version=version,
+            pinned=pinned,
+            trained=build.trained_texts,
         )
         build.forget_checkpoints()
         return entry
@@ -124,7 +130,6 @@ def update_hplm(
         trial, figures = build.measured(build.tune(settings, request.search, start, teacher))
         figures |= _compared(build, live, artifact, figures, request.force)
         made = build.artifact(request.id, trial, {"domain": domain.label})
-        trained = TrainedTexts.of(data.train)
         entry = publish_artifact(
             home,
             registry,
@@ -134,7 +139,7 @@ def update_hplm(
             version=version,
             replaces=live.version,
             pinned=pinned,
-            trained=trained.joined(before) if start else trained,
+            trained=build.trained_texts.joined(before) if start else build.trained_texts,
         )
         build.forget_checkpoints()
         return entry

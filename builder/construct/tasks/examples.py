@@ -81,6 +81,10 @@ def num_shared(examples: Sequence[Example], others: Sequence[Example]) -> int:
 
 
 def normalised(example: Example) -> tuple[str, ...]:
-    """A text, or both of a pair, as they are compared: case, blanks and Unicode form make no other text."""
+    """A text, or both of a pair, as they are compared: case, blanks and Unicode form make no other text.
+
+    Nor does how a sentence was cut into words: not everybody cuts "3-beta" or "isn't" at the same places.
+    """
     halves = [example.text] if example.text_pair is None else [example.text, example.text_pair]
-    return tuple(" ".join(unicodedata.normalize("NFKC", half).casefold().split()) for half in halves)
+    blank = "" if isinstance(example, TaggedSentence) else " "
+    return tuple(blank.join(unicodedata.normalize("NFKC", half).casefold().split()) for half in halves)

@@ -275,6 +275,9 @@ def test_a_teacher_is_asked_for_the_training_examples(tiny_home: Home, registry:
     assert asked == [(60, False)]
     dev = [json.loads(line)["label"] for line in request.dev.read_text().splitlines()]
     assert entry.metrics["dev_accuracy"] == pytest.approx(dev.count("glad") / len(dev), abs=1e-4)
+    (tmp_path / "dev.jsonl").write_text('{"text": "of the teacher\'s own", "label": "sad"}\n' + request.dev.read_text())
+    update = UpdateRequest("new/one", request.train, tmp_path / "dev.jsonl", tune={"epochs": 1}, force=True)
+    assert update_hplm(tiny_home, registry, update, ignore).metrics["dev_in_live_train"] == 1
 
 
 def test_two_creations_of_one_hplm_at_once(tiny_home: Home, registry: Registry, tmp_path: Path) -> None:

@@ -38,6 +38,13 @@ def test_sentences_are_cut_into_words(tmp_path: Path) -> None:
     assert set(found.tags) == {"O"}
 
 
+def test_a_known_sentence_is_known_however_it_was_cut(tmp_path: Path) -> None:
+    path = written(tmp_path, "The U.S. isn't in 3-beta shape.", "Another one.")
+    known = TaggedSentence(("The", "U.S.", "is", "n't", "in", "3-beta", "shape", "."), ("O",) * 8)
+    (found,) = unlabelled_examples(path, SENTENCE, [known], most=10)
+    assert found.words == ("Another", "one", ".")
+
+
 def test_what_is_known_or_was_there_before_is_left_out(tmp_path: Path) -> None:
     path = written(tmp_path, "One text", "one  TEXT", "Known text", "another")
     found = unlabelled_examples(path, SINGLE, [LabelledText("known text", "bad")], most=10)
