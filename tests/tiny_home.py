@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import xxhash
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertModel
 
@@ -146,6 +147,11 @@ def _write_rows(
 
 def ignore(step: Step) -> None:
     """A progress report for nobody."""
+
+
+def held_out_of(texts: list[str]) -> set[str]:
+    """What of a small corpus is measured on, and not learnt from."""
+    return set(sorted(set(texts), key=lambda text: xxhash.xxh3_64_intdigest(text.encode()))[: -(-len(texts) // 50)])
 
 
 def tiny_root(home: Home, registry: Registry, work: Path, name: str = "tiny", seed: int = 5) -> None:

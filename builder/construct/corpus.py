@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+
+import xxhash
 
 from backends.errors import NotFoundError, TrainingDataError
 from backends.storage import file_checksum
@@ -43,17 +46,38 @@ def whole_corpus(files: Sequence[Path]) -> Corpus:
 
 
 def split_corpus(files: Sequence[Path], held_out: Path | None) -> Corpus:
-    """A corpus whose held-out texts come from a file of their own, or else are a small part of it, evenly spread."""
+    """A corpus whose held-out texts come from a file of their own, or else are a small part of it.
+
+    The part goes by what the texts say: of a corpus that has grown it is nearly what it was, and the next version of a
+    domain is not measured on what the version before was trained on.
+    """
     whole = whole_corpus(files)
     if held_out is None:
-        kept_back = islice(whole.texts(), 0, None, max(_HELD_OUT_EVERY, -(-whole.num_texts // _MAX_HELD_OUT_TEXTS)))
+        reserved = _least(whole.texts(), min(-(-whole.num_texts // _HELD_OUT_EVERY), _MAX_HELD_OUT_TEXTS))
     else:
-        kept_back = islice(corpus_texts([held_out]), _MAX_HELD_OUT_TEXTS)
-    reserved = tuple(dict.fromkeys(kept_back))
+        reserved = tuple(dict.fromkeys(islice(corpus_texts([held_out]), _MAX_HELD_OUT_TEXTS)))
     if held_out is not None and not reserved:
         raise TrainingDataError(f"{held_out} holds no text")
     unread = replace(whole, held_out=reserved)
     return replace(unread, num_texts=sum(1 for _ in unread.texts()))
+
+
+def _least(texts: Iterable[str], count: int) -> tuple[str, ...]:
+    """So many different texts, those of the smallest hashes."""
+    kept: dict[int, str] = {}
+    hashes: list[int] = []
+    for text in texts:
+        name = -xxhash.xxh3_64_intdigest(text.encode())
+        if name in kept:
+            continue
+        if len(hashes) < count:
+            heapq.heappush(hashes, name)
+        elif name > hashes[0]:
+            del kept[heapq.heapreplace(hashes, name)]
+        else:
+            continue
+        kept[name] = text
+    return tuple(kept[name] for name in sorted(kept))
 
 
 def corpus_texts(files: Sequence[Path]) -> Iterator[str]:

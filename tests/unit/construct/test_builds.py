@@ -149,7 +149,7 @@ def test_distillation_learns(tmp_path: Path) -> None:
     model = write_tiny_bert(tmp_path / "model")
     corpus = write_corpus(tmp_path / "corpus.txt", 400, seed=1)
     distances = []
-    for steps in (1, 60):
+    for steps in (1, 120):
         home = Home(tmp_path / str(steps))
         settings = DistilSettings(steps=steps, tokens_per_batch=512, warmup_steps=5)
         request = RootRequest("r", str(model), 2, (corpus,), MAX_TOKENS, distil=settings)

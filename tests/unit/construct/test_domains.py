@@ -44,7 +44,18 @@ from builder.construct.root_request import RootRequest
 from builder.construct.roots import add_root
 from builder.executors.processes import ProcessMap
 from builder.progress import Report, Step
-from tiny_home import FILLER, MAX_TOKENS, MOODS, TOPICS, ignore, sample_texts, tiny_root, write_corpus, write_tiny_bert
+from tiny_home import (
+    FILLER,
+    MAX_TOKENS,
+    MOODS,
+    TOPICS,
+    held_out_of,
+    ignore,
+    sample_texts,
+    tiny_root,
+    write_corpus,
+    write_tiny_bert,
+)
 
 PRETRAIN = PretrainSettings(
     lower=Pace(steps=16, learning_rate=3e-3, tokens_per_batch=256, checkpoint_every=4),
@@ -122,7 +133,7 @@ def test_its_table_holds_what_its_own_layers_compute(pretrained: Home) -> None:
 def test_it_keeps_the_top_theta_also_where_a_parent_has_them(pretrained: Home, corpus: Path) -> None:
     _, entry, table = opened(pretrained, "garden")
     texts = corpus.read_text().splitlines()
-    held_out = set(texts[::50])
+    held_out = held_out_of(texts)
     counts = counted(pretrained, [text for text in texts if text not in held_out])
     kept = table.keys(Store.TRI)
     assert np.array_equal(kept, counts.keys[: -(-len(counts.keys) // 2)])
@@ -135,7 +146,7 @@ def test_the_report_counts_what_lookups_find(pretrained: Home, corpus: Path) -> 
     _, entry, _ = opened(pretrained, "garden")
     texts = corpus.read_text().splitlines()
     half = LowerHalf.open(pretrained, entry)
-    statistics = half.encode(list(dict.fromkeys(texts[::50]))).statistics.rates()
+    statistics = half.encode(sorted(held_out_of(texts))).statistics.rates()
     assert entry.metrics["held_out_own_share"] == pytest.approx(statistics["garden@1"], abs=1e-4)
     whole = sum(statistics[name] for name in ("garden@1", "farm@1", "general@1"))
     assert entry.metrics["held_out_chain_share"] == pytest.approx(whole, abs=1e-4)
@@ -211,13 +222,13 @@ def test_an_interrupted_build_ends_as_an_uninterrupted_one(
 def test_an_update_adds_counts_and_goes_on_from_the_live_layers(home: Home, corpus: Path, tmp_path: Path) -> None:
     registry = Registry.open(home)
     new = write_corpus(tmp_path / "new.txt", 200, seed=32)
-    update = DomainUpdate("garden", "tiny", (new,), pretrain=PRETRAIN)
+    held_out = held_out_of(corpus.read_text().splitlines())
+    measured_on = tmp_path / "held-out.txt"
+    measured_on.write_text("\n".join(sorted(held_out)))
+    update = DomainUpdate("garden", "tiny", (new,), pretrain=PRETRAIN, held_out=measured_on)
     entry = update_domain(home, registry, update, ignore)
     assert (entry.version, entry.folders[1:]) == (2, registry.domain("tiny", "garden", 1).folders[1:])
-    texts = []
-    for path in (corpus, new):
-        lines = path.read_text().splitlines()
-        texts += [text for text in lines if text not in set(lines[::50])]
+    texts = [text for path in (corpus, new) for text in path.read_text().splitlines() if text not in held_out]
     counts = counted(home, texts)
     stored = FragmentCounts.read(home.path / entry.folders[0])
     assert np.array_equal(stored.keys, counts.keys)

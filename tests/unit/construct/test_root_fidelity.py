@@ -25,7 +25,7 @@ from builder.construct.root_request import RootRequest
 from builder.construct.roots import add_root, check_root
 from builder.construct.student import Student
 from builder.construct.teacher import Teacher
-from tiny_home import MAX_TOKENS, ignore, write_corpus, write_tiny_bert
+from tiny_home import MAX_TOKENS, held_out_of, ignore, write_corpus, write_tiny_bert
 from tiny_home import sample_texts as tiny_texts
 
 
@@ -110,7 +110,7 @@ def test_held_out_files_and_a_check_of_them(tmp_path: Path, tiny_bert: Path, for
     assert manifest.fidelity["texts"] == total <= 2 * MAX_TEXTS
     assert 0 < manifest.fidelity["corpus_cosine"] <= 1
     # What is held out is not learnt from: the corpus' own lines, and those that stand in a file.
-    reserved = set(lines[::50]) | set(lines[1:101])
+    reserved = held_out_of(lines) | set(lines[1:101])
     assert manifest.origin["distillation"]["texts"] == sum(line not in reserved for line in lines)
     assert manifest.origin["distillation"]["seconds"] >= 0
     checked = check_root(home, "r", [foreign[1]])[str(foreign[1])]
