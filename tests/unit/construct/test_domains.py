@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from backends.errors import (
     ConflictError,
@@ -219,23 +222,36 @@ def test_an_interrupted_build_ends_as_an_uninterrupted_one(
     assert not list((tiny_home.path / "plots/tiny").glob(".garden*"))
 
 
+def distance(some: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> float:
+    common = some.keys() & others.keys()
+    assert common
+    return sum(float((some[name].float() - others[name].float()).square().sum()) for name in common)
+
+
 def test_an_update_adds_counts_and_goes_on_from_the_live_layers(home: Home, corpus: Path, tmp_path: Path) -> None:
     registry = Registry.open(home)
     new = write_corpus(tmp_path / "new.txt", 200, seed=32)
-    held_out = held_out_of(corpus.read_text().splitlines())
-    measured_on = tmp_path / "held-out.txt"
-    measured_on.write_text("\n".join(sorted(held_out)))
-    update = DomainUpdate("garden", "tiny", (new,), pretrain=PRETRAIN, held_out=measured_on)
+    update = DomainUpdate("garden", "tiny", (new,), pretrain=PRETRAIN)
     entry = update_domain(home, registry, update, ignore)
     assert (entry.version, entry.folders[1:]) == (2, registry.domain("tiny", "garden", 1).folders[1:])
-    texts = [text for path in (corpus, new) for text in path.read_text().splitlines() if text not in held_out]
+    texts = []
+    for path in (corpus, new):
+        lines = path.read_text().splitlines()
+        texts += [text for text in lines if text not in held_out_of(lines)]
     counts = counted(home, texts)
     stored = FragmentCounts.read(home.path / entry.folders[0])
     assert np.array_equal(stored.keys, counts.keys)
     assert np.array_equal(stored.counts, counts.counts)
     assert np.array_equal(keys_of(home, "garden"), counts.top(0.5).keys)  # theta as it was
     first, second = (registry.domain("tiny", "garden", version).metrics for version in (1, 2))
-    assert second["mlm_loss_before"] < first["mlm_loss_before"]
+    root, one, two = (
+        load_file(path)
+        for path in (
+            home.root("tiny") / "lower.safetensors",
+            *(home.plot("tiny", "garden", version) / WEIGHTS_NAME for version in (1, 2)),
+        )
+    )
+    assert distance(two, one) < distance(two, root)
     assert second["boundary_cosine"] < first["boundary_cosine"]
 
 
