@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from backends.errors import InvalidArgumentError
+from backends.errors import ConflictError, InvalidArgumentError
 from backends.home import Home
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, ProcessesOption, print_entry, print_json, print_rows
 from cli.progress import resumable_progress
@@ -144,6 +144,23 @@ def config(name: str, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = Fal
         print_json(recipe)
     else:
         typer.echo(as_toml(recipe), nl=False)
+
+
+@app.command()
+def export(
+    name: str,
+    file: Annotated[Path, typer.Argument(help="A new file, usually of the name NAME.safetensors.")],
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """What distillation taught a root, as a file for 'hplm root add --distilled': to go on from, or to take along."""
+    from backends.root.store import RootFolder
+    from builder.construct.distilled import export_distilled
+
+    opened, registry = open_home(home)
+    if file.exists():
+        raise ConflictError(f"{file} exists already")
+    export_distilled(RootFolder(opened.root(registry.root(name).name)), file)
+    typer.echo(f"{file}: {file.stat().st_size / 1e6:.1f} MB; it holds no part of the model that did not learn")
 
 
 @app.command()

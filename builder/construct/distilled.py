@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,13 @@ _ALWAYS_TRAINED = ("lower", "aggregation")
 
 @dataclass(frozen=True)
 class DistilledWeights:
-    """A file's content: weights by the names of a root's parts, and the fidelity that was measured with them."""
+    """A file's content: weights by the names of a root's parts, the fidelity that was measured, and what it took."""
 
     state: dict[str, Tensor]
     geometry: RootGeometry
     weights_checksum: str
     fidelity: dict[str, Any]
+    seconds: int
 
     @classmethod
     def read(cls, path: Path) -> DistilledWeights:
@@ -39,7 +41,8 @@ class DistilledWeights:
                 metadata = file.metadata() or {}
             state = {name: tensor.float() for name, tensor in load_file(path).items()}
             geometry = RootGeometry.from_json(json.loads(metadata["geometry"]))
-            return cls(state, geometry, metadata["weights_checksum"], json.loads(metadata["fidelity"]))
+            fidelity, seconds = json.loads(metadata["fidelity"]), int(metadata.get("seconds", 0))
+            return cls(state, geometry, metadata["weights_checksum"], fidelity, seconds)
         except Exception as error:  # the library raises its own type for every kind of damage
             raise CorruptFileError(f"{path} does not hold distilled weights: {error}") from error
 
@@ -67,16 +70,23 @@ def export_distilled(root: RootFolder, path: Path) -> None:
         "weights_checksum": root.manifest.origin["weights_checksum"],
         "geometry": json.dumps(root.geometry.to_json()),
         "fidelity": json.dumps(root.manifest.fidelity),
+        "seconds": str(seconds_in_all(root.manifest.origin)),
     }
     write_tensors(path, state, metadata)
 
 
-def load_distilled(parts: RootParts, path: Path, weights_checksum: str) -> tuple[set[str], dict[str, Any]]:
-    """Take over what `export_distilled` wrote for the same model: which parts, and the fidelity measured then."""
+def seconds_in_all(origin: Mapping[str, Any]) -> int:
+    """What a root's distillation took, with that of the weights that it went on from."""
+    taken = origin.get("distillation", {})
+    return int(taken.get("seconds", 0) + taken.get("seconds_before", 0))
+
+
+def fitting_weights(parts: RootParts, path: Path, weights_checksum: str) -> DistilledWeights:
+    """What `export_distilled` wrote for the same model."""
     weights = DistilledWeights.read(require_distilled(path))
     if weights.weights_checksum != weights_checksum or weights.geometry != parts.geometry:
         raise FingerprintMismatchError(f"{path} was distilled from another pretrained model or with other sizes")
-    return weights.load_into(parts), weights.fidelity
+    return weights
 
 
 def num_sinks(path: Path) -> int:

@@ -21,7 +21,7 @@ from builder.construct.checkpoint import Checkpoint
 from builder.construct.conversion import RootParts, convert
 from builder.construct.corpus import corpus_checksums, corpus_texts, split_corpus
 from builder.construct.distil import Distiller, DistilSettings
-from builder.construct.distilled import TRAINED_PARTS, load_distilled, num_sinks, require_distilled
+from builder.construct.distilled import TRAINED_PARTS, DistilledWeights, fitting_weights, num_sinks, require_distilled
 from builder.construct.domain_build import VersionPlan, build_version
 from builder.construct.fidelity import FidelityProbe, FidelityReport, held_out_report, sample_texts, spread
 from builder.construct.pretrained import locate_pretrained, locate_weights, tokenizer_file, weights_checksum
@@ -146,7 +146,8 @@ class _RootBuild:
         """Train what is to be trained, and measure; returns the manifest's origin and fidelity."""
         request = self.request
         teacher = Teacher(self.source, self.parts)
-        trained, fidelity = self._load_distilled()
+        start = self._start()
+        trained = start.load_into(self.parts) if start else set()
         origin = {
             "source": request.source,
             "weights_checksum": self.weights,
@@ -154,29 +155,31 @@ class _RootBuild:
             "config": config_of(request),
         }
         if request.training is None and not request.held_out:
-            return {**origin, TRAINED_PARTS: sorted(trained)}, fidelity
+            return {**origin, TRAINED_PARTS: sorted(trained)}, start.fidelity if start else {}
         tokenizer = RootTokenizer(self.tokenizer_json, request.max_tokens, self.parts.geometry.pad_id)
         student = Student(self.parts, tokenizer)
         shortening = (request.training or DistilSettings()).shortening(request.n)
         probe = FidelityProbe(teacher, student, shortening)
         train_texts, held_out = self._texts()
         if request.training is not None:
-            if request.distilled is None and self.parts.geometry.num_sinks:
+            if start is None and self.parts.geometry.num_sinks:
                 start_fragments(student, teacher, train_texts)
             distiller = Distiller(teacher, student, tokenizer, request.training)
             watched = self._watched(held_out)
             seconds = distiller.run(train_texts, lambda: probe.final_cosine(watched), checkpoint, report)
             trained |= request.training.trained_parts
-            origin["distillation"] = {"seconds": round(seconds), "texts": len(train_texts), **_machine()}
+            before = {"seconds_before": start.seconds} if start else {}
+            origin["distillation"] = {"seconds": round(seconds), **before, "texts": len(train_texts), **_machine()}
         report(Step("measure the fidelity", 0, 1))
         fidelity = held_out_report(probe, request.held_out, held_out)
         report(Step("measure the fidelity", 1, 1))
         return {**origin, TRAINED_PARTS: sorted(trained)}, fidelity
 
-    def _load_distilled(self) -> tuple[set[str], FidelityReport]:
+    def _start(self) -> DistilledWeights | None:
+        """Weights that were distilled before, where the request names some."""
         if self.request.distilled is None:
-            return set(), {}
-        return load_distilled(self.parts, self.request.distilled, self.weights)
+            return None
+        return fitting_weights(self.parts, self.request.distilled, self.weights)
 
     def _texts(self) -> tuple[list[str], list[str]]:
         """The texts to learn from, and those of the corpus that are held out."""

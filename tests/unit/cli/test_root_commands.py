@@ -49,6 +49,13 @@ def test_a_recipe_from_file_to_root_and_back(run: Run, tiny_bert: Path, tmp_path
     again = json.loads(run("root", "show", "again", "--json", *home))
     assert again["fingerprint"] == shown["fingerprint"]
 
+    assert "0." in run("root", "export", "r", tmp_path / "r.safetensors", *home)
+    assert "exists already" in run("root", "export", "r", tmp_path / "r.safetensors", *home)
+    learnt = ("--distilled", tmp_path / "r.safetensors")
+    run("root", "add", "same", "--config", recipe, "--lower", "2", "--seed", "5", *learnt, "--steps", "1", *home)
+    taken = json.loads(run("root", "show", "same", "--json", *home))["distillation"]
+    assert taken["seconds_before"] == shown["distillation"]["seconds"]
+
     rows = json.loads(run("root", "check", "r", "--texts", foreign, "--texts", corpus, "--json", *home))
     assert [row["texts_of"] for row in rows] == [str(foreign), str(corpus)]
     assert rows[0]["final_cosine"] == pytest.approx(shown["fidelity"]["final_cosine"], abs=2e-3)
