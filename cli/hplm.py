@@ -55,7 +55,8 @@ UnlabelledOption = Annotated[
 ]
 # Whoever gives none of these gets the defaults of the tuning, and in an update what the live version was tuned with.
 RankOption = Annotated[
-    int | None, typer.Option(help="Rank of the adapters, LoRA on every linear layer. [default: 16]", show_default=False)
+    int | None,
+    typer.Option(help="Rank of the adapters, LoRA on every linear layer. \\[default: 16]", show_default=False),
 ]
 BottleneckOption = Annotated[
     int | None, typer.Option(help="Bottleneck adapters of this width instead of LoRA.", show_default=False)

@@ -47,6 +47,14 @@ _OF_SCENARIO = {
 }
 
 
+_USUAL = {"tenants": "uniform", "arrivals": "poisson", "speed": 1.0, "rate_scale": 1.0}
+"""What holds where nothing was typed."""
+
+
+def usual(scenario: str) -> dict[str, Any]:
+    return {name: value for name, value in _USUAL.items() if name in _OF_SCENARIO[scenario]}
+
+
 def check_shape(scenario: str, shape: Shape, timeout_s: float | None, max_lateness_ms: float) -> None:
     for name in sorted(set[str]().union(*_OF_SCENARIO.values()) - _OF_SCENARIO[scenario]):
         if getattr(shape, name) is not None:
@@ -73,7 +81,7 @@ def scenario_of(name: str, shape: Shape, capacity: float) -> Scenario:
         return {field: value for field in fields if (value := getattr(shape, field)) is not None}
 
     lasting: dict[str, Any] = {} if shape.duration is None else {"duration_s": shape.duration}
-    pick = _tenants_of(shape.tenants or "uniform")
+    pick = _tenants_of(shape.tenants or str(_USUAL["tenants"]))
     match name:
         case "steady":
             return scenarios.Steady(**given("every_s"), **lasting)
@@ -81,7 +89,7 @@ def scenario_of(name: str, shape: Shape, capacity: float) -> Scenario:
             return scenarios.Burst(pick, **given("every_s", "users", "spawn_s", "requests"), **lasting)
         case "overload":
             rate = shape.rate if shape.rate is not None else (shape.load or 0.0) * capacity
-            return scenarios.Overload(_arrivals_of(shape.arrivals or "poisson", rate), pick, **lasting)
+            return scenarios.Overload(_arrivals_of(shape.arrivals or str(_USUAL["arrivals"]), rate), pick, **lasting)
         case _:
             return scenarios.Replay(read_trace(shape.trace or Path()), pick, **given("speed", "rate_scale"), **lasting)
 

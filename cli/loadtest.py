@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from backends.errors import InvalidArgumentError
-from cli.load_options import Shape, check_shape, content_of, scenario_of
+from cli.load_options import Shape, check_shape, content_of, scenario_of, usual
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def run(
     ] = None,
     tenants: Annotated[
         str | None,
-        typer.Option(help="Not steady: who asks, uniform or zipf:EXPONENT (the first hPLM most). [default: uniform]"),
+        typer.Option(help="Not steady: who asks, uniform or zipf:EXPONENT (the first hPLM most). \\[default: uniform]"),
     ] = None,
     lengths: Annotated[
         str | None,
@@ -111,7 +111,7 @@ def run(
         str | None,
         typer.Option(
             help="overload: deterministic, poisson, gamma:CV, or bursts:RATIO:STAY_S (a busy state at RATIO times the "
-            "calm one's rate, each kept STAY_S on average). [default: poisson]"
+            "calm one's rate, each kept STAY_S on average). \\[default: poisson]"
         ),
     ] = None,
     every_s: Annotated[float | None, typer.Option(help="steady, burst: seconds between requests.")] = None,
@@ -119,11 +119,11 @@ def run(
     spawn_s: Annotated[float | None, typer.Option(help="burst: seconds between users.")] = None,
     requests: Annotated[int | None, typer.Option(help="burst: of each user.")] = None,
     trace: Annotated[Path | None, typer.Option(help="trace: the file.")] = None,
-    speed: Annotated[float | None, typer.Option(help="trace: 2 plays an hour in half an hour. [default: 1]")] = None,
+    speed: Annotated[float | None, typer.Option(help="trace: 2 plays an hour in half an hour. \\[default: 1]")] = None,
     rate_scale: Annotated[
         float | None,
         typer.Option(
-            help="trace: 2 makes two requests of each in the same time; 0.5 drops every other one. [default: 1]"
+            help="trace: 2 makes two requests of each in the same time; 0.5 drops every other one. \\[default: 1]"
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed and options draw the same load.")] = 0,
@@ -148,7 +148,7 @@ def run(
     shape = Shape(
         duration, rate, load, capacity, arrivals, tenants, every_s, users, spawn_s, requests, trace, speed, rate_scale
     )
-    settings = {"scenario": scenario_name} | {
+    settings = {"scenario": scenario_name, **usual(scenario_name)} | {
         name: str(value) if isinstance(value, Path) else value
         for name, value in context.params.items()
         if value is not None and name not in ("home", "as_json", "out", "hplm")

@@ -25,11 +25,14 @@ def profile(
     home: HomeOption = DEFAULT_HOME,
     root: RootOption = None,
     dtype: Annotated[
-        Literal["bf16", "fp32"] | None, typer.Option(help="What the upper layers compute in. [default: as exported]")
+        Literal["bf16", "fp32"] | None, typer.Option(help="What the upper layers compute in. \\[default: as exported]")
     ] = None,
-    device: Annotated[Literal["cpu", "gpu"] | None, typer.Option(help="Where they run. [default: as exported]")] = None,
+    device: Annotated[
+        Literal["cpu", "gpu"] | None, typer.Option(help="Where they run. \\[default: as exported]")
+    ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads that compute. [default: as exported, or all that PyTorch takes]")
+        int | None,
+        typer.Option(min=1, help="Threads that compute. \\[default: as exported, or all that PyTorch takes]"),
     ] = None,
     batches: Annotated[int, typer.Option(help="Different batches to measure, at least 40.")] = 160,
     repeats: Annotated[int, typer.Option(help="How often each is measured; the median counts.")] = 3,

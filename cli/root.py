@@ -33,9 +33,9 @@ HeldOutOption = Annotated[
     typer.Option(help="Texts of no training domain to measure the fidelity on; may be repeated."),
 ]
 MaxTokensOption = Annotated[
-    int | None, typer.Option(help="Longest text in tokens; longer ones are cut. [default: 128]")
+    int | None, typer.Option(help="Longest text in tokens; longer ones are cut. \\[default: 128]")
 ]
-RateOption = Annotated[float | None, typer.Option(help="Highest learning rate of the lower layers. [default: 0.001]")]
+RateOption = Annotated[float | None, typer.Option(help="Highest learning rate of the lower layers. \\[default: 0.001]")]
 TrainUpperOption = Annotated[
     bool | None, typer.Option("--train-upper/--keep-upper", help="Whether the upper layers learn too.")
 ]
@@ -43,10 +43,10 @@ UpperRateOption = Annotated[
     float | None, typer.Option(help="Highest learning rate of the upper layers, where they learn.")
 ]
 MaxFragmentsOption = Annotated[
-    int | None, typer.Option(help="Fragments in the root's own table, at most. [default: 200,000]")
+    int | None, typer.Option(help="Fragments in the root's own table, at most. \\[default: 200,000]")
 ]
 MaxBigramsOption = Annotated[
-    int | None, typer.Option(help="Shorter fragments of each kind in that table, at most. [default: 100,000]")
+    int | None, typer.Option(help="Shorter fragments of each kind in that table, at most. \\[default: 100,000]")
 ]
 DistilledOption = Annotated[
     Path | None,
@@ -63,13 +63,13 @@ def add(
     corpus: CorpusOption = None,
     held_out: HeldOutOption = None,
     home: HomeOption = DEFAULT_HOME,
-    n: Annotated[int | None, typer.Option("--n", help="Tokens of a fragment: 2, 3 or 5. [default: 3]")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Tokens of a fragment: 2, 3 or 5. \\[default: 3]")] = None,
     max_tokens: MaxTokensOption = None,
-    steps: Annotated[int | None, typer.Option(help="Distillation steps. [default: 600]")] = None,
+    steps: Annotated[int | None, typer.Option(help="Distillation steps. \\[default: 600]")] = None,
     learning_rate: RateOption = None,
     train_upper: TrainUpperOption = None,
     upper_learning_rate: UpperRateOption = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the distillation. [default: 17]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the distillation. \\[default: 17]")] = None,
     max_fragments: MaxFragmentsOption = None,
     max_bigrams: MaxBigramsOption = None,
     distilled: DistilledOption = None,

@@ -93,7 +93,7 @@ def export(
     ] = 1000,
     max_waiting: Annotated[int, typer.Option(help="Rows that wait for the engine, at most.")] = 10_000,
     tenant_quota: Annotated[
-        int | None, typer.Option(help="Rows of one tenant that wait, at most. [default: half of all]")
+        int | None, typer.Option(help="Rows of one tenant that wait, at most. \\[default: half of all]")
     ] = None,
     tenant_weight: Annotated[
         list[str] | None,

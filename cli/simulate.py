@@ -21,17 +21,17 @@ def simulate(
     root: RootOption = None,
     cost_model: Annotated[
         Path | None,
-        typer.Option(help="A cost model as 'hplm profile' stores it, of any machine. [default: the root's]"),
+        typer.Option(help="A cost model as 'hplm profile' stores it, of any machine. \\[default: the root's]"),
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="What runs next; may be repeated, all meet the same load. [default: fcfs]"),
+        typer.Option(help="What runs next; may be repeated, all meet the same load. \\[default: fcfs]"),
     ] = None,
     load: Annotated[
         str | None,
         typer.Option(
             help="Requests per second; with an x, the multiple of what full batches can answer. "
-            "[default: 1x, or a trace as it was recorded]"
+            "\\[default: 1x, or a trace as it was recorded]"
         ),
     ] = None,
     arrivals: Annotated[str, typer.Option(help="poisson, even, gamma, mmpp (bursts) or trace:FILE.")] = "poisson",
@@ -48,7 +48,7 @@ def simulate(
     deadlines: Annotated[
         str | None,
         typer.Option(
-            help="From-to in milliseconds (50-200), or in times of a full batch (5x-20x). [default: best effort]"
+            help="From-to in milliseconds (50-200), or in times of a full batch (5x-20x). \\[default: best effort]"
         ),
     ] = None,
     duration_s: Annotated[float, typer.Option(help="Virtual seconds of load.")] = 3600.0,

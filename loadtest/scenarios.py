@@ -142,6 +142,7 @@ class Replay(Scenario):
     duration_s: float | None = None
 
     def __post_init__(self) -> None:
+        check_positive(speed=self.speed, rate_scale=self.rate_scale)
         if self.duration_s is not None:
             check_positive(duration_s=self.duration_s)
 

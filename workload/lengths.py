@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from workload.checks import check_count, check_positive
 from workload.errors import WorkloadError
 
+_MOST_TOKENS = 1 << 20
+
 
 class Lengths(Protocol):
     def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
@@ -47,8 +49,8 @@ class FixedLengths:
     tokens: int
 
     def __post_init__(self) -> None:
-        if self.tokens < 1:
-            raise WorkloadError(f"a request has 1 token or more, not {self.tokens}")
+        if not 1 <= self.tokens <= _MOST_TOKENS:
+            raise WorkloadError(f"a request has 1 token or more, and {_MOST_TOKENS:,} at most, not {self.tokens}")
 
     def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
         check_count(count)

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from json import JSONEncoder
 
@@ -18,6 +18,7 @@ from backends.engine.costs import EngineCosts
 from backends.engine.job import Answer, IsCancelled, Job, Respond, never
 from backends.engine.loading import Loading
 from backends.engine.loop import PipelineSettings, ServeLoop
+from backends.engine.newcomers import Newcomers
 from backends.engine.settings import EngineSettings
 from backends.engine.stack import DTYPES, StackSettings
 from backends.engine.stacks import Stacks
@@ -108,10 +109,9 @@ class UpperService:
         self.admission = Admission(self._costs.of, capacity, admission, chooser.order)
         self.refusals: Counter[Refusal] = Counter()
         self._counting = threading.Lock()
-        self._stacks = Stacks(home, settings, self._costs)
+        self._stacks = Stacks(home, settings, self._costs, self.admission.serves)
         self._stacks.load({entry.domain.root for entry in snapshot.live()})
-        self._newcomers = ThreadPoolExecutor(1, "new-root")
-        """Takes in the rows of roots that are not loaded yet."""
+        self._newcomers = Newcomers(self._stacks, admission.max_waiting)
         snapshot.prepare_with(lambda domain: self._stacks.of(domain.root))
         loading = Loading(self._stacks.of, self._load)
         self._loop = ServeLoop(loading, chooser, capacity, self.admission, pipeline, on_load)
@@ -131,16 +131,19 @@ class UpperService:
         """
         respond = self._counted(respond)
         try:
-            if self._has_stacks(tickets):
+            root = self._missing_root(tickets)
+            if root is None:
                 self._queue(hidden, tickets, words, respond, is_cancelled)
             else:
-                self._newcomers.submit(self._queue, hidden.copy(), tickets.copy(), words, respond, is_cancelled)
+                own = (hidden.copy(), tickets.copy(), list(words))
+                self._newcomers.add(root, len(words), lambda: self._queue(*own, respond, is_cancelled))
         except Exception as error:
             respond(presentable(error))
 
-    def _has_stacks(self, tickets: Int64) -> bool:
+    def _missing_root(self, tickets: Int64) -> str | None:
         keys = {ticket.hplm_key for ticket in decode_tickets(tickets)}
-        return all(self._stacks.holds(self._snapshot.by_key(key).domain.root) for key in keys)
+        roots = (self._snapshot.by_key(key).domain.root for key in keys)
+        return next((root for root in roots if not self._stacks.holds(root)), None)
 
     def _queue(
         self, hidden: Half, tickets: Int64, words: Sequence[bytes], respond: RespondRequest, is_cancelled: IsCancelled
@@ -148,10 +151,9 @@ class UpperService:
         try:
             with span(Lane.QUEUE, "accept", rows=len(words)):
                 jobs = self._jobs(hidden, tickets, words, respond, is_cancelled)
+            self._loop.submit(jobs)
         except Exception as error:
             respond(presentable(error))
-        else:
-            self._loop.submit(jobs)
 
     def run(self, requests: Sequence[HiddenRows | HplmError]) -> list[Answered]:
         """Answer a batch that somebody else has formed; returns once all of it is answered.
@@ -175,7 +177,7 @@ class UpperService:
         return [future.result() for future in answered]
 
     def close(self) -> None:
-        self._newcomers.shutdown()
+        self._newcomers.close()
         self._loop.close()
 
     def _counted(self, respond: RespondRequest) -> RespondRequest:

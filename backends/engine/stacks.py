@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 
 from backends.engine.costs import EngineCosts
 from backends.engine.stack import StackSettings, UpperStack
@@ -17,16 +19,23 @@ _TRY_AGAIN_AFTER_S = 30.0
 
 
 class Stacks:
-    """Safe among threads; whoever asks for a root that is being loaded waits for it."""
+    """Safe among threads; whoever asks for a root that is being loaded waits for it, and for no other.
 
-    def __init__(self, home: Home, settings: StackSettings, costs: EngineCosts) -> None:
+    `on_loaded` is told of each root, one after the other.
+    """
+
+    def __init__(
+        self, home: Home, settings: StackSettings, costs: EngineCosts, on_loaded: Callable[[str], None]
+    ) -> None:
         self._home = home
         self._settings = settings
         self._costs = costs
+        self._on_loaded = on_loaded
         self._stacks: dict[str, UpperStack] = {}
         self._failures: dict[str, tuple[float, Exception]] = {}
         """What went wrong with a root, and until when that is its answer."""
-        self._loading = threading.Lock()
+        self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._lock = threading.Lock()
 
     def holds(self, root: str) -> bool:
         """Whether its layers can be had at once."""
@@ -34,9 +43,11 @@ class Stacks:
 
     def of(self, root: str) -> UpperStack:
         if root not in self._stacks:
-            with self._loading:
+            with self._lock:
+                loading = self._loading[root]
+            with loading:
                 if root not in self._stacks:
-                    self._stacks[root] = self._loaded(root)
+                    self._load(root)
         return self._stacks[root]
 
     def load(self, roots: Iterable[str]) -> None:
@@ -51,14 +62,19 @@ class Stacks:
         if failures and not self._stacks:
             raise failures[0]
 
-    def _loaded(self, root: str) -> UpperStack:
+    def _load(self, root: str) -> None:
         """A file that is damaged stays so for a while: reading it for each request would hold up the others."""
         until_s, failure = self._failures.get(root, (0.0, None))
         if failure is not None and time.monotonic() < until_s:
-            raise failure.with_traceback(None)
+            raise copy.copy(failure)
         try:
             self._costs.of(root)
-            return UpperStack(RootFolder(self._home.root(root)), self._settings)
+            stack = UpperStack(RootFolder(self._home.root(root)), self._settings)
         except Exception as error:
-            self._failures[root] = (time.monotonic() + _TRY_AGAIN_AFTER_S, error)
+            # A copy, which holds none of the memory that the trace of the failure does.
+            self._failures[root] = time.monotonic() + _TRY_AGAIN_AFTER_S, copy.copy(error)
             raise
+        with self._lock:
+            self._failures.pop(root, None)
+            self._stacks[root] = stack
+            self._on_loaded(root)

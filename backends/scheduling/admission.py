@@ -135,10 +135,14 @@ class Admission:
         self._running: _Running | None = None
         self._taken_us = 0
         self._finished_us: int | None = None
-        self._roots: set[str] = set()
-        """Those that have run."""
+        self._roots: tuple[str, ...] = ()
+        """Those that are served, whether they have run or not."""
         self._last_batch_us = 0.0
         self.figures = BatchFigures()
+
+    def serves(self, root: str) -> None:
+        """From now on also this one, and what a row takes at least is what it takes of the fastest; from any thread."""
+        self._roots = (*self._roots, root)
 
     @property
     def num_waiting(self) -> int:
@@ -236,7 +240,6 @@ class Admission:
         if running is None:
             return
         before_us, self._finished_us = self._finished_us, now_us
-        self._roots.add(running.root)
         if has_run:
             measured_us = now_us - max(running.taken_us, before_us or running.taken_us)
             self._costs_of(running.root).observe(running.shape, measured_us)

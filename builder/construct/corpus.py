@@ -16,6 +16,7 @@ from backends.storage import file_checksum
 _MAX_LINE_BYTES = 16 << 20
 _HELD_OUT_EVERY = 50
 _MAX_HELD_OUT_TEXTS = 400
+_LARGEST_HASH = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ def whole_corpus(files: Sequence[Path]) -> Corpus:
 def split_corpus(files: Sequence[Path], held_out: Path | None) -> Corpus:
     """A corpus whose held-out texts come from a file of their own, or else are a small part of it.
 
-    The part goes by what the texts say: of a corpus that has grown it is nearly what it was, and the next version of a
-    domain is not measured on what the version before was trained on.
+    The part goes by what the texts say: of a corpus that has grown, none of it was learnt from when it was smaller, so
+    the next version of a domain is not measured on what the version before was trained on.
     """
     whole = whole_corpus(files)
     if held_out is None:
-        reserved = _least(whole.texts(), min(-(-whole.num_texts // _HELD_OUT_EVERY), _MAX_HELD_OUT_TEXTS))
+        reserved = _held_out(whole.texts())
     else:
         reserved = tuple(dict.fromkeys(islice(corpus_texts([held_out]), _MAX_HELD_OUT_TEXTS)))
     if held_out is not None and not reserved:
@@ -62,22 +63,21 @@ def split_corpus(files: Sequence[Path], held_out: Path | None) -> Corpus:
     return replace(unread, num_texts=sum(1 for _ in unread.texts()))
 
 
-def _least(texts: Iterable[str], count: int) -> tuple[str, ...]:
-    """So many different texts, those of the smallest hashes."""
+def _held_out(texts: Iterable[str]) -> tuple[str, ...]:
+    """Of the different texts one in fifty, those of small hashes; of many the smallest, of few at least the one."""
     kept: dict[int, str] = {}
-    hashes: list[int] = []
+    largest_first: list[int] = []
     for text in texts:
-        name = -xxhash.xxh3_64_intdigest(text.encode())
+        name = xxhash.xxh3_64_intdigest(text.encode())
         if name in kept:
             continue
-        if len(hashes) < count:
-            heapq.heappush(hashes, name)
-        elif name > hashes[0]:
-            del kept[heapq.heapreplace(hashes, name)]
-        else:
-            continue
+        heapq.heappush(largest_first, -name)
         kept[name] = text
-    return tuple(kept[name] for name in sorted(kept))
+        if len(kept) > _MAX_HELD_OUT_TEXTS:
+            del kept[-heapq.heappop(largest_first)]
+    names = sorted(kept)
+    few = [name for name in names if name < _LARGEST_HASH // _HELD_OUT_EVERY] or names[:1]
+    return tuple(kept[name] for name in few)
 
 
 def corpus_texts(files: Sequence[Path]) -> Iterator[str]:

@@ -32,7 +32,7 @@ class DistilledWeights:
     geometry: RootGeometry
     weights_checksum: str
     fidelity: dict[str, Any]
-    seconds: int
+    seconds: int | None
 
     @classmethod
     def read(cls, path: Path) -> DistilledWeights:
@@ -41,7 +41,7 @@ class DistilledWeights:
                 metadata = file.metadata() or {}
             state = {name: tensor.float() for name, tensor in load_file(path).items()}
             geometry = RootGeometry.from_json(json.loads(metadata["geometry"]))
-            fidelity, seconds = json.loads(metadata["fidelity"]), int(metadata.get("seconds", 0))
+            fidelity, seconds = json.loads(metadata["fidelity"]), json.loads(metadata.get("seconds", "null"))
             return cls(state, geometry, metadata["weights_checksum"], fidelity, seconds)
         except Exception as error:  # the library raises its own type for every kind of damage
             raise CorruptFileError(f"{path} does not hold distilled weights: {error}") from error
@@ -70,15 +70,16 @@ def export_distilled(root: RootFolder, path: Path) -> None:
         "weights_checksum": root.manifest.origin["weights_checksum"],
         "geometry": json.dumps(root.geometry.to_json()),
         "fidelity": json.dumps(root.manifest.fidelity),
-        "seconds": str(seconds_in_all(root.manifest.origin)),
+        "seconds": json.dumps(seconds_in_all(root.manifest.origin)),
     }
     write_tensors(path, state, metadata)
 
 
-def seconds_in_all(origin: Mapping[str, Any]) -> int:
-    """What a root's distillation took, with that of the weights that it went on from."""
+def seconds_in_all(origin: Mapping[str, Any]) -> int | None:
+    """What a root's distillation took, with that of the weights that it went on from; None where nobody knows."""
     taken = origin.get("distillation", {})
-    return int(taken.get("seconds", 0) + taken.get("seconds_before", 0))
+    before = taken.get("seconds_before", 0)
+    return None if before is None else int(taken.get("seconds", 0)) + before
 
 
 def fitting_weights(parts: RootParts, path: Path, weights_checksum: str) -> DistilledWeights:

@@ -154,6 +154,9 @@ class _RootBuild:
             "inputs": checkpoint.inputs,
             "config": config_of(request),
         }
+        taken: dict[str, Any] = {"seconds_before": start.seconds} if start else {}
+        if taken:
+            origin["distillation"] = taken
         if request.training is None and not request.held_out:
             return {**origin, TRAINED_PARTS: sorted(trained)}, start.fidelity if start else {}
         tokenizer = RootTokenizer(self.tokenizer_json, request.max_tokens, self.parts.geometry.pad_id)
@@ -168,8 +171,7 @@ class _RootBuild:
             watched = self._watched(held_out)
             seconds = distiller.run(train_texts, lambda: probe.final_cosine(watched), checkpoint, report)
             trained |= request.training.trained_parts
-            before = {"seconds_before": start.seconds} if start else {}
-            origin["distillation"] = {"seconds": round(seconds), **before, "texts": len(train_texts), **_machine()}
+            origin["distillation"] = {"seconds": round(seconds), **taken, "texts": len(train_texts), **_machine()}
         report(Step("measure the fidelity", 0, 1))
         fidelity = held_out_report(probe, request.held_out, held_out)
         report(Step("measure the fidelity", 1, 1))

@@ -13,12 +13,14 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from threading import Thread
+from threading import Condition, Thread
+from typing import Any
 
 from backends.errors import InvalidArgumentError, UnavailableError
 from builder.executors.mapping import Chunk, ParallelMap, Result, apply_pickled, in_order, map_here
 
 _CHUNKS_PER_PROCESS = 2
+_LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,10 @@ class ProcessMap:
         # Not fork: the threads of PyTorch and of the tokenizer do not survive it.
         context = multiprocessing.get_context("spawn")
         line, caller = context.Pipe(duplex=False)
-        pool = ProcessPoolExecutor(self.processes, context, _start_process, (line,))
+        pool = ProcessPoolExecutor(self.processes, context, _start_process, (line, os.getpid()))
 
         def submit(chunk: Chunk) -> Future[Result]:
-            return pool.submit(apply_pickled, pickled, chunk)
+            return pool.submit(_apply, pickled, chunk)
 
         try:
             yield from in_order(submit, Future.result, chunks, _CHUNKS_PER_PROCESS * self.processes)
@@ -64,17 +66,47 @@ def local_map(processes: int) -> ParallelMap:
     return map_here if processes == 1 else ProcessMap(processes)
 
 
-def _start_process(line: Connection) -> None:
+def _start_process(line: Connection, parent: int) -> None:
     """In the new process: end when the caller hangs up or dies, and leave the other cores to the others."""
-    Thread(target=_end_with, args=(line,), daemon=True).start()
+    Thread(target=_end_with, args=(line, parent), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
     if torch := sys.modules.get("torch"):  # too late for the variable
         torch.set_num_threads(1)
 
 
-def _end_with(line: Connection) -> None:
-    """Nobody ever says anything on the line: it only ends."""
+class _Work:
+    """What this process is doing, for the thread that may end it."""
+
+    def __init__(self) -> None:
+        self.is_under_way = False
+        self.changed = Condition()
+
+
+_work = _Work()
+
+
+def _apply(function: bytes, chunk: Chunk) -> Any:
+    with _work.changed:
+        _work.is_under_way = True
+        _work.changed.notify_all()
+    try:
+        return apply_pickled(function, chunk)
+    finally:
+        with _work.changed:
+            _work.is_under_way = False
+
+
+def _end_with(line: Connection, parent: int) -> None:
+    """Nobody ever says anything on the line: it only ends.
+
+    Only while a chunk is computed: the caller would wait for ever for the rest of a result that was cut off, and a
+    process that has nothing to do is ended by the pool. If there is nobody any more, all of that is nobody's.
+    """
     with suppress(EOFError, OSError):
         line.recv()
-    os._exit(1)
+    with _work.changed:
+        while not _work.changed.wait_for(lambda: _work.is_under_way, _LOOK_EVERY_S):
+            if os.getppid() != parent:
+                break
+        os._exit(1)

@@ -18,7 +18,6 @@ from builder.construct.hplm_build import HplmBuild
 from builder.construct.hplms import building_hplm, publish_artifact
 from builder.construct.roots import GENERAL_DOMAIN
 from builder.construct.tasks.dataset import TaskFiles, read_task
-from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.construct.tune_settings import TuneSettings
 from builder.importing.base import Base, require_same_base
 from builder.importing.candidate import Candidate
@@ -168,7 +167,7 @@ def _retune(
         version=version,
         replaces=replaces,
         pinned=pinned,
-        trained=TrainedTexts.of(data.train),
+        trained=build.trained_texts,
     )
     build.forget_checkpoints()
     return entry

@@ -52,8 +52,27 @@ def test_a_recipe_from_file_to_root_and_back(run: Run, tiny_bert: Path, tmp_path
     assert "0." in run("root", "export", "r", tmp_path / "r.safetensors", *home)
     assert "exists already" in run("root", "export", "r", tmp_path / "r.safetensors", *home)
     learnt = ("--distilled", tmp_path / "r.safetensors")
-    run("root", "add", "same", "--config", recipe, "--lower", "2", "--seed", "5", *learnt, "--steps", "1", *home)
-    taken = json.loads(run("root", "show", "same", "--json", *home))["distillation"]
+    run(
+        "root",
+        "add",
+        "same",
+        "--from",
+        tiny_bert,
+        "--lower",
+        "2",
+        "--n",
+        "2",
+        "--corpus",
+        corpus,
+        "--max-tokens",
+        str(MAX_TOKENS),
+        *learnt,
+        *home,
+    )
+    run("root", "export", "same", tmp_path / "same.safetensors", *home)
+    on = ("--distilled", tmp_path / "same.safetensors", "--steps", "1")
+    run("root", "add", "on", "--config", recipe, "--lower", "2", *on, *home)
+    taken = json.loads(run("root", "show", "on", "--json", *home))["distillation"]
     assert taken["seconds_before"] == shown["distillation"]["seconds"]
 
     rows = json.loads(run("root", "check", "r", "--texts", foreign, "--texts", corpus, "--json", *home))

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -107,6 +108,29 @@ def test_who_stops_taking_results_waits_for_no_chunk() -> None:
     assert workers
     results.close()  # type: ignore[attr-defined]
     assert not psutil.wait_procs(workers, timeout=30)[1]
+
+
+@dataclass(frozen=True)
+class Large:
+    """Results of so many bytes, each after a moment."""
+
+    size_bytes: int
+
+    def __call__(self, number: int) -> bytes:
+        time.sleep(0.02)
+        return bytes(self.size_bytes)
+
+
+@pytest.mark.parametrize("size_bytes", [8 << 20, 60 << 20])
+def test_who_stops_in_the_middle_of_a_large_result_does_not_hang(size_bytes: int) -> None:
+    for taken in range(1, 4):
+        results = ProcessMap(2)(Large(size_bytes), range(50))
+        for _ in range(taken):
+            assert len(next(results)) == size_bytes
+        closing = threading.Thread(target=results.close, daemon=True)  # type: ignore[attr-defined]
+        closing.start()
+        closing.join(60)
+        assert not closing.is_alive()
 
 
 _CALLER = """

@@ -1,0 +1,62 @@
+"""Requests to roots that are not loaded yet."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import cast
+
+import pytest
+
+from backends.engine.newcomers import Newcomers
+from backends.engine.stacks import Stacks
+from backends.scheduling.refusal import Refusal, RefusedError
+
+
+class SlowStacks:
+    """Each root is loaded when it is told to be; the one called bad never."""
+
+    def __init__(self) -> None:
+        self.go = {name: threading.Event() for name in ("one", "other", "bad")}
+        self.asked: list[str] = []
+
+    def of(self, root: str) -> object:
+        self.asked.append(root)
+        assert self.go[root].wait(30)
+        if root == "bad":
+            raise ValueError("damaged")
+        return object()
+
+
+@pytest.fixture
+def stacks() -> SlowStacks:
+    return SlowStacks()
+
+
+def test_no_root_waits_for_another_and_each_is_loaded_once(stacks: SlowStacks) -> None:
+    newcomers, taken = Newcomers(cast(Stacks, stacks), most_rows=10), queue.Queue[str]()
+    for root in ("one", "other", "one", "bad"):
+        newcomers.add(root, 1, lambda root=root: taken.put(root))  # type: ignore[misc]
+    stacks.go["other"].set()
+    assert taken.get(timeout=30) == "other"
+    stacks.go["bad"].set()
+    assert taken.get(timeout=30) == "bad"
+    assert taken.empty()
+    stacks.go["one"].set()
+    newcomers.close()
+    assert [taken.get_nowait() for _ in range(2)] == ["one", "one"]
+    assert sorted(stacks.asked) == ["bad", "one", "other"]
+
+
+def test_no_more_rows_wait_than_may_and_there_is_room_again(stacks: SlowStacks) -> None:
+    newcomers, taken = Newcomers(cast(Stacks, stacks), most_rows=5), queue.Queue[int]()
+    newcomers.add("one", 3, lambda: taken.put(3))
+    with pytest.raises(RefusedError, match="3 rows wait") as caught:
+        newcomers.add("other", 3, lambda: taken.put(0))
+    assert caught.value.reason is Refusal.QUEUE_FULL
+    newcomers.add("one", 2, lambda: taken.put(2))
+    stacks.go["one"].set()
+    assert {taken.get(timeout=30), taken.get(timeout=30)} == {2, 3}
+    stacks.go["other"].set()
+    newcomers.add("other", 5, lambda: taken.put(5))
+    assert taken.get(timeout=30) == 5
