@@ -217,7 +217,9 @@ def test_requests_that_must_fail_are_refused_at_once(managed: Managed, tmp_path:
     assert managed.http.get("/v1/jobs").json() == {"jobs": [], "next_before": None}
 
 
-@pytest.mark.parametrize("path", ["/v1/jobs/77", "/v1/jobs/77/log", "/v1/domains/tiny/none", "/v1/hplms/a/b", "/none"])
+@pytest.mark.parametrize(
+    "path", ["/v1/jobs/77", "/v1/jobs/77/log", "/v1/domains/tiny/none", "/v1/hplms/a/b", "/none", "/v1/domains?root=x"]
+)
 def test_what_is_not_there_is_not_found(managed: Managed, path: str) -> None:
     assert error_of(managed.http.get(path))[:2] == (404, "NOT_FOUND")
 

@@ -100,3 +100,4 @@ def test_what_cannot_be_done(run: Run, tmp_path: Path) -> None:
     assert "has no version 7" in run("create", "pond", "--corpus", str(corpus), "--parent", "farm@7")
     assert "photo.txt:1: holds a NUL byte" in run("create", "pond", "--corpus", str(tmp_path / "photo.txt"))
     assert "does not exist" in run("create", "pond", "--corpus", str(tmp_path / "none.txt"))
+    assert "'typo'" in run("list", "--root", "typo")

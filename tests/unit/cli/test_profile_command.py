@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from backends.home import Home
 from backends.registry.registry import Registry
@@ -38,6 +39,8 @@ def test_a_profile_is_measured_kept_and_shown(run: Run, tiny_home: Home) -> None
 def test_what_cannot_be_measured_is_one_line_and_leaves_nothing(run: Run, tiny_home: Home) -> None:
     assert "at least 40 batches" in run("profile", "--batches", "3")
     assert "at least once" in run("profile", "--repeats", "0")
+    if not torch.cuda.is_available():
+        assert "finds no GPU here" in run("profile", "--device", "gpu")
     registry = Registry.open(tiny_home)
     for entry in registry.hplms():
         registry.delete_hplm(entry.id)
