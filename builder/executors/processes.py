@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from threading import Condition, Event, Thread, main_thread
+from threading import Condition, Thread
 from typing import Any
 
 from backends.errors import InvalidArgumentError, UnavailableError
@@ -46,8 +46,6 @@ class ProcessMap:
         def submit(chunk: Chunk) -> Future[Result]:
             return pool.submit(_apply, pickled, chunk)
 
-        is_over = Event()
-        Thread(target=_hang_up_at_exit, args=(caller, is_over), daemon=True).start()
         try:
             yield from in_order(submit, Future.result, chunks, _CHUNKS_PER_PROCESS * self.processes)
         except BrokenProcessPool as error:
@@ -58,7 +56,6 @@ class ProcessMap:
             caller.close()
             raise
         finally:
-            is_over.set()
             pool.shutdown(cancel_futures=True)
             caller.close()
             line.close()
@@ -67,14 +64,6 @@ class ProcessMap:
 def local_map(processes: int) -> ParallelMap:
     """The map for this machine: no process of its own for one."""
     return map_here if processes == 1 else ProcessMap(processes)
-
-
-def _hang_up_at_exit(caller: Connection, is_over: Event) -> None:
-    """A program that ends by an error may still hold on to results, and would wait for all that is under way."""
-    while not is_over.wait(_LOOK_EVERY_S):
-        if not main_thread().is_alive():
-            caller.close()
-            return
 
 
 def _start_process(line: Connection, parent: int) -> None:
