@@ -8,7 +8,7 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class ProcessMap:
             return pool.submit(_apply, pickled, chunk)
 
         try:
-            yield from in_order(submit, Future.result, chunks, _CHUNKS_PER_PROCESS * self.processes)
+            yield from in_order(submit, _result, chunks, _CHUNKS_PER_PROCESS * self.processes)
         except BrokenProcessPool as error:
             raise UnavailableError(
                 "a process of a parallel step was killed; the build goes on when repeated"
@@ -59,6 +59,13 @@ class ProcessMap:
             pool.shutdown(cancel_futures=True)
             caller.close()
             line.close()
+
+
+def _result(future: Future[Result]) -> Result:
+    """Waits in short turns: a Ctrl-C that comes just before a wait begins is heard only when that wait ends."""
+    while not future.done():
+        wait([future], _LOOK_EVERY_S)
+    return future.result()
 
 
 def local_map(processes: int) -> ParallelMap:
