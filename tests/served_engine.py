@@ -6,11 +6,14 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+import pytest
+import torch
 
 from backends.engine.service import UpperService
-from backends.engine.stack import StackSettings
+from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import HplmError
 from backends.home import Home
 from backends.registry.registry import Registry
@@ -50,3 +53,17 @@ def ask(service: UpperService, keys: list[int], deadline_us: int | None = None) 
     responses: Responses = queue.Queue()
     service.submit(fold_rows(rows), encode_tickets(tickets), [b""] * len(keys), responses.put)
     return responses
+
+
+def hold_runs(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, queue.Queue[int]]:
+    """Every batch says its size when it would run, and runs once the event is set."""
+    go, begun = threading.Event(), queue.Queue[int]()
+    run = UpperStack.run
+
+    def held(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+        begun.put(len(hplms))
+        assert go.wait(30)
+        return run(stack, packed, hplms, middles)
+
+    monkeypatch.setattr(UpperStack, "run", held)
+    return go, begun

@@ -42,7 +42,7 @@ from backends.turns import Turns
 LOGGER = logging.getLogger(__name__)
 _STOPPING = "the server is stopping"
 _TELL_EVERY_US = 50_000
-"""It takes half a millisecond."""
+"""It takes half a millisecond for each root."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from backends.scheduling.policy import Capacity
 from backends.scheduling.waiting_room import WaitingRoom
 from backends.wire import Ticket, encode_tickets, fold_rows
 from bench.marks import Mark, mark_all, publish_marked
+from served_engine import hold_runs
 
 HIDDEN = 64
 Responses = queue.Queue[list[bytes] | HplmError]
@@ -69,20 +70,6 @@ def ask(
     tickets = encode_tickets([Ticket(key, length, False, deadline_us)])
     service.submit(fold_rows(rows), tickets, [b""], put or responses.put)
     return responses
-
-
-def hold_runs(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, queue.Queue[int]]:
-    """Every batch says its size when it would run, and runs once the event is set."""
-    go, begun = threading.Event(), queue.Queue[int]()
-    run = UpperStack.run
-
-    def held(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
-        begun.put(len(hplms))
-        assert go.wait(30)
-        return run(stack, packed, hplms, middles)
-
-    monkeypatch.setattr(UpperStack, "run", held)
-    return go, begun
 
 
 def marked_keys(home: Home, versions: int = 3) -> dict[int, tuple[str, int]]:

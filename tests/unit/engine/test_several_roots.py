@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import UnusableError
@@ -17,7 +14,7 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.scheduling.policy import Capacity
-from served_engine import ask, keys_of, running
+from served_engine import ask, hold_runs, keys_of, running
 from tiny_home import tiny_hplm, tiny_root
 
 
@@ -97,15 +94,7 @@ def test_rows_of_another_root_make_no_batch_full(
     tiny_home: Home, other_key: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While one runs, the next is still open for those that come, whoever else waits."""
-    go, begun = threading.Event(), queue.Queue[int]()
-    run = UpperStack.run
-
-    def held(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
-        begun.put(len(hplms))
-        assert go.wait(30)
-        return run(stack, packed, hplms, middles)
-
-    monkeypatch.setattr(UpperStack, "run", held)
+    go, begun = hold_runs(monkeypatch)
     key = keys_of(tiny_home)["acme/topic"]
     with running(tiny_home, capacity=Capacity(max_rows=4, max_adapters=4)) as service:
         pending = [ask(service, [key])]
