@@ -25,7 +25,6 @@ from builder.construct.checkpoint import Checkpoint
 from builder.construct.divergence import require_finite
 from builder.construct.noise import TokenNoise
 from builder.construct.pairing import Pairing
-from builder.construct.refrains import Refrains
 from builder.construct.rows import PaddedRows, numbered_batches
 from builder.construct.seeds import require_seed
 from builder.construct.student import Shortening, Student
@@ -43,9 +42,8 @@ class DistilSettings:
 
     The shares say how many of the fragments are shortened while learning, as a table shortens those that it does not
     hold; without that, what falls back fits badly with its neighbours. Tri-grams are a fallback of 5-grams only.
-    `pair_share` of the texts are made into pairs, as some tasks are about them, `noise_share` of the tokens are
-    replaced, as other texts have other words, and `refrain_share` of the texts get something that comes again and
-    again, as other texts have marks and names of their own.
+    `pair_share` of the texts are made into pairs, as some tasks are about them, and `noise_share` of the tokens are
+    replaced, as other texts have other words.
     `final_weight` is the weight of the last state in the loss, that of every other state is 1; `attention_weight` is
     that of the attention scores. An `embedding_learning_rate` of 0 leaves the word embeddings as they are.
     """
@@ -66,7 +64,6 @@ class DistilSettings:
     unigram_share: float = 0.15
     pair_share: float = 0.3
     noise_share: float = 0.3
-    refrain_share: float = 0.2
     seed: int = 17
     checkpoint_every: int = 50
 
@@ -87,9 +84,8 @@ class DistilSettings:
             raise InvalidArgumentError(
                 "the shares of shortened fragments must lie between 0 and 1, and so must their sum"
             )
-        for what, share in (("pairs", self.pair_share), ("refrains", self.refrain_share)):
-            if not 0 <= share <= 1:
-                raise InvalidArgumentError(f"the share of {what} must lie between 0 and 1, not at {share}")
+        if not 0 <= self.pair_share <= 1:
+            raise InvalidArgumentError(f"the share of pairs must lie between 0 and 1, not at {self.pair_share}")
         if not 0 <= self.noise_share <= 0.5:
             raise InvalidArgumentError(f"the share of noise must lie between 0 and 0.5, not at {self.noise_share}")
 
@@ -118,7 +114,6 @@ class Distiller:
         self._shortening = settings.shortening(student.parts.geometry.n)
         self._pairing = Pairing(settings.pair_share, settings.seed)
         self._noise = TokenNoise(tokenizer, student.parts.geometry, settings.noise_share, settings.seed)
-        self._refrains = Refrains(tokenizer, student.parts.geometry, settings.refrain_share, settings.seed)
         self._modules = nn.ModuleDict(student.parts.modules())
         self._groups = self._parameter_groups()
         self._optimiser = torch.optim.AdamW(self._groups, weight_decay=settings.weight_decay)
@@ -160,7 +155,8 @@ class Distiller:
         return [group for group in groups if group["params"][0].requires_grad]  # type: ignore[index]
 
     def _step(self, batch: list[str], step: int) -> float:
-        rows = self._rows(batch, step)
+        tokens = self._tokenizer.encode(self._pairing.apply(batch, step))
+        rows = self._student.padded(self._noise.apply(tokens, step))
         for group in self._optimiser.param_groups:
             group["lr"] = group["peak"] * _schedule(step, self._settings)
         loss = self._loss(rows, step)
@@ -171,10 +167,6 @@ class Distiller:
         require_finite(loss, norm, step)
         self._optimiser.step()
         return float(loss.detach()) / (self._student.parts.geometry.num_upper_layers + 1)
-
-    def _rows(self, batch: list[str], step: int) -> PaddedRows:
-        tokens = self._tokenizer.encode(self._pairing.apply(batch, step))
-        return self._student.padded(self._refrains.apply(self._noise.apply(tokens, step), step))
 
     def _loss(self, rows: PaddedRows, step: int) -> Tensor:
         """Summed over the states, and over the attention scores."""

@@ -35,9 +35,7 @@ from builder.construct.teacher import Teacher
 from builder.progress import Step
 from tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 
-SHORT = DistilSettings(
-    steps=6, tokens_per_batch=512, warmup_steps=2, checkpoint_every=4, noise_share=0.0, refrain_share=0.0
-)
+SHORT = DistilSettings(steps=6, tokens_per_batch=512, warmup_steps=2, checkpoint_every=4, noise_share=0.0)
 EVERYTHING = replace(
     SHORT, train_upper=True, embedding_learning_rate=1e-4, attention_weight=0.5, final_weight=2.0, seed=3
 )
@@ -183,7 +181,6 @@ def test_fragments_are_shortened_as_tables_shorten_them(n: int) -> None:
         {"trigram_share": 0.5, "bigram_share": 0.4, "unigram_share": 0.2},
         {"pair_share": 1.1},
         {"pair_share": float("nan")},
-        {"refrain_share": -0.1},
         {"noise_share": 0.6},
         {"noise_share": float("nan")},
     ],
