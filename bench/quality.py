@@ -29,7 +29,7 @@ from backends.root.store import RootFolder
 from bench.quality_picture import draw_quality
 from bench.quality_results import Results
 from bench.quality_schemes import SCHEMES, Bench, Outcome, Place, Trial
-from bench.quality_tasks import Caps, task_names, write_demo_tasks
+from bench.quality_tasks import Caps, task_names, write_demo_tasks, write_everyday
 from bench.report import Report, parser
 from builder.construct.dedicated import FINE_TUNING
 from builder.construct.distil import DistilSettings
@@ -168,16 +168,20 @@ def _mean_and_deviation(values: Sequence[float]) -> str:
 
 
 def ensure_root(place: Place, source: str, lower: int, n: int, steps: int) -> None:
-    """Distil the root on the data folder's corpora, but for those that are kept to measure it on."""
+    """Distil the root on the data folder's corpora, but for those kept to measure it on, and on everyday texts.
+
+    The corpora are of the sciences: a root that knows nothing else is hardly faithful to its model elsewhere.
+    """
     registry = Registry.open(Home(place.home), create=True)
     if registry.has_root(place.root):
         return
     files = sorted((place.data / "corpora").glob("*.txt"))
+    everyday = write_everyday(place.data, place.cache)
     request = RootRequest(
         name=place.root,
         source=source,
         num_lower_layers=lower,
-        corpus=tuple(path for path in files if path.name not in _FOREIGN),
+        corpus=(*(path for path in files if path.name not in _FOREIGN), *([everyday] if everyday else [])),
         held_out=tuple(path for path in files if path.name in _FOREIGN),
         n=n,
         distil=replace(_DISTILLATION, steps=steps),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import numpy as np
 from backends.errors import NotFoundError, TrainingDataError
 from builder.construct.corpus import corpus_texts
 from builder.construct.tasks.dataset import REGRESSION, TaskData, TaskFiles, detected_task, read_task
+from builder.construct.tasks.examples import LabelledText
 from demo.harvest import harvest
 from demo.tasks import demo_tasks, write_lines, write_task
 from demo.texts import general_corpus
@@ -28,6 +30,10 @@ _CORPORA: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Where texts like a task's are found; those of the others have marks, or a subject that no corpus has."""
+_EVERYDAY: Mapping[str, int] = MappingProxyType({"mrpc": 1, "stsb": 1, "sst2": 2, "clinc150": 2})
+"""Tasks in everyday language, which no corpus has; and how many of their texts are about as long as a sentence."""
+_SENTENCES_OF_A_PASSAGE = range(1, 7)
+_ROUNDS = 6
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _SENTENCE_CHARACTERS = range(30, 500)
 _SPLITS = ("train", "dev", "test")
@@ -41,6 +47,9 @@ class Caps:
     dev: int | None = 1000
     test: int | None = None
     seed: int = 2024
+
+
+_WHOLE = Caps(train=None, dev=None)
 
 
 def task_names(data: Path) -> list[str]:
@@ -72,6 +81,43 @@ def write_unlabelled(data: Path, name: str, folder: Path) -> Path | None:
     sentences = [sentence for text in corpus_texts(corpora) for sentence in _SENTENCE_END.split(text)]
     write_lines(path, [sentence for sentence in sentences if len(sentence) in _SENTENCE_CHARACTERS])
     return path
+
+
+def write_everyday(data: Path, folder: Path, seed: int = 5) -> Path | None:
+    """Passages in everyday language, one per line; none where the data folder has no such tasks.
+
+    They are put together from texts to train on, each in other company six times; what a file to measure on has, too,
+    is left out.
+    """
+    found = {name: size for name, size in _EVERYDAY.items() if (data / "tasks" / name).is_dir()}
+    if not found:
+        return None
+    texts = {name: _texts_of(data, name) for name in found}
+    measured_on = {text for splits in texts.values() for split in ("dev", "test") for text in splits[split]}
+    chance = random.Random(seed)
+    passages: list[str] = []
+    for _ in range(_ROUNDS):
+        for name, size in found.items():
+            left = sorted({*texts[name]["train"]} - measured_on)
+            chance.shuffle(left)
+            while left:
+                length = chance.choice(_SENTENCES_OF_A_PASSAGE) * size
+                passages.append(" ".join(left[:length]))
+                left = left[length:]
+    chance.shuffle(passages)
+    path = folder / "everyday.txt"
+    write_lines(path, passages)
+    return path
+
+
+def _texts_of(data: Path, name: str) -> dict[str, list[str]]:
+    """The texts of a task by split, each half of a pair for itself."""
+    task = load_task(data, name, _WHOLE)
+    examples = {split: [one for one in getattr(task, split) if isinstance(one, LabelledText)] for split in _SPLITS}
+    return {
+        split: [text for one in some for text in (one.text, one.text_pair) if text is not None]
+        for split, some in examples.items()
+    }
 
 
 def _file(folder: Path, split: str) -> Path:
