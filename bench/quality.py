@@ -33,6 +33,7 @@ from bench.quality_tasks import Caps, task_names, write_demo_tasks, write_everyd
 from bench.report import Report, parser
 from builder.construct.dedicated import FINE_TUNING
 from builder.construct.distil import DistilSettings
+from builder.construct.distilled import seconds_in_all
 from builder.construct.plots import PlotSettings
 from builder.construct.root_request import RootRequest
 from builder.construct.roots import add_root
@@ -227,6 +228,7 @@ def main() -> None:
         "n": root.geometry.n,
         "K": root.geometry.num_lower_layers,
         "final_cosine": root.manifest.fidelity.get("final_cosine"),
+        "distillation_seconds": seconds_in_all(root.manifest.origin),
         "train_cap": caps.train,
         "seeds": len(plan.seeds),
         "trials": len(found),

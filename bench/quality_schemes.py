@@ -34,6 +34,7 @@ from builder.construct.conversion import RootParts, convert
 from builder.construct.dedicated import FINE_TUNING
 from builder.construct.dedicated_teacher import DedicatedTeacher
 from builder.construct.fitting import Fitting, predict
+from builder.construct.lessons import Lessons
 from builder.construct.prepare import task_text
 from builder.construct.pretrained import locate_pretrained
 from builder.construct.roots import GENERAL_DOMAIN
@@ -164,7 +165,7 @@ class Bench:
         lessons = teacher(data, balanced=False, report=_ignore)
         taught = replace(data, train=lessons.examples)
         upper = Upper(both.root.upper(), both.geometry)
-        return self._tuned(trial, taught, objective, "root", upper, lessons.answers)
+        return self._tuned(trial, taught, objective, "root", upper, lessons)
 
     def _teacher(self, settings: TuneSettings, unlabelled: Path | None = None) -> DedicatedTeacher:
         """The same model for `dedicated` as for `hplm`, which finds it made where the other came first.
@@ -202,10 +203,11 @@ class Bench:
         objective: Objective[Any],
         states: str,
         upper: Upper,
-        answers: Sequence[Tensor] | None = None,
+        lessons: Lessons | None = None,
     ) -> Outcome:
         train, dev, test = self._sets(trial.task, data, objective, states)
-        tuned = tune(upper, objective, train, dev, trial.settings, _ignore, teacher=answers)
+        teacher, reading = (lessons.answers, lessons.reading) if lessons else (None, None)
+        tuned = tune(upper, objective, train, dev, trial.settings, _ignore, teacher=teacher, reading=reading)
         return _outcome(objective, tuned.metrics, evaluate(upper, objective, tuned, test), tuned.epoch)
 
     def _sets(self, task: str, data: TaskData, objective: Objective[Any], states: str) -> list[EncodedSet]:
@@ -239,7 +241,13 @@ class _HeadOnly(nn.Module):
         self._offset, self._factor = objective.scale
 
     def forward(self, rows: Tensor, halves: Tensor) -> Tensor:
-        raw: Tensor = self.head(self._pool(rows, halves).float())
+        return self.answer(self.read(rows, halves))
+
+    def read(self, rows: Tensor, halves: Tensor) -> Tensor:
+        return self._pool(rows, halves).float()
+
+    def answer(self, states: Tensor) -> Tensor:
+        raw: Tensor = self.head(states)
         return raw * self._factor + self._offset
 
     def trained(self) -> dict[str, nn.Parameter]:

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from backends.adapters.head import Head
 from backends.engine.heads import POOL_FUNCTIONS
 from backends.root.geometry import RootGeometry
 from backends.root.tokenizer import RootTokenizer, TokenRows
 from builder.construct.checkpoint import Checkpoint
 from builder.construct.conversion import padding_exchange
-from builder.construct.fitting import Fitted, Fitting, OnRows, Places, Weights, predict
+from builder.construct.fitting import Fitted, Fitting, OnRows, Places, Weights, predict, read
 from builder.construct.prepare import task_text
 from builder.construct.pretrained import load_pretrained
 from builder.construct.rows import halves_of, padded_length
@@ -78,12 +79,19 @@ class DedicatedModel(nn.Module):
 
     def forward(self, inputs: Tensor, halves: Tensor) -> Tensor:
         """`[B, L, 2]` and `[B, L]` → `[B, C]`, or `[B, L, C]` without pooling."""
+        return self.answer(self.read(inputs, halves))
+
+    def read(self, inputs: Tensor, halves: Tensor) -> Tensor:
         ids, types = inputs.unbind(dim=-1)
         own_ids: Tensor = self.get_buffer("_own_ids")[ids]
         more = {"token_type_ids": types} if self._has_types else {}
         states = self.pretrained(input_ids=own_ids, attention_mask=(halves > 0).long(), **more).last_hidden_state
         with torch.autocast(inputs.device.type, enabled=False):
-            raw: Tensor = self.head(self._pool(states, halves).float())
+            return self._pool(states, halves).float()
+
+    def answer(self, states: Tensor) -> Tensor:
+        with torch.autocast(states.device.type, enabled=False):
+            raw: Tensor = self.head(states)
             return raw * self._factor + self._offset
 
     def trained(self) -> dict[str, nn.Parameter]:
@@ -130,6 +138,22 @@ class Dedicated:
         """What the task looks at of each example: `[m, C]`."""
         device, dataset = _device(self.model), self._encoded(examples)
         return predict(self.model, self.objective, dataset, device, _noted(report) if report else None)
+
+    def read(self, examples: Sequence[Example], report: Report | None = None) -> list[Tensor]:
+        """What the head reads of each: `[m, P]`."""
+        device, dataset = _device(self.model), self._encoded(examples)
+        return read(self.model, self.objective, dataset, device, _noted(report) if report else None)
+
+    @property
+    def head(self) -> Head:
+        """Before the task's scale."""
+        return Head(self.model.head.weight.detach().cpu(), self.model.head.bias.detach().cpu())
+
+    @torch.no_grad()
+    def answers(self, states: Sequence[Tensor]) -> list[Tensor]:
+        """What `predict` gives for the texts that these were read of."""
+        answers = self.model.answer(torch.cat(list(states)).to(_device(self.model)))
+        return list(torch.split(answers.cpu(), [len(state) for state in states]))
 
     def evaluate(self, examples: Sequence[Example]) -> dict[str, float]:
         return _scores(self.model, self.objective, self._encoded(examples))

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from backends.adapters.head import Head
 from backends.home import Home
 from backends.root.store import RootFolder
 from backends.storage import json_checksum
@@ -14,6 +17,7 @@ from builder.construct.checkpoint import Checkpoint
 from builder.construct.dedicated import FINE_TUNING, Dedicated
 from builder.construct.lessons import Lessons
 from builder.construct.pretrained import locate_weights
+from builder.construct.reading import Reading
 from builder.construct.rewriting import Rewriting
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
@@ -22,6 +26,7 @@ from builder.construct.tasks.unlabelled import unlabelled_examples
 from builder.construct.tune_settings import TuneSettings
 from builder.progress import Report
 
+_LESSONS_FORMAT = 2
 REWRITING = Rewriting()
 UNLABELLED_PER_EXAMPLE = 3
 
@@ -44,13 +49,15 @@ class DedicatedTeacher:
     def __call__(self, data: TaskData, balanced: bool, report: Report) -> Lessons:
         examples, num_unlabelled = self._examples(data)
         of_model = self._inputs(data, balanced)
-        answers = self._kept("lessons", {**of_model, "examples": repr(examples)})
+        answers = self._kept("lessons", {**of_model, "examples": repr(examples), "format": _LESSONS_FORMAT})
         known = answers.load()
         if known is None:
             known = self._lessons(examples, self.model(data, balanced, report), report)
             answers.save(known)
             self._kept("teacher", of_model).remove()
-        return Lessons(examples, list(known["lessons"]), {**known["figures"], **_counted(num_unlabelled)})
+        states = known["states"]  # one of each text
+        reading = None if states is None else Reading(Head(**known["head"]), states.split(1))
+        return Lessons(examples, list(known["lessons"]), reading, {**known["figures"], **_counted(num_unlabelled)})
 
     def model(self, data: TaskData, balanced: bool, report: Report) -> Dedicated:
         """What teaches; made once, as long as nobody has asked for its answers."""
@@ -91,8 +98,12 @@ class DedicatedTeacher:
 
     def _lessons(self, examples: Sequence[Example], dedicated: Dedicated, report: Report) -> dict[str, Any]:
         metric = dedicated.objective.main_metric
+        # A state for each word would be gigabytes for a few thousand sentences.
+        states = [] if dedicated.objective.about_words else dedicated.read(examples, report)
         return {
-            "lessons": [answer.cpu() for answer in dedicated.predict(examples, report)],
+            "lessons": dedicated.answers(states) if states else dedicated.predict(examples, report),
+            "states": torch.cat(states).half() if states else None,
+            "head": dedicated.head.named(),
             "figures": {f"teacher_dev_{metric}": round(dedicated.fitted.metrics[metric], 4)},
         }
 

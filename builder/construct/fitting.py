@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from backends.errors import HplmError
 from builder.construct.checkpoint import Checkpoint
+from builder.construct.reading import Reading
 from builder.construct.tasks.objective import Objective
 from builder.construct.tune_settings import TuneSettings
 from builder.progress import Report, Step
@@ -30,7 +31,7 @@ Weights = Mapping[str, Tensor]
 
 
 class Trainee(Protocol):
-    """A model that is fitted.
+    """A model that is fitted: its head answers to what it reads.
 
     Inputs, and which half each token is in `[B, L]` → `[B, C]`, or `[B, L, C]` where the task is about words.
 
@@ -38,6 +39,12 @@ class Trainee(Protocol):
     """
 
     def __call__(self, inputs: Tensor, halves: Tensor, /) -> Tensor: ...
+
+    def read(self, inputs: Tensor, halves: Tensor, /) -> Tensor:
+        """What the head reads: `[B, P]` or `[B, L, P]` fp32."""
+
+    def answer(self, states: Tensor, /) -> Tensor:
+        """What the head makes of that: `[B, C]` or `[B, L, C]`."""
 
     def trained(self) -> dict[str, nn.Parameter]: ...
 
@@ -77,6 +84,8 @@ class Fitting:
         settings: How to learn; `recipe` and `pooling` are the model's affair.
         phase: What it is called in the progress.
         teacher: Soft targets, `[m, C]` for each row of `train` (see `Objective`).
+        reading: What a teacher's head reads of these rows; only with soft targets, and as wide as what this model's
+            head reads.
     """
 
     def __init__(
@@ -88,9 +97,10 @@ class Fitting:
         settings: TuneSettings,
         phase: str,
         teacher: Sequence[Tensor] | None = None,
+        reading: Reading | None = None,
     ) -> None:
         self._model, self._objective, self._train, self._measure = model, objective, train, measure
-        self._settings, self._phase, self._teacher = settings, phase, teacher
+        self._settings, self._phase, self._teacher, self._reading = settings, phase, teacher, reading
         self._trained = model.trained()
         self._device = next(iter(self._trained.values())).device
         self._optimiser = self._adamw()
@@ -162,7 +172,8 @@ class Fitting:
         settings = self._settings
         inputs, halves = self._train.padded(places, self._device)
         with torch.autocast(self._device.type, dtype=torch.bfloat16), _fastest_attention(self._device):
-            outputs = self._model(inputs, halves)
+            states = self._model.read(inputs, halves)
+            outputs = self._model.answer(states)
         targets = [self._train.targets[place] for place in places]
         answers = torch.cat(self._objective.rows(outputs.float(), targets))
         loss = self._objective.hard_loss(answers, targets, settings.label_smoothing)
@@ -170,7 +181,11 @@ class Fitting:
             return loss
         soft = torch.cat([self._teacher[place] for place in places]).to(self._device, torch.float32)
         soft_loss = self._objective.soft_loss(answers, soft, settings.temperature)
-        return torch.lerp(loss, soft_loss, settings.distil_weight)
+        taught = torch.lerp(loss, soft_loss, settings.distil_weight)
+        if self._reading is None:
+            return taught
+        read = torch.cat(self._objective.rows(states, targets))
+        return taught + settings.states_weight * self._reading.distance(read, places)
 
     def _keep_if_best(self) -> None:
         weights = self._average if self._settings.ema_decay else self._trained
@@ -206,12 +221,30 @@ class Fitting:
         return f"{before}dev {metric} {self._best.metrics[metric]:.3f}" if self._best.epoch else ""
 
 
-@torch.no_grad()
 def predict(
     model: Trainee, objective: Objective[Any], dataset: Rows, device: torch.device, on_rows: OnRows | None = None
 ) -> list[Tensor]:
     """What the task looks at of each row: `[m, C]`."""
     model.train(False)
+    return _of_rows(model, objective, dataset, device, on_rows)
+
+
+def read(
+    model: Trainee, objective: Objective[Any], dataset: Rows, device: torch.device, on_rows: OnRows | None = None
+) -> list[Tensor]:
+    """What the head reads of each row for that: `[m, P]`."""
+    model.train(False)
+    return _of_rows(model.read, objective, dataset, device, on_rows)
+
+
+@torch.no_grad()
+def _of_rows(
+    model: Callable[[Tensor, Tensor], Tensor],
+    objective: Objective[Any],
+    dataset: Rows,
+    device: torch.device,
+    on_rows: OnRows | None,
+) -> list[Tensor]:
     found: list[Tensor] = [torch.empty(0)] * len(dataset.targets)
     done = 0
     for places in batches(dataset.lengths, np.arange(len(dataset.targets)), _PREDICTED_ROWS):

@@ -82,6 +82,7 @@ class HplmBuild:
                 of_trial,
                 report,
                 teacher=lessons.answers if lessons else None,
+                reading=lessons.reading if lessons else None,
                 start=first,
                 checkpoint=checkpoint,
             )

@@ -11,6 +11,7 @@ from typing import Protocol
 import xxhash
 from torch import Tensor, float32
 
+from builder.construct.reading import Reading
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
 from builder.progress import Report
@@ -25,6 +26,8 @@ class Lessons:
 
     examples: Sequence[Example]
     answers: Sequence[Tensor]
+    reading: Reading | None = None
+    """What the answers come from; there is none where that is a state for each word, gigabytes for a few thousand."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """What is worth knowing of the teacher, by names that say that they are its."""
 

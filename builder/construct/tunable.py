@@ -88,9 +88,16 @@ class TunableHplm(nn.Module):
 
     def forward(self, rows: Tensor, halves: Tensor) -> Tensor:
         """`[B, L, H]` and `[B, L]` → `[B, C]`, or `[B, L, C]` without pooling."""
+        return self.answer(self.read(rows, halves))
+
+    def read(self, rows: Tensor, halves: Tensor) -> Tensor:
         states = self._upper(rows, padded_attention(self._num_heads, halves > 0), self._adapters)
         with torch.autocast(rows.device.type, enabled=False):
-            outputs = self._head.logits(self._dropout(self._pool(states, halves)))
+            return self._pool(states, halves).float()
+
+    def answer(self, states: Tensor) -> Tensor:
+        with torch.autocast(states.device.type, enabled=False):
+            outputs = self._head.logits(self._dropout(states))
             return outputs * self._factor + self._offset
 
     def trained(self) -> dict[str, nn.Parameter]:

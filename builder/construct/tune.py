@@ -18,6 +18,7 @@ from backends.root.upper import UpperLayers
 from builder.construct import fitting
 from builder.construct.checkpoint import Checkpoint
 from builder.construct.fitting import Fitting, Weights
+from builder.construct.reading import Reading
 from builder.construct.tasks.objective import NO_SCALE, Objective
 from builder.construct.tunable import (
     EncodedSet,
@@ -60,6 +61,7 @@ def tune(
     report: Report,
     *,
     teacher: Sequence[Tensor] | None = None,
+    reading: Reading | None = None,
     start: Tuned | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Tuned:
@@ -73,11 +75,15 @@ def tune(
         settings: See there.
         report: Gets a step for each batch.
         teacher: Soft targets, `[m, C]` for each row of `train` (see `Objective`).
+        reading: What the teacher's head reads of these rows; a new head starts as the teacher's. It is not looked at
+            where the settings pool states in another way.
         start: Weights to go on from; new ones otherwise.
         checkpoint: Where each epoch is noted; an interrupted tuning goes on there and ends the same, and a finished one
             is not repeated.
     """
-    first = start or _untuned(upper, objective, settings)
+    width = pooled_width(pooling_for(objective, settings), upper.geometry.hidden_size)
+    fitting_reading = reading if reading and reading.width == width and settings.states_weight else None
+    first = start or _untuned(upper, objective, settings, fitting_reading)
     model = upper.model(first, objective.scale, settings.dropout)
 
     def tuned(weights: Weights, metrics: dict[str, float], epoch: int) -> Tuned:
@@ -91,7 +97,7 @@ def tune(
     def measure(weights: Weights) -> dict[str, float]:
         return evaluate(upper, objective, tuned(weights, {}, 0), dev)
 
-    best = Fitting(model, objective, train, measure, settings, _PHASE, teacher).run(report, checkpoint)
+    best = Fitting(model, objective, train, measure, settings, _PHASE, teacher, fitting_reading).run(report, checkpoint)
     return tuned(best.weights, best.metrics, best.epoch)
 
 
@@ -104,10 +110,11 @@ def evaluate(upper: Upper, objective: Objective[Any], tuned: Tuned, dataset: Enc
     return objective.metrics(predict(upper, objective, tuned, dataset), dataset.targets)
 
 
-def _untuned(upper: Upper, objective: Objective[Any], settings: TuneSettings) -> Tuned:
+def _untuned(upper: Upper, objective: Objective[Any], settings: TuneSettings, reading: Reading | None) -> Tuned:
     torch.manual_seed(settings.seed)
     adapters = settings.recipe.identity(upper.geometry, upper.layers)
     pooling = pooling_for(objective, settings)
-    head = new_head(objective.num_outputs, pooled_width(pooling, upper.geometry.hidden_size))
+    width = pooled_width(pooling, upper.geometry.hidden_size)
+    head = reading.head if reading else new_head(objective.num_outputs, width)
     offset, factor = objective.scale
     return Tuned(adapters, scaled(head, offset, factor), pooling, {}, 0)

@@ -20,7 +20,7 @@ LORA_EVERYWHERE = AdapterRecipe(bottleneck_sites=(), lora_modules=LORA_MODULES, 
 """On every linear layer, with LayerNorms of its own: learns in a few epochs what bottlenecks do not learn in many."""
 
 
-TEACHING = frozenset(("distil_weight", "temperature"))
+TEACHING = frozenset(("distil_weight", "states_weight", "temperature"))
 """Settings that count where there is a teacher only."""
 
 
@@ -30,7 +30,8 @@ class TuneSettings:
 
     `patience` is how many epochs without a better dev result end it. `ema_decay` above 0 keeps a running average of the
     weights instead of the last ones. Where there is a teacher, `distil_weight` is how much its answers count
-    against the labels, which it has learned itself.
+    against the labels, which it has learned itself, and `states_weight` how much it counts besides that the head reads
+    what the teacher's reads.
     """
 
     recipe: AdapterRecipe = LORA_EVERYWHERE
@@ -46,6 +47,7 @@ class TuneSettings:
     patience: int = 3
     ema_decay: float = 0.0
     distil_weight: float = 1.0
+    states_weight: float = 1.0
     temperature: float = 1.0
     seed: int = 17
 
@@ -68,6 +70,8 @@ class TuneSettings:
                 raise InvalidArgumentError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
         if not 0 <= self.distil_weight <= 1:
             raise InvalidArgumentError(f"distil_weight must be 0 to 1, not {self.distil_weight}")
+        if not 0 <= self.states_weight < math.inf:
+            raise InvalidArgumentError(f"states_weight must be a number of at least 0, not {self.states_weight}")
         for name, known in (("pooling", get_args(Pooling)), ("class_weights", get_args(ClassWeights))):
             if getattr(self, name) not in known:
                 raise InvalidArgumentError(f"{name} {getattr(self, name)!r} is not one of {', '.join(known)}")

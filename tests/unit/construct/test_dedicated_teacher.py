@@ -51,7 +51,10 @@ def test_an_hplm_learns_from_a_dedicated_model(tiny_home: Home, tmp_path: Path) 
     assert [tuple(answer.shape) for answer in lessons.answers] == [(1, 2)] * len(lessons.examples)
     assert len([step for step in again if step.done < step.total]) == 0  # the finished fine-tuning is not repeated
     assert not list(tiny_home.states.glob(".teacher-*"))
-    assert all(path.stat().st_size < 100_000 for path in tiny_home.states.glob(".lessons-*"))
+    assert lessons.reading is not None
+    assert [tuple(state.shape) for state in lessons.reading.states] == [(1, 64)] * len(lessons.examples)
+    kept = [path.stat().st_size for path in tiny_home.states.glob(".lessons-*")]
+    assert max(kept) < 50_000 + 200 * len(lessons.examples)  # a state and an answer of each, and no model
 
 
 def test_the_model_is_made_once_until_its_answers_are_there(tiny_home: Home, tmp_path: Path) -> None:
@@ -63,6 +66,9 @@ def test_the_model_is_made_once_until_its_answers_are_there(tiny_home: Home, tmp
     assert {step.phase for step in again if step.done < step.total} == {"ask it for its answers"}
     for answer, expected in zip(lessons.answers, model.predict(lessons.examples), strict=True):
         torch.testing.assert_close(answer, expected)
+    assert lessons.reading is not None
+    read = torch.cat(list(lessons.reading.states)).float()
+    torch.testing.assert_close(lessons.reading.head.logits(read), torch.cat(list(lessons.answers)), atol=1e-2, rtol=0)
     assert not list(tiny_home.states.glob(".teacher-*"))
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from backends.adapters.bank import HplmArtifact, read_artifact, write_artifact
+from backends.adapters.head import Head
 from backends.adapters.recipe import AdapterRecipe
 from backends.engine.entities import Span
 from backends.errors import HplmError, InvalidArgumentError
@@ -21,7 +22,8 @@ from backends.home import Home
 from backends.root.store import RootFolder
 from backends.root.words import RowWords
 from builder.construct.checkpoint import Checkpoint
-from builder.construct.fitting import Fitting, rate_share
+from builder.construct.fitting import Fitting, rate_share, read
+from builder.construct.reading import Reading
 from builder.construct.tasks.classification import Classification
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.construct.tasks.ner import Ner
@@ -208,6 +210,58 @@ def test_a_teacher_is_followed(upper: Upper, name: str) -> None:
         assert float((answers.argmax(dim=-1) == wanted.argmax(dim=-1)).float().mean()) > 0.8
 
 
+def other_settings(**changes: Any) -> TuneSettings:
+    return replace(TuneSettings(recipe=SMALL, epochs=10, learning_rate=1e-2, patience=10), **changes)
+
+
+@pytest.fixture(scope="module")
+def taught(upper: Upper) -> tuple[Objective[Any], EncodedSet, list[Tensor], Reading]:
+    """A task, and a teacher who answers as an hPLM tuned for it does."""
+    objective, train = task("classification", 1, 64)
+    model = tune(upper, objective, train, train, other_settings(seed=5), ignore)
+    states = read(upper.model(model), objective, train, upper.device)
+    head = model.head.to(torch.float32)
+    answers = [head.logits(state) for state in states]
+    return objective, train, answers, Reading(head, [state.half() for state in states])
+
+
+def test_states_are_followed_where_they_count(
+    upper: Upper, taught: tuple[Objective[Any], EncodedSet, list[Tensor], Reading]
+) -> None:
+    objective, train, answers, reading = taught
+
+    def distance(states_weight: float) -> float:
+        settings = other_settings(states_weight=states_weight)
+        tuned = tune(upper, objective, train, train, settings, ignore, teacher=answers, reading=reading)
+        states = read(upper.model(tuned), objective, train, upper.device)
+        return float(reading.distance(torch.cat(states), range(len(states))))
+
+    assert distance(2.0) < 0.5 * distance(0.0)
+
+
+def test_a_new_head_starts_as_the_teachers_and_one_that_was_there_stays(
+    upper: Upper, taught: tuple[Objective[Any], EncodedSet, list[Tensor], Reading]
+) -> None:
+    objective, train, answers, reading = taught
+    still = other_settings(epochs=1, learning_rate=1e-9)
+
+    def head(**more: Any) -> Tensor:
+        return tune(upper, objective, train, train, still, ignore, teacher=answers, **more).head.weight.float()
+
+    torch.testing.assert_close(head(reading=reading), reading.head.weight, atol=1e-3, rtol=1e-3)
+    before = tune(upper, objective, train, train, other_settings(epochs=1), ignore)
+    torch.testing.assert_close(head(reading=reading, start=before), before.head.weight.float(), atol=1e-3, rtol=1e-3)
+    wider = Reading(Head(torch.ones(3, 256), torch.zeros(3)), [torch.ones(1, 256)] * len(answers))
+    torch.testing.assert_close(head(reading=wider), head(), atol=0, rtol=0)  # of a teacher that pools otherwise
+
+
+def test_the_distance_is_measured_by_the_spread() -> None:
+    states = [torch.tensor([[0.0, 10.0, 7.0]]), torch.tensor([[2.0, 30.0, 7.0]])]
+    reading = Reading(Head(torch.ones(1, 3), torch.zeros(1)), states)
+    off = torch.tensor([[2.0 + 3.0, 30.0 - 20.0, 7.0]])  # three and two deviations, of 1 and of 10
+    assert float(reading.distance(off, [1])) == pytest.approx((9 + 4 + 0) / 3)
+
+
 class TeacherIsRight:
     """An objective whose dev result is how well the teacher is followed."""
 
@@ -303,6 +357,9 @@ def test_balanced_classes_weigh_the_same() -> None:
         {"label_smoothing": -0.1},
         {"weight_decay": float("nan")},
         {"distil_weight": 1.5},
+        {"states_weight": -0.1},
+        {"states_weight": float("nan")},
+        {"states_weight": float("inf")},
         {"temperature": 0.0},
         {"pooling": "none"},
         {"class_weights": "some"},
