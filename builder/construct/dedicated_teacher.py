@@ -27,6 +27,7 @@ from builder.construct.tune_settings import TuneSettings
 from builder.progress import Report
 
 _LESSONS_FORMAT = 2
+_LARGEST = torch.finfo(torch.float16).max
 REWRITING = Rewriting()
 UNLABELLED_PER_EXAMPLE = 3
 
@@ -102,7 +103,7 @@ class DedicatedTeacher:
         states = [] if dedicated.objective.about_words else dedicated.read(examples, report)
         return {
             "lessons": dedicated.answers(states) if states else dedicated.predict(examples, report),
-            "states": torch.cat(states).half() if states else None,
+            "states": torch.cat(states).clamp(-_LARGEST, _LARGEST).half() if states else None,
             "head": dedicated.head.named(),
             "figures": {f"teacher_dev_{metric}": round(dedicated.fitted.metrics[metric], 4)},
         }
