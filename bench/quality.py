@@ -228,6 +228,7 @@ def main() -> None:
         "n": root.geometry.n,
         "K": root.geometry.num_lower_layers,
         "final_cosine": root.manifest.fidelity.get("final_cosine"),
+        "corpora": ", ".join(Path(path).stem for path in root.manifest.origin["config"]["corpus"]),
         "distillation_seconds": seconds_in_all(root.manifest.origin),
         "train_cap": caps.train,
         "seeds": len(plan.seeds),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,7 @@ import numpy as np
 from backends.errors import NotFoundError, TrainingDataError
 from builder.construct.corpus import corpus_texts
 from builder.construct.tasks.dataset import REGRESSION, TaskData, TaskFiles, detected_task, read_task
-from builder.construct.tasks.examples import LabelledText
+from builder.construct.tasks.examples import LabelledText, normalised
 from demo.harvest import harvest
 from demo.tasks import demo_tasks, write_lines, write_task
 from demo.texts import general_corpus
@@ -87,37 +87,40 @@ def write_everyday(data: Path, folder: Path, seed: int = 5) -> Path | None:
     """Passages in everyday language, one per line; none where the data folder has no such tasks.
 
     They are put together from texts to train on, each in other company six times; what a file to measure on has, too,
-    is left out.
+    of whatever task, is left out.
     """
     found = {name: size for name, size in _EVERYDAY.items() if (data / "tasks" / name).is_dir()}
     if not found:
         return None
-    texts = {name: _texts_of(data, name) for name in found}
-    measured_on = {text for splits in texts.values() for split in ("dev", "test") for text in splits[split]}
+    measured_on = {text for name in task_names(data) for text in _texts_of(data, name, ("dev", "test"))}
+    texts = {name: _unmeasured(data, name, measured_on) for name in found}
     chance = random.Random(seed)
     passages: list[str] = []
     for _ in range(_ROUNDS):
         for name, size in found.items():
-            left = sorted({*texts[name]["train"]} - measured_on)
+            left = list(texts[name])
             chance.shuffle(left)
             while left:
                 length = chance.choice(_SENTENCES_OF_A_PASSAGE) * size
                 passages.append(" ".join(left[:length]))
                 left = left[length:]
     chance.shuffle(passages)
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "everyday.txt"
     write_lines(path, passages)
     return path
 
 
-def _texts_of(data: Path, name: str) -> dict[str, list[str]]:
-    """The texts of a task by split, each half of a pair for itself."""
+def _unmeasured(data: Path, name: str, measured_on: Collection[tuple[str, ...]]) -> list[str]:
+    return sorted({text for key, text in _texts_of(data, name, ("train",)).items() if key not in measured_on})
+
+
+def _texts_of(data: Path, name: str, splits: Sequence[str]) -> dict[tuple[str, ...], str]:
+    """A task's texts, each half of a pair for itself, by what makes them the same text."""
     task = load_task(data, name, _WHOLE)
-    examples = {split: [one for one in getattr(task, split) if isinstance(one, LabelledText)] for split in _SPLITS}
-    return {
-        split: [text for one in some for text in (one.text, one.text_pair) if text is not None]
-        for split, some in examples.items()
-    }
+    examples = [one for split in splits for one in getattr(task, split)]
+    halves = [half for one in examples for half in (one.text, one.text_pair) if half is not None]
+    return {normalised(LabelledText(half, "")): half for half in halves}
 
 
 def _file(folder: Path, split: str) -> Path:

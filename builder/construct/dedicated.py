@@ -30,6 +30,7 @@ from builder.construct.tunable import pooled_width, pooling_for
 from builder.construct.tune_settings import TuneSettings
 from builder.progress import Report, Step
 
+_STATES_AT_ONCE = 4096
 _PHASE, _ANSWERING = "fine-tune a whole model", "ask it for its answers"
 FINE_TUNING = TuneSettings(learning_rate=1e-4, head_learning_rate=1e-3, epochs=6, patience=6)
 """What suits most tasks when all parameters learn."""
@@ -151,9 +152,11 @@ class Dedicated:
 
     @torch.no_grad()
     def answers(self, states: Sequence[Tensor]) -> list[Tensor]:
-        """What `predict` gives for the texts that these were read of."""
-        answers = self.model.answer(torch.cat(list(states)).to(_device(self.model)))
-        return list(torch.split(answers.cpu(), [len(state) for state in states]))
+        """What `predict` gives for the texts that these, one of each, were read of."""
+        starts = range(0, len(states), _STATES_AT_ONCE)
+        some = (torch.cat(list(states[start : start + _STATES_AT_ONCE])) for start in starts)
+        answers = torch.cat([self.model.answer(each.to(_device(self.model))).cpu() for each in some])
+        return list(torch.split(answers, 1))
 
     def evaluate(self, examples: Sequence[Example]) -> dict[str, float]:
         return _scores(self.model, self.objective, self._encoded(examples))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from backends.adapters.head import Head
 from backends.home import Home
@@ -23,6 +24,7 @@ from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objectives import objective_of
 from builder.construct.tasks.unlabelled import unlabelled_examples
+from builder.construct.tunable import pooling_for
 from builder.construct.tune_settings import TuneSettings
 from builder.progress import Report
 
@@ -37,8 +39,8 @@ class DedicatedTeacher:
     """Fine-tunes a model for the task first, which then answers the task's texts and others.
 
     The others are texts without labels, where there are such, and rewritten ones in place of those that are missing.
-    Interrupted, it goes on at its last epoch. Its answers are kept for a day; the model, a thousand times as large,
-    only until they are there.
+    Interrupted, it goes on at its last epoch. Its answers, and the states that they come from, are kept for a day; the
+    model only until they are there.
     """
 
     home: Home
@@ -56,8 +58,7 @@ class DedicatedTeacher:
             known = self._lessons(examples, self.model(data, balanced, report), report)
             answers.save(known)
             self._kept("teacher", of_model).remove()
-        states = known["states"]  # one of each text
-        reading = None if states is None else Reading(Head(**known["head"]), states.split(1))
+        reading = known["reading"] and Reading(Head(**known["head"]), **known["reading"])
         return Lessons(examples, list(known["lessons"]), reading, {**known["figures"], **_counted(num_unlabelled)})
 
     def model(self, data: TaskData, balanced: bool, report: Report) -> Dedicated:
@@ -99,14 +100,21 @@ class DedicatedTeacher:
 
     def _lessons(self, examples: Sequence[Example], dedicated: Dedicated, report: Report) -> dict[str, Any]:
         metric = dedicated.objective.main_metric
-        # A state for each word would be gigabytes for a few thousand sentences.
-        states = [] if dedicated.objective.about_words else dedicated.read(examples, report)
-        return {
-            "lessons": dedicated.answers(states) if states else dedicated.predict(examples, report),
-            "states": torch.cat(states).clamp(-_LARGEST, _LARGEST).half() if states else None,
-            "head": dedicated.head.named(),
-            "figures": {f"teacher_dev_{metric}": round(dedicated.fitted.metrics[metric], 4)},
-        }
+        figures = {f"teacher_dev_{metric}": round(dedicated.fitted.metrics[metric], 4)}
+        if dedicated.objective.about_words:
+            return {"lessons": dedicated.predict(examples, report), "reading": None, "figures": figures}
+        states = dedicated.read(examples, report)
+        reading = {"states": _in_half(states), "pooling": pooling_for(dedicated.objective, self.settings)}
+        lessons = dedicated.answers(states)
+        return {"lessons": lessons, "reading": reading, "head": dedicated.head.named(), "figures": figures}
+
+
+def _in_half(states: Sequence[Tensor]) -> Tensor:
+    """All in one, without a second copy of them in fp32."""
+    halves = torch.empty(len(states), states[0].shape[-1], dtype=torch.float16)
+    for place, state in enumerate(states):
+        halves[place] = state[0].clamp(-_LARGEST, _LARGEST)
+    return halves
 
 
 def _counted(num_unlabelled: int) -> dict[str, float]:

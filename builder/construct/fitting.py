@@ -84,8 +84,7 @@ class Fitting:
         settings: How to learn; `recipe` and `pooling` are the model's affair.
         phase: What it is called in the progress.
         teacher: Soft targets, `[m, C]` for each row of `train` (see `Objective`).
-        reading: What a teacher's head reads of these rows; only with soft targets, and as wide as what this model's
-            head reads.
+        reading: What a teacher's head reads of these rows, pooled as for this model's; only with soft targets.
     """
 
     def __init__(

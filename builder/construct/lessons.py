@@ -27,7 +27,7 @@ class Lessons:
     examples: Sequence[Example]
     answers: Sequence[Tensor]
     reading: Reading | None = None
-    """What the answers come from; there is none where that is a state for each word, gigabytes for a few thousand."""
+    """What the answers come from. None where that is a state for each word: gigabytes for some thousand sentences."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """What is worth knowing of the teacher, by names that say that they are its."""
 

@@ -75,15 +75,15 @@ def tune(
         settings: See there.
         report: Gets a step for each batch.
         teacher: Soft targets, `[m, C]` for each row of `train` (see `Objective`).
-        reading: What the teacher's head reads of these rows; a new head starts as the teacher's. It is not looked at
-            where the settings pool states in another way.
+        reading: What the teacher's head reads of these rows; the new head starts as the teacher's. Not looked at where
+            the settings pool states in another way, or where there is a `start`, whose head reads others.
         start: Weights to go on from; new ones otherwise.
         checkpoint: Where each epoch is noted; an interrupted tuning goes on there and ends the same, and a finished one
             is not repeated.
     """
-    width = pooled_width(pooling_for(objective, settings), upper.geometry.hidden_size)
-    fitting_reading = reading if reading and reading.width == width and settings.states_weight else None
-    first = start or _untuned(upper, objective, settings, fitting_reading)
+    is_like_ours = reading is not None and reading.pooling == pooling_for(objective, settings)
+    followed = reading if is_like_ours and start is None and settings.states_weight else None
+    first = start or _untuned(upper, objective, settings, followed)
     model = upper.model(first, objective.scale, settings.dropout)
 
     def tuned(weights: Weights, metrics: dict[str, float], epoch: int) -> Tuned:
@@ -97,7 +97,7 @@ def tune(
     def measure(weights: Weights) -> dict[str, float]:
         return evaluate(upper, objective, tuned(weights, {}, 0), dev)
 
-    best = Fitting(model, objective, train, measure, settings, _PHASE, teacher, fitting_reading).run(report, checkpoint)
+    best = Fitting(model, objective, train, measure, settings, _PHASE, teacher, followed).run(report, checkpoint)
     return tuned(best.weights, best.metrics, best.epoch)
 
 

@@ -20,6 +20,7 @@ LORA_EVERYWHERE = AdapterRecipe(bottleneck_sites=(), lora_modules=LORA_MODULES, 
 """On every linear layer, with LayerNorms of its own: learns in a few epochs what bottlenecks do not learn in many."""
 
 
+_LARGEST_WEIGHT = 1000
 TEACHING = frozenset(("distil_weight", "states_weight", "temperature"))
 """Settings that count where there is a teacher only."""
 
@@ -70,8 +71,8 @@ class TuneSettings:
                 raise InvalidArgumentError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
         if not 0 <= self.distil_weight <= 1:
             raise InvalidArgumentError(f"distil_weight must be 0 to 1, not {self.distil_weight}")
-        if not 0 <= self.states_weight < math.inf:
-            raise InvalidArgumentError(f"states_weight must be a number of at least 0, not {self.states_weight}")
+        if not 0 <= self.states_weight <= _LARGEST_WEIGHT:
+            raise InvalidArgumentError(f"states_weight must be 0 to {_LARGEST_WEIGHT}, not {self.states_weight}")
         for name, known in (("pooling", get_args(Pooling)), ("class_weights", get_args(ClassWeights))):
             if getattr(self, name) not in known:
                 raise InvalidArgumentError(f"{name} {getattr(self, name)!r} is not one of {', '.join(known)}")

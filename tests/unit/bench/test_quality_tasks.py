@@ -22,7 +22,7 @@ def data(tmp_path: Path) -> Path:
         for split in ("train", "dev", "test"):
             rows = [tuple(f"{name} {split} {row} {half}" for half in range(halves)) for row in range(20)]
             write_split(tmp_path / "tasks" / name, split, rows)
-    leaked = [("mrpc test 3 0", "mrpc train 3 1"), ("mrpc train 4 0", "sst2 dev 2 0"), ("mrpc train 5 0", "one more")]
+    leaked = [("mrpc test 3 0", "mrpc train 3 1"), ("mrpc train 4 0", "SST2 dev  2 0"), ("mrpc train 5 0", "one more")]
     write_split(tmp_path / "tasks" / "mrpc", "train", leaked)
     return tmp_path
 

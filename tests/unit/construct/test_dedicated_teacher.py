@@ -1,5 +1,6 @@
 """What a teacher of one's own says of the examples, of texts without labels and of rewritten ones."""
 
+import itertools
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +18,14 @@ from builder.construct.dedicated_teacher import REWRITING, UNLABELLED_PER_EXAMPL
 from builder.construct.hplms import HplmRequest, create_hplm, live_settings
 from builder.construct.rewriting import Rewriting
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
-from builder.construct.tasks.examples import LabelledText
+from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.construct.tune_settings import TuneSettings
 from builder.progress import Step
 from tiny_home import ignore, sample_texts, write_task, write_tiny_bert
 
 SETTINGS = TuneSettings(epochs=4, rows_per_batch=16, learning_rate=2e-3, head_learning_rate=1e-2, patience=4)
 
-UNASKED = {name: getattr(TuneSettings(), name) for name in ("epochs", "distil_weight", "temperature")}
+UNASKED = {name: getattr(TuneSettings(), name) for name in ("epochs", "distil_weight", "states_weight", "temperature")}
 
 
 def classification(count: int, seed: int) -> list[LabelledText]:
@@ -52,7 +53,7 @@ def test_an_hplm_learns_from_a_dedicated_model(tiny_home: Home, tmp_path: Path) 
     assert len([step for step in again if step.done < step.total]) == 0  # the finished fine-tuning is not repeated
     assert not list(tiny_home.states.glob(".teacher-*"))
     assert lessons.reading is not None
-    assert [tuple(state.shape) for state in lessons.reading.states] == [(1, 64)] * len(lessons.examples)
+    assert lessons.reading.states.shape == (len(lessons.examples), 64)
     kept = [path.stat().st_size for path in tiny_home.states.glob(".lessons-*")]
     assert max(kept) < 50_000 + 200 * len(lessons.examples)  # a state and an answer of each, and no model
 
@@ -67,7 +68,7 @@ def test_the_model_is_made_once_until_its_answers_are_there(tiny_home: Home, tmp
     for answer, expected in zip(lessons.answers, model.predict(lessons.examples), strict=True):
         torch.testing.assert_close(answer, expected)
     assert lessons.reading is not None
-    read = torch.cat(list(lessons.reading.states)).float()
+    read = lessons.reading.states.float()
     torch.testing.assert_close(lessons.reading.head.logits(read), torch.cat(list(lessons.answers)), atol=1e-2, rtol=0)
     assert not list(tiny_home.states.glob(".teacher-*"))
 
@@ -172,7 +173,7 @@ def test_what_was_chosen_with_a_teacher_is_not_inherited_without_one_nor_the_oth
     registry = Registry.open(tiny_home)
     train, dev = write_task(tmp_path / "task", "mood", 40, train=40)
     fingerprint = RootFolder(tiny_home.root("tiny")).fingerprint
-    tune = TuneSettings(epochs=1, learning_rate=3e-3, distil_weight=0.5, temperature=3.0)
+    tune = TuneSettings(epochs=1, learning_rate=3e-3, distil_weight=0.5, states_weight=0.25, temperature=3.0)
     for hplm, teacher in (("acme/alone", None), ("acme/taught", DedicatedTeacher(tiny_home, "tiny", None, SETTINGS))):
         entry = create_hplm(
             tiny_home, registry, HplmRequest(hplm, "tiny", "farm", train, dev, tune=tune), ignore, teacher
@@ -190,3 +191,20 @@ def test_a_cache_that_is_cleared_meanwhile_costs_nothing_but_time(tiny_home: Hom
 
     teacher = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)
     assert teacher(data, False, clear).digest == teacher(data, False, ignore).digest
+
+
+def test_states_of_pairs_are_taught_and_none_of_words(tiny_home: Home) -> None:
+    """And both come back from the cache as they were."""
+    texts = classification(40, 1)
+    pairs = [replace(one, text_pair=other.text) for one, other in itertools.pairwise(texts)]
+    teacher = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS.changed({"epochs": 1}))
+    data = TaskData("classification", ("glad", "sad"), pairs, pairs)
+    first, again = (teacher(data, False, ignore).reading for _ in range(2))
+    assert first is not None and again is not None
+    assert first.pooling == again.pooling == "halves" and first.states.shape[1] == 4 * 64
+    torch.testing.assert_close(again.states, first.states, atol=0, rtol=0)
+    torch.testing.assert_close(again.head.weight, first.head.weight, atol=0, rtol=0)
+    sentences = [TaggedSentence(tuple(one.text.split()), ("O",) * len(one.text.split())) for one in texts]
+    named = [replace(one, tags=("B-mood", *one.tags[1:])) for one in sentences]
+    tagged = TaskData("ner", ("O", "B-mood", "I-mood"), named, named)
+    assert [teacher(tagged, False, ignore).reading for _ in range(2)] == [None, None]

@@ -222,7 +222,7 @@ def taught(upper: Upper) -> tuple[Objective[Any], EncodedSet, list[Tensor], Read
     states = read(upper.model(model), objective, train, upper.device)
     head = model.head.to(torch.float32)
     answers = [head.logits(state) for state in states]
-    return objective, train, answers, Reading(head, [state.half() for state in states])
+    return objective, train, answers, Reading(head, torch.cat(states).half(), "mean")
 
 
 def test_states_are_followed_where_they_count(
@@ -234,7 +234,7 @@ def test_states_are_followed_where_they_count(
         settings = other_settings(states_weight=states_weight)
         tuned = tune(upper, objective, train, train, settings, ignore, teacher=answers, reading=reading)
         states = read(upper.model(tuned), objective, train, upper.device)
-        return float(reading.distance(torch.cat(states), range(len(states))))
+        return float(reading.distance(torch.cat(states), np.arange(len(states))))
 
     assert distance(2.0) < 0.5 * distance(0.0)
 
@@ -251,15 +251,15 @@ def test_a_new_head_starts_as_the_teachers_and_one_that_was_there_stays(
     torch.testing.assert_close(head(reading=reading), reading.head.weight, atol=1e-3, rtol=1e-3)
     before = tune(upper, objective, train, train, other_settings(epochs=1), ignore)
     torch.testing.assert_close(head(reading=reading, start=before), before.head.weight.float(), atol=1e-3, rtol=1e-3)
-    wider = Reading(Head(torch.ones(3, 256), torch.zeros(3)), [torch.ones(1, 256)] * len(answers))
-    torch.testing.assert_close(head(reading=wider), head(), atol=0, rtol=0)  # of a teacher that pools otherwise
+    otherwise = replace(reading, pooling="cls")
+    torch.testing.assert_close(head(reading=otherwise), head(), atol=0, rtol=0)
 
 
 def test_the_distance_is_measured_by_the_spread() -> None:
-    states = [torch.tensor([[0.0, 10.0, 7.0]]), torch.tensor([[2.0, 30.0, 7.0]])]
-    reading = Reading(Head(torch.ones(1, 3), torch.zeros(1)), states)
-    off = torch.tensor([[2.0 + 3.0, 30.0 - 20.0, 7.0]])  # three and two deviations, of 1 and of 10
-    assert float(reading.distance(off, [1])) == pytest.approx((9 + 4 + 0) / 3)
+    states = torch.tensor([[0.0, 10.0, 7.0], [2.0, 30.0, 7.0]])
+    reading = Reading(Head(torch.ones(1, 3), torch.zeros(1)), states, "mean")
+    off = torch.tensor([[2.0 + 3.0, 30.0 - 20.0, 7.001]])  # three deviations of 1, two of 10, a tenth of the least
+    assert float(reading.distance(off, np.array([1]))) == pytest.approx((9 + 4 + 0.01) / 3, rel=1e-3)
 
 
 class TeacherIsRight:
