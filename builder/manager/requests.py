@@ -58,7 +58,7 @@ TeacherKind = Annotated[
     Literal["dedicated"] | None,
     Field(
         description="dedicated: fine-tune the whole pretrained model on the task first, then learn from its answers "
-        "too; about ten times the work."
+        "and states too; about ten times the work."
     ),
 ]
 UnlabelledId = Annotated[
