@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -183,7 +183,7 @@ def _lock(path: Path, open_path: Callable[[Path], int], conflict: str) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The last holder may have renamed or removed it meanwhile; a lock on that would exclude nobody.
-            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            if _is_at(descriptor, path):
                 return descriptor
         except BlockingIOError as error:
             os.close(descriptor)
@@ -191,9 +191,20 @@ def _lock(path: Path, open_path: Callable[[Path], int], conflict: str) -> int:
         os.close(descriptor)
 
 
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def _open_folder(folder: Path) -> int:
-    folder.mkdir(parents=True, exist_ok=True)
-    return os.open(folder, os.O_RDONLY)
+    """Others may make it, rename it or remove it between any two of these lines."""
+    while True:
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+        with suppress(FileNotFoundError):
+            return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 @contextmanager

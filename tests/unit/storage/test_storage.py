@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path, PosixPath
 
 import pytest
@@ -126,3 +127,21 @@ def test_a_write_that_fails_keeps_the_old_file(tmp_path: Path) -> None:
         write_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
+
+
+def test_many_publish_at_once_and_nobody_meets_anything_but_a_conflict(tmp_path: Path) -> None:
+    """Staged folders come and go all the time between any two steps of somebody else."""
+    target = tmp_path / "parts" / "one"
+
+    def publish(number: int) -> int:
+        published = 0
+        for _ in range(200):
+            with suppress(ConflictError), publishing(target) as folder:
+                (folder / "number").write_text(str(number))
+                published += 1
+        return published
+
+    with ThreadPoolExecutor(4) as publishers:
+        assert sum(publishers.map(publish, range(4))) > 0
+    assert [path.name for path in target.parent.iterdir()] == ["one"]
+    assert (target / "number").read_text() in "0123"
