@@ -39,7 +39,7 @@ from builder.construct.prepare import task_text
 from builder.construct.pretrained import locate_pretrained
 from builder.construct.roots import GENERAL_DOMAIN
 from builder.construct.rows import padded_rows
-from builder.construct.states import EncodedRow, stored_rows
+from builder.construct.state_rows import EncodedRow, stored_rows
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
@@ -206,8 +206,7 @@ class Bench:
         lessons: Lessons | None = None,
     ) -> Outcome:
         train, dev, test = self._sets(trial.task, data, objective, states)
-        teacher, reading = (lessons.answers, lessons.reading) if lessons else (None, None)
-        tuned = tune(upper, objective, train, dev, trial.settings, _ignore, teacher=teacher, reading=reading)
+        tuned = tune(upper, objective, train, dev, trial.settings, _ignore, lessons=lessons)
         return _outcome(objective, tuned.metrics, evaluate(upper, objective, tuned, test), tuned.epoch)
 
     def _sets(self, task: str, data: TaskData, objective: Objective[Any], states: str) -> list[EncodedSet]:

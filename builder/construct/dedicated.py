@@ -5,7 +5,7 @@ It is what an hPLM is measured by, and what it may learn from (`--teacher dedica
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from builder.construct.tunable import pooled_width, pooling_for
 from builder.construct.tune_settings import TuneSettings
 from builder.progress import Report, Step
 
-_STATES_AT_ONCE = 4096
+_READ_AT_ONCE = 4096
 _PHASE, _ANSWERING = "fine-tune a whole model", "ask it for its answers"
 FINE_TUNING = TuneSettings(learning_rate=1e-4, head_learning_rate=1e-3, epochs=6, patience=6)
 """What suits most tasks when all parameters learn."""
@@ -135,38 +135,26 @@ class Dedicated:
         model.load_state_dict(fitted.weights, strict=False)
         return cls(model, tokenizer, objective, fitted)
 
-    def predict(self, examples: Sequence[Example], report: Report | None = None) -> list[Tensor]:
-        """What the task looks at of each example: `[m, C]`."""
-        device, dataset = _device(self.model), self._encoded(examples)
-        return predict(self.model, self.objective, dataset, device, _noted(report) if report else None)
+    def read(self, examples: Sequence[Example], report: Report | None = None) -> Iterator[Tensor]:
+        """What the head reads of each: `[m, P]`. Some thousand at a time: a state of each word is gigabytes."""
 
-    def read(self, examples: Sequence[Example], report: Report | None = None) -> list[Tensor]:
-        """What the head reads of each: `[m, P]`."""
-        device, dataset = _device(self.model), self._encoded(examples)
-        return read(self.model, self.objective, dataset, device, _noted(report) if report else None)
+        def noted(start: int) -> OnRows | None:
+            return (lambda done, _: report(Step(_ANSWERING, start + done, len(examples)))) if report else None
+
+        for start in range(0, len(examples), _READ_AT_ONCE):
+            dataset = self._encoded(examples[start : start + _READ_AT_ONCE])
+            yield from read(self.model, self.objective, dataset, _device(self.model), noted(start))
 
     @property
     def head(self) -> Head:
         """Before the task's scale."""
         return Head(self.model.head.weight.detach().cpu(), self.model.head.bias.detach().cpu())
 
-    @torch.no_grad()
-    def answers(self, states: Sequence[Tensor]) -> list[Tensor]:
-        """What `predict` gives for the texts that these, one of each, were read of."""
-        starts = range(0, len(states), _STATES_AT_ONCE)
-        some = (torch.cat(list(states[start : start + _STATES_AT_ONCE])) for start in starts)
-        answers = torch.cat([self.model.answer(each.to(_device(self.model))).cpu() for each in some])
-        return list(torch.split(answers, 1))
-
     def evaluate(self, examples: Sequence[Example]) -> dict[str, float]:
         return _scores(self.model, self.objective, self._encoded(examples))
 
     def _encoded(self, examples: Sequence[Example]) -> TokenSet:
         return token_set(self.tokenizer, self.objective, examples)
-
-
-def _noted(report: Report) -> OnRows:
-    return lambda done, total: report(Step(_ANSWERING, done, total))
 
 
 def token_set(tokenizer: RootTokenizer, objective: Objective[Any], examples: Sequence[Example]) -> TokenSet:

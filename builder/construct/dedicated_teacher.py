@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,6 +22,7 @@ from builder.construct.lessons import Lessons
 from builder.construct.pretrained import locate_weights
 from builder.construct.reading import Reading
 from builder.construct.rewriting import Rewriting
+from builder.construct.state_rows import find_rows, stored_rows
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objectives import objective_of
@@ -28,7 +31,7 @@ from builder.construct.tunable import pooling_for
 from builder.construct.tune_settings import TuneSettings
 from builder.progress import Report
 
-_LESSONS_FORMAT = 2
+_LESSONS_FORMAT = 3
 _LARGEST = torch.finfo(torch.float16).max
 REWRITING = Rewriting()
 UNLABELLED_PER_EXAMPLE = 3
@@ -51,15 +54,9 @@ class DedicatedTeacher:
 
     def __call__(self, data: TaskData, balanced: bool, report: Report) -> Lessons:
         examples, num_unlabelled = self._examples(data)
-        of_model = self._inputs(data, balanced)
-        answers = self._kept("lessons", {**of_model, "examples": repr(examples), "format": _LESSONS_FORMAT})
-        known = answers.load()
-        if known is None:
-            known = self._lessons(examples, self.model(data, balanced, report), report)
-            answers.save(known)
-            self._kept("teacher", of_model).remove()
-        reading = known["reading"] and Reading(Head(**known["head"]), **known["reading"])
-        return Lessons(examples, list(known["lessons"]), reading, {**known["figures"], **_counted(num_unlabelled)})
+        reading, figures = self._reading(data, examples, balanced, report)
+        answers = reading.answers(*objective_of(data, balanced).scale)
+        return Lessons(examples, answers, reading, {**figures, **_counted(num_unlabelled)})
 
     def model(self, data: TaskData, balanced: bool, report: Report) -> Dedicated:
         """What teaches; made once, as long as nobody has asked for its answers."""
@@ -76,14 +73,37 @@ class DedicatedTeacher:
             self._kept("teacher", self._inputs(data, balanced)),
         )
 
+    def _reading(
+        self, data: TaskData, examples: Sequence[Example], balanced: bool, report: Report
+    ) -> tuple[Reading, dict[str, float]]:
+        """What the model's head reads, and what the model reached; made where it is not kept whole."""
+        of_model = self._inputs(data, balanced)
+        of_examples = {**of_model, "examples": repr(examples), "format": _LESSONS_FORMAT}
+        kept, store = self._kept("lessons", of_examples), self._path("reading", of_examples)
+        known, states = kept.load(), find_rows(store)
+        if known is None or states is None:
+            dedicated = self.model(data, balanced, report)
+            states = stored_rows(
+                store, lambda: ((_in_half(each), None, None) for each in dedicated.read(examples, report))
+            )
+            metric = dedicated.objective.main_metric
+            figures = {f"teacher_dev_{metric}": round(dedicated.fitted.metrics[metric], 4)}
+            pooling = pooling_for(dedicated.objective, self.settings)
+            known = {"head": dedicated.head.named(), "pooling": pooling, "figures": figures}
+            kept.save(known)
+            self._kept("teacher", of_model).remove()
+        return Reading(Head(**known["head"]), states, known["pooling"]), known["figures"]
+
     def _inputs(self, data: TaskData, balanced: bool) -> dict[str, Any]:
         fingerprint = RootFolder(self.home.root(self.root_name)).fingerprint
         settings = {**asdict(self.settings), "balanced": balanced}
         return {"settings": settings, "data": [repr(data.train), repr(data.dev)], "root": fingerprint}
 
     def _kept(self, what: str, inputs: dict[str, Any]) -> Checkpoint:
-        key = json_checksum(inputs)
-        return Checkpoint(self.home.states / f".{what}-{key}", key)
+        return Checkpoint(self._path(what, inputs), json_checksum(inputs))
+
+    def _path(self, what: str, inputs: dict[str, Any]) -> Path:
+        return self.home.states / f".{what}-{json_checksum(inputs)}"
 
     def _examples(self, data: TaskData) -> tuple[list[Example], int]:
         """All that is answered, and how many of these are texts without labels."""
@@ -98,23 +118,9 @@ class DedicatedTeacher:
         rewritten = rewriting.apply(data.train, root.tokenizer(), root.lower().word_embeddings.weight)
         return [*data.train, *unlabelled, *rewritten], len(unlabelled)
 
-    def _lessons(self, examples: Sequence[Example], dedicated: Dedicated, report: Report) -> dict[str, Any]:
-        metric = dedicated.objective.main_metric
-        figures = {f"teacher_dev_{metric}": round(dedicated.fitted.metrics[metric], 4)}
-        if dedicated.objective.about_words:
-            return {"lessons": dedicated.predict(examples, report), "reading": None, "figures": figures}
-        states = dedicated.read(examples, report)
-        reading = {"states": _in_half(states), "pooling": pooling_for(dedicated.objective, self.settings)}
-        lessons = dedicated.answers(states)
-        return {"lessons": lessons, "reading": reading, "head": dedicated.head.named(), "figures": figures}
 
-
-def _in_half(states: Sequence[Tensor]) -> Tensor:
-    """All in one, without a second copy of them in fp32."""
-    halves = torch.empty(len(states), states[0].shape[-1], dtype=torch.float16)
-    for place, state in enumerate(states):
-        halves[place] = state[0].clamp(-_LARGEST, _LARGEST)
-    return halves
+def _in_half(states: Tensor) -> npt.NDArray[np.float16]:
+    return states.clamp(-_LARGEST, _LARGEST).to(torch.float16).numpy()
 
 
 def _counted(num_unlabelled: int) -> dict[str, float]:

@@ -81,8 +81,7 @@ class HplmBuild:
                 dev,
                 of_trial,
                 report,
-                teacher=lessons.answers if lessons else None,
-                reading=lessons.reading if lessons else None,
+                lessons=lessons,
                 start=first,
                 checkpoint=checkpoint,
             )

@@ -27,7 +27,7 @@ class Lessons:
     examples: Sequence[Example]
     answers: Sequence[Tensor]
     reading: Reading | None = None
-    """What the answers come from. None where that is a state for each word: gigabytes for some thousand sentences."""
+    """What the answers come from, of a teacher who can say it."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """What is worth knowing of the teacher, by names that say that they are its."""
 

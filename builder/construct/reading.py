@@ -11,36 +11,49 @@ import torch
 from torch import Tensor
 
 from backends.adapters.head import Head
+from builder.construct.state_rows import StateRows
 
-_SPREAD_OF_ROWS = 20_000
+_ANSWERED_AT_ONCE = 65_536
+_SPREAD_OF_STATES = 20_000
 _LEAST_SPREAD = 0.01
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A teacher's head, and the states that it reads, one of each text.
+    """A teacher's head, and the states that it reads of each text: one, or one of each word.
 
     A pupil that hands the same states to the same head answers the same; and a state says more than an answer does.
 
     Shape:
-        states: `[N, P]`; `pooling` says what of a row they are.
+        states: `[m, P]` of each text; `pooling` says what of a row they are.
     """
 
     head: Head
-    states: Tensor
+    states: StateRows
     pooling: str
+
+    def answers(self, offset: float, factor: float) -> list[Tensor]:
+        """What the head makes of these states, `[m, C]` of each text, brought to the task's scale."""
+        hidden = self.states.hidden
+        starts = range(0, len(hidden), _ANSWERED_AT_ONCE)
+        raw = [self.head.logits(_tensor(hidden[start : start + _ANSWERED_AT_ONCE])) for start in starts]
+        return list(torch.split(torch.cat(raw) * factor + offset, self.states.lengths.tolist()))
 
     def distance(self, states: Tensor, places: npt.NDArray[np.int64]) -> Tensor:
         """The mean square, each dimension measured by how far its states lie from each other.
 
-        Shape: states `[B, P]`, of the texts at these places
+        Shape: states `[M, P]`, all of the texts at these places, one after the other
         """
-        wanted = self.states[torch.from_numpy(places)].to(states.device, torch.float32)
+        wanted = torch.cat([self.states[place] for place in places]).to(states.device, torch.float32)
         return ((states - wanted) / self._spread.to(states.device)).square().mean()
 
     @cached_property
     def _spread(self) -> Tensor:
         """Of one that hardly varies a hundredth of the usual: there, what differs is rounding."""
-        every = max(1, len(self.states) // _SPREAD_OF_ROWS)
-        spread = self.states[::every].float().std(dim=0, correction=0)
+        hidden = self.states.hidden
+        spread = _tensor(hidden[:: max(1, len(hidden) // _SPREAD_OF_STATES)]).std(dim=0, correction=0)
         return spread.clamp(min=max(float(spread.median()) * _LEAST_SPREAD, torch.finfo(torch.float16).tiny))
+
+
+def _tensor(states: npt.NDArray[np.float16]) -> Tensor:
+    return torch.from_numpy(states.astype(np.float32))

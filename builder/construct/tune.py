@@ -6,7 +6,6 @@ and kept; an epoch costs the upper half only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from backends.root.upper import UpperLayers
 from builder.construct import fitting
 from builder.construct.checkpoint import Checkpoint
 from builder.construct.fitting import Fitting, Weights
+from builder.construct.lessons import Lessons
 from builder.construct.reading import Reading
 from builder.construct.tasks.objective import NO_SCALE, Objective
 from builder.construct.tunable import (
@@ -60,8 +60,7 @@ def tune(
     settings: TuneSettings,
     report: Report,
     *,
-    teacher: Sequence[Tensor] | None = None,
-    reading: Reading | None = None,
+    lessons: Lessons | None = None,
     start: Tuned | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Tuned:
@@ -74,13 +73,14 @@ def tune(
         dev: To choose the best epoch by.
         settings: See there.
         report: Gets a step for each batch.
-        teacher: Soft targets, `[m, C]` for each row of `train` (see `Objective`).
-        reading: What the teacher's head reads of these rows; the new head starts as the teacher's. Not looked at where
-            the settings pool states in another way, or where there is a `start`, whose head reads others.
+        lessons: A teacher's, of the rows of `train`. What its head reads is followed, and a new head starts as that
+            one, but not where the settings pool states in another way, or where there is a `start`, whose head reads
+            others.
         start: Weights to go on from; new ones otherwise.
         checkpoint: Where each epoch is noted; an interrupted tuning goes on there and ends the same, and a finished one
             is not repeated.
     """
+    teacher, reading = (lessons.answers, lessons.reading) if lessons else (None, None)
     is_like_ours = reading is not None and reading.pooling == pooling_for(objective, settings)
     followed = reading if is_like_ours and start is None and settings.states_weight else None
     first = start or _untuned(upper, objective, settings, followed)

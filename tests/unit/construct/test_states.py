@@ -12,9 +12,10 @@ import pytest
 from backends.home import Home
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
-from builder.construct import states
+from builder.construct import state_rows, states
 from builder.construct.computed_fragments import exact_half
-from builder.construct.states import StateCache, StateRows
+from builder.construct.state_rows import StateRows
+from builder.construct.states import StateCache
 from builder.progress import Step
 from tiny_home import sample_texts
 
@@ -118,7 +119,7 @@ def test_a_kill_while_a_store_is_dropped_leaves_no_part_of_it(
 
     monkeypatch.setattr(states, "MAX_STORED_BYTES", 0)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(states.shutil, "rmtree", killed)
+        patched.setattr(state_rows.shutil, "rmtree", killed)
         rows_of(tiny_home, domain, count=110)
     assert not old.exists()
     assert len(rows_of(tiny_home, domain, count=100)[0]) == 100
@@ -131,11 +132,11 @@ def test_a_store_that_another_build_drops_is_made_again(
     touch = os.utime
 
     def dropped_then(store: Path) -> None:
-        monkeypatch.setattr(states.os, "utime", touch)
+        monkeypatch.setattr(state_rows.os, "utime", touch)
         touch(store)
         shutil.rmtree(store)
 
-    monkeypatch.setattr(states.os, "utime", dropped_then)
+    monkeypatch.setattr(state_rows.os, "utime", dropped_then)
     after, steps = rows_of(tiny_home, domain)
     assert steps
     assert np.array_equal(before, after.hidden)
@@ -150,3 +151,14 @@ def test_hidden_files_count_for_the_limit(
     monkeypatch.setattr(states, "MAX_STORED_BYTES", 2_000_000)
     rows_of(tiny_home, domain, count=110)
     assert not old.exists()
+
+
+def test_a_cache_that_is_cleared_while_it_is_filled_costs_nothing(tiny_home: Home, domain: DomainEntry) -> None:
+    before = np.array(rows_of(tiny_home, domain)[0].hidden)
+    shutil.rmtree(tiny_home.states)
+
+    def clear(step: Step) -> None:
+        shutil.rmtree(tiny_home.states, ignore_errors=True)
+
+    after = StateCache(tiny_home, domain).rows(TEXTS, False, "train", clear)
+    assert np.array_equal(before, after.hidden)

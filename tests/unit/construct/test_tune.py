@@ -23,13 +23,15 @@ from backends.root.store import RootFolder
 from backends.root.words import RowWords
 from builder.construct.checkpoint import Checkpoint
 from builder.construct.fitting import Fitting, rate_share, read
+from builder.construct.lessons import Lessons
 from builder.construct.reading import Reading
+from builder.construct.state_rows import StateRows
 from builder.construct.tasks.classification import Classification
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.construct.tasks.ner import Ner
 from builder.construct.tasks.objective import Objective, balanced_weights
 from builder.construct.tasks.regression import Regression
-from builder.construct.tunable import EncodedSet, Tuned
+from builder.construct.tunable import EncodedSet, Tuned, scaled
 from builder.construct.tune import TuneSettings, Upper, evaluate, predict, tune
 from builder.progress import Step
 from tiny_home import ignore
@@ -201,7 +203,7 @@ def test_a_teacher_is_followed(upper: Upper, name: str) -> None:
         recipe=SMALL, epochs=12, learning_rate=2e-2, patience=12, distil_weight=1.0, temperature=2.0
     )
     opposite = TeacherIsRight(objective, lessons)
-    tuned = tune(upper, opposite, train, train, settings, ignore, teacher=lessons)
+    tuned = tune(upper, opposite, train, train, settings, ignore, lessons=Lessons((), lessons))
     answers = torch.cat(predict(upper, objective, tuned, train))
     wanted = torch.cat(lessons)
     if name == "regression":
@@ -214,25 +216,40 @@ def other_settings(**changes: Any) -> TuneSettings:
     return replace(TuneSettings(recipe=SMALL, epochs=10, learning_rate=1e-2, patience=10), **changes)
 
 
-@pytest.fixture(scope="module")
-def taught(upper: Upper) -> tuple[Objective[Any], EncodedSet, list[Tensor], Reading]:
+def reading_of(states: Sequence[Tensor], head: Head, pooling: str) -> Reading:
+    offsets = np.cumsum([0, *[len(each) for each in states]])
+    return Reading(head, StateRows(torch.cat(list(states)).half().numpy(), offsets, np.diff(offsets)), pooling)
+
+
+@pytest.fixture(scope="module", params=["classification", "regression", "ner"])
+def taught(upper: Upper, request: pytest.FixtureRequest) -> tuple[Objective[Any], EncodedSet, Lessons]:
     """A task, and a teacher who answers as an hPLM tuned for it does."""
-    objective, train = task("classification", 1, 64)
+    objective, train = task(request.param, 1, 64)
     model = tune(upper, objective, train, train, other_settings(seed=5), ignore)
     states = read(upper.model(model), objective, train, upper.device)
-    head = model.head.to(torch.float32)
-    answers = [head.logits(state) for state in states]
-    return objective, train, answers, Reading(head, torch.cat(states).half(), "mean")
+    offset, factor = objective.scale
+    raw = scaled(model.head.to(torch.float32), -offset / factor, 1 / factor)
+    reading = reading_of(states, raw, model.pooling)
+    return objective, train, Lessons((), reading.answers(offset, factor), reading)
 
 
-def test_states_are_followed_where_they_count(
-    upper: Upper, taught: tuple[Objective[Any], EncodedSet, list[Tensor], Reading]
-) -> None:
-    objective, train, answers, reading = taught
+def test_a_reading_answers_as_the_model_does(upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons]) -> None:
+    objective, train, lessons = taught
+    model = tune(upper, objective, train, train, other_settings(seed=5), ignore)
+    wanted = predict(upper, objective, model, train)
+    largest = max(float(each.abs().max()) for each in wanted)
+    for answer, expected in zip(lessons.answers, wanted, strict=True):
+        torch.testing.assert_close(answer, expected, atol=5e-3 * largest, rtol=0)
+
+
+def test_states_are_followed_where_they_count(upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons]) -> None:
+    objective, train, lessons = taught
+    assert lessons.reading is not None
+    reading = lessons.reading
 
     def distance(states_weight: float) -> float:
         settings = other_settings(states_weight=states_weight)
-        tuned = tune(upper, objective, train, train, settings, ignore, teacher=answers, reading=reading)
+        tuned = tune(upper, objective, train, train, settings, ignore, lessons=lessons)
         states = read(upper.model(tuned), objective, train, upper.device)
         return float(reading.distance(torch.cat(states), np.arange(len(states))))
 
@@ -240,26 +257,52 @@ def test_states_are_followed_where_they_count(
 
 
 def test_a_new_head_starts_as_the_teachers_and_one_that_was_there_stays(
-    upper: Upper, taught: tuple[Objective[Any], EncodedSet, list[Tensor], Reading]
+    upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons]
 ) -> None:
-    objective, train, answers, reading = taught
+    objective, train, lessons = taught
+    assert lessons.reading is not None
     still = other_settings(epochs=1, learning_rate=1e-9)
 
-    def head(**more: Any) -> Tensor:
-        return tune(upper, objective, train, train, still, ignore, teacher=answers, **more).head.weight.float()
+    def head(reading: Reading | None, start: Tuned | None = None) -> Tensor:
+        of_teacher = replace(lessons, reading=reading)
+        tuned = tune(upper, objective, train, train, still, ignore, lessons=of_teacher, start=start)
+        return tuned.head.weight.float()
 
-    torch.testing.assert_close(head(reading=reading), reading.head.weight, atol=1e-3, rtol=1e-3)
+    factor = objective.scale[1]
+    close = {"atol": 1e-3 * factor, "rtol": 1e-3}
+    torch.testing.assert_close(head(lessons.reading), lessons.reading.head.weight * factor, **close)
     before = tune(upper, objective, train, train, other_settings(epochs=1), ignore)
-    torch.testing.assert_close(head(reading=reading, start=before), before.head.weight.float(), atol=1e-3, rtol=1e-3)
-    otherwise = replace(reading, pooling="cls")
-    torch.testing.assert_close(head(reading=otherwise), head(), atol=0, rtol=0)
+    torch.testing.assert_close(head(lessons.reading, before), before.head.weight.float(), **close)
+    otherwise = replace(lessons.reading, pooling="cls")
+    torch.testing.assert_close(head(otherwise), head(None), atol=0, rtol=0)
+
+
+def test_an_interrupted_tuning_with_states_goes_on_and_ends_the_same(
+    upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons], tmp_path: Path
+) -> None:
+    objective, train, lessons = taught
+    settings = other_settings(epochs=3)
+    expected = tune(upper, objective, train, train, settings, ignore, lessons=lessons)
+    checkpoint = Checkpoint(tmp_path / "tuning", "inputs")
+
+    def interrupt(step: Step) -> None:
+        if step.done > step.total // 2:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        tune(upper, objective, train, train, settings, interrupt, lessons=lessons, checkpoint=checkpoint)
+    again = tune(upper, objective, train, train, settings, ignore, lessons=lessons, checkpoint=checkpoint)
+    assert again.epoch == expected.epoch
+    torch.testing.assert_close(again.head.weight, expected.head.weight, atol=0, rtol=0)
 
 
 def test_the_distance_is_measured_by_the_spread() -> None:
-    states = torch.tensor([[0.0, 10.0, 7.0], [2.0, 30.0, 7.0]])
-    reading = Reading(Head(torch.ones(1, 3), torch.zeros(1)), states, "mean")
+    """Of all words, each counts the same."""
+    states = [torch.tensor([[0.0, 10.0, 7.0]]), torch.tensor([[2.0, 30.0, 7.0], [0.0, 10.0, 7.0], [2.0, 30.0, 7.0]])]
+    reading = reading_of(states, Head(torch.ones(1, 3), torch.zeros(1)), "none")
     off = torch.tensor([[2.0 + 3.0, 30.0 - 20.0, 7.001]])  # three deviations of 1, two of 10, a tenth of the least
-    assert float(reading.distance(off, np.array([1]))) == pytest.approx((9 + 4 + 0.01) / 3, rel=1e-3)
+    asked = torch.cat([off, states[1][1:], states[0]])
+    assert float(reading.distance(asked, np.array([1, 0]))) == pytest.approx((9 + 4 + 0.01) / 12, rel=1e-3)
 
 
 class TeacherIsRight:
