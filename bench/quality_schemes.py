@@ -145,7 +145,7 @@ class Bench:
         return _SCHEMES[trial.scheme](self, trial, data, objective)
 
     def dedicated(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
-        model = self._teacher(trial.settings).model(data, balanced=False, report=_ignore)
+        model = self._teacher(trial.settings).model(data, trial.settings, _ignore)
         return _outcome(objective, model.fitted.metrics, model.evaluate(data.test), model.fitted.epoch)
 
     def shared(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
@@ -162,7 +162,7 @@ class Bench:
         both = self._both
         unlabelled = write_unlabelled(self._place.data, trial.task, self._place.cache)
         teacher = self._teacher(replace(FINE_TUNING, seed=trial.settings.seed), unlabelled)
-        lessons = teacher(data, balanced=False, report=_ignore)
+        lessons = teacher(data, trial.settings, _ignore)
         taught = replace(data, train=lessons.examples)
         upper = Upper(both.root.upper(), both.geometry)
         return self._tuned(trial, taught, objective, "root", upper, lessons)

@@ -52,52 +52,58 @@ class DedicatedTeacher:
     settings: TuneSettings = FINE_TUNING
     rewriting: Rewriting = REWRITING
 
-    def __call__(self, data: TaskData, balanced: bool, report: Report) -> Lessons:
+    def __call__(self, data: TaskData, pupil: TuneSettings, report: Report) -> Lessons:
         examples, num_unlabelled = self._examples(data)
-        reading, figures = self._reading(data, examples, balanced, report)
-        answers = reading.answers(*objective_of(data, balanced).scale)
+        reading, figures = self._reading(data, examples, pupil, report)
+        answers = reading.answers(*objective_of(data).scale)
         return Lessons(examples, answers, reading, {**figures, **_counted(num_unlabelled)})
 
-    def model(self, data: TaskData, balanced: bool, report: Report) -> Dedicated:
+    def model(self, data: TaskData, pupil: TuneSettings, report: Report) -> Dedicated:
         """What teaches; made once, as long as nobody has asked for its answers."""
-        root = RootFolder(self.home.root(self.root_name))
+        root, settings = RootFolder(self.home.root(self.root_name)), self._settings(pupil)
         return Dedicated.fine_tune(
             locate_weights(root.manifest, self.home.downloads),
             root.geometry,
             root.tokenizer(),
-            objective_of(data, balanced),
+            objective_of(data, settings.balances_classes),
             data.train,
             data.dev,
-            replace(self.settings, class_weights="balanced") if balanced else self.settings,
+            settings,
             report,
-            self._kept("teacher", self._inputs(data, balanced)),
+            self._kept("teacher", self._inputs(data, pupil)),
         )
 
     def _reading(
-        self, data: TaskData, examples: Sequence[Example], balanced: bool, report: Report
+        self, data: TaskData, examples: Sequence[Example], pupil: TuneSettings, report: Report
     ) -> tuple[Reading, dict[str, float]]:
         """What the model's head reads, and what the model reached; made where it is not kept whole."""
-        of_model = self._inputs(data, balanced)
+        of_model = self._inputs(data, pupil)
         of_examples = {**of_model, "examples": repr(examples), "format": _LESSONS_FORMAT}
         kept, store = self._kept("lessons", of_examples), self._path("reading", of_examples)
         known, states = kept.load(), find_rows(store)
         if known is None or states is None:
-            dedicated = self.model(data, balanced, report)
+            dedicated = self.model(data, pupil, report)
             states = stored_rows(
                 store, lambda: ((_in_half(each), None, None) for each in dedicated.read(examples, report))
             )
             metric = dedicated.objective.main_metric
             figures = {f"teacher_dev_{metric}": round(dedicated.fitted.metrics[metric], 4)}
-            pooling = pooling_for(dedicated.objective, self.settings)
+            pooling = pooling_for(dedicated.objective, self._settings(pupil))
             known = {"head": dedicated.head.named(), "pooling": pooling, "figures": figures}
             kept.save(known)
             self._kept("teacher", of_model).remove()
         return Reading(Head(**known["head"]), states, known["pooling"]), known["figures"]
 
-    def _inputs(self, data: TaskData, balanced: bool) -> dict[str, Any]:
+    def _settings(self, pupil: TuneSettings) -> TuneSettings:
+        return replace(self.settings, class_weights=pupil.class_weights, pooling=pupil.pooling)
+
+    def _inputs(self, data: TaskData, pupil: TuneSettings) -> dict[str, Any]:
         fingerprint = RootFolder(self.home.root(self.root_name)).fingerprint
-        settings = {**asdict(self.settings), "balanced": balanced}
-        return {"settings": settings, "data": [repr(data.train), repr(data.dev)], "root": fingerprint}
+        return {
+            "settings": asdict(self._settings(pupil)),
+            "data": [repr(data.train), repr(data.dev)],
+            "root": fingerprint,
+        }
 
     def _kept(self, what: str, inputs: dict[str, Any]) -> Checkpoint:
         return Checkpoint(self._path(what, inputs), json_checksum(inputs))

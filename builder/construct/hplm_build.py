@@ -61,9 +61,8 @@ class HplmBuild:
                 f"a distil_weight of {settings.distil_weight} needs labels, which {teacher.unlabelled} does not have; "
                 "an update takes it over from the live version, unless --settings names another (1)"
             )
-        balanced = settings.class_weights == "balanced"
-        objective = objective_of(self.data, balanced)
-        lessons = teacher(self.data, balanced, self._report) if teacher else None
+        objective = objective_of(self.data, settings.balances_classes)
+        lessons = teacher(self.data, settings, self._report) if teacher else None
         self._lessons = lessons
         train = self._encoded(objective, lessons.examples if lessons else self.data.train, self._domain, "train")
         dev = self._encoded(objective, self.data.dev, self._domain, "dev")

@@ -14,6 +14,7 @@ from torch import Tensor, float32
 from builder.construct.reading import Reading
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
+from builder.construct.tune_settings import TuneSettings
 from builder.progress import Report
 
 
@@ -47,6 +48,6 @@ class Teacher(Protocol):
         """A file of texts that nobody has labelled, which it answers too."""
         ...
 
-    def __call__(self, data: TaskData, balanced: bool, report: Report) -> Lessons:
-        """`balanced`: to a pupil who learns from nobody else every class is to weigh the same."""
+    def __call__(self, data: TaskData, pupil: TuneSettings, report: Report) -> Lessons:
+        """`pupil`: how it is tuned; who teaches it weighs classes, and pools states, as it was asked to."""
         ...

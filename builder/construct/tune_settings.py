@@ -77,6 +77,10 @@ class TuneSettings:
             if getattr(self, name) not in known:
                 raise InvalidArgumentError(f"{name} {getattr(self, name)!r} is not one of {', '.join(known)}")
 
+    @property
+    def balances_classes(self) -> bool:
+        return self.class_weights == "balanced"
+
     def changed(self, changes: Mapping[str, Any]) -> TuneSettings:
         """These settings with some replaced, as JSON holds them; `recipe` may itself name only what it replaces."""
         given = dict(changes)

@@ -20,11 +20,12 @@ from builder.construct.hplms import HplmRequest, create_hplm, live_settings
 from builder.construct.rewriting import Rewriting
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
-from builder.construct.tune_settings import TuneSettings
+from builder.construct.tune_settings import ClassWeights, TuneSettings
 from builder.progress import Step
 from tiny_home import ignore, sample_texts, write_task, write_tiny_bert
 
 SETTINGS = TuneSettings(epochs=4, rows_per_batch=16, learning_rate=2e-3, head_learning_rate=1e-2, patience=4)
+PUPIL = TuneSettings()
 
 UNASKED = {name: getattr(TuneSettings(), name) for name in ("epochs", "distil_weight", "states_weight", "temperature")}
 
@@ -47,7 +48,7 @@ def test_an_hplm_learns_from_a_dedicated_model(tiny_home: Home, tmp_path: Path) 
     }
     again: list[Step] = []
     data = read_task(TaskFiles(train, dev))
-    lessons = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)(data, False, again.append)
+    lessons = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)(data, PUPIL, again.append)
     assert list(lessons.examples[: len(data.train)]) == list(data.train)
     assert len(lessons.examples) == (1 + REWRITING.variants) * len(data.train)
     assert [tuple(answer.shape) for answer in lessons.answers] == [(1, 2)] * len(lessons.examples)
@@ -61,9 +62,9 @@ def test_an_hplm_learns_from_a_dedicated_model(tiny_home: Home, tmp_path: Path) 
 def test_the_model_is_made_once_until_its_answers_are_there(tiny_home: Home, tmp_path: Path) -> None:
     data = read_task(TaskFiles(*write_task(tmp_path / "task", "mood", 40)))
     teacher = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)
-    model = teacher.model(data, balanced=False, report=ignore)
+    model = teacher.model(data, PUPIL, ignore)
     again: list[Step] = []
-    lessons = teacher(data, balanced=False, report=again.append)
+    lessons = teacher(data, PUPIL, again.append)
     assert {step.phase for step in again if step.done < step.total} == {"ask it for its answers"}
     assert lessons.reading is not None
     both = zip(lessons.reading.states, lessons.answers, model.read(lessons.examples), strict=True)
@@ -82,7 +83,7 @@ def test_a_teacher_of_other_weights_is_refused(tiny_home: Home, tmp_path: Path) 
     write_json(tiny_home.root("tiny") / "manifest.json", {**manifest, "origin": {**origin, "source": str(moved)}})
     with pytest.raises(FingerprintMismatchError, match="moved does not hold the weights"):
         DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)(
-            TaskData("classification", ("glad", "sad"), texts, texts), False, ignore
+            TaskData("classification", ("glad", "sad"), texts, texts), PUPIL, ignore
         )
 
 
@@ -91,7 +92,7 @@ def test_texts_without_labels_take_the_place_of_rewritten_ones(tiny_home: Home, 
     others = list(dict.fromkeys(each.text for each in classification(300, 3)))
     unlabelled = tmp_path / "texts.txt"
     unlabelled.write_text("\n".join([data.train[0].text, data.dev[0].text.upper(), *others]) + "\n")
-    lessons = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS)(data, False, ignore)
+    lessons = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS)(data, PUPIL, ignore)
     count, own = len(data.train), {each.text for each in (*data.train, *data.dev)}
     asked = lessons.examples[count:]
     real = [each for each in asked if each.text in others]
@@ -103,7 +104,7 @@ def test_texts_without_labels_take_the_place_of_rewritten_ones(tiny_home: Home, 
     said = [data.labels[int(answer.argmax())] for answer in lessons.answers[count : count + len(real)]]
     right = sum(truth[each.text] == answer for each, answer in zip(real, said, strict=True))
     assert right / len(real) > 0.8
-    again = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS)(data, False, ignore)
+    again = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS)(data, PUPIL, ignore)
     assert again.digest == lessons.digest
     assert again.figures == lessons.figures
     assert again.figures["unlabelled_texts"] == len(real)
@@ -114,7 +115,7 @@ def test_no_more_texts_without_labels_than_are_asked_for(tiny_home: Home, tmp_pa
     data = TaskData("classification", ("glad", "sad"), classification(20, 1), classification(20, 2))
     unlabelled = tmp_path / "texts.txt"
     unlabelled.write_text("".join(f"{text.text} number {place}\n" for place, text in enumerate(sample_texts(500, 3))))
-    lessons = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS.changed({"epochs": 1}))(data, False, ignore)
+    lessons = DedicatedTeacher(tiny_home, "tiny", unlabelled, SETTINGS.changed({"epochs": 1}))(data, PUPIL, ignore)
     real = [each for each in lessons.examples if "number" in each.text]
     assert 0 < len(real) <= UNLABELLED_PER_EXAMPLE * len(data.train)
 
@@ -144,7 +145,7 @@ def test_a_file_of_nothing_new_is_refused_before_the_teacher_is_made(tiny_home: 
     known.write_text("".join(f"{each.text}\n" for each in data.dev))
     steps: list[Step] = []
     with pytest.raises(TrainingDataError, match="holds no text that the task's own files lack"):
-        DedicatedTeacher(tiny_home, "tiny", known, SETTINGS)(data, False, steps.append)
+        DedicatedTeacher(tiny_home, "tiny", known, SETTINGS)(data, PUPIL, steps.append)
     assert not steps
 
 
@@ -156,15 +157,15 @@ def test_the_teacher_weighs_classes_as_its_pupil_was_asked_to(tiny_home: Home) -
     data = TaskData("classification", ("glad", "sad"), train, classification(100, 2))
     asked = data.labels.index("sad")
 
-    def found_sad(balanced: bool) -> float:
+    def found_sad(class_weights: ClassWeights) -> float:
         settings = SETTINGS.changed({"epochs": 2})
         lessons = DedicatedTeacher(tiny_home, "tiny", settings=settings, rewriting=Rewriting(variants=0))(
-            data, balanced, ignore
+            data, TuneSettings(class_weights=class_weights), ignore
         )
         answers = torch.cat(list(lessons.answers)).softmax(dim=-1)
         return float(answers[-len(rare) :, asked].mean())
 
-    assert found_sad(balanced=True) > found_sad(balanced=False) + 0.1
+    assert found_sad("balanced") > found_sad("none") + 0.1
 
 
 def test_what_was_chosen_with_a_teacher_is_not_inherited_without_one_nor_the_other_way_round(
@@ -190,7 +191,7 @@ def test_a_cache_that_is_cleared_meanwhile_costs_nothing_but_time(tiny_home: Hom
         shutil.rmtree(tiny_home.states, ignore_errors=True)
 
     teacher = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)
-    assert teacher(data, False, clear).digest == teacher(data, False, ignore).digest
+    assert teacher(data, PUPIL, clear).digest == teacher(data, PUPIL, ignore).digest
 
 
 def test_what_is_kept_comes_back_as_it_was(tiny_home: Home) -> None:
@@ -210,7 +211,7 @@ def test_what_is_kept_comes_back_as_it_was(tiny_home: Home) -> None:
         (TaskData("ner", ("O", "B-mood", "I-mood"), sentences, sentences), "none", 64, lengths),
     ]
     for data, pooling, width, counts in tasks:
-        first, again = (teacher(data, False, ignore) for _ in range(2))
+        first, again = (teacher(data, PUPIL, ignore) for _ in range(2))
         assert first.reading is not None and again.reading is not None
         assert first.reading.pooling == again.reading.pooling == pooling
         assert first.reading.states.hidden.shape == (sum(counts), width)
@@ -223,9 +224,16 @@ def test_what_is_kept_comes_back_as_it_was(tiny_home: Home) -> None:
 def test_lessons_whose_states_are_gone_are_made_again(tiny_home: Home) -> None:
     data = TaskData("classification", ("glad", "sad"), classification(20, 1), classification(20, 2))
     teacher = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS.changed({"epochs": 1}))
-    before = teacher(data, False, ignore)
+    before = teacher(data, PUPIL, ignore)
     (store,) = tiny_home.states.glob(".reading-*")
     (store / "hidden.f16").write_bytes(b"")
     steps: list[Step] = []
-    assert teacher(data, False, steps.append).digest == before.digest
+    assert teacher(data, PUPIL, steps.append).digest == before.digest
     assert "fine-tune a whole model" in {step.phase for step in steps}
+
+
+def test_the_teacher_pools_as_its_pupil_does(tiny_home: Home) -> None:
+    data = TaskData("classification", ("glad", "sad"), classification(20, 1), classification(20, 2))
+    teacher = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS.changed({"epochs": 1}))
+    readings = [teacher(data, TuneSettings(pooling=pooling), ignore).reading for pooling in ("mean", "cls")]
+    assert [reading and reading.pooling for reading in readings] == ["mean", "cls"]

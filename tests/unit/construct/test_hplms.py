@@ -259,20 +259,20 @@ def test_texts_are_looked_up_once(tiny_home: Home, registry: Registry, tmp_path:
 
 
 def test_a_teacher_is_asked_for_the_training_examples(tiny_home: Home, registry: Registry, tmp_path: Path) -> None:
-    asked: list[tuple[int, bool]] = []
+    asked: list[tuple[int, TuneSettings]] = []
 
     class OfOneMind:
         unlabelled = None
 
-        def __call__(self, data: TaskData, balanced: bool, report: Report) -> Lessons:
-            asked.append((len(data.train), balanced))
+        def __call__(self, data: TaskData, pupil: TuneSettings, report: Report) -> Lessons:
+            asked.append((len(data.train), pupil))
             examples = [*data.train, LabelledText("of the teacher's own", "sad")]
             return Lessons(examples, [torch.tensor([[9.0, 0.0]])] * len(examples))  # glad, whatever the text
 
     tune = replace(QUICK, distil_weight=1.0, epochs=4)
     request = HplmRequest("new/one", "tiny", "farm", **mood_files(tmp_path), tune=tune)
     entry = create_hplm(tiny_home, registry, request, ignore, OfOneMind())
-    assert asked == [(60, False)]
+    assert asked == [(60, tune)]
     dev = [json.loads(line)["label"] for line in request.dev.read_text().splitlines()]
     assert entry.metrics["dev_accuracy"] == pytest.approx(dev.count("glad") / len(dev), abs=1e-4)
     (tmp_path / "dev.jsonl").write_text('{"text": "of the teacher\'s own", "label": "sad"}\n' + request.dev.read_text())
