@@ -39,7 +39,7 @@ from builder.construct.root_request import RootRequest
 from builder.construct.roots import add_root
 from builder.construct.tune_settings import TuneSettings
 from builder.executors.processes import local_map
-from builder.progress import progress_bars
+from builder.progress import progress_bars, progress_lines
 from demo import root as demo_root
 
 SETTINGS: Mapping[str, TuneSettings] = MappingProxyType(
@@ -54,6 +54,7 @@ SETTINGS: Mapping[str, TuneSettings] = MappingProxyType(
 )
 _DEFAULT_N = 3
 _FIRST_SEED = 1
+_LINE_EVERY_S = 30.0
 _SIDES_OF_THE_GAP = ("dedicated", "hplm")
 _FOREIGN = ("general.txt", "wikitext2-test.txt")
 _DISTILLATION = DistilSettings(
@@ -94,7 +95,8 @@ class RunTrial:
     place: Place
 
     def __call__(self, trial: Trial) -> tuple[Trial, Outcome]:
-        return trial, _bench(self.place).run(trial)
+        title = f"{trial.task} {trial.scheme} seed {trial.settings.seed}"
+        return trial, _bench(self.place).run(trial, progress_lines(title, _LINE_EVERY_S))
 
 
 @lru_cache(maxsize=1)

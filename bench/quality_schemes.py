@@ -47,7 +47,7 @@ from builder.construct.tasks.objectives import objective_of
 from builder.construct.teacher import Teacher
 from builder.construct.tunable import EncodedSet, TunableHplm, new_head, pooled_width, pooling_for, scaled
 from builder.construct.tune import TuneSettings, Upper, evaluate, tune
-from builder.progress import Step
+from builder.progress import Report, Step
 
 _TEXTS_PER_BATCH = 256
 
@@ -132,6 +132,20 @@ def _of_root(both: RootAndModel, texts: Sequence[Text], with_words: bool) -> Ite
     return zip(encoded.rows, encoded.words, encoded.middles, strict=True)
 
 
+@dataclass(frozen=True)
+class Run:
+    """A trial that is under way."""
+
+    trial: Trial
+    data: TaskData
+    objective: Objective[Any]
+    report: Report
+
+    @property
+    def settings(self) -> TuneSettings:
+        return self.trial.settings
+
+
 class Bench:
     """What one process needs to run trials; states are read from the cache, or made for all that come later."""
 
@@ -139,33 +153,35 @@ class Bench:
         self._place = place
         self._both = RootAndModel(place)
 
-    def run(self, trial: Trial) -> Outcome:
+    def run(self, trial: Trial, report: Report) -> Outcome:
         data = load_task(self._place.data, trial.task, self._place.caps)
-        objective = objective_of(data)
-        return _SCHEMES[trial.scheme](self, trial, data, objective)
+        return _SCHEMES[trial.scheme](self, Run(trial, data, objective_of(data), report))
 
-    def dedicated(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
-        model = self._teacher(trial.settings).model(data, trial.settings, _ignore)
-        return _outcome(objective, model.fitted.metrics, model.evaluate(data.test), model.fitted.epoch)
+    def dedicated(self, run: Run) -> Outcome:
+        model = self._teacher(run.settings).model(run.data, run.settings, run.report)
+        return _outcome(run.objective, model.fitted.metrics, model.evaluate(run.data.test), model.fitted.epoch)
 
-    def shared(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
-        torch.manual_seed(trial.settings.seed)
-        return self._fitted(trial, data, objective, "final", _HeadOnly(self._both.geometry, objective, trial.settings))
+    def shared(self, run: Run) -> Outcome:
+        torch.manual_seed(run.settings.seed)
+        return self._fitted(run, "final", _HeadOnly(self._both.geometry, run.objective, run.settings))
 
-    def adapter(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
-        return self._tuned(trial, data, objective, "model", Upper(self._both.model.upper, self._both.geometry))
+    def adapter(self, run: Run) -> Outcome:
+        return self._tuned(run, "model", Upper(self._both.model.upper, self._both.geometry))
 
-    def untaught(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
-        return self._tuned(trial, data, objective, "root", Upper(self._both.root.upper(), self._both.geometry))
+    def untaught(self, run: Run) -> Outcome:
+        return self._tuned(run, "root", Upper(self._both.root.upper(), self._both.geometry))
 
-    def hplm(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
-        both = self._both
-        unlabelled = write_unlabelled(self._place.data, trial.task, self._place.cache)
-        teacher = self._teacher(replace(FINE_TUNING, seed=trial.settings.seed), unlabelled)
-        lessons = teacher(data, trial.settings, _ignore)
-        taught = replace(data, train=lessons.examples)
-        upper = Upper(both.root.upper(), both.geometry)
-        return self._tuned(trial, taught, objective, "root", upper, lessons)
+    def hplm(self, run: Run) -> Outcome:
+        unlabelled = write_unlabelled(self._place.data, run.trial.task, self._place.cache)
+        teacher = self._teacher(replace(FINE_TUNING, seed=run.settings.seed), unlabelled)
+        lessons = teacher(run.data, run.settings, run.report)
+        taught = replace(run, data=replace(run.data, train=lessons.examples))
+        return self._tuned(taught, "root", Upper(self._both.root.upper(), self._both.geometry), lessons)
+
+    def plot(self, run: Run) -> Outcome:
+        torch.manual_seed(run.settings.seed)
+        upper = Upper(self._both.root.upper(), self._both.geometry)
+        return self._fitted(run, "root", _TunableUpper(upper, run.objective, run.settings))
 
     def _teacher(self, settings: TuneSettings, unlabelled: Path | None = None) -> DedicatedTeacher:
         """The same model for `dedicated` as for `hplm`, which finds it made where the other came first.
@@ -174,59 +190,41 @@ class Bench:
         """
         return DedicatedTeacher(Home(self._place.home), self._place.root, unlabelled, settings)
 
-    def plot(self, trial: Trial, data: TaskData, objective: Objective[Any]) -> Outcome:
-        torch.manual_seed(trial.settings.seed)
-        upper = Upper(self._both.root.upper(), self._both.geometry)
-        return self._fitted(trial, data, objective, "root", _TunableUpper(upper, objective, trial.settings))
-
-    def _fitted(
-        self,
-        trial: Trial,
-        data: TaskData,
-        objective: Objective[Any],
-        states: str,
-        model: _HeadOnly | _TunableUpper,
-    ) -> Outcome:
-        train, dev, test = self._sets(trial.task, data, objective, states)
+    def _fitted(self, run: Run, states: str, model: _HeadOnly | _TunableUpper) -> Outcome:
+        objective = run.objective
+        train, dev, test = self._sets(run, states)
 
         def scores(dataset: EncodedSet) -> dict[str, float]:
             return objective.metrics(predict(model, objective, dataset, torch.device("cpu")), dataset.targets)
 
-        fitted = Fitting(model, objective, train, lambda _: scores(dev), trial.settings, trial.scheme).run(_ignore)
+        fitting = Fitting(model, objective, train, lambda _: scores(dev), run.settings, f"tune {run.trial.scheme}")
+        fitted = fitting.run(run.report)
         model.load_state_dict(fitted.weights, strict=False)
         return _outcome(objective, fitted.metrics, scores(test), fitted.epoch)
 
-    def _tuned(
-        self,
-        trial: Trial,
-        data: TaskData,
-        objective: Objective[Any],
-        states: str,
-        upper: Upper,
-        lessons: Lessons | None = None,
-    ) -> Outcome:
-        train, dev, test = self._sets(trial.task, data, objective, states)
-        tuned = tune(upper, objective, train, dev, trial.settings, _ignore, lessons=lessons)
-        return _outcome(objective, tuned.metrics, evaluate(upper, objective, tuned, test), tuned.epoch)
+    def _tuned(self, run: Run, states: str, upper: Upper, lessons: Lessons | None = None) -> Outcome:
+        train, dev, test = self._sets(run, states)
+        tuned = tune(upper, run.objective, train, dev, run.settings, run.report, lessons=lessons)
+        return _outcome(run.objective, tuned.metrics, evaluate(upper, run.objective, tuned, test), tuned.epoch)
 
-    def _sets(self, task: str, data: TaskData, objective: Objective[Any], states: str) -> list[EncodedSet]:
-        return [
-            self._encoded(f"{task}-{split}", examples, objective, states)
-            for split, examples in (("train", data.train), ("dev", data.dev), ("test", data.test))
-        ]
+    def _sets(self, run: Run, states: str) -> list[EncodedSet]:
+        splits = (("train", run.data.train), ("dev", run.data.dev), ("test", run.data.test))
+        return [self._encoded(run, split, examples, states) for split, examples in splits]
 
-    def _encoded(self, name: str, examples: Sequence[Example], objective: Objective[Any], states: str) -> EncodedSet:
-        place = self._place
+    def _encoded(self, run: Run, split: str, examples: Sequence[Example], states: str) -> EncodedSet:
         version = {"root": self._both.root.fingerprint, "texts": [task_text(example) for example in examples]}
-        store = place.cache / "states" / f"{name}-{states}-{json_checksum(version)[:12]}"
-        rows = stored_rows(store, lambda: self._encode(examples, objective.about_words, _STATES[states]))
-        return EncodedSet(rows, objective.targets(examples, rows.words), rows.lengths, rows.middles)
+        name = f"{run.trial.task}-{split}-{states}-{json_checksum(version)[:12]}"
+        rows = stored_rows(
+            self._place.cache / "states" / name, lambda: self._encode(run, split, examples, _STATES[states])
+        )
+        return EncodedSet(rows, run.objective.targets(examples, rows.words), rows.lengths, rows.middles)
 
     @torch.no_grad()
-    def _encode(self, examples: Sequence[Example], with_words: bool, states: States) -> Iterator[EncodedRow]:
+    def _encode(self, run: Run, split: str, examples: Sequence[Example], states: States) -> Iterator[EncodedRow]:
         for start in range(0, len(examples), _TEXTS_PER_BATCH):
             texts = [task_text(example) for example in examples[start : start + _TEXTS_PER_BATCH]]
-            yield from states(self._both, texts, with_words)
+            yield from states(self._both, texts, run.objective.about_words)
+            run.report(Step(f"states of the {split} texts", start + len(texts), len(examples)))
 
 
 class _HeadOnly(nn.Module):
@@ -267,10 +265,6 @@ class _TunableUpper(TunableHplm):
 def _outcome(objective: Objective[Any], dev: Mapping[str, float], test: Mapping[str, float], epoch: int) -> Outcome:
     metric = objective.main_metric
     return Outcome(metric, round(100 * dev[metric], 3), round(100 * test[metric], 3), epoch)
-
-
-def _ignore(step: Step) -> None:
-    """Trials run beside each other; what is reported is when one of them ends."""
 
 
 _STATES: Mapping[str, States] = MappingProxyType({"model": _of_model(0), "final": _of_model(-1), "root": _of_root})

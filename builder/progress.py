@@ -37,7 +37,7 @@ def progress_bars(title: str, console: Console | None = None) -> Iterator[Report
     """A bar per phase on a terminal; a line every few seconds where the output is a file."""
     console = console or Console(stderr=True)
     if not console.is_terminal:
-        yield _line_reporter(title, console)
+        yield progress_lines(title, _LINE_INTERVAL_S, console)
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -61,12 +61,14 @@ def _bar_reporter(title: str, progress: Progress) -> Report:
     return report
 
 
-def _line_reporter(title: str, console: Console) -> Report:
+def progress_lines(title: str, interval_s: float, console: Console | None = None) -> Report:
+    """For processes that work side by side, whose bars would overwrite each other."""
+    console = console or Console(stderr=True)
     last: dict[str, float] = {}
 
     def report(step: Step) -> None:
         finished = step.done >= step.total
-        if finished or time.monotonic() - last.get(step.phase, 0.0) > _LINE_INTERVAL_S:
+        if finished or time.monotonic() - last.get(step.phase, 0.0) > interval_s:
             last[step.phase] = time.monotonic()
             note = f"  {step.note}" if step.note else ""
             line = Text(f"{title}: {step.phase} {step.done}/{step.total}{note}")
