@@ -177,17 +177,49 @@ def locked(path: Path, open_path: Callable[[Path], int], conflict: str) -> Itera
         os.close(descriptor)
 
 
+@contextmanager
+def one_at_a_time(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold an advisory lock on a file, which is made; who comes while somebody has it says so, and waits."""
+    descriptor = _wait_for_lock(path, on_wait)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for_lock(path: Path, on_wait: Callable[[], None]) -> int:
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _READABLE)
+        try:
+            if not _lock_now(descriptor):
+                on_wait()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock_now(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _lock(path: Path, open_path: Callable[[Path], int], conflict: str) -> int:
     while True:
         descriptor = open_path(path)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The last holder may have renamed or removed it meanwhile; a lock on that would exclude nobody.
-            if _is_at(descriptor, path):
-                return descriptor
-        except BlockingIOError as error:
+        if not _lock_now(descriptor):
             os.close(descriptor)
-            raise ConflictError(conflict) from error
+            raise ConflictError(conflict)
+        # The last holder may have renamed or removed it meanwhile; a lock on that would exclude nobody.
+        if _is_at(descriptor, path):
+            return descriptor
         os.close(descriptor)
 
 

@@ -14,7 +14,7 @@ from backends.storage import file_checksum, json_checksum
 from bench.quality_schemes import Outcome, Place, Trial
 from bench.quality_tasks import unlabelled_corpora
 from builder.construct.dedicated import FINE_TUNING
-from builder.construct.dedicated_teacher import REWRITING
+from builder.construct.dedicated_teacher import LESSONS_FORMAT, REWRITING
 from builder.construct.tune_settings import TEACHING
 
 _NEEDS_OF_ROOT = {"adapter": ("lower",), "plot": ("root",), "untaught": ("root",), "hplm": ("root", "teacher")}
@@ -35,7 +35,11 @@ class Results:
         self._of_root = {
             "root": root.fingerprint,
             "lower": root.geometry.num_lower_layers,
-            "teacher": {"settings": asdict(FINE_TUNING), "rewriting": asdict(REWRITING)},
+            "teacher": {
+                "settings": asdict(FINE_TUNING),
+                "rewriting": asdict(REWRITING),
+                "lessons": LESSONS_FORMAT,
+            },
         }
         self._place = place
         self._outcomes = {line["key"]: Outcome(**line["outcome"]) for line in _lines(path)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -79,7 +80,7 @@ def write_unlabelled(data: Path, name: str, folder: Path) -> Path | None:
         return None
     path = folder / f"{name}-unlabelled.txt"
     sentences = [sentence for text in corpus_texts(corpora) for sentence in _SENTENCE_END.split(text)]
-    write_lines(path, [sentence for sentence in sentences if len(sentence) in _SENTENCE_CHARACTERS])
+    _write_texts(path, [sentence for sentence in sentences if len(sentence) in _SENTENCE_CHARACTERS])
     return path
 
 
@@ -105,9 +106,8 @@ def write_everyday(data: Path, folder: Path, seed: int = 5) -> Path | None:
                 passages.append(" ".join(left[:length]))
                 left = left[length:]
     chance.shuffle(passages)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "everyday.txt"
-    write_lines(path, passages)
+    _write_texts(path, passages)
     return path
 
 
@@ -161,3 +161,11 @@ def write_demo_tasks(folder: Path) -> Path:
         for split, path in write_task(task, folder / "written").items():
             path.replace(target / f"{split}{path.suffix}")
     return folder
+
+
+def _write_texts(path: Path, texts: Sequence[str]) -> None:
+    """In one step: trials beside each other write and read the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    write_lines(staged, texts)
+    staged.replace(path)

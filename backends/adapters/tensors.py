@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import torch
+import xxhash
 from torch import Tensor
 
 from backends.errors import InvalidArgumentError
@@ -33,6 +34,15 @@ class Tensors:
         for name, tensor in self.named().items():
             if not bool(torch.isfinite(tensor).all()):
                 raise InvalidArgumentError(f"{what}: {name} holds NaN or infinite values")
+
+    @property
+    def checksum(self) -> str:
+        """Of the tensors' values, as hexadecimal digits."""
+        digest = xxhash.xxh3_128()
+        for name, tensor in self.named().items():
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     @property
     def size_bytes(self) -> int:

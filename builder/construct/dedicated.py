@@ -30,7 +30,7 @@ from builder.construct.tunable import pooled_width, pooling_for
 from builder.construct.tune_settings import TuneSettings
 from builder.progress import Report, Step
 
-_READ_AT_ONCE = 4096
+_READ_AT_ONCE = 512
 _PHASE, _ANSWERING = "fine-tune a whole model", "ask it for its answers"
 FINE_TUNING = TuneSettings(learning_rate=1e-4, head_learning_rate=1e-3, epochs=6, patience=6)
 """What suits most tasks when all parameters learn."""
@@ -136,7 +136,7 @@ class Dedicated:
         return cls(model, tokenizer, objective, fitted)
 
     def read(self, examples: Sequence[Example], report: Report | None = None) -> Iterator[Tensor]:
-        """What the head reads of each: `[m, P]`. Some thousand at a time: a state of each word is gigabytes."""
+        """What the head reads of each: `[m, P]`. Some hundred at a time: a state of each word is gigabytes."""
 
         def noted(start: int) -> OnRows | None:
             return (lambda done, _: report(Step(_ANSWERING, start + done, len(examples)))) if report else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 from backends.adapters.head import Head
 from backends.home import Home
 from backends.root.store import RootFolder
-from backends.storage import json_checksum
+from backends.storage import json_checksum, one_at_a_time
 from builder.construct.checkpoint import Checkpoint
 from builder.construct.dedicated import FINE_TUNING, Dedicated
 from builder.construct.lessons import Lessons
@@ -23,15 +24,17 @@ from builder.construct.pretrained import locate_weights
 from builder.construct.reading import Reading
 from builder.construct.rewriting import Rewriting
 from builder.construct.state_rows import find_rows, stored_rows
+from builder.construct.states import remove_forgotten
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objectives import objective_of
 from builder.construct.tasks.unlabelled import unlabelled_examples
 from builder.construct.tunable import pooling_for
 from builder.construct.tune_settings import TuneSettings
-from builder.progress import Report
+from builder.progress import Report, Step
 
-_LESSONS_FORMAT = 3
+LESSONS_FORMAT = 3
+"""Of what a teacher hands on: 1 had answers, 2 states of all but words."""
 _LARGEST = torch.finfo(torch.float16).max
 REWRITING = Rewriting()
 UNLABELLED_PER_EXAMPLE = 3
@@ -60,6 +63,35 @@ class DedicatedTeacher:
 
     def model(self, data: TaskData, pupil: TuneSettings, report: Report) -> Dedicated:
         """What teaches; made once, as long as nobody has asked for its answers."""
+        with self._alone(data, pupil, report):
+            return self._model(data, pupil, report)
+
+    def _reading(
+        self, data: TaskData, examples: Sequence[Example], pupil: TuneSettings, report: Report
+    ) -> tuple[Reading, dict[str, float]]:
+        """What the model's head reads, and what the model reached; made where it is not kept whole."""
+        of_examples = {**self._inputs(data, pupil), "examples": repr(examples), "format": LESSONS_FORMAT}
+        kept = self._kept("lessons", of_examples)
+        with self._alone(data, pupil, report):
+            known = kept.load()
+            states = find_rows(self.home.states / known["states"]) if known else None
+            if known is None or states is None:
+                dedicated = self._model(data, pupil, report)
+                store = self._path("reading", {**of_examples, "head": dedicated.head.checksum})
+                in_half = ((_in_half(each), None, None) for each in dedicated.read(examples, report))
+                states = stored_rows(store, lambda: in_half)
+                known = {
+                    "states": store.name,
+                    "head": dedicated.head.named(),
+                    "pooling": pooling_for(dedicated.objective, self._settings(pupil)),
+                    "figures": _figures(dedicated),
+                }
+                kept.save(known)
+                self._kept("teacher", self._inputs(data, pupil)).remove()
+                remove_forgotten(self.home.states)
+        return Reading(Head(**known["head"]), states, known["pooling"]), known["figures"]
+
+    def _model(self, data: TaskData, pupil: TuneSettings, report: Report) -> Dedicated:
         root, settings = RootFolder(self.home.root(self.root_name)), self._settings(pupil)
         return Dedicated.fine_tune(
             locate_weights(root.manifest, self.home.downloads),
@@ -73,26 +105,10 @@ class DedicatedTeacher:
             self._kept("teacher", self._inputs(data, pupil)),
         )
 
-    def _reading(
-        self, data: TaskData, examples: Sequence[Example], pupil: TuneSettings, report: Report
-    ) -> tuple[Reading, dict[str, float]]:
-        """What the model's head reads, and what the model reached; made where it is not kept whole."""
-        of_model = self._inputs(data, pupil)
-        of_examples = {**of_model, "examples": repr(examples), "format": _LESSONS_FORMAT}
-        kept, store = self._kept("lessons", of_examples), self._path("reading", of_examples)
-        known, states = kept.load(), find_rows(store)
-        if known is None or states is None:
-            dedicated = self.model(data, pupil, report)
-            states = stored_rows(
-                store, lambda: ((_in_half(each), None, None) for each in dedicated.read(examples, report))
-            )
-            metric = dedicated.objective.main_metric
-            figures = {f"teacher_dev_{metric}": round(dedicated.fitted.metrics[metric], 4)}
-            pooling = pooling_for(dedicated.objective, self._settings(pupil))
-            known = {"head": dedicated.head.named(), "pooling": pooling, "figures": figures}
-            kept.save(known)
-            self._kept("teacher", of_model).remove()
-        return Reading(Head(**known["head"]), states, known["pooling"]), known["figures"]
+    def _alone(self, data: TaskData, pupil: TuneSettings, report: Report) -> AbstractContextManager[None]:
+        """One process makes a model; others who need it wait, and find it made."""
+        path = self._path("lock", self._inputs(data, pupil))
+        return one_at_a_time(path, lambda: report(Step("wait for another build's model", 0, 1)))
 
     def _settings(self, pupil: TuneSettings) -> TuneSettings:
         return replace(self.settings, class_weights=pupil.class_weights, pooling=pupil.pooling)
@@ -123,6 +139,11 @@ class DedicatedTeacher:
         rewriting = replace(self.rewriting, variants=missing)
         rewritten = rewriting.apply(data.train, root.tokenizer(), root.lower().word_embeddings.weight)
         return [*data.train, *unlabelled, *rewritten], len(unlabelled)
+
+
+def _figures(dedicated: Dedicated) -> dict[str, float]:
+    metric = dedicated.objective.main_metric
+    return {f"teacher_dev_{metric}": round(dedicated.fitted.metrics[metric], 4)}
 
 
 def _in_half(states: Tensor) -> npt.NDArray[np.float16]:

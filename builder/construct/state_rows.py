@@ -70,7 +70,8 @@ class StateRows(Sequence[Tensor]):
 
 def stored_rows(store: Path, encode: Callable[[], Iterator[EncodedRow]]) -> StateRows:
     """What lies in the folder, or what `encode` gives, which then lies there."""
-    return find_rows(store) or _make(store, encode)
+    known = find_rows(store)
+    return _make(store, encode) if known is None else known
 
 
 def find_rows(store: Path) -> StateRows | None:
@@ -114,13 +115,13 @@ def _make(store: Path, encode: Callable[[], Iterator[EncodedRow]]) -> StateRows:
 
 
 def _publish(unfinished: Path, store: Path) -> None:
-    if find_rows(store):  # somebody else was faster
+    if find_rows(store) is not None:  # somebody else was faster
         return
     drop_store(store)
     try:
         unfinished.rename(store)
     except OSError:
-        if not find_rows(store):  # somebody else was faster after all
+        if find_rows(store) is None:  # somebody else was faster after all
             raise
 
 

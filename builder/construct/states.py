@@ -20,7 +20,7 @@ from builder.progress import Report, Step
 MAX_STORED_BYTES = 20 << 30
 _FORMAT_VERSION = 5
 _TEXTS_PER_BATCH = 256
-_UNFINISHED_KEPT_S = 24 * 3600
+_HIDDEN_KEPT_S = 24 * 3600
 
 
 class StateCache:
@@ -66,16 +66,21 @@ class StateCache:
 
 
 def _remove_oldest(states: Path, keep: Path) -> None:
-    """Drop what was used longest ago until the rest is within the limit, and what a killed build left behind."""
-    for path in states.glob(".*"):
-        if time.time() - _used_at(path) > _UNFINISHED_KEPT_S:
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    """Drop what was used longest ago until the rest is within the limit; what took hours to make stays its day."""
+    remove_forgotten(states)
     stores = [path for path in states.glob("*") if not path.name.startswith(".")]
     total_bytes = sum(_size_bytes(path) for path in states.glob(".*"))
     for store in sorted(stores, key=_used_at, reverse=True):
         total_bytes += _size_bytes(store)
         if total_bytes > MAX_STORED_BYTES and store != keep:
             drop_store(store)
+
+
+def remove_forgotten(states: Path) -> None:
+    """What teachers made a day ago, and what killed builds left behind."""
+    for path in states.glob(".*"):
+        if time.time() - _used_at(path) > _HIDDEN_KEPT_S:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _used_at(path: Path) -> float:

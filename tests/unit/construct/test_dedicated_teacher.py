@@ -2,8 +2,11 @@
 
 import itertools
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
+from builder.construct.dedicated import Dedicated
 from builder.construct.dedicated_teacher import REWRITING, UNLABELLED_PER_EXAMPLE, DedicatedTeacher
 from builder.construct.hplms import HplmRequest, create_hplm, live_settings
 from builder.construct.rewriting import Rewriting
@@ -211,7 +215,9 @@ def test_what_is_kept_comes_back_as_it_was(tiny_home: Home) -> None:
         (TaskData("ner", ("O", "B-mood", "I-mood"), sentences, sentences), "none", 64, lengths),
     ]
     for data, pooling, width, counts in tasks:
-        first, again = (teacher(data, PUPIL, ignore) for _ in range(2))
+        steps: list[Step] = []
+        first, again = teacher(data, PUPIL, ignore), teacher(data, PUPIL, steps.append)
+        assert not steps
         assert first.reading is not None and again.reading is not None
         assert first.reading.pooling == again.reading.pooling == pooling
         assert first.reading.states.hidden.shape == (sum(counts), width)
@@ -237,3 +243,51 @@ def test_the_teacher_pools_as_its_pupil_does(tiny_home: Home) -> None:
     teacher = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS.changed({"epochs": 1}))
     readings = [teacher(data, TuneSettings(pooling=pooling), ignore).reading for pooling in ("mean", "cls")]
     assert [reading and reading.pooling for reading in readings] == ["mean", "cls"]
+
+
+def test_states_of_a_model_that_is_gone_are_not_given_to_another_head(tiny_home: Home) -> None:
+    """A second fine-tuning need not end as the first did: other threads, other rounding."""
+    data = TaskData("classification", ("glad", "sad"), classification(20, 1), classification(20, 2))
+    teacher = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS.changed({"epochs": 1}))
+    before = teacher(data, PUPIL, ignore)
+    (lessons,) = tiny_home.states.glob(".lessons-*")
+    lessons.unlink()
+    fine_tune = Dedicated.fine_tune
+
+    def otherwise(*arguments: Any) -> Dedicated:
+        dedicated = fine_tune(*arguments)
+        with torch.no_grad():
+            for parameter in dedicated.model.parameters():
+                parameter.mul_(1.01)
+        return dedicated
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Dedicated, "fine_tune", otherwise)
+        after = teacher(data, PUPIL, ignore)
+    assert before.reading is not None and after.reading is not None
+    assert not torch.equal(before.reading.head.weight, after.reading.head.weight)
+    assert not np.array_equal(before.reading.states.hidden, after.reading.states.hidden)
+
+
+def test_two_who_need_one_model_make_it_once(tiny_home: Home) -> None:
+    data = TaskData("classification", ("glad", "sad"), classification(20, 1), classification(20, 2))
+    teacher = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS.changed({"epochs": 1}))
+    steps: list[list[Step]] = [[], []]
+    at_work, second_waits = threading.Event(), threading.Event()
+
+    def first(step: Step) -> None:
+        steps[0].append(step)
+        at_work.set()
+        assert second_waits.wait(60)
+
+    def second(step: Step) -> None:
+        steps[1].append(step)
+        second_waits.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(teacher, data, PUPIL, first)
+        assert at_work.wait(60)
+        other = pool.submit(teacher, data, PUPIL, second)
+        assert one.result().digest == other.result().digest
+    assert {step.phase for step in steps[0]} == {"fine-tune a whole model", "ask it for its answers"}
+    assert {step.phase for step in steps[1]} == {"wait for another build's model"}

@@ -291,7 +291,9 @@ def test_an_interrupted_tuning_with_states_goes_on_and_ends_the_same(
 
     with pytest.raises(Interrupted):
         tune(upper, objective, train, train, settings, interrupt, lessons=lessons, checkpoint=checkpoint)
-    again = tune(upper, objective, train, train, settings, ignore, lessons=lessons, checkpoint=checkpoint)
+    steps: list[Step] = []
+    again = tune(upper, objective, train, train, settings, steps.append, lessons=lessons, checkpoint=checkpoint)
+    assert 1 < steps[0].done < steps[0].total
     assert again.epoch == expected.epoch
     torch.testing.assert_close(again.head.weight, expected.head.weight, atol=0, rtol=0)
 
