@@ -74,15 +74,16 @@ def tune(
         settings: See there.
         report: Gets a step for each batch.
         lessons: A teacher's, of the rows of `train`. What its head reads is followed, and a new head starts as that
-            one, but not where the settings pool states in another way, or where there is a `start`, whose head reads
-            others.
+            one, but not where the task does better without, where the settings pool states in another way, or where
+            there is a `start`, whose head reads others.
         start: Weights to go on from; new ones otherwise.
         checkpoint: Where each epoch is noted; an interrupted tuning goes on there and ends the same, and a finished one
             is not repeated.
     """
     teacher, reading = (lessons.answers, lessons.reading) if lessons else (None, None)
     is_like_ours = reading is not None and reading.pooling == pooling_for(objective, settings)
-    followed = reading if is_like_ours and start is None and settings.states_weight else None
+    is_asked_for = objective.learns_states and settings.states_weight > 0
+    followed = reading if is_like_ours and is_asked_for and start is None else None
     first = start or _untuned(upper, objective, settings, followed)
     model = upper.model(first, objective.scale, settings.dropout)
 

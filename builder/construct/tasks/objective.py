@@ -27,6 +27,8 @@ class Objective(ABC, Generic[TargetT]):
     main_metric: ClassVar[str]
     about_words: ClassVar[bool] = False
     about_pairs: bool = False
+    learns_states: ClassVar[bool] = True
+    """Whether a pupil does better to learn what its teacher's head reads, besides what that answers."""
     num_outputs: int
     scale: tuple[float, float] = NO_SCALE
     """(offset, factor) that the model's raw outputs are brought to the task's own scale with."""

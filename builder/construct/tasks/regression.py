@@ -19,6 +19,7 @@ class Regression(Objective[float]):
     """A target is the row's number. Outputs and a teacher's are on its scale; the loss is in standard deviations."""
 
     main_metric = "pearson"
+    learns_states = False  # a number says more than a label does: on STS-B 85.0 by answers alone, 82.9 with states
     num_outputs = 1
 
     def __init__(self, train: Sequence[LabelledText]) -> None:

@@ -221,6 +221,9 @@ def reading_of(states: Sequence[Tensor], head: Head, pooling: str) -> Reading:
     return Reading(head, StateRows(torch.cat(list(states)).half().numpy(), offsets, np.diff(offsets)), pooling)
 
 
+LEARNT_BY_STATES = ("classification", "ner")
+
+
 @pytest.fixture(scope="module", params=["classification", "regression", "ner"])
 def taught(upper: Upper, request: pytest.FixtureRequest) -> tuple[Objective[Any], EncodedSet, Lessons]:
     """A task, and a teacher who answers as an hPLM tuned for it does."""
@@ -242,6 +245,7 @@ def test_a_reading_answers_as_the_model_does(upper: Upper, taught: tuple[Objecti
         torch.testing.assert_close(answer, expected, atol=5e-3 * largest, rtol=0)
 
 
+@pytest.mark.parametrize("taught", LEARNT_BY_STATES, indirect=True)
 def test_states_are_followed_where_they_count(upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons]) -> None:
     objective, train, lessons = taught
     assert lessons.reading is not None
@@ -256,6 +260,7 @@ def test_states_are_followed_where_they_count(upper: Upper, taught: tuple[Object
     assert distance(2.0) < 0.5 * distance(0.0)
 
 
+@pytest.mark.parametrize("taught", LEARNT_BY_STATES, indirect=True)
 def test_a_new_head_starts_as_the_teachers_and_one_that_was_there_stays(
     upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons]
 ) -> None:
@@ -277,6 +282,7 @@ def test_a_new_head_starts_as_the_teachers_and_one_that_was_there_stays(
     torch.testing.assert_close(head(otherwise), head(None), atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("taught", LEARNT_BY_STATES, indirect=True)
 def test_an_interrupted_tuning_with_states_goes_on_and_ends_the_same(
     upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons], tmp_path: Path
 ) -> None:
@@ -296,6 +302,17 @@ def test_an_interrupted_tuning_with_states_goes_on_and_ends_the_same(
     assert 1 < steps[0].done < steps[0].total
     assert again.epoch == expected.epoch
     torch.testing.assert_close(again.head.weight, expected.head.weight, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("taught", ["regression"], indirect=True)
+def test_numbers_are_learnt_by_answers_alone(upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons]) -> None:
+    objective, train, lessons = taught
+    settings = other_settings(epochs=2)
+    heads = [
+        tune(upper, objective, train, train, settings, ignore, lessons=each).head.weight
+        for each in (lessons, replace(lessons, reading=None))
+    ]
+    torch.testing.assert_close(*heads, atol=0, rtol=0)
 
 
 def test_the_distance_is_measured_by_the_spread() -> None:
