@@ -84,7 +84,12 @@ class Plan:
         ]
 
     def _epochs(self, scheme: str) -> int:
-        """A teacher's texts are six times as many as the examples, so a third of the passes do."""
+        """A teacher's texts are six times as many as the examples, so a third of the passes do.
+
+        Who is compared with teachers has as many as these.
+        """
+        if scheme == "dedicated":
+            return FINE_TUNING.epochs
         return math.ceil(self.epochs / 3) if scheme == "hplm" else self.epochs
 
 
@@ -274,7 +279,7 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES))
     options.add_argument("--seeds", type=int, default=2, help="how many seeds, from --seed on")
     options.set_defaults(seed=_FIRST_SEED)
-    options.add_argument("--epochs", type=int, default=6)
+    options.add_argument("--epochs", type=int, default=6, help=f"of all but dedicated, which has {FINE_TUNING.epochs}")
     options.add_argument("--cap", type=int, default=5000, help="training examples at most; 0 for all")
     options.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="trials at once, one thread each")
     return options.parse_args()

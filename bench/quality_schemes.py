@@ -184,10 +184,7 @@ class Bench:
         return self._fitted(run, "root", _TunableUpper(upper, run.objective, run.settings))
 
     def _teacher(self, settings: TuneSettings, unlabelled: Path | None = None) -> DedicatedTeacher:
-        """The same model for `dedicated` as for `hplm`, which finds it made where the other came first.
-
-        But for a `dedicated` of other epochs than teachers have.
-        """
+        """The same model for `dedicated` as for `hplm`, which finds it made where the other came first."""
         return DedicatedTeacher(Home(self._place.home), self._place.root, unlabelled, settings)
 
     def _fitted(self, run: Run, states: str, model: _HeadOnly | _TunableUpper) -> Outcome:

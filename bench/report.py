@@ -30,7 +30,9 @@ DEFAULT_SEED = 2024
 def parser(bench: str, question: str) -> argparse.ArgumentParser:
     """The options that all benchmarks share; a benchmark adds its own."""
     result = argparse.ArgumentParser(prog=f"python -m bench.{bench}", description=question)
-    result.add_argument("--quick", action="store_true", help="smaller sizes, the same figures, within 50 s on 2 cores")
+    result.add_argument(
+        "--quick", action="store_true", help="smaller sizes, the same figures, within a minute or a few on 2 cores"
+    )
     result.add_argument("--json", type=Path, metavar="FILE", help="write the report there, and as .md beside it")
     result.add_argument("--seed", type=int, default=DEFAULT_SEED)
     return result

@@ -49,10 +49,11 @@ class Reading:
 
     @cached_property
     def _spread(self) -> Tensor:
-        """Of one that hardly varies a hundredth of the usual: there, what differs is rounding."""
+        """Of one that hardly varies a hundredth of the states' size: there, what differs is rounding."""
         hidden = self.states.hidden
-        spread = _tensor(hidden[:: max(1, len(hidden) // _SPREAD_OF_STATES)]).std(dim=0, correction=0)
-        return spread.clamp(min=max(float(spread.median()) * _LEAST_SPREAD, torch.finfo(torch.float16).tiny))
+        states = _tensor(hidden[:: max(1, len(hidden) // _SPREAD_OF_STATES)])
+        size = float(states.square().mean().sqrt())
+        return states.std(dim=0, correction=0).clamp(min=max(_LEAST_SPREAD * size, torch.finfo(torch.float16).tiny))
 
 
 def _tensor(states: npt.NDArray[np.float16]) -> Tensor:

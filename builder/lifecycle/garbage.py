@@ -18,7 +18,7 @@ from backends.home import Home
 from backends.registry.garbage import Garbage, KeepRule, Kind
 from backends.registry.registry import Registry
 from builder.lifecycle.holds import running_builds, unheld
-from builder.lifecycle.leftovers import Leftover, attachments, leftovers, size_bytes
+from builder.lifecycle.leftovers import Leftover, attachments, forgotten_states, leftovers, size_bytes
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def collect_garbage(home: Home, registry: Registry, settings: GarbageSettings, d
     known = registry.known_folders(without=still_there)
     collector = _Collector(home, registry, still_there, dry_run)
     found = leftovers(home, known | {item.folder for item in garbage}, settings.unfinished_s)
-    removed = [*collector.versions(garbage, known), *collector.leftovers(found)]
+    states = forgotten_states(home, settings.unfinished_s)
+    removed = [*collector.versions(garbage, known), *collector.leftovers(found), *collector.states(states)]
     return GarbageReport(tuple(removed), tuple(collector.in_use), rule.all_domains)
 
 
@@ -105,6 +106,10 @@ class _Collector:
     def leftovers(self, found: Collection[Leftover]) -> Iterator[Removal]:
         for item in found:
             yield from self._unless_held(item.target, Removal(item.kind, item.path.name, self._name(item.path), 0))
+
+    def states(self, found: Collection[Path]) -> Iterator[Removal]:
+        for path in found:
+            yield Removal("states in the cache", path.name, self._name(path), self._remove(path))
 
     def _unless_held(self, target: Path, removal: Removal) -> Iterator[Removal]:
         folder = self._name(target) if removal.folder is None else removal.folder

@@ -13,6 +13,7 @@ from backends.storage import HALF_WRITTEN
 _HIDDEN = "."
 _LOCK = ".lock"
 """Empty, and taken over by whoever builds next."""
+_WAITED_FOR = ".lock-"
 _OF_ROOTS = (".mlm_head.safetensors",)
 """What lies beside a root; any other name with a dot may be another root's."""
 
@@ -38,6 +39,13 @@ def leftovers(home: Home, known: Collection[str], untouched_s: float) -> list[Le
         owner = _owner(item.target)
         last_written[owner] = max(_last_written(item.path), last_written.get(owner, 0.0))
     return [item for item in candidates if last_written[_owner(item.target)] <= oldest]
+
+
+def forgotten_states(home: Home, untouched_s: float) -> list[Path]:
+    """What teachers and killed tunings left in the cache; a build that still reads it loses nothing but time."""
+    oldest = time.time() - untouched_s
+    hidden = (path for path in sorted(home.states.glob(".*")) if not path.name.startswith(_WAITED_FOR))
+    return [path for path in hidden if _last_written(path) <= oldest]
 
 
 def attachments(folder: Path) -> list[Path]:

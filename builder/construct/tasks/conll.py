@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from backends.errors import TrainingDataError
-from builder.construct.tasks.examples import TaggedSentence
+from builder.construct.tasks.examples import TaggedSentence, is_visible
 from builder.construct.tasks.lines import numbered_lines
 
 OUTSIDE = "O"
@@ -37,6 +37,8 @@ def read_sentences(path: Path) -> list[TaggedSentence]:
     close()
     if not sentences:
         raise TrainingDataError(f"{path} holds no examples")
+    if not any(is_visible(word) for sentence in sentences for word in sentence.words):
+        raise TrainingDataError(f"{path} holds no word that can be seen")
     return sentences
 
 

@@ -53,7 +53,7 @@ def read_task(files: TaskFiles, task: str | None = None) -> TaskData:
     if task not in _READERS:
         raise InvalidArgumentError(f"task {task!r} is not one of {', '.join(_READERS)}")
     if task != NER and is_conll(files.train):
-        raise TrainingDataError(f"{files.train} looks like a file of token<TAB>tag lines, which --task ner reads")
+        raise TrainingDataError(f"{files.train} looks like token<TAB>tag lines, as for the task ner, not {task}")
     train, dev = _READERS[task](files.train), _READERS[task](files.dev)
     test = _READERS[task](files.test) if files.test else []
     for path, examples in ((files.dev, dev), (files.test, test)):

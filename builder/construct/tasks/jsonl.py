@@ -47,7 +47,9 @@ def _example(line: str, where: str, read_label: ReadLabel) -> LabelledText:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise TrainingDataError(f"{where}: not JSON: {error}") from error
+        raise TrainingDataError(
+            f'{where}: not JSON: {error}; a line is {{"text": …, "label": …}}, or token<TAB>tag for the task ner'
+        ) from error
     if not isinstance(content, dict):
         raise TrainingDataError(f'{where}: not an object {{"text": …, "label": …}}')
     text, label = _text(content, "text", where), read_label(content.get("label"), where)

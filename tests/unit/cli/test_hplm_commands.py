@@ -63,7 +63,7 @@ def test_wrong_files_for_a_task_are_one_line(run: Run, tmp_path: Path) -> None:
     tagged, values = write_tagged(tmp_path / "t", 7), write_values(tmp_path / "v", 7)
     for train, dev, more, message in (
         (singles[0], pairs[1], (), "dev.jsonl holds pairs of texts"),
-        (tagged[0], tagged[1], ("--task", "classification"), "which --task ner reads"),
+        (tagged[0], tagged[1], ("--task", "classification"), "as for the task ner, not classification"),
         (singles[0], singles[1], ("--task", "ner"), "train.jsonl:1: not token<TAB>tag"),
         (singles[0], singles[1], ("--task", "regression"), "'label' must be a number"),
         (values[0], values[1], (), "numbers are for --task regression"),

@@ -107,6 +107,11 @@ def test_an_empty_file_and_none(tmp_path: Path, read: Read) -> None:
         read(tmp_path / "gone.x")
 
 
+def test_sentences_of_which_nothing_can_be_seen(tmp_path: Path) -> None:
+    with pytest.raises(TrainingDataError, match=r"t\.x holds no word that can be seen"):
+        read_sentences(write(tmp_path / "t.x", "\u200b\tB-X\n\n\u200b\tO\n"))
+
+
 def test_tagged_sentences(tmp_path: Path) -> None:
     path = write(tmp_path / "t.conll", "\n\nNew York\tB-GPE\n,\tO\nAda\tB-PER\nL\tI-PER\nBob\tB-PER\n \nx\tO\n")
     first, second = read_sentences(path)
@@ -177,7 +182,9 @@ def test_entities_of_both_files(tmp_path: Path) -> None:
         read_task(TaskFiles(none, some))
     with pytest.raises(TrainingDataError, match=r"other has entities 'Z', which .*some lacks"):
         read_task(TaskFiles(some, other))
-    with pytest.raises(TrainingDataError, match="looks like a file of token<TAB>tag lines, which --task ner reads"):
+    with pytest.raises(
+        TrainingDataError, match="looks like token<TAB>tag lines, as for the task ner, not classification"
+    ):
         read_task(TaskFiles(some, some), "classification")
 
 

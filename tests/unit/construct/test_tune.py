@@ -319,9 +319,11 @@ def test_the_distance_is_measured_by_the_spread() -> None:
     """Of all words, each counts the same."""
     states = [torch.tensor([[0.0, 10.0, 7.0]]), torch.tensor([[2.0, 30.0, 7.0], [0.0, 10.0, 7.0], [2.0, 30.0, 7.0]])]
     reading = reading_of(states, Head(torch.ones(1, 3), torch.zeros(1)), "none")
-    off = torch.tensor([[2.0 + 3.0, 30.0 - 20.0, 7.001]])  # three deviations of 1, two of 10, a tenth of the least
+    least = 0.01 * float(torch.cat(states).square().mean().sqrt())
+    # Three deviations of 1, two of 10, five of the least, as all states have the same there.
+    off = torch.tensor([[2.0 + 3.0, 30.0 - 20.0, 7.0 + 5 * least]])
     asked = torch.cat([off, states[1][1:], states[0]])
-    assert float(reading.distance(asked, np.array([1, 0]))) == pytest.approx((9 + 4 + 0.01) / 12, rel=1e-3)
+    assert float(reading.distance(asked, np.array([1, 0]))) == pytest.approx((9 + 4 + 25) / 12, rel=1e-3)
 
 
 class TeacherIsRight:

@@ -202,6 +202,21 @@ def test_what_interrupted_builds_left_goes_when_nobody_comes_back(home: Home, re
     assert not stray.exists()
 
 
+def test_what_teachers_left_in_the_cache_goes_and_other_states_stay(home: Home, registry: Registry) -> None:
+    names = {".teacher-1", ".reading-1/hidden.f16", ".lock-1", "rows/hidden.f16"}
+    for name in names:
+        (home.states / name).parent.mkdir(parents=True, exist_ok=True)
+        (home.states / name).write_bytes(b"1")
+    assert removed(home, registry, GarbageSettings(grace_s=0)) == set()
+    for path in home.states.rglob("*"):
+        age(path, 48 * 3600)
+    assert removed(home, registry, GarbageSettings(grace_s=0)) == {
+        "cache/states/.teacher-1",
+        "cache/states/.reading-1",
+    }
+    assert {path.name for path in home.states.iterdir()} == {".lock-1", "rows"}
+
+
 def test_what_one_build_has_left_goes_together(home: Home, registry: Registry) -> None:
     staged, tuning = staging_folder(home.plot("mini", "shop", 2)), home.bank("mini", "acme/x", 1)
     staged.mkdir()
