@@ -75,13 +75,18 @@ class Plan:
     schemes: tuple[str, ...]
     seeds: tuple[int, ...]
     epochs: int
+    states_weight: float = SETTINGS["hplm"].states_weight
 
     def trials(self) -> list[Trial]:
         return [
-            Trial(task, scheme, replace(SETTINGS[scheme], seed=seed, epochs=epochs, patience=epochs))
+            Trial(task, scheme, self._settings(scheme, seed))
             for seed, task, scheme in product(self.seeds, self.tasks, self.schemes)
-            for epochs in [self._epochs(scheme)]
         ]
+
+    def _settings(self, scheme: str, seed: int) -> TuneSettings:
+        epochs = self._epochs(scheme)
+        settings = replace(SETTINGS[scheme], seed=seed, epochs=epochs, patience=epochs)
+        return replace(settings, states_weight=self.states_weight) if scheme == "hplm" else settings
 
     def _epochs(self, scheme: str) -> int:
         """A teacher's texts are six times as many as the examples, so a third of the passes do.
@@ -223,7 +228,8 @@ def main() -> None:
     if arguments.quick:
         tasks = tasks[:2]
     seeds = tuple(arguments.seed + number for number in range(1 if arguments.quick else arguments.seeds))
-    plan = Plan(tasks, tuple(arguments.schemes), seeds, 1 if arguments.quick else arguments.epochs)
+    epochs = 1 if arguments.quick else arguments.epochs
+    plan = Plan(tasks, tuple(arguments.schemes), seeds, epochs, arguments.states_weight)
     results = Results(place, arguments.trials or arguments.cache / "trials.jsonl")
     found = dict(run_trials(place, results, plan.trials(), 0 if arguments.report else arguments.workers))
     figures, rows = figures_and_rows(plan, found)
@@ -241,6 +247,7 @@ def main() -> None:
         "seeds": len(plan.seeds),
         "trials": len(found),
         "epochs": plan.epochs,
+        "states_weight": plan.states_weight,
         "dtype": "bf16 autocast",
         "rates": json.dumps({scheme: _rates(SETTINGS[scheme]) for scheme in plan.schemes}),
         "adapters": json.dumps(asdict(SETTINGS["hplm"].recipe)),
@@ -280,6 +287,8 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--seeds", type=int, default=2, help="how many seeds, from --seed on")
     options.set_defaults(seed=_FIRST_SEED)
     options.add_argument("--epochs", type=int, default=6, help=f"of all but dedicated, which has {FINE_TUNING.epochs}")
+    weight = SETTINGS["hplm"].states_weight
+    options.add_argument("--states-weight", type=float, default=weight, help="of hplm; 0: its teacher only answers")
     options.add_argument("--cap", type=int, default=5000, help="training examples at most; 0 for all")
     options.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="trials at once, one thread each")
     return options.parse_args()
