@@ -7,7 +7,6 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-import torch
 from peft import LoraConfig, get_peft_model
 from transformers import BertForSequenceClassification
 
@@ -16,6 +15,7 @@ from backends.home import Home
 from backends.registry import database
 from backends.registry.registry import Registry
 from builder.construct.dedicated_teacher import REWRITING
+from builder.construct.state_rows import find_rows
 from builder.executors.mapping import map_here
 from builder.manager.admission import Admission, spec_of
 from builder.manager.files import log_path
@@ -161,8 +161,10 @@ def test_a_teacher_may_be_given_texts_without_labels(tiny_home: Home, tmp_path: 
     assert store.claim(job.id) is not None
     assert run_attempt(tiny_home, job.id, 1, map_here) == 0
     assert store.job(job.id).state is JobState.DONE, store.job(job.id).failure
-    (lessons,) = tiny_home.states.glob(".lessons-*")
-    assert len(torch.load(lessons, weights_only=True)["lessons"]) > (1 + REWRITING.variants) * 30
+    (store_of_states,) = tiny_home.states.glob(".reading-*")
+    states = find_rows(store_of_states)
+    assert states is not None
+    assert len(states) > (1 + REWRITING.variants) * 30
 
 
 def zipped_adapter(bert: Path, folder: Path) -> bytes:
