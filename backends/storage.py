@@ -217,13 +217,13 @@ def _lock(path: Path, open_path: Callable[[Path], int], conflict: str) -> int:
         if not _lock_now(descriptor):
             os.close(descriptor)
             raise ConflictError(conflict)
-        # The last holder may have renamed or removed it meanwhile; a lock on that would exclude nobody.
         if _is_at(descriptor, path):
             return descriptor
         os.close(descriptor)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
+    """The last holder may have renamed or removed it meanwhile; a lock on that would exclude nobody."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -14,6 +14,7 @@ _HIDDEN = "."
 _LOCK = ".lock"
 """Empty, and taken over by whoever builds next."""
 _WAITED_FOR = ".lock-"
+"""Empty, and held while a teacher's model is made."""
 _OF_ROOTS = (".mlm_head.safetensors",)
 """What lies beside a root; any other name with a dot may be another root's."""
 
