@@ -75,6 +75,11 @@ class LowerHalf:
         """Longer texts are cut."""
         return self._front.tokenizer.max_tokens
 
+    @property
+    def num_special_tokens(self) -> int:
+        """What each text has beside its own."""
+        return self._front.tokenizer.num_special_tokens
+
     @classmethod
     def open(
         cls, home: Home, domain: DomainEntry, front: RootFront | None = None, suppliers: Sequence[Supplier] = ()

@@ -140,16 +140,20 @@ class LowerService:
         return deadline
 
     def _least_tokens(self, request: TextRequest, entries: Sequence[HplmEntry]) -> int:
-        """Of the longest row: a word is nearly always a token or more, up to where its root cuts a text off."""
+        """Of the longest row."""
         rows = zip(entries, request.texts, strict=True)
-        return max((_num_words(text, self._max_tokens(entry.domain)) for entry, text in rows), default=1)
+        return max((self._least_tokens_of(text, entry.domain) for entry, text in rows), default=1)
 
-    def _max_tokens(self, domain: DomainEntry) -> int:
-        """1 for a domain that is damaged: its own rows say so, one by one."""
+    def _least_tokens_of(self, text: bytes, domain: DomainEntry) -> int:
+        """A word is nearly always a token or more, up to where its root cuts a text off.
+
+        1 for a domain that is damaged: its own rows say so, one by one.
+        """
         try:
-            return self.domains.half(domain).max_tokens
+            half = self.domains.half(domain)
         except Exception:
             return 1
+        return min(half.num_special_tokens + _num_words(text, half.max_tokens), half.max_tokens)
 
     def _encode_rows(self, rows: Sequence[_Row]) -> list[_EncodedRow | HplmError]:
         """All rows of one domain go through its tables together."""

@@ -60,6 +60,7 @@ class RootTokenizer:
         self._tokenizer.encode_special_tokens = True
         self.max_tokens = max_tokens
         self._tokenizer.enable_truncation(max_tokens)
+        self.num_special_tokens: int = self._tokenizer.num_special_tokens_to_add(is_pair=False)
         self._pad_id = pad_id
         self._windows = [max_tokens * characters for characters in _CHARACTERS_PER_TOKEN]
 

@@ -36,6 +36,8 @@ from backends.scheduling.refusal import Refusal, RefusedError, predicted_late
 
 _PROBE_AFTER_US = 1_000_000
 _STEPS_TO_LEAST = 3
+_LARGEST_PART = 0.9
+"""Of what a row has left, the part that it would be overtaken for; with all of it, it would never be answered."""
 
 
 @dataclass
@@ -255,15 +257,16 @@ class Admission:
         """
         if not self._settings.predicts:
             return 0.0
-        finish_in_us = min((self._least_of_root_us(root, num_tokens, now_us) for root in self._roots), default=0.0)
-        return finish_in_us * (1.0 + self._margin) / (2.0 * self._margin)
+        return min((self._least_of_root_us(root, num_tokens, now_us) for root in self._roots), default=0.0)
 
     def _least_of_root_us(self, root: str, num_tokens: int, now_us: int) -> float:
-        finish_in_us = 0.0
+        """Where what the row takes meets what it has left: it takes longer by a part of what it has left."""
+        half_of_margin = (1.0 + self._margin) / (2.0 * self._margin)
+        steps_us = [0.0]
         for _ in range(_STEPS_TO_LEAST):
-            row = _LikelyRow(root, num_tokens, now_us, now_us + round(finish_in_us))
-            finish_in_us = max(finish_in_us, self.finish_in_us(row, now_us))
-        return finish_in_us
+            row = _LikelyRow(root, num_tokens, now_us, now_us + round(steps_us[-1]))
+            steps_us.append(max(steps_us[-1], half_of_margin * self.finish_in_us(row, now_us)))
+        return _limit_of(steps_us)
 
     def finish_in_us(self, job: Arriving, now_us: int, within_share: bool = True) -> float:
         """How long until a job that arrives now would be answered, overtaken by all that come until its deadline."""
@@ -393,3 +396,10 @@ class Admission:
         if not self._adapters[job.hplm_key]:
             del self._adapters[job.hplm_key]
         return place
+
+
+def _limit_of(steps: Sequence[float]) -> float:
+    """Of steps each of which is the same part of the one before."""
+    before, last = steps[-2] - steps[-3], steps[-1] - steps[-2]
+    part = min(last / before, _LARGEST_PART) if before > 0 else 0.0
+    return steps[-1] + last * part / (1.0 - part)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 FOLDER_VARIABLE = "HPLM_SIGNALS"
 """Names a folder that goes with its server; without it the signals lie among the machine's temporary files."""
-TOLD_LENGTHS = (1, 8, 16, 24, 32, 48, 64, 96)
+TOLD_LENGTHS = (1, 4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96)
 """Tokens of a row, or more up to the next."""
 _FIELDS = struct.Struct(f"={len(TOLD_LENGTHS) + 1}q")
 _CHECK = struct.Struct("=I")

@@ -7,7 +7,9 @@ from collections import deque
 
 _WINDOW = 33
 _MIN_RATIOS = 5
-_AGREEING = 8
+_AGREEING, _CLEARLY_AGREEING = 8, 3
+_CLEARLY = 1.25
+_FURTHEST = 3.0
 _LARGEST = 16.0
 
 
@@ -19,7 +21,8 @@ class Correction:
     by a factor is right again after a window.
 
     A server under another load is on another level at once, and what is admitted meanwhile is promised too much. So a
-    few batches in a row that all lie on one side, and not further off than twice, are believed before.
+    few batches in a row that all lie on one side, and not further off than thrice, are believed before. Where three take
+    clearly longer, the least of them is believed at once: whoever comes too late by then was promised too much.
     """
 
     def __init__(self) -> None:
@@ -48,7 +51,10 @@ class Correction:
         last = list(self._ratios)[-_AGREEING:]
         level = statistics.median(last)
         agree = len(last) == _AGREEING and (min(last) > factor or max(last) < factor)
-        return level if agree and factor / 2 <= level <= 2 * factor else factor
+        if not agree:
+            level = min(last[-_CLEARLY_AGREEING:])
+            agree = level > _CLEARLY * factor
+        return level if agree and factor / _FURTHEST <= level <= _FURTHEST * factor else factor
 
     def restart(self) -> None:
         """For a new model: what the old one's predictions were wrong by says nothing about its."""

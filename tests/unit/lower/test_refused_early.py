@@ -65,10 +65,13 @@ def test_only_what_would_be_late_is_refused(
 def test_long_rows_are_refused_by_the_words_that_they_have_at_least(
     service: LowerService, signal: BacklogSignal
 ) -> None:
-    """Where the engine answers short rows first; one row that is too long refuses its whole request."""
+    """Where the engine answers short rows first; one row that is too long refuses its whole request.
+
+    A row has a token at its beginning and one at its end beside its words.
+    """
     signal.tell([0.0 if length < 24 else 500_000.0 for length in TOLD_LENGTHS], now_us())
     soon = '{"deadline_ms": 100}'
-    texts = [[b"the cat " * 11], [b"the cat " * 12], [b"lovely", b"the cat " * 12], [b"the\tcat\n" * 12]]
+    texts = [[b"the cat " * 10], [b"the cat " * 11], [b"lovely", b"the cat " * 11], [b"the\tcat\n" * 11]]
     found = service.encode([TextRequest([b"acme/topic"] * len(one), one, soon) for one in texts])
     assert [isinstance(one, RefusedError) for one in found] == [False, True, True, True]
 

@@ -111,6 +111,17 @@ def test_a_new_level_is_believed_after_a_few_batches_and_left_as_soon(level: flo
         assert correction.factor == pytest.approx(then, rel=0.06)
 
 
+@pytest.mark.parametrize(("batches", "expected"), [(1, 1.0), (2, 1.0), (3, 2.5)])
+def test_three_batches_that_take_clearly_longer_are_enough(batches: int, expected: float) -> None:
+    """And as many that do not again."""
+    correction = Correction()
+    for took in [1000.0] * 60 + [2500.0, 3000.0, 2700.0][:batches]:
+        correction.observe(1000, took)
+    assert correction.factor == pytest.approx(expected, rel=0.12)
+    correction.observe(1000, 1000)
+    assert correction.factor == pytest.approx(1.0, rel=0.16)
+
+
 def test_batches_on_both_sides_are_no_new_level() -> None:
     correction = Correction()
     for number in range(200):
