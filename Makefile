@@ -57,6 +57,7 @@ bench: $(READY) demo_home/registry.db  ## Run the benchmarks in their quick size
 	@$(BIN)/python -m bench.latency --quick
 	@$(BIN)/python -m bench.modes --quick
 	@$(BIN)/python -m bench.gpu --quick
+	@$(BIN)/python -m bench.fairness --quick
 	@$(BIN)/python -m bench.simulator --quick
 	@$(BIN)/python -m bench.decision --quick
 	@$(BIN)/python -m bench.scenarios --quick

@@ -31,8 +31,8 @@ from backends.engine.team import Team
 from backends.errors import HplmError, UnavailableError
 from backends.memory import is_out_of_memory, told
 from backends.scheduling.admission import Admission
-from backends.scheduling.backlog_signal import TOLD_LENGTHS
 from backends.scheduling.cost_model import BatchShape
+from backends.scheduling.outlook import Outlook, outlook_of
 from backends.scheduling.policy import Capacity, Policy
 from backends.scheduling.refusal import CancelledError, hopeless, late_waiting
 from backends.scheduling.waiting_room import WaitingRoom
@@ -42,7 +42,7 @@ from backends.turns import Turns
 LOGGER = logging.getLogger(__name__)
 _STOPPING = "the server is stopping"
 _TELL_EVERY_US = 50_000
-"""It takes half a millisecond for each root."""
+"""It takes most of a millisecond for each root."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,7 @@ class ServeLoop:
         policy: Chooses each batch.
         capacity: What a batch may hold.
         admission: Decides about what comes; asked under this loop's lock only.
-        on_load: Told how long from now rows of `TOLD_LENGTHS` would take at least, every 50 ms while there is work, and
-            once more when there is none.
+        on_load: Told the outlook every 50 ms while there is work, and once more when there is none.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class ServeLoop:
         capacity: Capacity,
         admission: Admission,
         pipeline: PipelineSettings = PipelineSettings(),
-        on_load: Callable[[Sequence[float], int], None] | None = None,
+        on_load: Callable[[Outlook, int], None] | None = None,
     ) -> None:
         self._loading = loading
         self._policy = policy
@@ -179,7 +178,7 @@ class ServeLoop:
     def _tell_load(self, now: int, is_idle: bool = False) -> None:
         if self._on_load is not None and (is_idle or now - self._told_us >= _TELL_EVERY_US):
             self._told_us = now
-            self._on_load([self._admission.least_finish_in_us(tokens, now) for tokens in TOLD_LENGTHS], now)
+            self._on_load(outlook_of(self._admission, now), now)
 
     def _snapshot_of_waiting(self) -> list[Job]:
         with self._changed:

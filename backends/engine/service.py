@@ -29,6 +29,7 @@ from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.admission import Admission
 from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.choice import policy_of
+from backends.scheduling.outlook import Outlook
 from backends.scheduling.policy import Capacity
 from backends.scheduling.refusal import Refusal, RefusedError
 from backends.scheduling.settings import PolicySettings
@@ -98,7 +99,7 @@ class UpperService:
         admission: AdmissionSettings = AdmissionSettings(),
         pipeline: PipelineSettings = PipelineSettings(),
         policy: PolicySettings = PolicySettings(),
-        on_load: Callable[[Sequence[float], int], None] | None = None,
+        on_load: Callable[[Outlook, int], None] | None = None,
     ) -> None:
         self._host_bank = HostBank(home, snapshot.knows)
         self._snapshot = snapshot

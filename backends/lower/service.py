@@ -21,6 +21,7 @@ from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import Text
 from backends.root.words import RowWords
 from backends.scheduling.backlog_signal import BacklogReader
+from backends.scheduling.fair_share import tenant_of
 from backends.scheduling.refusal import Refusal, RefusedError, predicted_late
 from backends.trace import Lane, span
 from backends.wire import (
@@ -134,7 +135,8 @@ class LowerService:
         now = now_us()
         deadline = deadline_us(parse_parameters(request.parameters), now)
         if deadline is not None:
-            earliest = self._backlog.earliest_finish_us(now, self._least_tokens(request, entries))
+            tenants = {tenant_of(entry.id) for entry in entries}
+            earliest = self._backlog.earliest_finish_us(now, self._least_tokens(request, entries), tenants)
             if earliest > deadline:
                 raise predicted_late(earliest - now, deadline - now)
         return deadline

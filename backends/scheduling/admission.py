@@ -35,9 +35,6 @@ from backends.scheduling.policy import Capacity, Waiting
 from backends.scheduling.refusal import Refusal, RefusedError, predicted_late
 
 _PROBE_AFTER_US = 1_000_000
-_STEPS_TO_LEAST = 3
-_LARGEST_PART = 0.9
-"""Of what a row has left, the part that it would be overtaken for; with all of it, it would never be answered."""
 
 
 @dataclass
@@ -62,18 +59,6 @@ class Arriving(Waiting, Protocol):
 
 
 ArrivingT = TypeVar("ArrivingT", bound=Arriving)
-
-
-@dataclass(frozen=True, slots=True)
-class _LikelyRow:
-    """Of a tenant that asks for nothing else."""
-
-    root: str
-    num_tokens: int
-    arrived_us: int
-    deadline_us: int
-    tenant: str = ""
-    hplm_key: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +122,14 @@ class Admission:
         self._running: _Running | None = None
         self._taken_us = 0
         self._finished_us: int | None = None
-        self._roots: tuple[str, ...] = ()
+        self.roots: tuple[str, ...] = ()
         """Those that are served, whether they have run or not."""
         self._last_batch_us = 0.0
         self.figures = BatchFigures()
 
     def serves(self, root: str) -> None:
         """From now on also this one, and what a row takes at least is what it takes of the fastest; from any thread."""
-        self._roots = (*self._roots, root)
+        self.roots = (*self.roots, root)
 
     @property
     def num_waiting(self) -> int:
@@ -181,6 +166,12 @@ class Admission:
         """Of a job that waits: whether policies that go by something else than shares are to choose it first."""
         return self._places[job].within_share
 
+    def beyond_share(self, now_us: int, most: int) -> list[str]:
+        """The tenants that have asked for most beyond their shares; a row of theirs would stand behind others."""
+        if self._order.is_fair:
+            return self._shares.furthest_ahead(most)
+        return self._allowance.most_beyond(now_us, most)
+
     def withdraw(self, jobs: Sequence[Arriving]) -> None:
         """They wait no longer, and will not run."""
         for job in jobs:
@@ -214,7 +205,7 @@ class Admission:
         if self._running is None or not self._settings.predicts:
             return []
         batch_us = self._costs_of(jobs[0].root).predict_us(BatchShape.of(jobs))
-        done_us = now_us + (1.0 + self._margin) / 2 * (self._busy_us(now_us) + batch_us)
+        done_us = now_us + (1.0 + self.margin) / 2 * (self._busy_us(now_us) + batch_us)
         return [job for job in jobs if job.deadline_us is not None and job.deadline_us < done_us]
 
     @property
@@ -249,43 +240,37 @@ class Admission:
 
     # --- predicting ---
 
-    def least_finish_in_us(self, num_tokens: int, now_us: int) -> float:
-        """How long a row of so many tokens takes from now that no tenant, root or deadline could make faster.
-
-        With a deadline before that it would be refused. The longer it may wait, the more overtake it, in whole batches,
-        so this is no exact bound; half of the margin is left out, and it is hardly ever too high.
-        """
-        if not self._settings.predicts:
-            return 0.0
-        return min((self._least_of_root_us(root, num_tokens, now_us) for root in self._roots), default=0.0)
-
-    def _least_of_root_us(self, root: str, num_tokens: int, now_us: int) -> float:
-        """Where what the row takes meets what it has left: it takes longer by a part of what it has left."""
-        half_of_margin = (1.0 + self._margin) / (2.0 * self._margin)
-        steps_us = [0.0]
-        for _ in range(_STEPS_TO_LEAST):
-            row = _LikelyRow(root, num_tokens, now_us, now_us + round(steps_us[-1]))
-            steps_us.append(max(steps_us[-1], half_of_margin * self.finish_in_us(row, now_us)))
-        return _limit_of(steps_us)
-
     def finish_in_us(self, job: Arriving, now_us: int, within_share: bool = True) -> float:
-        """How long until a job that arrives now would be answered, overtaken by all that come until its deadline."""
-        start_us = self._shares.start_us(job.tenant)
+        """How long until a job that arrives now would be answered.
+
+        It is overtaken by all that come until its deadline, unless the batch that is chosen next has room for it.
+        """
+        model, start_us = self._costs_of(job.root).model, self._shares.start_us(job.tenant)
         place = self._order.place(job, start_us)
+        within_share = within_share or self._order.is_fair
         if within_share:
             waiting = self._within.waiting.up_to(place)
         else:
             waiting = self._within.waiting.all + self._beyond.waiting.up_to(place)
         # Over a while chance evens out a part of what comes: half of the margin is enough for it.
-        overtaking = self._overtaking(job, within_share, now_us).times((1.0 + self._margin) / (2 * self._margin))
-        model = self._costs_of(job.root).model
-        finish_in_us = self._finish_in_us(model, job.num_tokens, waiting, overtaking, now_us)
+        in_the_end = self._overtaking(job, within_share, self._until_taken_us(job, now_us), now_us)
+        in_the_end = in_the_end.times((1.0 + self.margin) / (2 * self.margin))
+        soon = self._overtaking(job, within_share, self._busy_us(now_us), now_us).times(self.margin)
+        has_room_soon = self._filled(waiting + soon + _load_of(job, model)) <= 1.0
+        overtaking = soon if has_room_soon and soon.rows < in_the_end.rows else in_the_end
+        finish_in_us = self._finish_in_us(job, model, waiting, overtaking, now_us)
         if self._order.is_fair:
             finish_in_us = max(finish_in_us, self._fair_finish_in_us(job, start_us, now_us))
-        return self._margin * finish_in_us
+        return self.margin * finish_in_us
 
     @property
-    def _margin(self) -> float:
+    def predicts(self) -> bool:
+        """Whether anybody is refused for being late."""
+        return self._settings.predicts
+
+    @property
+    def margin(self) -> float:
+        """What predictions are multiplied by."""
         return 1.0 + self._settings.margin_percent / 100.0
 
     def _refusal(self, job: Arriving, within_share: bool, now_us: int) -> RefusedError | None:
@@ -318,25 +303,32 @@ class Admission:
     def _class_of(self, place: _Place) -> _Class:
         return self._within if place.within_share else self._beyond
 
-    def _overtaking(self, job: Arriving, within_share: bool, now_us: int) -> Load:
+    def _until_taken_us(self, job: Arriving, now_us: int) -> float:
+        """Whoever has less left than two batches is taken at once or never: nobody overtakes it."""
+        return 0.0 if job.deadline_us is None else max(0.0, job.deadline_us - now_us - 2 * self._last_batch_us)
+
+    def _overtaking(self, job: Arriving, within_share: bool, in_us: float, now_us: int) -> Load:
+        """Who is likely to come in so long, and to run before the job."""
         if job.deadline_us is None:
             return NOTHING
-        # Whoever has less left than two batches is taken at once or never: nobody overtakes it.
-        until_taken_us = max(0.0, job.deadline_us - now_us - 2 * self._last_batch_us)
-        by_kind_us = self._order.overtaking_us(job, now_us, until_taken_us)
+        by_kind_us = self._order.overtaking_us(job, now_us, in_us)
         if within_share:
             return self._within.inflow.during(by_kind_us, now_us)
-        all_within = self._within.inflow.all_during(until_taken_us, now_us)
+        all_within = self._within.inflow.all_during(in_us, now_us)
         return all_within + self._beyond.inflow.during(by_kind_us, now_us)
 
     @property
     def _is_busy(self) -> bool:
         return bool(self._running is not None or self._staged_us or self.num_waiting)
 
-    def _finish_in_us(self, model: CostModel, tokens: int, waiting: Load, overtaking: Load, now_us: int) -> float:
+    def _filled(self, load: Load) -> float:
+        """Batches that it fills."""
+        return max(load.rows / self._capacity.max_rows, load.tokens / self._capacity.max_tokens)
+
+    def _finish_in_us(self, job: Arriving, model: CostModel, waiting: Load, overtaking: Load, now_us: int) -> float:
         ahead = waiting + overtaking
-        until = ahead + Load(1.0, tokens, model.row_us(tokens))
-        filled = max(until.rows / self._capacity.max_rows, until.tokens / self._capacity.max_tokens)
+        until = ahead + _load_of(job, model)
+        filled = self._filled(until)
         batches = math.ceil(filled)
         before_us = self._busy_us(now_us) + ahead.work_us * (batches - 1) / filled
         inflow_rate = self._within.inflow.rate(now_us) + self._beyond.inflow.rate(now_us)
@@ -373,7 +365,7 @@ class Admission:
 
     def _enter(self, job: Arriving, start_us: float, within_share: bool) -> None:
         model = self._costs_of(job.root).model
-        load = Load(1.0, job.num_tokens, model.row_us(job.num_tokens))
+        load = _load_of(job, model)
         part = max(1 / self._capacity.max_rows, job.num_tokens / self._capacity.max_tokens)
         start_bucket = self._by_start.bucket(start_us)
         order_bucket = self._within.waiting.bucket(self._order.place(job, start_us))
@@ -398,8 +390,5 @@ class Admission:
         return place
 
 
-def _limit_of(steps: Sequence[float]) -> float:
-    """Of steps each of which is the same part of the one before."""
-    before, last = steps[-2] - steps[-3], steps[-1] - steps[-2]
-    part = min(last / before, _LARGEST_PART) if before > 0 else 0.0
-    return steps[-1] + last * part / (1.0 - part)
+def _load_of(job: Arriving, model: CostModel) -> Load:
+    return Load(1.0, job.num_tokens, model.row_us(job.num_tokens))

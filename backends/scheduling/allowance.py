@@ -8,6 +8,7 @@ they were let in or not: who is kept out must not thereby lose.
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 
 from backends.scheduling.fair_share import ShareSettings
@@ -34,6 +35,14 @@ class Allowance:
         weight = self._settings.weight(tenant)
         return self._used_us[tenant] <= self._settings.burst_us * weight or self._weights <= weight
 
+    def most_beyond(self, now_us: int, most: int) -> list[str]:
+        """Active tenants whose next row would be beyond their shares, those that are furthest before the others."""
+        beyond_us = {
+            tenant: used_us - self._flown_us(tenant, now_us) - self._settings.burst_us * self._settings.weight(tenant)
+            for tenant, used_us in self._used_us.items()
+        }
+        return heapq.nlargest(most, (tenant for tenant, us in beyond_us.items() if us > 0), key=beyond_us.__getitem__)
+
     def use(self, tenant: str, cost_us: float) -> None:
         """Negative for a row that will not run."""
         if tenant in self._used_us:
@@ -42,14 +51,18 @@ class Allowance:
     def _note(self, tenant: str, now_us: int) -> None:
         weight = self._settings.weight(tenant)
         if tenant in self._asked_us:
-            flown_us = _HEADROOM * max(0, now_us - self._asked_us[tenant]) * weight / self._weights
-            self._used_us[tenant] = max(0.0, self._used_us[tenant] - flown_us)
+            self._used_us[tenant] = max(0.0, self._used_us[tenant] - self._flown_us(tenant, now_us))
         else:
             self._weights += weight
             self._used_us[tenant] = 0.0
         self._asked_us[tenant] = now_us
         self._asked_us.move_to_end(tenant)
         self._forget_before(now_us - _ACTIVE_US)
+
+    def _flown_us(self, tenant: str, now_us: int) -> float:
+        """Into the bucket since the tenant asked last."""
+        part = self._settings.weight(tenant) / self._weights
+        return _HEADROOM * max(0, now_us - self._asked_us[tenant]) * part
 
     def _forget_before(self, before_us: int) -> None:
         while self._asked_us and next(iter(self._asked_us.values())) < before_us:

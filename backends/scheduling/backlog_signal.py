@@ -1,7 +1,7 @@
 """How busy the engine is, for processes in front of it: when the answer to a new request would come at the earliest.
 
-Some policies answer short rows first, so that is told for a few lengths. Who has not counted a row's tokens yet knows
-how many they are at least.
+It is an `Outlook`: by the length of a row, because some policies answer short ones first, and longer for tenants beyond
+their shares. Who has not counted a row's tokens yet knows how many they are at least.
 
 A few numbers in a file that both map into memory, so that telling and asking cost a microsecond. What was told counts
 for a second: an engine that has nothing to say, or that is gone, keeps nobody out.
@@ -15,14 +15,20 @@ import struct
 import tempfile
 import zlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Set
+from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
+
+from backends.scheduling.outlook import TOLD_LENGTHS, TOLD_TENANTS, Outlook
 
 FOLDER_VARIABLE = "HPLM_SIGNALS"
 """Names a folder that goes with its server; without it the signals lie among the machine's temporary files."""
-TOLD_LENGTHS = (1, 4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96)
-"""Tokens of a row, or more up to the next."""
-_FIELDS = struct.Struct(f"={len(TOLD_LENGTHS) + 1}q")
+_NUM_LENGTHS = len(TOLD_LENGTHS)
+_NAME_BYTES = 8
+_FIELDS = struct.Struct(f"={1 + _NUM_LENGTHS}q" + f"{_NAME_BYTES}sq" * TOLD_TENANTS)
+"""When it was told; when rows would be answered, by length; tenants and when theirs would be."""
+_NOBODY = bytes(_NAME_BYTES)
 _CHECK = struct.Struct("=I")
 _SIZE_BYTES = _FIELDS.size + _CHECK.size
 _FRESH_US = 1_000_000
@@ -51,9 +57,11 @@ class BacklogSignal:
         finally:
             os.close(descriptor)
 
-    def tell(self, finish_in_us: Sequence[float], now_us: int) -> None:
-        """For a row of each of `TOLD_LENGTHS`, how long it would take at least."""
-        told = _FIELDS.pack(now_us, *(now_us + int(in_us) for in_us in finish_in_us))
+    def tell(self, outlook: Outlook, now_us: int) -> None:
+        tenants = [(_short(name), now_us + int(in_us)) for name, in_us in outlook.tenants_in_us.items()]
+        tenants += [(_NOBODY, 0)] * (TOLD_TENANTS - len(tenants))
+        finish_us = [now_us + int(in_us) for in_us in outlook.finish_in_us]
+        told = _FIELDS.pack(now_us, *finish_us, *chain.from_iterable(tenants))
         self._memory[:] = told + _CHECK.pack(zlib.crc32(told))
 
     def close(self) -> None:
@@ -74,13 +82,17 @@ class BacklogReader:
             memory.close()
         self._signals.clear()
 
-    def earliest_finish_us(self, now_us: int, least_tokens: int = 1) -> int:
-        """When the answer to a row that comes now would be there at the earliest; `now_us` if nobody can tell."""
+    def earliest_finish_us(self, now_us: int, least_tokens: int = 1, tenants: Iterable[str] = ()) -> int:
+        """When the answer to a row that comes now would be there at the earliest; `now_us` if nobody can tell.
+
+        Of rows of several tenants, when the last one would be.
+        """
         if now_us >= self._look_at_us:
             self._look()
             self._look_at_us = now_us + _LOOK_EVERY_US
         place = bisect_right(TOLD_LENGTHS, max(1, least_tokens)) - 1
-        told = [_read(memory, place, now_us) for memory in self._signals.values()]
+        names = {_short(tenant) for tenant in tenants}
+        told = [_read(memory, place, names, now_us) for memory in self._signals.values()]
         return max(now_us, min(told, default=now_us))
 
     def _look(self) -> None:
@@ -112,10 +124,18 @@ def _mapped(path: Path) -> mmap.mmap | None:
         return None
 
 
-def _read(memory: mmap.mmap, place: int, now_us: int) -> int:
+def _read(memory: mmap.mmap, place: int, names: Set[bytes], now_us: int) -> int:
     """A torn or an old signal says nothing."""
     signal = memory[:]
     told, (check,) = signal[: _FIELDS.size], _CHECK.unpack(signal[_FIELDS.size :])
-    told_us, *finish_us = _FIELDS.unpack(told)
-    is_good = zlib.crc32(told) == check and 0 <= now_us - told_us <= _FRESH_US
-    return int(finish_us[place]) if is_good else now_us
+    told_us, *fields = _FIELDS.unpack(told)
+    if zlib.crc32(told) != check or not 0 <= now_us - told_us <= _FRESH_US:
+        return now_us
+    finish_us, tenants = fields[:_NUM_LENGTHS], fields[_NUM_LENGTHS:]
+    of_tenants = [us for name, us in zip(tenants[::2], tenants[1::2], strict=True) if name in names]
+    return int(max(finish_us[place], *of_tenants)) if of_tenants else int(finish_us[place])
+
+
+def _short(tenant: str) -> bytes:
+    """Never that of nobody, and of two tenants hardly ever the same."""
+    return blake2b(tenant.encode(), digest_size=_NAME_BYTES).digest()

@@ -21,8 +21,8 @@ class Correction:
     by a factor is right again after a window.
 
     A server under another load is on another level at once, and what is admitted meanwhile is promised too much. So a
-    few batches in a row that all lie on one side, and not further off than thrice, are believed before. Where three take
-    clearly longer, the least of them is believed at once: whoever comes too late by then was promised too much.
+    few batches in a row that all lie on one side, and not further off than thrice, are believed before. Where three
+    take clearly longer, the least of them is believed at once: whoever is late by then was promised too much.
     """
 
     def __init__(self) -> None:

@@ -8,6 +8,7 @@ a flood starts further and further in the future, behind everybody else's next j
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -72,6 +73,12 @@ class FairShare:
         """Where the tenant's next job would start."""
         burst_us = self._settings.burst_us
         return max(self._now_us, self._ends_us.get(tenant, self._now_us) - burst_us)
+
+    def furthest_ahead(self, most: int) -> list[str]:
+        """Tenants whose next job would not start now, those that would start last before the others."""
+        least_us = self._now_us + self._settings.burst_us
+        ahead = ((end_us, tenant) for tenant, end_us in self._ends_us.items() if end_us > least_us)
+        return [tenant for _, tenant in heapq.nlargest(most, ahead)]
 
     def enter(self, tenant: str, cost_us: float) -> None:
         """A job of the tenant waits."""

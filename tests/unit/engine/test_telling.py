@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,12 +22,12 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.admission import Admission
-from backends.scheduling.backlog_signal import TOLD_LENGTHS
+from backends.scheduling.outlook import TOLD_LENGTHS, Outlook
 from backends.scheduling.policy import Capacity
 from backends.wire import Ticket, encode_tickets, fold_rows
 
 HIDDEN = 64
-Told = list[tuple[Sequence[float], int, int]]
+Told = list[tuple[Outlook, int, int]]
 
 
 @contextmanager
@@ -36,9 +36,9 @@ def running(home: Home, pipeline: PipelineSettings = PipelineSettings(), told: T
     snapshot = RegistrySnapshot(Registry.open(home))
     key = snapshot.find("acme/topic").key
 
-    def tell(finish_in_us: Sequence[float], at_us: int) -> None:
+    def tell(outlook: Outlook, at_us: int) -> None:
         if told is not None:
-            told.append((finish_in_us, at_us, len(service._loop._waiting)))
+            told.append((outlook, at_us, len(service._loop._waiting)))
 
     service = UpperService(
         home, snapshot, StackSettings(dtype="fp32", num_slots=4), Capacity(max_rows=2), pipeline=pipeline, on_load=tell
@@ -74,8 +74,8 @@ def test_an_engine_that_has_nothing_left_to_do_says_so(built_home: Home) -> None
             before_us = now_us()
             ask()
             wait_for(told, number)
-            finish_in_us, at_us, waiting = told[-1]
-            assert (len(finish_in_us), waiting) == (len(TOLD_LENGTHS), 0)
+            outlook, at_us, waiting = told[-1]
+            assert (len(outlook.finish_in_us), waiting) == (len(TOLD_LENGTHS), 0)
             assert at_us > before_us
 
 

@@ -14,7 +14,8 @@ from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import RootTokenizer
-from backends.scheduling.backlog_signal import FOLDER_VARIABLE, TOLD_LENGTHS, BacklogSignal
+from backends.scheduling.backlog_signal import FOLDER_VARIABLE, BacklogSignal
+from backends.scheduling.outlook import TOLD_LENGTHS, Outlook
 from backends.scheduling.refusal import Refusal, RefusedError
 
 
@@ -44,16 +45,16 @@ def test_only_what_would_be_late_is_refused(
 ) -> None:
     soon, later, never = '{"deadline_ms": 100}', '{"deadline_ms": 60000}', ""
     assert all(isinstance(one, HiddenRequest) for one in ask(service, soon, later, never)), "nothing was told yet"
-    signal.tell([500_000.0] * len(TOLD_LENGTHS), now_us())
+    signal.tell(Outlook([500_000.0] * len(TOLD_LENGTHS)), now_us())
     refused, *served = ask(service, soon, later, never)
     assert isinstance(refused, RefusedError) and refused.reason is Refusal.PREDICTED_LATE
     assert "predicted to be answered in" in str(refused) and "the deadline is in 100 ms" in str(refused)
     assert all(isinstance(one, HiddenRequest) for one in served)
     assert service.refusals == {Refusal.PREDICTED_LATE: 1}
-    signal.tell([500_000.0] * len(TOLD_LENGTHS), now_us() - 1_100_000)
+    signal.tell(Outlook([500_000.0] * len(TOLD_LENGTHS)), now_us() - 1_100_000)
     assert all(isinstance(one, HiddenRequest) for one in ask(service, soon, later, never)), "the engine fell silent"
 
-    signal.tell([500_000.0] * len(TOLD_LENGTHS), now_us())
+    signal.tell(Outlook([500_000.0] * len(TOLD_LENGTHS)), now_us())
 
     def fail(*_: object) -> None:
         raise AssertionError("a refused request was tokenised")
@@ -69,7 +70,7 @@ def test_long_rows_are_refused_by_the_words_that_they_have_at_least(
 
     A row has a token at its beginning and one at its end beside its words.
     """
-    signal.tell([0.0 if length < 24 else 500_000.0 for length in TOLD_LENGTHS], now_us())
+    signal.tell(Outlook([0.0 if length < 24 else 500_000.0 for length in TOLD_LENGTHS]), now_us())
     soon = '{"deadline_ms": 100}'
     texts = [[b"the cat " * 10], [b"the cat " * 11], [b"lovely", b"the cat " * 11], [b"the\tcat\n" * 11]]
     found = service.encode([TextRequest([b"acme/topic"] * len(one), one, soon) for one in texts])
@@ -83,7 +84,7 @@ def test_a_damaged_domain_is_said_to_be_damaged_with_a_deadline_too(
         raise CorruptFileError("table.bin", "too short")
 
     monkeypatch.setattr(service.domains, "half", damaged)
-    signal.tell([0.0] * len(TOLD_LENGTHS), now_us())
+    signal.tell(Outlook([0.0] * len(TOLD_LENGTHS)), now_us())
     without, with_deadline = ask(service, "", '{"deadline_ms": 60000}')
     assert isinstance(without, Exception) and str(without) == str(with_deadline)
     assert "the table of this hPLM is" in str(with_deadline)
@@ -95,6 +96,16 @@ def test_a_text_that_is_cut_counts_no_more_tokens_than_are_left_of_it(
     domain = service._snapshot.find("acme/topic").domain
     cut_at = service.domains.half(domain).max_tokens
     assert cut_at < TOLD_LENGTHS[-1]
-    signal.tell([0.0 if length <= cut_at else 500_000.0 for length in TOLD_LENGTHS], now_us())
+    signal.tell(Outlook([0.0 if length <= cut_at else 500_000.0 for length in TOLD_LENGTHS]), now_us())
     request = TextRequest([b"acme/topic"], [b"the cat " * 500], '{"deadline_ms": 100}')
     assert isinstance(service.encode([request])[0], HiddenRequest)
+
+
+def test_a_tenant_beyond_its_share_is_refused_alone(service: LowerService, signal: BacklogSignal) -> None:
+    """Of several that the engine says are far behind, only requests of these."""
+    soon = '{"deadline_ms": 100}'
+    signal.tell(Outlook([0.0] * len(TOLD_LENGTHS), {"globex": 500_000.0}), now_us())
+    assert isinstance(ask(service, soon)[0], HiddenRequest)
+    signal.tell(Outlook([0.0] * len(TOLD_LENGTHS), {"globex": 500_000.0, "acme": 500_000.0}), now_us())
+    refused, patient = ask(service, soon, '{"deadline_ms": 60000}')
+    assert isinstance(refused, RefusedError) and isinstance(patient, HiddenRequest)

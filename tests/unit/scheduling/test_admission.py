@@ -22,6 +22,7 @@ from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.fair_share import ShareSettings
 from backends.scheduling.live_costs import LiveCosts
 from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order
+from backends.scheduling.outlook import TOLD_TENANTS, least_finish_in_us, outlook_of
 from backends.scheduling.policy import Capacity
 from backends.scheduling.refusal import Refusal
 
@@ -129,8 +130,8 @@ def test_whoever_is_let_in_takes_no_less_than_is_told_of_its_length(order: Order
     for number in range(3_000):
         now_us += chance.randrange(600)
         job = Row(f"new{number}", chance.randint(1, 120), now_us, now_us + round(1000 * 2 ** chance.uniform(2, 9)))
-        least_us = admission.least_finish_in_us(job.num_tokens, now_us)
-        assert admission.least_finish_in_us(1, now_us) <= 1.2 * least_us + 1, f"seed {seed}"
+        least_us = least_finish_in_us(admission, job.num_tokens, now_us)
+        assert least_finish_in_us(admission, 1, now_us) <= 1.2 * least_us + 1, f"seed {seed}"
         if admission.admit([job], now_us) is None:
             waiting.append(job)
             let_in += 1
@@ -145,6 +146,35 @@ def test_whoever_is_let_in_takes_no_less_than_is_told_of_its_length(order: Order
     assert sum(one < 0 for one in spare_us) <= 0.02 * let_in and min(spare_us) > -longest_us, f"seed {seed}"
 
 
+@pytest.mark.parametrize("order", [LengthOrder(), DeadlineOrder(), FairOrder()])
+def test_a_tenant_that_floods_is_told_of_by_name_and_hardly_ever_kept_out_wrongly(order: Order) -> None:
+    seed = random.randrange(1 << 30)
+    chance = random.Random(seed)
+    admission, waiting, spare_us = admission_of(order=order), list[Row](), list[float]()
+    now_us, named, let_in = 0, Counter[str](), Counter[str]()
+    admission.serves("mini")
+    for number in range(2_000):
+        now_us += chance.randrange(400)
+        tenant = "flood" if number % 2 else f"t{number // 2 % 20}"
+        job = Row(tenant, chance.randint(1, 60), now_us, now_us + round(1000 * 2 ** chance.uniform(4, 10)))
+        tenants_in_us = outlook_of(admission, now_us).tenants_in_us
+        assert len(tenants_in_us) <= TOLD_TENANTS
+        named[tenant] += tenant in tenants_in_us
+        if admission.admit([job], now_us) is None:
+            waiting.append(job)
+            let_in[tenant] += 1
+            spare_us.append(job.deadline_us - now_us - tenants_in_us.get(tenant, 0.0))
+        if number % 32 == 31 and waiting:
+            admission.finished(now_us)
+            batch, waiting = waiting[:16], waiting[16:]
+            admission.take(batch, now_us)
+            admission.began("mini", BatchShape.of(batch), now_us)
+    others = let_in.total() - let_in["flood"]
+    assert named["flood"] > 700 and let_in["flood"] > 30 and others > 300, f"seed {seed}"
+    assert named.total() - named["flood"] < 200, f"seed {seed}: {named}"
+    assert sum(one < 0 for one in spare_us) <= 0.02 * let_in.total(), f"seed {seed}"
+
+
 def test_nobody_is_told_what_only_the_slower_root_takes() -> None:
     costs = {"mini": LiveCosts(MODEL), "large": LiveCosts(CostModel(60_000.0, 200.0, 500.0, 0.0, 30.0))}
     admission = Admission(lambda root: costs[root], CAPACITY, AdmissionSettings(), FairOrder())
@@ -156,7 +186,7 @@ def test_nobody_is_told_what_only_the_slower_root_takes() -> None:
     admission.take([row], 0)
     admission.began("large", BatchShape.of([row]), 0)
     admission.finished(100_000)
-    assert 0 < admission.least_finish_in_us(10, 200_000) <= 1.5 * alone.least_finish_in_us(10, 200_000)
+    assert 0 < least_finish_in_us(admission, 10, 200_000) <= 1.5 * least_finish_in_us(alone, 10, 200_000)
 
 
 @pytest.mark.parametrize("order", [LengthOrder(), FairOrder()])

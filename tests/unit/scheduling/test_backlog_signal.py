@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from backends.clock import now_us
-from backends.scheduling.backlog_signal import FOLDER_VARIABLE, TOLD_LENGTHS, BacklogReader, BacklogSignal
+from backends.scheduling.backlog_signal import FOLDER_VARIABLE, BacklogReader, BacklogSignal
+from backends.scheduling.outlook import TOLD_LENGTHS, TOLD_TENANTS, Outlook
 
 
 @pytest.fixture(autouse=True)
@@ -16,14 +17,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def alike(finish_in_us: float) -> list[float]:
+def alike(finish_in_us: float) -> Outlook:
     """The same for rows of all lengths."""
-    return [finish_in_us] * len(TOLD_LENGTHS)
+    return Outlook([finish_in_us] * len(TOLD_LENGTHS))
 
 
 def test_a_row_takes_as_long_as_those_of_the_length_told_below() -> None:
     signal, reader = BacklogSignal("upper"), BacklogReader()
-    signal.tell([1000.0 * length for length in TOLD_LENGTHS], 0)
+    signal.tell(Outlook([1000.0 * length for length in TOLD_LENGTHS]), 0)
     found = {tokens: reader.earliest_finish_us(0, tokens) for tokens in (0, 1, 7, 8, 9, 31, 32, 95, 96, 4000)}
     told = {0: 1, 1: 1, 7: 4, 8: 8, 9: 8, 31: 24, 32: 32, 95: 64, 96: 96, 4000: 96}
     assert found == {tokens: 1000 * length for tokens, length in told.items()}
@@ -52,6 +53,23 @@ def test_of_several_engines_the_freest_counts() -> None:
     assert reader.earliest_finish_us(1_000) == 301_000
     one.close()
     other.close()
+
+
+def test_tenants_beyond_their_shares_are_told_apart() -> None:
+    signal, reader = BacklogSignal("upper"), BacklogReader()
+    signal.tell(Outlook(alike(100_000.0).finish_in_us, {"flood": 400_000.0, "late": 50_000.0}), 0)
+    asked = {
+        (): 100_000,
+        ("acme",): 100_000,
+        ("flood",): 400_000,
+        ("acme", "flood"): 400_000,
+        ("late",): 100_000,
+    }
+    assert {tenants: reader.earliest_finish_us(0, 1, tenants) for tenants in asked} == asked
+    many = {f"tenant{number}": 1e6 + 1000 * number for number in range(TOLD_TENANTS)}
+    signal.tell(Outlook(alike(0.0).finish_in_us, many), 0)
+    assert {tenant: reader.earliest_finish_us(0, 1, [tenant]) for tenant in (*many, "")} == {**many, "": 0}
+    signal.close()
 
 
 def test_an_engine_that_was_loaded_anew_between_two_looks_is_noticed() -> None:
@@ -88,7 +106,7 @@ def test_what_is_no_signal_keeps_nobody_out(folder: Path, content: bytes) -> Non
 
 def test_a_signal_with_any_wrong_byte_keeps_nobody_out(folder: Path) -> None:
     signal, now = BacklogSignal("upper"), 5_000
-    signal.tell([1e8 + 1000 * length for length in TOLD_LENGTHS], now)
+    signal.tell(Outlook([1e8 + 1000 * length for length in TOLD_LENGTHS]), now)
     (path,) = folder.iterdir()
     good = path.read_bytes()
     assert BacklogReader().earliest_finish_us(now) > now
@@ -105,7 +123,7 @@ def _tell_on_and_on(until_us: int) -> None:
     signal, number = BacklogSignal("upper"), 0
     while (now := now_us()) < until_us:
         number = 1 - number
-        signal.tell([700_000.0 - 300_000 * number + place for place in range(len(TOLD_LENGTHS))], now)
+        signal.tell(Outlook([700_000.0 - 300_000 * number + place for place in range(len(TOLD_LENGTHS))]), now)
 
 
 def test_a_reader_in_another_process_never_sees_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
