@@ -54,7 +54,7 @@ class Settings:
     length_mean: float = 20.0
     length_deviation: float = 20.0
     batch: int = 64
-    max_tokens: int = 1024
+    max_tokens: int = 2048
     tenants: int = 32
     texts: int = 512
     dtype: str = "bf16"
