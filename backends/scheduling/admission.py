@@ -252,12 +252,7 @@ class Admission:
             waiting = self._within.waiting.up_to(place)
         else:
             waiting = self._within.waiting.all + self._beyond.waiting.up_to(place)
-        # Over a while chance evens out a part of what comes: half of the margin is enough for it.
-        in_the_end = self._overtaking(job, within_share, self._until_taken_us(job, now_us), now_us)
-        in_the_end = in_the_end.times((1.0 + self.margin) / (2 * self.margin))
-        soon = self._overtaking(job, within_share, self._busy_us(now_us), now_us).times(self.margin)
-        has_room_soon = self._filled(waiting + soon + _load_of(job, model)) <= 1.0
-        overtaking = soon if has_room_soon and soon.rows < in_the_end.rows else in_the_end
+        overtaking = self._likely_overtaking(job, waiting + _load_of(job, model), within_share, now_us)
         finish_in_us = self._finish_in_us(job, model, waiting, overtaking, now_us)
         if self._order.is_fair:
             finish_in_us = max(finish_in_us, self._fair_finish_in_us(job, start_us, now_us))
@@ -272,6 +267,11 @@ class Admission:
     def margin(self) -> float:
         """What predictions are multiplied by."""
         return 1.0 + self._settings.margin_percent / 100.0
+
+    @property
+    def without_half_of_margin(self) -> float:
+        """What to multiply by what is, or will be, multiplied by the margin and needs half of it."""
+        return (1.0 + self.margin) / (2.0 * self.margin)
 
     def _refusal(self, job: Arriving, within_share: bool, now_us: int) -> RefusedError | None:
         waiting = self._shares.rows_of(job.tenant)
@@ -302,6 +302,17 @@ class Admission:
 
     def _class_of(self, place: _Place) -> _Class:
         return self._within if place.within_share else self._beyond
+
+    def _likely_overtaking(self, job: Arriving, until: Load, within_share: bool, now_us: int) -> Load:
+        """By the job's deadline, or by the next batch where that has room for `until`: what waits, up to the job."""
+        # Over a while chance evens out a part of what comes: half of the margin is enough for it.
+        in_the_end = self._overtaking(job, within_share, self._until_taken_us(job, now_us), now_us)
+        in_the_end = in_the_end.times(self.without_half_of_margin)
+        if not in_the_end.rows:
+            return in_the_end
+        soon = self._overtaking(job, within_share, self._busy_us(now_us), now_us).times(self.margin)
+        has_room_soon = self._filled(until + soon) <= 1.0
+        return soon if has_room_soon and soon.rows < in_the_end.rows else in_the_end
 
     def _until_taken_us(self, job: Arriving, now_us: int) -> float:
         """Whoever has less left than two batches is taken at once or never: nobody overtakes it."""
@@ -366,10 +377,9 @@ class Admission:
     def _enter(self, job: Arriving, start_us: float, within_share: bool) -> None:
         model = self._costs_of(job.root).model
         load = _load_of(job, model)
-        part = max(1 / self._capacity.max_rows, job.num_tokens / self._capacity.max_tokens)
         start_bucket = self._by_start.bucket(start_us)
         order_bucket = self._within.waiting.bucket(self._order.place(job, start_us))
-        charge_us = load.work_us + part * model.constant_us
+        charge_us = load.work_us + self._filled(load) * model.constant_us
         place = _Place(start_us, within_share, start_bucket, order_bucket, load, charge_us)
         self._places[job] = place
         self._by_start.add(start_bucket, load)

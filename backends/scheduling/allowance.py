@@ -40,6 +40,7 @@ class Allowance:
         beyond_us = {
             tenant: used_us - self._flown_us(tenant, now_us) - self._settings.burst_us * self._settings.weight(tenant)
             for tenant, used_us in self._used_us.items()
+            if self._weights > self._settings.weight(tenant)  # as `allows`: nobody is beyond it alone
         }
         return heapq.nlargest(most, (tenant for tenant, us in beyond_us.items() if us > 0), key=beyond_us.__getitem__)
 

@@ -66,12 +66,11 @@ def least_finish_in_us(admission: Admission, num_tokens: int, now_us: int, beyon
 
 def _least_of_root_us(admission: Admission, num_tokens: int, now_us: int, beyond_share: str | None, root: str) -> float:
     """Where what the row takes meets what it has left: it takes longer by a part of what it has left."""
-    half_of_margin = (1.0 + admission.margin) / (2.0 * admission.margin)
     steps_us = [0.0]
     for _ in range(_STEPS):
         row = _LikelyRow(root, num_tokens, now_us, now_us + round(steps_us[-1]), beyond_share or "")
         finish_in_us = admission.finish_in_us(row, now_us, within_share=beyond_share is None)
-        steps_us.append(max(steps_us[-1], half_of_margin * finish_in_us))
+        steps_us.append(max(steps_us[-1], admission.without_half_of_margin * finish_in_us))
     return _limit_of(steps_us)
 
 

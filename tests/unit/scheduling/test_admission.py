@@ -175,6 +175,15 @@ def test_a_tenant_that_floods_is_told_of_by_name_and_hardly_ever_kept_out_wrongl
     assert sum(one < 0 for one in spare_us) <= 0.02 * let_in.total(), f"seed {seed}"
 
 
+def test_who_asks_alone_is_never_told_of_as_beyond_its_share() -> None:
+    admission = admission_of(order=LengthOrder())
+    for number in range(200):
+        assert admission.admit([Row("alone", 60, number)], number) is None
+        assert not admission.beyond_share(number, TOLD_TENANTS)
+    admission.admit([Row("other", 5, 200)], 200)
+    assert admission.beyond_share(200, TOLD_TENANTS) == ["alone"]
+
+
 def test_nobody_is_told_what_only_the_slower_root_takes() -> None:
     costs = {"mini": LiveCosts(MODEL), "large": LiveCosts(CostModel(60_000.0, 200.0, 500.0, 0.0, 30.0))}
     admission = Admission(lambda root: costs[root], CAPACITY, AdmissionSettings(), FairOrder())
