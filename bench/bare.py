@@ -65,7 +65,7 @@ class BareEngine:
     ) -> UpperStack:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         settings = StackSettings(device=device, dtype=dtype, num_slots=len(self._hplms) + 1, layout=layout)
-        return UpperStack(self._root, settings, adapters_of)
+        return UpperStack(self._root, settings, adapters_of=adapters_of)
 
     def rows(self, lengths: Sequence[int]) -> list[Tensor]:
         return random_rows(lengths, self.geometry.hidden_size, self._generator)

@@ -22,10 +22,11 @@ from torch import Tensor
 from backends.adapters.device_bank import AdapterBank
 from backends.adapters.head import Head
 from backends.adapters.product import SegmentedAdapters
+from backends.engine.crew import Crew
 from backends.engine.heads import HeadRow, logits
 from backends.engine.layers import FilledLayers, PlainLayers, ServedLayers, served_layers
 from backends.engine.layouts import attention, layout_named
-from backends.engine.packing import pack_rows
+from backends.engine.packing import MicroBatch, pack_rows
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
 
@@ -65,18 +66,22 @@ class WholeModel:
             while target:
                 target = target[file.readinto(target) :]
 
-    def logits(self, layers: ServedLayers, rows: Sequence[Tensor], geometry: RootGeometry) -> list[Tensor]:
+    def logits(self, layers: ServedLayers, rows: Sequence[Tensor], geometry: RootGeometry, crew: Crew) -> list[Tensor]:
         """Through these layers, which hold this model's weights in whatever order."""
-        layout = layout_named("ragged", _CPU)
+        layout = layout_named("ragged", crew.sharing)
         packed = pack_rows(rows, [0] * len(rows), layout, lambda _: _no_adapters(geometry), _DTYPE, _CPU)
         head = self.head.to(torch.float32)
-        found: dict[int, Tensor] = {}
-        for batch in packed.micro_batches:
+
+        @torch.inference_mode()
+        def compute(batch: MicroBatch) -> list[Tensor]:
             attend = attention(batch.grid, geometry.num_heads, _DTYPE, _CPU)
             states = layers(batch.hidden, attend, batch.adapters)
             places = zip(batch.grid.starts, batch.grid.lengths, strict=True)
-            heads = [HeadRow(start, start + length, head, "cls") for start, length in places]
-            found |= zip(batch.grid.order, logits(states, heads), strict=True)
+            return logits(states, [HeadRow(start, start + length, head, "cls") for start, length in places])
+
+        found: dict[int, Tensor] = {}
+        for batch, of_rows in zip(packed.micro_batches, crew.run(compute, packed.micro_batches), strict=True):
+            found |= zip(batch.grid.order, of_rows, strict=True)
         return [found[index] for index in range(len(rows))]
 
 
@@ -93,6 +98,7 @@ class WholeModels:
         self._geometry = geometry
         self._max_resident = max_resident
         self._cold = cold
+        self._crew = Crew(torch.get_num_threads(), _CPU)
         self._resident: OrderedDict[str, WholeModel] = OrderedDict()
         self._layers: dict[str, ServedLayers] = {}
         self._fresh: set[str] = set()
@@ -109,7 +115,8 @@ class WholeModels:
         for tenant in sorted(places, key=lambda tenant: tenant not in self._resident):
             own = places[tenant]
             model = self._model(tenant)
-            results = model.logits(self._layers[tenant], [rows[place].to(_DTYPE) for place in own], self._geometry)
+            of_tenant = [rows[place].to(_DTYPE) for place in own]
+            results = model.logits(self._layers[tenant], of_tenant, self._geometry, self._crew)
             found |= dict(zip(own, results, strict=True))
         return [found[place] for place in range(len(rows))]
 

@@ -29,9 +29,6 @@ _FUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Activations by the names that the fused product knows them by: attribute and algorithm."""
 _TOKEN_STEP = 32
 """Measured: with any number of tokens a product takes two to three times as long, and its compiled forms a gigabyte."""
-_ON_ONE_OF_TWO = range(1056, 1408)
-"""Measured with BERT-base layers and two threads: of so many tokens the library multiplies with narrow matrices in one
-thread only, so that a few more tokens take an eighth less time."""
 # The order of the weights hardly depends on the number of rows; this one is good for all.
 _PACKED_FOR_ROWS = 128
 
@@ -58,14 +55,12 @@ class FilledLayers:
 
     def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor:
         num_tokens = len(hidden)
-        filled = functional.pad(hidden, (0, 0, 0, filled_length(num_tokens, torch.get_num_threads()) - num_tokens))
+        filled = functional.pad(hidden, (0, 0, 0, filled_length(num_tokens) - num_tokens))
         return self._layers(filled, attend, adapters)[:num_tokens]
 
 
-def filled_length(num_tokens: int, num_threads: int) -> int:
+def filled_length(num_tokens: int) -> int:
     """Tokens that are computed for so many."""
-    if num_threads == 2 and num_tokens in _ON_ONE_OF_TWO:
-        return _ON_ONE_OF_TWO.stop
     return num_tokens + -num_tokens % _TOKEN_STEP
 
 

@@ -15,12 +15,13 @@ import torch
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.host_bank import HostBank
 from backends.engine.costs import EngineCosts
+from backends.engine.crew import Crew
 from backends.engine.job import Answer, IsCancelled, Job, Respond, never
 from backends.engine.loading import Loading
 from backends.engine.loop import PipelineSettings, ServeLoop
 from backends.engine.newcomers import Newcomers
 from backends.engine.settings import EngineSettings
-from backends.engine.stack import DTYPES, StackSettings
+from backends.engine.stack import StackSettings
 from backends.engine.stacks import Stacks
 from backends.errors import HplmError, presentable
 from backends.home import Home
@@ -88,7 +89,10 @@ class _OpenRequest:
 
 
 class UpperService:
-    """The stacks of all roots on one device, and the loop that runs them."""
+    """The stacks of all roots on one device, and the loop that runs them.
+
+    `threads` compute; None for as many as PyTorch would take here.
+    """
 
     def __init__(
         self,
@@ -100,17 +104,18 @@ class UpperService:
         pipeline: PipelineSettings = PipelineSettings(),
         policy: PolicySettings = PolicySettings(),
         on_load: Callable[[Outlook, int], None] | None = None,
+        threads: int | None = None,
     ) -> None:
         self._host_bank = HostBank(home, snapshot.knows)
         self._snapshot = snapshot
-        self._dtype = DTYPES[settings.dtype]
-        threads = torch.get_num_threads() if pipeline.threads is None else pipeline.threads
+        threads = torch.get_num_threads() if threads is None else threads
         self._costs = EngineCosts(home, EngineSettings(settings, capacity, threads))
         chooser = policy_of(policy, lambda root: self._costs.of(root).model)
         self.admission = Admission(self._costs.of, capacity, admission, chooser.order)
         self.refusals: Counter[Refusal] = Counter()
         self._counting = threading.Lock()
-        self._stacks = Stacks(home, settings, self._costs, self.admission.serves)
+        self._crew = Crew(threads, torch.device(settings.device))
+        self._stacks = Stacks(home, settings, self._crew, self._costs, self.admission.serves)
         self._stacks.load({entry.domain.root for entry in snapshot.live()})
         self._newcomers = Newcomers(self._stacks, admission.max_waiting)
         snapshot.prepare_with(lambda domain: self._stacks.of(domain.root))
@@ -177,9 +182,17 @@ class UpperService:
         self._loop.submit_together(accepted)
         return [future.result() for future in answered]
 
+    def linger(self) -> None:
+        """Take nothing in for a moment, where so much waits that nothing that comes would run next.
+
+        What comes meanwhile is handed over at once, which costs less than one by one.
+        """
+        self._loop.linger()
+
     def close(self) -> None:
         self._newcomers.close()
         self._loop.close()
+        self._crew.close()
 
     def _counted(self, respond: RespondRequest) -> RespondRequest:
         def respond_and_count(answers: list[bytes] | HplmError) -> None:
@@ -208,8 +221,8 @@ class UpperService:
             if not self._stacks.of(entry.domain.root).slots.holds(entry.key):
                 self._host_bank.announce(entry)
         request = _OpenRequest(len(tickets), respond)
-        # The only copy before the rows are packed: out of the caller's memory and into the engine's dtype at once.
-        flat = torch.from_numpy(hidden).reshape(-1, hidden.shape[-1]).to(self._dtype, copy=True)
+        # Out of the caller's memory; rows get the engine's dtype when they are packed, all at once.
+        flat = torch.from_numpy(hidden.reshape(-1, hidden.shape[-1]).copy())
         hidden_rows = unfold_rows(flat, [ticket.num_tokens for ticket in tickets])
         return [
             Job(

@@ -16,6 +16,7 @@ from backends.adapters.parts import MAX_WIDTH
 from backends.adapters.product import BatchAdapters, SegmentedAdapters
 from backends.adapters.segments import Segment
 from backends.adapters.slots import SlotLease, SlotTable
+from backends.engine.crew import Crew
 from backends.engine.heads import HeadRow, logits
 from backends.engine.layers import served_layers
 from backends.engine.layouts import LAYOUT_NAMES, attention, layout_named
@@ -65,6 +66,7 @@ class UpperStack:
     Args:
         root: Whose upper half.
         settings: Where and how.
+        crew: Who computes; left out, one of its own, with as many threads as PyTorch would take here.
         adapters_of: How the adapters of a batch's segments are computed; others than the default are for comparison.
     """
 
@@ -72,6 +74,7 @@ class UpperStack:
         self,
         root: RootFolder,
         settings: StackSettings,
+        crew: Crew | None = None,
         adapters_of: Callable[[AdapterBank, Sequence[Segment]], BatchAdapters] = SegmentedAdapters,
     ) -> None:
         geometry, self._device = root.geometry, torch.device(settings.device)
@@ -79,7 +82,8 @@ class UpperStack:
         self._geometry = geometry
         self._adapters_of = adapters_of
         self._layers = served_layers(root.upper(), geometry.activation, self._dtype, self._device)
-        self._layout = layout_named(settings.layout, self._device)
+        self._crew = Crew(torch.get_num_threads(), self._device) if crew is None else crew
+        self._layout = layout_named(settings.layout, self._crew.sharing)
         self.fingerprint = root.fingerprint
         bank = AdapterBank(settings.num_slots, geometry, settings.max_width, self._dtype, self._device)
         self.slots = SlotTable(bank)
@@ -125,7 +129,6 @@ class UpperStack:
             adapters_of = partial(self._adapters_of, self.slots.bank)
             return pack_rows(rows, slots, self._layout, adapters_of, self._dtype, self._device)
 
-    @torch.inference_mode()
     def run(
         self, packed: PackedRows, hplms: Sequence[ReadyHplm], middles: Sequence[int | None] | None = None
     ) -> list[Tensor]:
@@ -134,13 +137,17 @@ class UpperStack:
         `middles` says of pairs which token is the first of the second half; left out, all rows are single texts.
         """
         results: dict[int, Tensor] = {}
-        middles = middles or [None] * len(hplms)
-        for batch in packed.micro_batches:
+        middles_of_rows = middles or [None] * len(hplms)
+
+        def run(batch: MicroBatch) -> list[Tensor]:
             order = batch.grid.order
-            of_batch = self._run(batch, [hplms[index] for index in order], [middles[index] for index in order])
-            results.update(zip(order, of_batch, strict=True))
+            return self._run(batch, [hplms[index] for index in order], [middles_of_rows[index] for index in order])
+
+        for batch, logits_of_rows in zip(packed.micro_batches, self._crew.run(run, packed.micro_batches), strict=True):
+            results.update(zip(batch.grid.order, logits_of_rows, strict=True))
         return _on_cpu([results[index] for index in range(len(results))])
 
+    @torch.inference_mode()
     def _run(self, batch: MicroBatch, hplms: Sequence[ReadyHplm], middles: Sequence[int | None]) -> list[Tensor]:
         """Of the rows in the order of their places."""
         for hplm in hplms:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from backends.engine.costs import EngineCosts
+from backends.engine.crew import Crew
 from backends.engine.stack import StackSettings, UpperStack
 from backends.home import Home
 from backends.root.store import RootFolder
@@ -25,10 +26,11 @@ class Stacks:
     """
 
     def __init__(
-        self, home: Home, settings: StackSettings, costs: EngineCosts, on_loaded: Callable[[str], None]
+        self, home: Home, settings: StackSettings, crew: Crew, costs: EngineCosts, on_loaded: Callable[[str], None]
     ) -> None:
         self._home = home
         self._settings = settings
+        self._crew = crew
         self._costs = costs
         self._on_loaded = on_loaded
         self._stacks: dict[str, UpperStack] = {}
@@ -69,7 +71,7 @@ class Stacks:
             raise copy.copy(failure)
         try:
             self._costs.of(root)
-            stack = UpperStack(RootFolder(self._home.root(root)), self._settings)
+            stack = UpperStack(RootFolder(self._home.root(root)), self._settings, self._crew)
         except Exception as error:
             # A copy, which holds none of the memory that the trace of the failure does.
             self._failures[root] = time.monotonic() + _TRY_AGAIN_AFTER_S, copy.copy(error)

@@ -40,8 +40,8 @@ class StagedBatch:
     stack: UpperStack
     on_device: _OnDevice | None
     """None once they have run: their room is free for another try."""
-    has_run_as_ever: bool = False
-    """It says how long such batches take; not one that another number of threads was tried with."""
+    has_run: bool = False
+    """Or else none of its jobs was in time."""
 
     @property
     def pinned(self) -> list[Pinned]:

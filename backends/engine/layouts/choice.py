@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from backends.engine.layouts.concatenated import Concatenated
 from backends.engine.layouts.grid import Layout
-from backends.engine.layouts.micro_batches import TOKENS_PER_SHARE
+from backends.engine.layouts.micro_batches import Sharing
 from backends.engine.layouts.padded import Padded, Sorted
 from backends.engine.layouts.ragged import Ragged
 from backends.errors import InvalidArgumentError
@@ -14,17 +12,16 @@ from backends.errors import InvalidArgumentError
 LAYOUT_NAMES = ("padded", "sorted", "concat", "slotted", "ragged")
 
 
-def layout_named(name: str, device: torch.device) -> Layout:
-    tokens_per_batch = TOKENS_PER_SHARE if device.type == "cpu" else None
+def layout_named(name: str, sharing: Sharing) -> Layout:
     match name:
         case "padded":
-            return Padded(tokens_per_batch)
+            return Padded(sharing)
         case "sorted":
-            return Sorted(tokens_per_batch)
+            return Sorted(sharing)
         case "concat":
-            return Concatenated(tokens_per_batch)
+            return Concatenated(sharing)
         case "slotted":
-            return Concatenated(tokens_per_batch, num_slots=None)
+            return Concatenated(sharing, num_slots=None)
         case "ragged":
-            return Ragged(tokens_per_batch)
+            return Ragged(sharing)
     raise InvalidArgumentError(f"layout {name!r} is not one of {', '.join(LAYOUT_NAMES)}")

@@ -7,10 +7,10 @@ own. In the pure form the attention runs over whole rows and masks most of it; s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backends.engine.layouts.grid import Grid
-from backends.engine.layouts.micro_batches import shares
+from backends.engine.layouts.micro_batches import Sharing, shares
 
 ROW_TOKENS = 400
 """The length of a row in the paper's experiments; a longer text makes the rows of its batch longer."""
@@ -26,7 +26,7 @@ class Concatenated:
         row_tokens: How long rows are.
     """
 
-    tokens_per_batch: int | None
+    sharing: Sharing
     num_slots: int | None = 1
     row_tokens: int = ROW_TOKENS
 
@@ -36,9 +36,9 @@ class Concatenated:
         slots_per_row = most if self.num_slots is None else min(self.num_slots, most)
         size = longest if self.num_slots is None else max(longest, self.row_tokens // slots_per_row)
         bins = _filled(lengths, size)
-        per_batch = None if self.tokens_per_batch is None else max(self.tokens_per_batch, size * slots_per_row)
+        of_whole_rows = replace(self.sharing, least_tokens=max(self.sharing.least_tokens, size * slots_per_row))
         places = range(len(bins))
-        by_batch = shares(places, places, [size] * len(bins), per_batch)
+        by_batch = shares(places, places, [size] * len(bins), of_whole_rows)
         return [_grid([bins[place] for place in batch], lengths, size, slots_per_row) for batch in by_batch]
 
 

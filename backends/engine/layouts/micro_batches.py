@@ -1,32 +1,53 @@
-"""Large batches in shares of about two thousand tokens, over which the layers run fastest."""
+"""Batches in shares: micro-batches that pass the layers one by one, or side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
-TOKENS_PER_SHARE = 2048
-"""Measured on two cores: BERT-base layers run fastest over 1536 tokens and more. Of 512 to 1400 tokens the library
-multiplies narrow matrices on one core only."""
+_UNITS_PER_SHARE = 8
+"""At least: so that shares come out about even."""
 
 
-def shares(order: Sequence[int], slots: Sequence[int], tokens: Sequence[int], limit: int | None) -> list[list[int]]:
-    """Rows in this order, cut into even shares of about `limit` tokens; one hPLM's rows stay together if they can.
+@dataclass(frozen=True)
+class Sharing:
+    """Into how many shares a batch is cut.
+
+    Args:
+        side_by_side: How many are computed at once.
+        least_tokens: Of a share; smaller batches are cut less.
+        most_tokens: About; None for any.
+    """
+
+    side_by_side: int = 1
+    least_tokens: int = 1
+    most_tokens: int | None = None
+
+    def count(self, num_tokens: int) -> int:
+        at_once = min(self.side_by_side, max(1, num_tokens // self.least_tokens))
+        if self.most_tokens is None:
+            return at_once
+        return at_once * max(1, round(num_tokens / (at_once * self.most_tokens)))
+
+
+def shares(order: Sequence[int], slots: Sequence[int], tokens: Sequence[int], sharing: Sharing) -> list[list[int]]:
+    """Rows in this order, cut into even shares; one hPLM's rows stay together if they can.
 
     Args:
         order: Rows, those of one slot side by side.
         slots: The slot of each row.
         tokens: What each row takes.
-        limit: None for one share.
+        sharing: How many shares.
     """
     total = sum(tokens[index] for index in order)
-    count = 1 if limit is None else max(1, round(total / limit))
+    count = sharing.count(total)
     if count == 1:
         return [list(order)]
     target = total / count
     result: list[list[int]] = [[]]
     done = 0
-    for unit in _units(order, slots, tokens, target):
+    for unit in _units(order, slots, tokens, target / _UNITS_PER_SHARE):
         size = sum(tokens[index] for index in unit)
         # A unit belongs to the share that its middle falls into.
         if result[-1] and done + size / 2 > target * len(result):
@@ -36,11 +57,11 @@ def shares(order: Sequence[int], slots: Sequence[int], tokens: Sequence[int], li
     return result
 
 
-def _units(order: Sequence[int], slots: Sequence[int], tokens: Sequence[int], target: float) -> Iterator[list[int]]:
-    """The rows of one slot, or each row alone where they are more than half a share."""
+def _units(order: Sequence[int], slots: Sequence[int], tokens: Sequence[int], most: float) -> Iterator[list[int]]:
+    """The rows of one slot, or each row alone where they are more than that."""
     for _, of_slot in groupby(order, key=lambda index: slots[index]):
         rows = list(of_slot)
-        if sum(tokens[index] for index in rows) <= target / 2:
+        if sum(tokens[index] for index in rows) <= most:
             yield rows
         else:
             yield from ([index] for index in rows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from backends.adapters.length_groups import length_groups
 from backends.engine.layouts.grid import Grid
-from backends.engine.layouts.micro_batches import shares
+from backends.engine.layouts.micro_batches import Sharing, shares
 
 GROUP_COST_TOKENS = 128
 """What one more group costs, in tokens: that many would pass the layers in the time that all calls take to start."""
@@ -17,28 +17,28 @@ GROUP_COST_TOKENS = 128
 class Padded:
     """Every row is as long as the longest of its batch (the TCB paper's TNB)."""
 
-    tokens_per_batch: int | None
+    sharing: Sharing
 
     def arrange(self, slots: Sequence[int], lengths: Sequence[int]) -> list[Grid]:
-        return _padded(range(len(lengths)), slots, lengths, self.tokens_per_batch)
+        return _padded(range(len(lengths)), slots, lengths, self.sharing)
 
 
 @dataclass(frozen=True)
 class Sorted:
     """Rows sorted by length and cut into groups, each padded to its own longest row (TTB)."""
 
-    tokens_per_batch: int | None
+    sharing: Sharing
 
     def arrange(self, slots: Sequence[int], lengths: Sequence[int]) -> list[Grid]:
         groups = length_groups(lengths, GROUP_COST_TOKENS)
-        return [grid for group in groups for grid in _padded(group, slots, lengths, self.tokens_per_batch)]
+        return [grid for group in groups for grid in _padded(group, slots, lengths, self.sharing)]
 
 
-def _padded(rows: Sequence[int], slots: Sequence[int], lengths: Sequence[int], limit: int | None) -> list[Grid]:
+def _padded(rows: Sequence[int], slots: Sequence[int], lengths: Sequence[int], sharing: Sharing) -> list[Grid]:
     longest = max(lengths[index] for index in rows)
     order = sorted(rows, key=lambda index: (slots[index], lengths[index]))
     padded = [longest] * len(lengths)
-    return [_grid(share, lengths, longest) for share in shares(order, slots, padded, limit)]
+    return [_grid(share, lengths, longest) for share in shares(order, slots, padded, sharing)]
 
 
 def _grid(order: Sequence[int], lengths: Sequence[int], longest: int) -> Grid:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from backends.engine.layouts.grid import Grid
-from backends.engine.layouts.micro_batches import shares
+from backends.engine.layouts.micro_batches import Sharing, shares
 from backends.engine.layouts.tiles import Block
 
 _SHARED_WINDOW = 96
@@ -18,11 +18,11 @@ _SHARED_WINDOW = 96
 class Ragged:
     """Linear layers over exactly the rows' tokens; short rows share attention windows."""
 
-    tokens_per_batch: int | None
+    sharing: Sharing
 
     def arrange(self, slots: Sequence[int], lengths: Sequence[int]) -> list[Grid]:
         order = sorted(range(len(lengths)), key=lambda index: (slots[index], lengths[index]))
-        return [_grid(share, lengths) for share in shares(order, slots, lengths, self.tokens_per_batch)]
+        return [_grid(share, lengths) for share in shares(order, slots, lengths, self.sharing)]
 
 
 def _grid(order: Sequence[int], lengths: Sequence[int]) -> Grid:

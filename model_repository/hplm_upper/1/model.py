@@ -46,8 +46,6 @@ class TritonPythonModel:
         on_gpu = args["model_instance_kind"] == "GPU"
         engine = EngineSettings.from_model(settings, f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
         pipeline = PipelineSettings(
-            threads=engine.threads,
-            spares_a_thread=not on_gpu and not settings.text("threads", ""),
             stages_ahead=settings.flag("stages_ahead", True),
             turns=settings.text("turns", "") or None,
         )
@@ -63,6 +61,7 @@ class TritonPythonModel:
             pipeline,
             _policy(settings, self._batches_by_triton),
             self._signal.tell,
+            engine.threads,
         )
         self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"])
 
@@ -78,6 +77,7 @@ class TritonPythonModel:
             except Exception as error:  # a defect; Triton would end under all others if it left this method
                 LOGGER.exception("a request could not be taken in")
                 caller.respond(presentable(error))
+        self._service.linger()
         return None
 
     def _submit(self, read: HiddenRows | HplmError, caller: "_Caller") -> None:

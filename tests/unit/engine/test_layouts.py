@@ -12,10 +12,11 @@ from torch import Tensor
 from backends.adapters.length_groups import length_groups
 from backends.engine.layouts import LAYOUT_NAMES, Grid, attention, layout_named
 from backends.engine.layouts.concatenated import Concatenated
-from backends.engine.layouts.micro_batches import TOKENS_PER_SHARE, shares
+from backends.engine.layouts.micro_batches import Sharing, shares
 from backends.engine.layouts.ragged import Ragged
 
 CPU = torch.device("cpu")
+WHOLE = Sharing()
 HEADS, HIDDEN = 2, 8
 
 
@@ -53,27 +54,33 @@ def test_rows_attend_to_themselves_only(name: str) -> None:
         torch.manual_seed(seed)
         lengths = random_lengths(chance)
         slots = [chance.randint(1, 5) for _ in lengths]
-        grids = layout_named(name, CPU).arrange(slots, lengths)
+        sharing = Sharing(chance.randint(1, 4), chance.choice([1, 50, 400]), chance.choice([100, 1000, None]))
+        grids = layout_named(name, sharing).arrange(slots, lengths)
         assert sorted(index for grid in grids for index in grid.order) == list(range(len(lengths))), f"seed {seed}"
         for grid in grids:
             check_grid(grid, lengths)
 
 
-def test_ragged_has_no_padding_and_cuts_large_batches_evenly() -> None:
+@pytest.mark.parametrize("sharing", [Sharing(2, 160, 1024), Sharing(3, 1), Sharing(1, 1, 2048)])
+def test_ragged_has_no_padding_and_cuts_large_batches_evenly(sharing: Sharing) -> None:
     chance = random.Random(1)
     for _ in range(50):
         lengths = [chance.randint(1, 128) for _ in range(64)]
         slots = [chance.randint(1, 64) for _ in lengths]
-        grids = Ragged(TOKENS_PER_SHARE).arrange(slots, lengths)
+        grids = Ragged(sharing).arrange(slots, lengths)
         assert sum(grid.num_tokens for grid in grids) == sum(lengths)
         assert all(grid.is_packed for grid in grids)
-        assert max(grid.num_tokens for grid in grids) <= 1.5 * TOKENS_PER_SHARE + 128
+        assert len(grids) == sharing.count(sum(lengths))
+        assert max(grid.num_tokens for grid in grids) <= sum(lengths) / len(grids) + 128
 
 
 def test_one_hplm_s_rows_stay_together() -> None:
     slots = [1] * 4 + [2] * 4 + [3] * 4
-    batches = shares(range(12), slots, [100] * 12, 400)
+    batches = shares(range(12), slots, [10] * 12, Sharing(side_by_side=1, most_tokens=40))
     assert [[slots[index] for index in batch] for batch in batches] == [[1] * 4, [2] * 4, [3] * 4]
+    slots = [slot for slot in range(20) for _ in range(3)]
+    batches = shares(range(60), slots, [10] * 60, Sharing(side_by_side=2))
+    assert [[slots[index] for index in batch] for batch in batches] == [slots[:30], slots[30:]]
 
 
 def test_groups_of_lengths_are_the_cheapest_there_are() -> None:
@@ -99,11 +106,11 @@ def test_groups_of_lengths_are_the_cheapest_there_are() -> None:
 def test_rows_of_concatenated_texts() -> None:
     lengths = [60, 10, 100, 40, 90, 30]
     slots = [1] * len(lengths)
-    pure = Concatenated(None).arrange(slots, lengths)[0]
+    pure = Concatenated(WHOLE).arrange(slots, lengths)[0]
     assert pure.num_tokens == 400
-    slotted = Concatenated(None, num_slots=None).arrange(slots, lengths)[0]
+    slotted = Concatenated(WHOLE, num_slots=None).arrange(slots, lengths)[0]
     assert slotted.num_tokens == 400  # 4 slots of 100, all in one row
     assert {tile.window for tile in slotted.tiles} == {112}
     assert {tile.window for tile in pure.tiles} == {400}
-    longer = Concatenated(None).arrange([1], [500])[0]
+    longer = Concatenated(WHOLE).arrange([1], [500])[0]
     assert longer.num_tokens == 500

@@ -46,10 +46,11 @@ def running(
     capacity: Capacity,
     device: str = "cpu",
     pipeline: PipelineSettings = PipelineSettings(),
+    threads: int | None = None,
 ) -> Iterator[UpperService]:
     snapshot = RegistrySnapshot(Registry.open(home))
     settings = StackSettings(device=device, dtype="fp32", num_slots=num_slots)
-    service = UpperService(home, snapshot, settings, capacity, pipeline=pipeline)
+    service = UpperService(home, snapshot, settings, capacity, pipeline=pipeline, threads=threads)
     try:
         yield service
     finally:
@@ -306,19 +307,19 @@ def test_a_result_that_comes_too_late_is_none(tiny_home: Home, monkeypatch: pyte
 def test_computing_has_the_threads_that_its_maker_had(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what staging, or whoever else, sets for itself later."""
     key = next(iter(marked_keys(tiny_home, versions=0)))
-    run = UpperStack.run
+    run = UpperStack._run
     seen: list[int] = []
 
-    def noted(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+    def noted(stack: UpperStack, *arguments: Any) -> list[torch.Tensor]:
         seen.append(torch.get_num_threads())
-        return run(stack, packed, hplms, middles)
+        return run(stack, *arguments)
 
-    monkeypatch.setattr(UpperStack, "run", noted)
+    monkeypatch.setattr(UpperStack, "_run", noted)
     mine = torch.get_num_threads()
     try:
-        for pipeline in (PipelineSettings(), PipelineSettings(threads=2)):
+        for threads in (None, 2):
             torch.set_num_threads(3)
-            with running(tiny_home, 4, Capacity(max_adapters=3), pipeline=pipeline) as service:
+            with running(tiny_home, 4, Capacity(max_adapters=3), threads=threads) as service:
                 time.sleep(0.2)
                 torch.set_num_threads(1)
                 assert isinstance(ask(service, key).get(timeout=30), list)

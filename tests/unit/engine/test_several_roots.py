@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from backends.engine.stack import StackSettings, UpperStack
+from backends.engine.stack import UpperStack
 from backends.errors import UnusableError
 from backends.home import Home
 from backends.registry.registry import Registry
@@ -36,8 +37,8 @@ def test_a_new_root_is_loaded_before_its_first_request(
 ) -> None:
     loaded, load = list[str](), UpperStack.__init__
 
-    def noted(stack: UpperStack, root: RootFolder, settings: StackSettings) -> None:
-        load(stack, root, settings)
+    def noted(stack: UpperStack, root: RootFolder, *others: Any) -> None:
+        load(stack, root, *others)
         loaded.append(root.manifest.name)
 
     monkeypatch.setattr(UpperStack, "__init__", noted)
@@ -56,9 +57,9 @@ def test_a_root_that_is_being_loaded_keeps_no_other_waiting(
 ) -> None:
     go, load = threading.Event(), UpperStack.__init__
 
-    def held(stack: UpperStack, root: RootFolder, settings: StackSettings) -> None:
+    def held(stack: UpperStack, root: RootFolder, *others: Any) -> None:
         assert root.manifest.name == "tiny" or go.wait(60)
-        load(stack, root, settings)
+        load(stack, root, *others)
 
     monkeypatch.setattr(UpperStack, "__init__", held)
     with running(tiny_home) as service:
@@ -76,9 +77,9 @@ def test_a_damaged_root_is_read_once_and_fails_its_own_rows_only(
     weights.write_bytes(weights.read_bytes()[:-8])
     loaded, load = list[str](), UpperStack.__init__
 
-    def noted(stack: UpperStack, root: RootFolder, settings: StackSettings) -> None:
+    def noted(stack: UpperStack, root: RootFolder, *others: Any) -> None:
         loaded.append(root.manifest.name)
-        load(stack, root, settings)
+        load(stack, root, *others)
 
     monkeypatch.setattr(UpperStack, "__init__", noted)
     healthy = keys_of(tiny_home)["acme/topic"]

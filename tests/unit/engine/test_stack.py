@@ -10,7 +10,8 @@ from torch import Tensor
 
 from adapter_reference import KINDS, random_artifact, reference_logits
 from backends.adapters.bank import HplmArtifact
-from backends.engine.layouts import LAYOUT_NAMES
+from backends.engine.crew import Crew
+from backends.engine.layouts import LAYOUT_NAMES, Sharing
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import InvalidArgumentError
 from backends.home import Home
@@ -39,10 +40,14 @@ def require_close(root: RootFolder, artifact: HplmArtifact, row: Tensor, got: Te
     assert (got - expected).abs().max() <= TOLERANCE[dtype] * max(1.0, float(expected.abs().max()))
 
 
+@pytest.mark.parametrize("sharing", [Sharing(), Sharing(3, 1, 40)])
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_mixed_batches_equal_rows_alone(built_home: Home, dtype: str) -> None:
+def test_mixed_batches_equal_rows_alone(built_home: Home, dtype: str, sharing: Sharing) -> None:
+    """Computed at once, and in shares side by side."""
     root = RootFolder(built_home.root("tiny"))
-    stack = UpperStack(root, StackSettings(dtype=dtype, num_slots=len(KINDS)))
+    crew = Crew(3, torch.device("cpu"))
+    crew.sharing = sharing
+    stack = UpperStack(root, StackSettings(dtype=dtype, num_slots=len(KINDS)), crew)
     artifacts = random_artifacts(root, seed=3)
     chance = random.Random(4)
     for _ in range(25):
