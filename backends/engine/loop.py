@@ -188,13 +188,9 @@ class ServeLoop:
         refuse(dropped, CancelledError())
 
     def linger(self) -> None:
-        """Return once it matters when the next jobs come, or a little later."""
+        """Return once a batch is to be chosen, or a little later."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_crowded(), _LINGER_S)
-
-    def _is_crowded(self) -> bool:
-        """Whether more than a batch waits behind one that is staged."""
-        return not self._stopping and self._staged is not None and len(self._waiting) >= self._capacity.max_rows
+            self._changed.wait_for(lambda: self._stopping or self._staged is None, _LINGER_S)
 
     # --- staging ---
 

@@ -183,7 +183,7 @@ class UpperService:
         return [future.result() for future in answered]
 
     def linger(self) -> None:
-        """Take nothing in for a moment, where so much waits that nothing that comes would run next.
+        """Take nothing in for a moment, where the next batch is chosen already.
 
         What comes meanwhile is handed over at once, which costs less than one by one.
         """

@@ -10,7 +10,7 @@ import numpy as np
 from backends.scheduling.ageing import Ageing
 from backends.scheduling.decision import Decision
 from backends.scheduling.open_batch import OpenBatch
-from backends.scheduling.order import LengthOrder
+from backends.scheduling.order import UtilityOrder
 from backends.scheduling.policy import Capacity
 from backends.scheduling.settings import DasSettings
 from backends.scheduling.waiting_room import Places, WaitingRoom
@@ -42,9 +42,8 @@ class DeadlineAware:
         `max_adapters` must be no limit, which it is not where there are as many slots as rows.
     """
 
-    order = LengthOrder()
-
     def __init__(self, settings: DasSettings = DasSettings(), ageing: Ageing = Ageing()) -> None:
+        self.order = UtilityOrder(settings.eta, settings.q)
         self._settings = settings
         self._ageing = ageing
 

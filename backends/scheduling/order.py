@@ -86,6 +86,25 @@ class LengthOrder:
         return in_us * (job.num_tokens > self._LENGTHS)
 
 
+class UtilityOrder(LengthOrder):
+    """The shortest first, but for a part of each batch in which those of similar worth go by their deadlines.
+
+    Args:
+        eta: The part that goes by length.
+        q: What is shorter by more than this factor is worth more in any case, and overtakes as often as it comes. What
+            is shorter by less does so in the part that goes by length, and in the other one where it is due earlier,
+            as half of what comes later is at the most.
+    """
+
+    def __init__(self, eta: float, q: float) -> None:
+        self._similar = (1.0 + eta) / 2
+        self._q = q
+
+    def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Floats:
+        is_much_shorter = self._q * job.num_tokens > self._LENGTHS
+        return np.where(is_much_shorter, 1.0, self._similar) * super().overtaking_us(job, now_us, in_us)
+
+
 class DeadlineOrder:
     """The earliest deadline first; a kind is a time from the arrival to the deadline, to a fifth; the last one is none.
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 
 from backends.scheduling.admission import Admission
 
-TOLD_LENGTHS = (1, 4, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96)
+TOLD_LENGTHS = (1, 4, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 32, 36, 40, 48, 56, 64, 80, 96, 128)
 """Tokens of a row, or more up to the next."""
 TOLD_TENANTS = 8
 _STEPS = 3
@@ -45,8 +46,11 @@ class _LikelyRow:
 
 def outlook_of(admission: Admission, now_us: int) -> Outlook:
     tenants = admission.beyond_share(now_us, TOLD_TENANTS)
+    by_length_us = [least_finish_in_us(admission, tokens, now_us) for tokens in TOLD_LENGTHS]
+    # Told of a length is what counts for all longer ones too, and as it is no exact bound, one of these may be lower.
+    at_least_us = [*accumulate(reversed(by_length_us), min)][::-1]
     return Outlook(
-        [least_finish_in_us(admission, tokens, now_us) for tokens in TOLD_LENGTHS],
+        at_least_us,
         {tenant: least_finish_in_us(admission, TOLD_LENGTHS[0], now_us, tenant) for tenant in tenants},
     )
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
+from backends.collection import keep_what_is_loaded
 from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.lower.metrics import LowerMetrics
 from backends.lower.service import LowerService, TextRequest
@@ -38,6 +39,7 @@ class TritonPythonModel:
         self._service = LowerService(settings.home, self._snapshot, FillingSettings.from_model(settings))
         self._service.warm_up()
         self._metrics = LowerMetrics(pb_utils, self._service, args["model_instance_name"])
+        keep_what_is_loaded()
 
     def execute(self, requests: list) -> list:
         with self._turns.taken():

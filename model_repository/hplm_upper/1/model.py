@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
+from backends.collection import keep_what_is_loaded
 from backends.deadline_batcher import FILE_NAME
 from backends.engine.loop import PipelineSettings
 from backends.engine.metrics import UpperMetrics
@@ -64,6 +65,7 @@ class TritonPythonModel:
             engine.threads,
         )
         self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"])
+        keep_what_is_loaded()
 
     def execute(self, requests: list) -> list | None:
         if self._batches_by_triton:
