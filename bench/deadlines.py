@@ -13,11 +13,8 @@ when it sent the request; admitted is what was not refused on arrival.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tempfile
-import time
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -35,7 +32,9 @@ from backends.root.geometry import RootGeometry
 from backends.scheduling.settings import PolicyName
 from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
 from bench.deadlines_picture import draw_deadlines
+from bench.idle import wait_until_idle
 from bench.open_loop import Planned, Played, Sent, asking_hplm, play
+from bench.progress import one_by_one
 from bench.report import Report, parser
 from bench.saturation import Row, saturate
 from bench.served import Serving
@@ -48,10 +47,6 @@ from workload.lengths import NormalLengths
 
 _ROOT = "base"
 _TRITON = "triton's queue"
-_WAITING = re.compile(r"^(?:nv_inference_pending_request_count|hplm_waiting_rows)\{[^}]*\} (\S+)", re.MULTILINE)
-_METRICS_TIMEOUT_S = 10.0
-_IDLE_S = 3
-_LONGEST_REST_S = 60
 _LATE = "the deadline pass"
 """What those are told who were admitted and could not be answered in time."""
 _OVERTAKEN = "before the answer was here"
@@ -202,7 +197,7 @@ def measure(
             rows = drawn_rows(width, settings.capacity_batches, hplms, texts, settings, chance)
             url = servers[PolicyName.FCFS].grpc_url
             capacities[width] = saturate(url, rows, 3 * settings.batch, settings.batch).rows_per_s
-            for place, times in enumerate(settings.loads):
+            for place, times in enumerate(one_by_one(settings.loads, "deadlines", width)):
                 load = drawn_load(width, times, capacities[width], hplms, texts, settings, seed + 1 + place)
                 found |= {(width, times, name): run for name, run in played_by_all(servers, load, place).items()}
     return capacities, found
@@ -281,22 +276,6 @@ def played_by_all(servers: Mapping[str, TritonServer], load: Load, turn: int) ->
         runs[name] = Run(load, play(servers[name].grpc_url, load.planned, asking))
         wait_until_idle(servers[name])
     return runs
-
-
-def wait_until_idle(server: TritonServer) -> None:
-    """Clients that have given up leave their requests behind, and those would be computed beside the next server's.
-
-    They wait in Triton's queues or in the engine, whose last batch has run when nobody has waited for seconds.
-    """
-    idle_for = 0
-    for _ in range(_LONGEST_REST_S):
-        time.sleep(1.0)
-        with urllib.request.urlopen(server.metrics_url, timeout=_METRICS_TIMEOUT_S) as page:
-            waiting = _WAITING.findall(page.read().decode())
-        idle_for = idle_for + 1 if waiting and not any(map(float, waiting)) else 0
-        if idle_for == _IDLE_S:
-            return
-    raise HplmError(f"a server still computes {_LONGEST_REST_S} s after its load")
 
 
 def table(found: Mapping[Cell, Run]) -> list[dict[str, Any]]:

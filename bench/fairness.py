@@ -24,9 +24,10 @@ from backends.errors import HplmError
 from backends.root.geometry import RootGeometry
 from backends.scheduling.settings import PolicyName
 from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
-from bench.deadlines import wait_until_idle
+from bench.idle import wait_until_idle
 from bench.open_loop import Planned, Played, play
 from bench.profiled import profiled
+from bench.progress import one_by_one
 from bench.report import Report, parser
 from bench.saturation import draw, saturate
 from bench.served import Serving
@@ -120,7 +121,7 @@ class Bench:
             quiet_per_s = saturate(server.grpc_url, rows, 3 * settings.batch, settings.batch).rows_per_s
         flooded_per_s = self._answered_while_flooded_per_s(server, quiet_per_s)
         found = []
-        for repeat in range(settings.repeats):
+        for repeat in one_by_one(range(settings.repeats), "fairness", policy):
             for name, per_s in ((FLOODED, flooded_per_s), (QUIET, quiet_per_s)):
                 share_per_s = per_s / (settings.others + 1)
                 others, flood = self._others(share_per_s, per_s), self._flood(share_per_s, per_s)

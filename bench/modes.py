@@ -25,8 +25,10 @@ from backends.home import Home
 from backends.root.geometry import RootGeometry
 from backends.scheduling.cost_model import CostModel
 from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
+from bench.idle import wait_until_idle
 from bench.open_loop import Planned, Played, Sent, play
 from bench.profiled import profiled
+from bench.progress import one_by_one
 from bench.report import Report, parser
 from bench.saturation import draw, saturate
 from bench.served import Serving
@@ -164,14 +166,14 @@ def measure(
     capacity_per_s = saturate(servers[_ENGINE].grpc_url, rows, 2 * settings.batch, settings.batch).rows_per_s
     found: dict[Cell, list[Run]] = defaultdict(list)
     modes = list(servers)
-    for repeat in range(settings.repeats):
-        for place, load in enumerate(settings.loads):
-            draw_seed = seed + 1 + repeat * len(settings.loads) + place
-            batch_s = settings.batch / capacity_per_s
-            arrivals = arrivals_of(load, batch_s, hplms, texts, settings, draw_seed)
-            turn = (repeat + place) % len(modes)
-            for mode in (*modes[turn:], *modes[:turn]):
-                found[load, mode].append(Run(arrivals, play(servers[mode].grpc_url, arrivals)))
+    loads = settings.repeats * settings.loads
+    for number, load in enumerate(one_by_one(loads, "modes", "loads")):
+        batch_s = settings.batch / capacity_per_s
+        arrivals = arrivals_of(load, batch_s, hplms, texts, settings, seed + 1 + number)
+        turn = sum(divmod(number, len(settings.loads))) % len(modes)
+        for mode in (*modes[turn:], *modes[:turn]):
+            found[load, mode].append(Run(arrivals, play(servers[mode].grpc_url, arrivals)))
+            wait_until_idle(servers[mode])
     return capacity_per_s, found
 
 

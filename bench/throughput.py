@@ -21,6 +21,7 @@ import numpy as np
 from backends.errors import HplmError
 from backends.root.geometry import RootGeometry
 from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
+from bench.progress import one_by_one
 from bench.report import Report, parser
 from bench.saturation import draw, saturate
 from bench.whole_models import write_whole_models
@@ -151,7 +152,7 @@ def measure(bench: Bench) -> dict[Cell, list[float]]:
         # A version's file is checked when it is first asked for, which a server does once in its life.
         first_rows = [(hplm, texts[0].split()[0]) for hplm in bench.hplms]
         saturate(server.grpc_url, first_rows, bench.settings.in_flight)
-        for repeat in range(bench.settings.repeats + 1):
+        for repeat in one_by_one(range(bench.settings.repeats + 1), "throughput", "repeats"):
             for cell in bench.settings.cells:
                 rows_per_s = bench.rows_per_s(server.grpc_url, cell, texts)
                 if repeat:  # the first finds nothing in memory

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from admitted_rows import CAPACITY, MODEL, Row, admission_of
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.model_settings import ModelSettings
@@ -21,25 +22,11 @@ from backends.scheduling.backlog import Backlog, Load
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.fair_share import ShareSettings
 from backends.scheduling.live_costs import LiveCosts
-from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order, UtilityOrder
-from backends.scheduling.outlook import TOLD_TENANTS, least_finish_in_us, outlook_of
-from backends.scheduling.policy import Capacity
+from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order
 from backends.scheduling.refusal import Refusal
 
-MODEL = CostModel(2000.0, 20.0, 50.0, 0.0, 30.0)
-CAPACITY = Capacity(max_rows=16, max_tokens=1024, max_adapters=64)
 FAR = 1 << 40
 """Buckets behind it are of places without an end."""
-
-
-@dataclass(eq=False)
-class Row:
-    tenant: str
-    num_tokens: int
-    arrives_us: int
-    deadline_us: int | None = None
-    hplm_key: int = 1
-    root: str = "mini"
 
 
 @dataclass
@@ -53,18 +40,6 @@ class Outcome:
 
     def attainment(self, tenants: set[str]) -> float:
         return sum(self.in_time[one] for one in tenants) / sum(self.arrived[one] for one in tenants)
-
-
-def admission_of(
-    model: CostModel | LiveCosts = MODEL,
-    settings: AdmissionSettings | None = None,
-    capacity: Capacity = CAPACITY,
-    order: Order = FairOrder(),
-) -> Admission:
-    costs = model if isinstance(model, LiveCosts) else LiveCosts(model)
-    admission = Admission(lambda root: costs, capacity, settings or AdmissionSettings(), order)
-    admission.serves("mini")
-    return admission
 
 
 def simulate(
@@ -118,86 +93,6 @@ def arrive_until(
             outcome.refused[refusal.reason] += 1
         place += 1
     return place
-
-
-@pytest.mark.parametrize("order", [LengthOrder(), UtilityOrder(0.5, 0.5), DeadlineOrder(), FairOrder()])
-def test_whoever_is_let_in_takes_no_less_than_is_told_of_its_length(order: Order) -> None:
-    """So hardly anybody is refused in front of the engine whom it would let in, and then it was a near thing."""
-    seed = random.randrange(1 << 30)
-    chance = random.Random(seed)
-    admission, let_in, spare_us = admission_of(order=order), 0, list[float]()
-    now_us, waiting, longest_us = 0, list[Row](), 0.0
-    for number in range(3_000):
-        now_us += chance.randrange(600)
-        job = Row(f"new{number}", chance.randint(1, 120), now_us, now_us + round(1000 * 2 ** chance.uniform(2, 9)))
-        least_us = least_finish_in_us(admission, job.num_tokens, now_us)
-        if number % 50 == 0:
-            told_us = outlook_of(admission, now_us).finish_in_us
-            assert list(told_us) == sorted(told_us), f"seed {seed}"
-        if admission.admit([job], now_us) is None:
-            waiting.append(job)
-            let_in += 1
-            spare_us.append(job.deadline_us - now_us - least_us)
-        if number % 16 == 15 and waiting:
-            admission.finished(now_us)
-            batch, waiting = waiting[:16], waiting[16:]
-            admission.take(batch, now_us)
-            admission.began("mini", BatchShape.of(batch), now_us)
-            longest_us = max(longest_us, admission.running_us)
-    assert let_in > 300
-    assert sum(one < 0 for one in spare_us) <= 0.02 * let_in and min(spare_us) > -longest_us, f"seed {seed}"
-
-
-@pytest.mark.parametrize("order", [LengthOrder(), UtilityOrder(0.5, 0.5), DeadlineOrder(), FairOrder()])
-def test_a_tenant_that_floods_is_told_of_by_name_and_hardly_ever_kept_out_wrongly(order: Order) -> None:
-    seed = random.randrange(1 << 30)
-    chance = random.Random(seed)
-    admission, waiting, spare_us = admission_of(order=order), list[Row](), list[float]()
-    now_us, named, let_in = 0, Counter[str](), Counter[str]()
-    admission.serves("mini")
-    for number in range(2_000):
-        now_us += chance.randrange(400)
-        tenant = "flood" if number % 2 else f"t{number // 2 % 20}"
-        job = Row(tenant, chance.randint(1, 60), now_us, now_us + round(1000 * 2 ** chance.uniform(4, 10)))
-        tenants_in_us = outlook_of(admission, now_us).tenants_in_us
-        assert len(tenants_in_us) <= TOLD_TENANTS
-        named[tenant] += tenant in tenants_in_us
-        if admission.admit([job], now_us) is None:
-            waiting.append(job)
-            let_in[tenant] += 1
-            spare_us.append(job.deadline_us - now_us - tenants_in_us.get(tenant, 0.0))
-        if number % 32 == 31 and waiting:
-            admission.finished(now_us)
-            batch, waiting = waiting[:16], waiting[16:]
-            admission.take(batch, now_us)
-            admission.began("mini", BatchShape.of(batch), now_us)
-    others = let_in.total() - let_in["flood"]
-    assert named["flood"] > 700 and let_in["flood"] > 30 and others > 300, f"seed {seed}"
-    assert named.total() - named["flood"] < 200, f"seed {seed}: {named}"
-    assert sum(one < 0 for one in spare_us) <= 0.02 * let_in.total(), f"seed {seed}"
-
-
-def test_who_asks_alone_is_never_told_of_as_beyond_its_share() -> None:
-    admission = admission_of(order=LengthOrder())
-    for number in range(200):
-        assert admission.admit([Row("alone", 60, number)], number) is None
-        assert not admission.beyond_share(number, TOLD_TENANTS)
-    admission.admit([Row("other", 5, 200)], 200)
-    assert admission.beyond_share(200, TOLD_TENANTS) == ["alone"]
-
-
-def test_nobody_is_told_what_only_the_slower_root_takes() -> None:
-    costs = {"mini": LiveCosts(MODEL), "large": LiveCosts(CostModel(60_000.0, 200.0, 500.0, 0.0, 30.0))}
-    admission = Admission(lambda root: costs[root], CAPACITY, AdmissionSettings(), FairOrder())
-    alone = admission_of()
-    for root in ("mini", "large"):
-        admission.serves(root)
-    row = Row("a", 10, 0, root="large")  # the other one has never run
-    assert admission.admit([row], 0) is None
-    admission.take([row], 0)
-    admission.began("large", BatchShape.of([row]), 0)
-    admission.finished(100_000)
-    assert 0 < least_finish_in_us(admission, 10, 200_000) <= 1.5 * least_finish_in_us(alone, 10, 200_000)
 
 
 @pytest.mark.parametrize("order", [LengthOrder(), FairOrder()])

@@ -13,7 +13,7 @@ from backends.scheduling.allowance import Allowance
 from backends.scheduling.backlog import Load
 from backends.scheduling.fair_share import ShareSettings
 from backends.scheduling.inflow import Inflow
-from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order
+from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order, UtilityOrder
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,14 @@ def test_arrivals_overtake_for_as_long_as_they_would_stand_in_front(order: Order
         is_exact = isinstance(order, LengthOrder) or other.deadline_us is None
         coarse_us = 0.0 if is_exact or other.deadline_us is None else 0.2 * (other.deadline_us - now_us)
         assert abs(found_us - expected_us) <= coarse_us + in_us / 1000 + 1000, (seed, job, other)
+
+
+def test_rows_of_similar_worth_overtake_each_other_in_a_part_of_each_batch_only() -> None:
+    """By length in the share eta, and in the rest where they are due earlier, as half of those to come are."""
+    order, job = UtilityOrder(eta=0.4, q=0.25), Row(40, 10**9)
+    taken_us = {length: order.overtaking_us(job, 0, 1000.0)[order.kind(Row(length, 10**9), 0)] for length in range(60)}
+    assert taken_us == {length: 1000.0 if length < 10 else 700.0 if length < 40 else 0.0 for length in range(60)}
+    assert order.place(job, 5.0) == LengthOrder().place(job, 5.0)
 
 
 def test_in_fair_shares_nobody_overtakes() -> None:

@@ -1,0 +1,31 @@
+"""Waiting until a server has nothing left to do."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+
+from backends.errors import HplmError
+from builder.serving import TritonServer
+
+_WAITING = re.compile(r"^(?:nv_inference_pending_request_count|hplm_waiting_rows)\{[^}]*\} (\S+)", re.MULTILINE)
+_METRICS_TIMEOUT_S = 10.0
+_IDLE_S = 3
+_LONGEST_REST_S = 60
+
+
+def wait_until_idle(server: TritonServer) -> None:
+    """Clients that have given up leave their requests behind, and those would be computed beside the next server's.
+
+    They wait in Triton's queues or in the engine, whose last batch has run when nobody has waited for seconds.
+    """
+    idle_for = 0
+    for _ in range(_LONGEST_REST_S):
+        time.sleep(1.0)
+        with urllib.request.urlopen(server.metrics_url, timeout=_METRICS_TIMEOUT_S) as page:
+            waiting = _WAITING.findall(page.read().decode())
+        idle_for = idle_for + 1 if waiting and not any(map(float, waiting)) else 0
+        if idle_for == _IDLE_S:
+            return
+    raise HplmError(f"a server still computes {_LONGEST_REST_S} s after its load")
