@@ -20,7 +20,7 @@ from backends.engine.layouts.micro_batches import Sharing
 Share = TypeVar("Share")
 Result = TypeVar("Result")
 
-_LEAST_TOKENS = 160
+_LEAST_TOKENS = 128
 """Measured: shares of fewer take longer than products that all threads share, as each reads all weights."""
 _MOST_TOKENS = 1024
 """Measured: so many pass the layers fastest, as what they become stays in the cache."""

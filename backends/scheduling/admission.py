@@ -208,10 +208,9 @@ class Admission:
         done_us = now_us + (1.0 + self.margin) / 2 * (self._busy_us(now_us) + batch_us)
         return [job for job in jobs if job.deadline_us is not None and job.deadline_us < done_us]
 
-    @property
-    def running_us(self) -> float:
-        """What the batch that runs was predicted to take; 0 where there is none."""
-        return 0.0 if self._running is None else self._running.predicted_us
+    def left_us(self, now_us: int) -> float:
+        """Of the batch that runs, as predicted; 0 where there is none, and of one that is overdue."""
+        return 0.0 if self._running is None else max(0.0, self._running.ends_us - now_us)
 
     def staged(self, shape: BatchShape | None, root: str) -> None:
         """This batch runs next; None where nothing came of staging."""
@@ -241,7 +240,7 @@ class Admission:
     # --- predicting ---
 
     def finish_in_us(self, job: Arriving, now_us: int, within_share: bool = True) -> float:
-        """How long until a job that arrives now would be answered, overtaken by all that come until its deadline."""
+        """How long until a job that arrives now would be answered, overtaken by all that are likely to."""
         model, start_us = self._costs_of(job.root).model, self._shares.start_us(job.tenant)
         place = self._order.place(job, start_us)
         within_share = within_share or self._order.is_fair
@@ -249,7 +248,7 @@ class Admission:
             waiting = self._within.waiting.up_to(place)
         else:
             waiting = self._within.waiting.all + self._beyond.waiting.up_to(place)
-        overtaking = self._likely_overtaking(job, within_share, now_us)
+        overtaking = self._likely_overtaking(job, waiting + _load_of(job, model), within_share, now_us)
         finish_in_us = self._finish_in_us(job, model, waiting, overtaking, now_us)
         if self._order.is_fair:
             finish_in_us = max(finish_in_us, self._fair_finish_in_us(job, start_us, now_us))
@@ -300,11 +299,16 @@ class Admission:
     def _class_of(self, place: _Place) -> _Class:
         return self._within if place.within_share else self._beyond
 
-    def _likely_overtaking(self, job: Arriving, within_share: bool, now_us: int) -> Load:
-        """By the time that the job is taken at the latest."""
+    def _likely_overtaking(self, job: Arriving, until: Load, within_share: bool, now_us: int) -> Load:
+        """By the time that the job is taken: soon, if the next batch has room up to it, or at the latest."""
         # Over a while chance evens out a part of what comes: half of the margin is enough for it.
         in_the_end = self._overtaking(job, within_share, self._until_taken_us(job, now_us), now_us)
-        return in_the_end.times(self.without_half_of_margin)
+        in_the_end = in_the_end.times(self.without_half_of_margin)
+        if not self._order.runs_when_due or not in_the_end.rows:
+            return in_the_end
+        soon = self._overtaking(job, within_share, self._busy_us(now_us), now_us).times(self.margin)
+        has_room_soon = self._filled(until + soon) <= 1.0
+        return soon if has_room_soon and soon.rows < in_the_end.rows else in_the_end
 
     def _until_taken_us(self, job: Arriving, now_us: int) -> float:
         """Whoever has less left than two batches is taken at once or never: nobody overtakes it."""

@@ -30,6 +30,8 @@ class Order(Protocol):
 
     is_fair: bool
     """Whether whoever takes jobs in this order shares fairly; with other orders those within their shares go first."""
+    runs_when_due: bool
+    """Whether a row that has missed the next batch still runs before others once its deadline comes near."""
     resolution: float
     """Places that are no further apart count as one."""
     num_kinds: int
@@ -54,6 +56,7 @@ class FairOrder:
     """Whoever starts first in fair shares. Nobody overtakes but in his share, which is counted there."""
 
     is_fair = True
+    runs_when_due = False
     resolution = 1000.0
     num_kinds = 1
     _NEVER = np.zeros(1)
@@ -72,6 +75,7 @@ class LengthOrder:
     """The shortest first; a kind is a length."""
 
     is_fair = False
+    runs_when_due = False
     resolution = 1.0
     num_kinds = _LONGEST_TOKENS + 1
     _LENGTHS = np.arange(num_kinds)
@@ -96,6 +100,8 @@ class UtilityOrder(LengthOrder):
             as half of what comes later is at the most.
     """
 
+    runs_when_due = True
+
     def __init__(self, eta: float, q: float) -> None:
         self._similar = (1.0 + eta) / 2
         self._q = q
@@ -113,6 +119,7 @@ class DeadlineOrder:
     """
 
     is_fair = False
+    runs_when_due = False
     resolution = 1000.0
     num_kinds = _DEADLINES
     _DEADLINE_US = np.append(
