@@ -1,4 +1,4 @@
-"""Whoever brings requests waits for a moment where so much waits that nothing new would run next."""
+"""Whoever brings requests waits for a moment while a batch runs, and is there before the next one is chosen."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from backends.engine import loop
 from backends.engine.service import UpperService
 from backends.home import Home
+from backends.scheduling.admission import Admission
 from backends.scheduling.policy import Capacity
 from served_engine import ask, hold_runs, keys_of, running
 
@@ -20,7 +21,7 @@ def lingering(service: UpperService) -> threading.Thread:
     return thread
 
 
-def test_it_lingers_only_behind_a_staged_batch_and_a_full_one(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_lingers_behind_a_staged_batch(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_LINGER_S", 600.0)
     go, begun = hold_runs(monkeypatch)
     key = keys_of(tiny_home)["acme/topic"]
@@ -41,6 +42,27 @@ def test_it_lingers_only_behind_a_staged_batch_and_a_full_one(tiny_home: Home, m
         crowded.join(30)
         assert not crowded.is_alive()
         assert all(isinstance(one.get(timeout=30), list) for one in pending)
+
+
+@pytest.mark.parametrize(("left_us", "lingers"), [(600e6, True), (5_000.0, False), (0.0, False)])
+def test_it_lingers_while_a_batch_has_a_while_left(
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, left_us: float, lingers: bool
+) -> None:
+    monkeypatch.setattr(loop, "_LINGER_S", 600.0)
+    monkeypatch.setattr(Admission, "left_us", lambda *_: left_us)
+    go, begun = hold_runs(monkeypatch)
+    key = keys_of(tiny_home)["acme/topic"]
+    with running(tiny_home, capacity=Capacity(max_rows=2)) as service:
+        lingering(service).join(30)  # nothing runs
+        pending = ask(service, [key])
+        begun.get(timeout=30)
+        behind = lingering(service)
+        behind.join(0.05 if lingers else 30)
+        assert behind.is_alive() == lingers
+        go.set()
+        behind.join(30)
+        assert not behind.is_alive()
+        assert isinstance(pending.get(timeout=30), list)
 
 
 def test_nobody_lingers_at_an_engine_that_stops(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

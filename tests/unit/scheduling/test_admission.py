@@ -22,7 +22,7 @@ from backends.scheduling.backlog import Backlog, Load
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.fair_share import ShareSettings
 from backends.scheduling.live_costs import LiveCosts
-from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order
+from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order, UtilityOrder
 from backends.scheduling.refusal import Refusal
 
 FAR = 1 << 40
@@ -108,6 +108,22 @@ def test_who_has_less_left_than_two_batches_is_overtaken_by_nobody(order: Order,
         assert admission.admit([Row("two", 2, now_us)], now_us) is None
     job, patient = Row("two", 30, 0, 2_000 + left_us), Row("two", 30, 0)
     assert admission.finish_in_us(job, 2_000) >= admission.finish_in_us(patient, 2_000) > MODEL.row_us(30)
+
+
+def test_with_room_in_the_next_batch_a_row_that_runs_when_due_is_overtaken_by_nobody_later() -> None:
+    """Rows of `das` that miss the next batch still have their turn; with `sjf` they might never."""
+    finish_in_us = {}
+    for order in (UtilityOrder(0.5, 0.5), LengthOrder()):
+        admission = admission_of(order=order)
+        for now_us in range(0, 400_000, 500):
+            short = [Row("one", 10, now_us, now_us + 1_000_000)]
+            assert admission.admit(short, now_us) is None
+            admission.take(short, now_us)
+            admission.began("mini", BatchShape.of(short), now_us)
+        job = Row("two", 15, 400_000, 1_400_000)
+        finish_in_us[type(order)] = admission.finish_in_us(job, 400_000)
+    alone_us = admission_of().finish_in_us(Row("two", 15, 0, 1_000_000), 0)
+    assert finish_in_us[UtilityOrder] <= 4 * alone_us < 40 * alone_us <= finish_in_us[LengthOrder]
 
 
 def test_a_request_is_admitted_whole_or_not_at_all_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
