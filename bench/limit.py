@@ -2,11 +2,13 @@
 
 64 waiting rows, every one of another hPLM, adapters and heads included. The peak is that of the fastest large square
 product of the same precision, measured in turn with the engine; the share is the time that the rows' multiply-adds
-would take at this peak over the time that they took.
+would take at this peak over the time that they took. On a CPU the threads share a product, or each has one of its own,
+as the engine's have: whatever is fastest is the peak.
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
+from backends.engine.crew import Crew
 from backends.root.geometry import RootGeometry
 from bench.bare import ROWS, BareEngine, Seconds, bare_engine, interleaved, median_ratio, multiply_adds
 from bench.random_root import BERT_BASE_UPPER
@@ -49,13 +52,34 @@ def square_products(device: torch.device, dtype: torch.dtype) -> dict[str, Calla
     for size in SQUARES:
         left, right, out = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(3))
         squares[f"square {size}"] = product(left, right, out)
+    if device.type == "cpu":
+        squares |= side_by_side(Crew(torch.get_num_threads(), device), dtype)
     return squares
+
+
+def side_by_side(crew: Crew, dtype: torch.dtype) -> dict[str, Callable[[], object]]:
+    """As many products at once as there are threads; the time of one is that of all over their number."""
+    count = torch.get_num_threads()
+
+    def products(size: int) -> Callable[[], object]:
+        parts = [[torch.randn(size, size, dtype=dtype) for _ in range(3)] for _ in range(count)]
+        return lambda: crew.run(lambda part: torch.mm(part[0], part[1], out=part[2]), parts)
+
+    return {f"{count} squares {size}": products(size) for size in SQUARES[:-1]}
 
 
 def peak_seconds(seconds: Seconds) -> list[float]:
     """Per repeat, the seconds of one multiply-add in the square product that was fastest on the whole."""
-    per_one = {size: [each / size**3 for each in seconds[f"square {size}"]] for size in SQUARES}
-    return min(per_one.values(), key=statistics.median)
+    per_one = [
+        [each / (multiply_adds_of(name)) for each in taken] for name, taken in seconds.items() if "square" in name
+    ]
+    return min(per_one, key=statistics.median)
+
+
+def multiply_adds_of(products: str) -> int:
+    """Of what `square_products` calls so."""
+    count, size = re.fullmatch(r"(?:(\d+) )?squares? (\d+)", products).groups()  # type: ignore[union-attr]
+    return int(count or 1) * int(size) ** 3
 
 
 def measure(engine: BareEngine, settings: Settings) -> tuple[dict[str, float], list[dict[str, object]]]:
