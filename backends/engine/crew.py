@@ -21,7 +21,8 @@ Share = TypeVar("Share")
 Result = TypeVar("Result")
 
 _LEAST_TOKENS = 128
-"""Measured: shares of fewer take longer than products that all threads share, as each reads all weights."""
+"""Measured: shares of fewer take longer than products that all threads share, as each reads all weights. Of so many
+they do so where nobody else computes, but not where others do."""
 _MOST_TOKENS = 1024
 """Measured: so many pass the layers fastest, as what they become stays in the cache."""
 

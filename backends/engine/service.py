@@ -183,7 +183,7 @@ class UpperService:
         return [future.result() for future in answered]
 
     def linger(self) -> None:
-        """Take nothing in for a moment, where the next batch is chosen already.
+        """Take nothing in for a moment, while a batch runs and the next one is not about to be chosen.
 
         What comes meanwhile is handed over at once, which costs less than one by one.
         """
