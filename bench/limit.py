@@ -8,13 +8,11 @@ as the engine's have: whatever is fastest is the peak.
 
 from __future__ import annotations
 
-import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 import torch
-from torch import Tensor
 
 from backends.engine.crew import Crew
 from backends.root.geometry import RootGeometry
@@ -40,46 +38,46 @@ FULL = Settings(layers=6, repeats=9)
 QUICK = Settings(layers=2, repeats=5)
 
 
-def square_products(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    def product(left: Tensor, right: Tensor, out: Tensor) -> Callable[[], object]:
+@dataclass(frozen=True)
+class Products:
+    """Square products, and how many multiply-adds they are together."""
+
+    run: Callable[[], object]
+    multiply_adds: int
+
+
+def square_products(device: torch.device, dtype: torch.dtype) -> dict[str, Products]:
+    def product(size: int) -> Products:
+        left, right, out = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(3))
+
         def run() -> None:
             torch.mm(left, right, out=out)
             out[0, 0].item()
 
-        return run
+        return Products(run, size**3)
 
-    squares = {}
-    for size in SQUARES:
-        left, right, out = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(3))
-        squares[f"square {size}"] = product(left, right, out)
+    squares = {f"square {size}": product(size) for size in SQUARES}
     if device.type == "cpu":
-        squares |= side_by_side(Crew(torch.get_num_threads(), device), dtype)
+        squares |= side_by_side(dtype)
     return squares
 
 
-def side_by_side(crew: Crew, dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """As many products at once as there are threads; the time of one is that of all over their number."""
+def side_by_side(dtype: torch.dtype) -> dict[str, Products]:
+    """As many at once as there are threads, each in a thread of its own."""
     count = torch.get_num_threads()
+    crew = Crew(count, torch.device("cpu"))
 
-    def products(size: int) -> Callable[[], object]:
+    def products(size: int) -> Products:
         parts = [[torch.randn(size, size, dtype=dtype) for _ in range(3)] for _ in range(count)]
-        return lambda: crew.run(lambda part: torch.mm(part[0], part[1], out=part[2]), parts)
+        return Products(lambda: crew.run(lambda part: torch.mm(part[0], part[1], out=part[2]), parts), count * size**3)
 
-    return {f"{count} squares {size}": products(size) for size in SQUARES[:-1]}
+    return {f"{count} squares {size} side by side": products(size) for size in SQUARES[:-1]}
 
 
-def peak_seconds(seconds: Seconds) -> list[float]:
-    """Per repeat, the seconds of one multiply-add in the square product that was fastest on the whole."""
-    per_one = [
-        [each / (multiply_adds_of(name)) for each in taken] for name, taken in seconds.items() if "square" in name
-    ]
+def peak_seconds(seconds: Seconds, squares: Mapping[str, Products]) -> list[float]:
+    """Per repeat, the seconds of one multiply-add in the products that were fastest on the whole."""
+    per_one = [[each / of.multiply_adds for each in seconds[name]] for name, of in squares.items()]
     return min(per_one, key=statistics.median)
-
-
-def multiply_adds_of(products: str) -> int:
-    """Of what `square_products` calls so."""
-    count, size = re.fullmatch(r"(?:(\d+) )?squares? (\d+)", products).groups()  # type: ignore[union-attr]
-    return int(count or 1) * int(size) ** 3
 
 
 def measure(engine: BareEngine, settings: Settings) -> tuple[dict[str, float], list[dict[str, object]]]:
@@ -90,8 +88,10 @@ def measure(engine: BareEngine, settings: Settings) -> tuple[dict[str, float], l
         lengths = [length] * settings.rows
         waiting = engine.waiting(stack, engine.rows(lengths), settings.hplms)
         work = multiply_adds(engine.geometry, lengths)
-        seconds = interleaved({"engine": waiting.run, **square_products(device, torch.bfloat16)}, settings.repeats)
-        peak = peak_seconds(seconds)
+        squares = square_products(device, torch.bfloat16)
+        ways = {"engine": waiting.run, **{name: products.run for name, products in squares.items()}}
+        seconds = interleaved(ways, settings.repeats)
+        peak = peak_seconds(seconds, squares)
         figures[figure] = median_ratio([work * each for each in peak], seconds["engine"])
         rows.append(
             {
