@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 import tritonclient.grpc as triton
 
 from backends.errors import UnavailableError
+from bench.server_figures import figure_of
 from builder.serving import TritonServer
 from clients.codec import Call, inputs_of
 
@@ -134,10 +134,3 @@ class _OpenCalls:
     def end(self, result: object, error: object) -> None:
         with self._lock:
             self.count -= 1
-
-
-def figure_of(server: TritonServer, name: str) -> float:
-    """A figure of the metrics endpoint, summed over its labels."""
-    with urllib.request.urlopen(server.metrics_url) as response:
-        lines = response.read().decode().splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))

@@ -22,11 +22,12 @@ import numpy as np
 
 from backends.errors import HplmError
 from bench.base_home import SMALL, BaseHome, Family, Words
-from bench.cancellation import Cancellation, Cancelled, figure_of
+from bench.cancellation import Cancellation, Cancelled
 from bench.footprint import Footprint
 from bench.mixed_load import MixedLoad
 from bench.report import Report, parser
 from bench.served import Serving, served
+from bench.server_figures import figure_of
 from builder.serving import TritonServer
 
 _ROOT = "base"

@@ -2,7 +2,8 @@
 
 The hour is one of 1,000 requests a second, on machines that could answer twice as many, just as many, and half as many.
 The server is asked at several loads, open-loop, with deadlines; the simulator meets the very same requests. It stands
-for the server as far as its cost model does, and that is measured on the same server just before.
+for the server as far as its cost model does, and that is what batches took in the same run. Beside it what came of one
+that was measured on the same server just before: "foretold".
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from backends.errors import HplmError
@@ -82,6 +84,9 @@ def twin_rows(policy: str, comparisons: Sequence[Comparison]) -> list[dict[str, 
             "attainment": one.played.attainment,
             "simulated": one.simulated.attainment,
             "points apart": one.error_points,
+            "foretold": one.foretold.attainment,
+            "points from foretold": one.foretold_error_points,
+            "batches slower by": one.slowdown,
             "p50 ms": one.played.latency_ms(50),
             "simulated p50 ms": one.simulated.figures().get("p50_ms"),
             "client cores": one.played.client_cores,
@@ -94,6 +99,7 @@ def twin_rows(policy: str, comparisons: Sequence[Comparison]) -> list[dict[str, 
 
 def figures(hours: Sequence[dict[str, Any]], calibration: Calibration, twin: Sequence[Comparison]) -> dict[str, float]:
     errors = [one.error_points for one in twin]
+    foretold_errors = [one.foretold_error_points for one in twin]
     slowest: dict[str, float] = {}
     for row in hours:
         name = f"simulated_hour_s_{row['policy'].replace('-', '_')}"
@@ -102,7 +108,9 @@ def figures(hours: Sequence[dict[str, Any]], calibration: Calibration, twin: Seq
         "simulated_hour_s": max(slowest.values()),
         **slowest,
         "simulator_error_points": max(errors),
-        "simulator_error_points_mean": sum(errors) / len(errors),
+        "simulator_error_points_mean": mean(errors),
+        "foretold_error_points": max(foretold_errors),
+        "foretold_error_points_mean": mean(foretold_errors),
         "server_rows_per_s": calibration.rate_per_s,
         "server_full_batch_ms": calibration.full_batch_us / 1e3,
     }

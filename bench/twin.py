@@ -1,8 +1,9 @@
 """One load against the real server and against its simulation, and how far apart the two come out.
 
-The cost model is the root's profile, measured here, times one factor: what full batches of the running server take
-with the lower half and the clients on the same cores, over what the profile says. The delay before the queue is what a
-request takes on an idle server, less its batch.
+The cost model is the root's profile, measured here, times one factor: what the server's batches took in this very run,
+with the lower half and the clients on the same cores, over what the profile says. So a machine that is slower at times
+is no error of the simulator. Beside it the same with what full batches took before all loads, as who plans knows it.
+The delay before the queue is what a request takes on an idle server, less its batch.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.policy import Capacity
 from bench.base_home import BaseHome, Family, Words
+from bench.idle import wait_until_idle
 from bench.open_loop import Planned, Played, play
 from bench.profiled import profiled
+from bench.progress import one_by_one
 from bench.saturation import saturate
 from bench.served import Serving, served
+from bench.server_figures import figure_of
 from builder.placement import ConstantDelay, SimulatedLoad, Simulation, Simulator, Workload
 from builder.placement.policies import policy_named
+from builder.serving import TritonServer
 from clients import HplmClient
 from workload.arrivals import PoissonArrivals
 from workload.deadlines import UniformDeadlines
@@ -68,11 +73,22 @@ class Comparison:
 
     load: float
     played: Played
+    slowdown: float
+    """What batches took, over what was expected by those before all loads."""
     simulated: Simulation
+    foretold: Simulation
+    """With costs as they were before all loads."""
 
     @property
     def error_points(self) -> float:
-        return 100 * abs(self.played.attainment - self.simulated.attainment)
+        return self._points_from(self.simulated)
+
+    @property
+    def foretold_error_points(self) -> float:
+        return self._points_from(self.foretold)
+
+    def _points_from(self, simulation: Simulation) -> float:
+        return 100 * abs(self.played.attainment - simulation.attainment)
 
 
 def compare(folder: Path, settings: TwinSettings, policy: str, seed: int) -> tuple[Calibration, list[Comparison]]:
@@ -82,14 +98,12 @@ def compare(folder: Path, settings: TwinSettings, policy: str, seed: int) -> tup
     base.add_root(ROOT, settings.geometry, list(texts.values()))
     hplms = base.add_hplms(Family(ROOT, "tenant", settings.tenants))
     upper = {"dtype": settings.dtype, "max_rows": str(settings.max_rows), "policy": policy}
-    model = profiled(base.home, ROOT, upper, settings.profiled_batches)
-    serving = Serving(upper=upper)
-    with served(base.home, serving) as server:
-        calibration = _calibrated(server.grpc_url, model, texts, hplms, settings, seed)
-        return calibration, [
-            _compared(server.grpc_url, load, calibration, texts, hplms, settings, policy, seed + number)
-            for number, load in enumerate(settings.loads)
-        ]
+    profile = profiled(base.home, ROOT, upper, settings.profiled_batches)
+    with served(base.home, Serving(upper=upper)) as server:
+        twin = Twin(server, profile, texts, hplms, settings, policy)
+        calibration = twin.calibrated(seed)
+        loads = enumerate(one_by_one(settings.loads, "simulator", "loads"))
+        return calibration, [twin.compared(load, calibration, seed + number) for number, load in loads]
 
 
 def _texts(words: Words, seed: int) -> dict[int, str]:
@@ -98,20 +112,103 @@ def _texts(words: Words, seed: int) -> dict[int, str]:
     return {tokens: words.text(chance, tokens) for tokens in range(LENGTHS.shortest, LENGTHS.longest + 1)}
 
 
-def _calibrated(
-    url: str, measured: CostModel, texts: dict[int, str], hplms: Sequence[str], settings: TwinSettings, seed: int
-) -> Calibration:
-    chance = np.random.default_rng(seed)
-    tokens = LENGTHS.draw(settings.calibration_rows, chance)
-    keys = chance.integers(len(hplms), size=len(tokens))
-    rows = [(hplms[key], texts[length]) for key, length in zip(keys.tolist(), tokens.tolist(), strict=True)]
-    saturate(url, rows[: 2 * settings.max_rows], in_flight=2 * settings.max_rows, edge_rows=settings.max_rows // 2)
-    taken = saturate(url, rows, in_flight=3 * settings.max_rows, edge_rows=settings.max_rows)
-    batch_us = 1e6 * settings.max_rows / taken.rows_per_s
-    batches = [slice(start, start + settings.max_rows) for start in range(0, len(rows), settings.max_rows)]
-    predicted_us = statistics.mean(measured.predict_us(_shape(tokens[rows], keys[rows])) for rows in batches)
-    model = measured.scaled(batch_us / predicted_us)
-    return Calibration(model, _delay_us(url, model, texts, hplms), taken.rows_per_s, batch_us)
+class Twin:
+    """A running server, and what is asked of it and of its simulation."""
+
+    def __init__(
+        self,
+        server: TritonServer,
+        profile: CostModel,
+        texts: dict[int, str],
+        hplms: Sequence[str],
+        settings: TwinSettings,
+        policy: str,
+    ) -> None:
+        self._server = server
+        self._profile = profile
+        self._texts = texts
+        self._hplms = hplms
+        self._settings = settings
+        self._policy = policy
+
+    def calibrated(self, seed: int) -> Calibration:
+        chance = np.random.default_rng(seed)
+        max_rows = self._settings.max_rows
+        tokens = LENGTHS.draw(self._settings.calibration_rows, chance)
+        keys = chance.integers(len(self._hplms), size=len(tokens))
+        columns = zip(keys.tolist(), tokens.tolist(), strict=True)
+        rows = [(self._hplms[key], self._texts[length]) for key, length in columns]
+        url = self._server.grpc_url
+        saturate(url, rows[: 2 * max_rows], in_flight=2 * max_rows, edge_rows=max_rows // 2)
+        taken = saturate(url, rows, in_flight=3 * max_rows, edge_rows=max_rows)
+        batch_us = 1e6 * max_rows / taken.rows_per_s
+        batches = [slice(start, start + max_rows) for start in range(0, len(rows), max_rows)]
+        profiled_us = statistics.mean(self._profile.predict_us(_shape(tokens[at], keys[at])) for at in batches)
+        model = self._profile.scaled(batch_us / profiled_us)
+        wait_until_idle(self._server)
+        return Calibration(model, self._delay_us(model), taken.rows_per_s, batch_us)
+
+    def compared(self, load: float, calibration: Calibration, seed: int) -> Comparison:
+        drawn = self._drawn(load, calibration, seed)
+        before = _BatchTime.told_by(self._server)
+        played = play(self._server.grpc_url, self._planned(drawn))
+        wait_until_idle(self._server)
+        foretold = calibration.cost_model
+        as_it_was = self._profile.scaled(_BatchTime.told_by(self._server).over_profile_since(before))
+        slowdown = as_it_was.per_token_us / foretold.per_token_us
+        return Comparison(load, played, slowdown, self._simulated(drawn, as_it_was), self._simulated(drawn, foretold))
+
+    def _drawn(self, load: float, calibration: Calibration, seed: int) -> SimulatedLoad:
+        batch_ms = calibration.full_batch_us / 1e3
+        shortest, longest = (max(1, round(times * batch_ms)) for times in self._settings.deadlines_in_batches)
+        workload = Workload(
+            PoissonArrivals(load * calibration.rate_per_s),
+            LENGTHS,
+            UniformTenants(len(self._hplms)),
+            UniformDeadlines(shortest, longest),
+            ConstantDelay(calibration.delay_us),
+        )
+        return workload.draw(self._settings.duration_in_batches * batch_ms / 1e3, seed)
+
+    def _planned(self, load: SimulatedLoad) -> list[Planned]:
+        assert load.deadlines_us is not None
+        deadlines_ms = (load.deadlines_us - load.arrived_us) // 1_000
+        columns = (load.arrived_us.tolist(), load.tenants.tolist(), load.tokens.tolist(), deadlines_ms.tolist())
+        return [
+            Planned(arrived_us / 1e6, self._hplms[tenant], self._texts[tokens], deadline_ms)
+            for arrived_us, tenant, tokens, deadline_ms in zip(*columns, strict=True)
+        ]
+
+    def _simulated(self, load: SimulatedLoad, model: CostModel) -> Simulation:
+        capacity = Capacity(max_rows=self._settings.max_rows)
+        return Simulator(policy_named(self._policy, model), model, capacity, AdmissionSettings()).run(load)
+
+    def _delay_us(self, model: CostModel) -> int:
+        alone = BatchShape(1, 20, 400, 1)
+        with HplmClient(self._server.grpc_url) as client:
+            taken_us = [
+                _taken_us(client, self._hplms[number % len(self._hplms)], self._texts[alone.tokens])
+                for number in range(_ALONE)
+            ]
+        return max(0, round(statistics.median(taken_us) - model.predict_us(alone)))
+
+
+@dataclass(frozen=True)
+class _BatchTime:
+    """Of all batches until now."""
+
+    measured_us: float
+    profiled_us: float
+
+    @classmethod
+    def told_by(cls, server: TritonServer) -> _BatchTime:
+        measured_us, profiled_us = (
+            figure_of(server, f'hplm_batch_us_total{{time="{kind}"}}') for kind in ("measured", "uncorrected")
+        )
+        return cls(measured_us, profiled_us)
+
+    def over_profile_since(self, before: _BatchTime) -> float:
+        return (self.measured_us - before.measured_us) / (self.profiled_us - before.profiled_us)
 
 
 def _shape(
@@ -120,51 +217,7 @@ def _shape(
     return BatchShape(len(tokens), int(tokens.sum()), int((tokens**2).sum()), len(np.unique(keys)))
 
 
-def _delay_us(url: str, model: CostModel, texts: dict[int, str], hplms: Sequence[str]) -> int:
-    alone = BatchShape(1, 20, 400, 1)
-    with HplmClient(url) as client:
-        taken_us = [_taken_us(client, hplms[number % len(hplms)], texts[alone.tokens]) for number in range(_ALONE)]
-    return max(0, round(statistics.median(taken_us) - model.predict_us(alone)))
-
-
 def _taken_us(client: HplmClient, hplm: str, text: str) -> float:
     sent_s = time.perf_counter()
     client.infer(hplm, text)
     return 1e6 * (time.perf_counter() - sent_s)
-
-
-def _compared(
-    url: str,
-    load: float,
-    calibration: Calibration,
-    texts: dict[int, str],
-    hplms: Sequence[str],
-    settings: TwinSettings,
-    policy: str,
-    seed: int,
-) -> Comparison:
-    batch_ms = calibration.full_batch_us / 1e3
-    shortest, longest = (max(1, round(times * batch_ms)) for times in settings.deadlines_in_batches)
-    workload = Workload(
-        PoissonArrivals(load * calibration.rate_per_s),
-        LENGTHS,
-        UniformTenants(len(hplms)),
-        UniformDeadlines(shortest, longest),
-        ConstantDelay(calibration.delay_us),
-    )
-    drawn = workload.draw(settings.duration_in_batches * batch_ms / 1e3, seed)
-    played = play(url, _planned(drawn, texts, hplms))
-    chosen = policy_named(policy, calibration.cost_model)
-    capacity = Capacity(max_rows=settings.max_rows)
-    simulator = Simulator(chosen, calibration.cost_model, capacity, AdmissionSettings())
-    return Comparison(load, played, simulator.run(drawn))
-
-
-def _planned(load: SimulatedLoad, texts: dict[int, str], hplms: Sequence[str]) -> list[Planned]:
-    assert load.deadlines_us is not None
-    deadlines_ms = (load.deadlines_us - load.arrived_us) // 1_000
-    columns = (load.arrived_us.tolist(), load.tenants.tolist(), load.tokens.tolist(), deadlines_ms.tolist())
-    return [
-        Planned(arrived_us / 1e6, hplms[tenant], texts[tokens], deadline_ms)
-        for arrived_us, tenant, tokens, deadline_ms in zip(*columns, strict=True)
-    ]

@@ -18,7 +18,7 @@ class UpperMetrics(Reporter):
 def _families(pb_utils: Any, service: UpperService, process: str) -> list[Family]:
     admission = service.admission
     figures = admission.figures
-    took = "What batches took, and were predicted to take"
+    took = "What batches took, were predicted to take, and would be by the profile alone"
     return [
         refusals(pb_utils, service.refusals.copy),
         Counters(
@@ -26,7 +26,13 @@ def _families(pb_utils: Any, service: UpperService, process: str) -> list[Family
             "hplm_batch_us_total",
             took,
             ("time",),
-            by_label(lambda: {"predicted": figures.predicted_us, "measured": figures.measured_us}),
+            by_label(
+                lambda: {
+                    "predicted": figures.predicted_us,
+                    "uncorrected": figures.uncorrected_us,
+                    "measured": figures.measured_us,
+                }
+            ),
         ),
         Counters(pb_utils, "hplm_batches_total", "Batches that ran", (), lambda: {(): figures.batches}),
         Gauge(pb_utils, "hplm_waiting_rows", "Rows that wait", process, lambda: admission.num_waiting),

@@ -39,15 +39,17 @@ _PROBE_AFTER_US = 1_000_000
 
 @dataclass
 class BatchFigures:
-    """What all batches so far were predicted to take, and took."""
+    """What all batches so far were predicted to take, would be by costs that nothing corrects, and took."""
 
     batches: int = 0
     predicted_us: float = 0.0
+    uncorrected_us: float = 0.0
     measured_us: float = 0.0
 
-    def note(self, predicted_us: float, measured_us: float) -> None:
+    def note(self, predicted_us: float, uncorrected_us: float, measured_us: float) -> None:
         self.batches += 1
         self.predicted_us += predicted_us
+        self.uncorrected_us += uncorrected_us
         self.measured_us += measured_us
 
 
@@ -234,8 +236,9 @@ class Admission:
         before_us, self._finished_us = self._finished_us, now_us
         if has_run:
             measured_us = now_us - max(running.taken_us, before_us or running.taken_us)
-            self._costs_of(running.root).observe(running.shape, measured_us)
-            self.figures.note(running.predicted_us, measured_us)
+            costs = self._costs_of(running.root)
+            self.figures.note(running.predicted_us, costs.uncorrected_us(running.shape), measured_us)
+            costs.observe(running.shape, measured_us)
 
     # --- predicting ---
 

@@ -37,11 +37,15 @@ class LiveCosts:
     def predict_us(self, shape: BatchShape) -> float:
         return self._current.predict_us(shape)
 
+    def uncorrected_us(self, shape: BatchShape) -> float:
+        """By the profile, or the latest fit, alone."""
+        return self._model.predict_us(shape)
+
     def observe(self, shape: BatchShape, measured_us: float) -> None:
         """A batch has run."""
         if measured_us <= 0:
             return
-        self._correction.observe(self._model.predict_us(shape), measured_us)
+        self._correction.observe(self.uncorrected_us(shape), measured_us)
         if not self._is_profiled:
             self._recent.append(Sample(shape, measured_us))
             self._until_fit -= 1

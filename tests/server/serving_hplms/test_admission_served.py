@@ -151,7 +151,8 @@ def test_at_overload_everybody_is_answered_in_time_or_refused(slow: Slow) -> Non
         told = re.search(r"predicted to be answered in (\d+) ms; the deadline is in (\d+) ms", error.message())
         assert told is not None and int(told[1]) >= int(told[2])
     wait_until(lambda: slow.metric('hplm_refusals_total{reason="predicted_late"}') >= before + len(predicted))
-    assert slow.metric('hplm_batch_us_total{time="measured"}') > 0
+    for kind in ("predicted", "uncorrected", "measured"):
+        assert slow.metric(f'hplm_batch_us_total{{time="{kind}"}}') > 0
 
 
 def test_cancelled_requests_leave_the_queue(slow: Slow) -> None:

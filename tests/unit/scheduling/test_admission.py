@@ -214,6 +214,16 @@ def test_a_model_that_is_twice_wrong_recovers_within_200_batches(factor: float) 
     assert later.in_time.total() >= 0.99 * admitted, f"seed {seed}"
 
 
+def test_figures_tell_how_far_batches_are_from_the_profile_and_from_what_was_learned() -> None:
+    seed = random.randrange(1 << 30)
+    admission = admission_of(LiveCosts(MODEL.scaled(0.5)))
+    simulate(poisson(random.Random(seed), "acme", 2 * capacity_rows_per_s(), 200 * full_batch_us() / 1e6), admission)
+    figures = admission.figures
+    assert figures.batches > 150, f"seed {seed}"
+    assert figures.measured_us / figures.uncorrected_us == pytest.approx(2.0, rel=0.1), f"seed {seed}"
+    assert figures.measured_us / figures.predicted_us == pytest.approx(1.0, rel=0.1), f"seed {seed}"
+
+
 def test_a_model_that_says_nothing_can_be_answered_is_found_out() -> None:
     """Who meets an idle engine is let in after a while, or the model could never be corrected."""
     costs = LiveCosts(MODEL.scaled(10.0))
