@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from backends.clock import now_us
 from backends.errors import InvalidArgumentError, shown
 from backends.root.words import Int32, RowWords, letter_end
 
@@ -22,7 +23,7 @@ PAIR_SEPARATOR = "\t"
 REQUEST_PARAMETERS = ("deadline_ms", "tenant_token", "level")
 LEVELS = ("full",)
 _NO_DEADLINE = 0
-_TICKET_NUMBERS = 5
+_TICKET_NUMBERS = 6
 _MAX_DEADLINE_MS = 24 * 3600 * 1000
 _INT32_BYTES = 4
 
@@ -35,8 +36,8 @@ RowsT = TypeVar("RowsT", Half, "Tensor")
 class Ticket:
     """What the upper half must know of a row.
 
-    `hplm_key` names the hPLM version that the row started with; `deadline_us` is on the machine's monotonic clock;
-    `middle` is the first token of a pair's second half.
+    `hplm_key` names the hPLM version that the row started with; `deadline_us`, and `read_us` when the server first read
+    the request, are on the machine's monotonic clock; `middle` is the first token of a pair's second half.
     """
 
     hplm_key: int
@@ -44,12 +45,13 @@ class Ticket:
     truncated: bool
     deadline_us: int | None
     middle: int | None = None
+    read_us: int = field(default_factory=now_us)
 
 
 def encode_tickets(tickets: Sequence[Ticket]) -> Int64:
-    """Tickets → `[B, 5]`; a single text is one whose first half is all of it."""
+    """Tickets → `[B, 6]`; a single text is one whose first half is all of it."""
     rows = [
-        (t.hplm_key, t.num_tokens, int(t.truncated), t.deadline_us or _NO_DEADLINE, t.middle or t.num_tokens)
+        (t.hplm_key, t.num_tokens, int(t.truncated), t.deadline_us or _NO_DEADLINE, t.middle or t.num_tokens, t.read_us)
         for t in tickets
     ]
     return np.array(rows, np.int64).reshape(len(tickets), _TICKET_NUMBERS)
@@ -59,8 +61,8 @@ def decode_tickets(rows: Int64) -> list[Ticket]:
     if rows.ndim != 2 or rows.shape[1] != _TICKET_NUMBERS:
         raise InvalidArgumentError(f"{TICKET} has shape {list(rows.shape)}, not [batch, {_TICKET_NUMBERS}]")
     return [
-        Ticket(key, tokens, bool(cut), deadline or None, middle if 0 < middle < tokens else None)
-        for key, tokens, cut, deadline, middle in rows.tolist()
+        Ticket(key, tokens, bool(cut), deadline or None, middle if 0 < middle < tokens else None, read)
+        for key, tokens, cut, deadline, middle, read in rows.tolist()
     ]
 
 

@@ -27,7 +27,7 @@ def never() -> bool:
 class Job:
     """A row waiting for the upper half; `words` only where its task asks about them.
 
-    `middle` is the first token of a pair's second half.
+    `middle` is the first token of a pair's second half; `read_us` is when the server first read its request.
 
     Shape:
         hidden: `[L, H]`, the engine's own copy.
@@ -40,6 +40,7 @@ class Job:
     respond: Respond
     words: TextWords | None = None
     middle: int | None = None
+    read_us: int = field(default_factory=now_us)
     arrived_us: int = field(default_factory=now_us)
     is_cancelled: IsCancelled = never
     """Asks the caller's server; takes some 100 us."""

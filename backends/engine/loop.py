@@ -30,6 +30,7 @@ from backends.errors import HplmError, UnavailableError
 from backends.memory import is_out_of_memory, told
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape
+from backends.scheduling.intake import Intake
 from backends.scheduling.outlook import Outlook, outlook_of
 from backends.scheduling.policy import Capacity, Policy
 from backends.scheduling.refusal import CancelledError, hopeless, late_waiting
@@ -92,6 +93,7 @@ class ServeLoop:
         self._admission = admission
         self._on_load = on_load
         self._told_us = 0
+        self._intake = Intake()
         self._pipeline = pipeline
         self._turns = Turns(pipeline.turns)
         self._changed = threading.Condition()
@@ -119,6 +121,7 @@ class ServeLoop:
         with self._changed:
             if not self._stopping:
                 now = now_us()
+                self._intake.note(jobs[0].read_us, now)
                 refusal = self._admitted(jobs, now)
                 if refusal is None:
                     self._queue(jobs)
@@ -161,8 +164,9 @@ class ServeLoop:
             with self._changed:
                 self._stopping = True
                 refused = self._waiting.take_all()
+                staged, self._staged = self._staged, None
                 self._changed.notify_all()
-            refuse(refused, UnavailableError(_STOPPING))
+            refuse([*refused, *(staged.jobs if staged is not None else ())], UnavailableError(_STOPPING))
 
     # --- waiting ---
 
@@ -174,7 +178,9 @@ class ServeLoop:
     def _tell_load(self, now: int, is_idle: bool = False) -> None:
         if self._on_load is not None and (is_idle or now - self._told_us >= _TELL_EVERY_US):
             self._told_us = now
-            self._on_load(outlook_of(self._admission, now), now)
+            if is_idle:
+                self._intake.forget()
+            self._on_load(outlook_of(self._admission, now, self._intake.least_us), now)
 
     def _snapshot_of_waiting(self) -> list[Job]:
         with self._changed:
@@ -367,8 +373,10 @@ class ServeLoop:
         try:
             while (staged := self._next_staged()) is not None:
                 results = self._results(staged)
-                self._note_finished(staged)
-                self._finished.put(_Finished(staged, results))
+                try:
+                    self._note_finished(staged)
+                finally:  # whatever a defect ends, who has been computed is answered
+                    self._finished.put(_Finished(staged, results))
                 with self._changed:
                     self._is_running = False
                     self._changed.notify_all()

@@ -52,7 +52,7 @@ class HiddenRows:
     """A request as the lower half has sent it; the tensors may be Triton's own memory.
 
     Shape:
-        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 5]`; words: B.
+        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 6]`; words: B.
     """
 
     hidden: Half
@@ -233,6 +233,7 @@ class UpperService:
                 respond=request.row(number),
                 words=decode_words(words_row) if words_row else None,
                 middle=ticket.middle,
+                read_us=ticket.read_us,
                 is_cancelled=is_cancelled,
             )
             for number, (ticket, row, words_row) in enumerate(zip(tickets, hidden_rows, words, strict=True))

@@ -54,7 +54,7 @@ class HiddenRequest:
     """One request after the lower half.
 
     Shape:
-        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 5]`; words: B (see `encode_words`).
+        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 6]`; words: B (see `encode_words`).
     """
 
     hidden: Half
@@ -67,6 +67,7 @@ class _Row:
     entry: HplmEntry
     text: Text
     deadline_us: int | None
+    read_us: int
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,10 @@ class LowerService:
     def _check(self, request: TextRequest) -> list[_Row] | HplmError:
         try:
             entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
-            deadline = self._deadline_us(request, entries)
+            now = now_us()
+            deadline = self._deadline_us(request, entries, now)
             return [
-                _Row(entry, _checked_text(entry, text), deadline)
+                _Row(entry, _checked_text(entry, text), deadline, now)
                 for entry, text in zip(entries, request.texts, strict=True)
             ]
         except RefusedError as error:
@@ -130,9 +132,8 @@ class LowerService:
         except Exception as error:
             return presentable(error)
 
-    def _deadline_us(self, request: TextRequest, entries: Sequence[HplmEntry]) -> int | None:
+    def _deadline_us(self, request: TextRequest, entries: Sequence[HplmEntry], now: int) -> int | None:
         """Refused here, before anything is done for it, is what the engine could not answer in time anyway."""
-        now = now_us()
         deadline = deadline_us(parse_parameters(request.parameters), now)
         if deadline is not None:
             tenants = {tenant_of(entry.id) for entry in entries}
@@ -182,7 +183,9 @@ class LowerService:
         self.domains.note(domain, encoded.statistics.counts)
         return [
             _EncodedRow(
-                hidden, Ticket(row.entry.key, len(hidden), bool(cut), row.deadline_us, middle), _text_words(row, words)
+                hidden,
+                Ticket(row.entry.key, len(hidden), bool(cut), row.deadline_us, middle, row.read_us),
+                _text_words(row, words),
             )
             for row, hidden, cut, words, middle in zip(
                 rows, encoded.rows, encoded.truncated, encoded.words, encoded.middles, strict=True

@@ -32,6 +32,7 @@ _NOBODY = bytes(_NAME_BYTES)
 _CHECK = struct.Struct("=I")
 _SIZE_BYTES = _FIELDS.size + _CHECK.size
 _FRESH_US = 1_000_000
+_FURTHEST_US = 10**15
 _LOOK_EVERY_US = 1_000_000
 
 
@@ -58,9 +59,9 @@ class BacklogSignal:
             os.close(descriptor)
 
     def tell(self, outlook: Outlook, now_us: int) -> None:
-        tenants = [(_short(name), now_us + int(in_us)) for name, in_us in outlook.tenants_in_us.items()]
+        tenants = [(_short(name), _after(now_us, in_us)) for name, in_us in outlook.tenants_in_us.items()]
         tenants += [(_NOBODY, 0)] * (TOLD_TENANTS - len(tenants))
-        finish_us = [now_us + int(in_us) for in_us in outlook.finish_in_us]
+        finish_us = [_after(now_us, in_us) for in_us in outlook.finish_in_us]
         told = _FIELDS.pack(now_us, *finish_us, *chain.from_iterable(tenants))
         self._memory[:] = told + _CHECK.pack(zlib.crc32(told))
 
@@ -103,6 +104,11 @@ class BacklogReader:
             memory = _mapped(path)
             if memory is not None:
                 self._signals[path, inode] = memory
+
+
+def _after(now_us: int, in_us: float) -> int:
+    """A cost model may predict more than the file has room for."""
+    return now_us + int(min(in_us, _FURTHEST_US))
 
 
 def _inode(path: Path) -> int | None:

@@ -44,14 +44,16 @@ class _LikelyRow:
     hplm_key: int = 0
 
 
-def outlook_of(admission: Admission, now_us: int) -> Outlook:
+def outlook_of(admission: Admission, now_us: int, on_the_way_us: int = 0) -> Outlook:
+    """For whoever hears of it `on_the_way_us` before its rows come."""
     tenants = admission.beyond_share(now_us, TOLD_TENANTS)
     by_length_us = [least_finish_in_us(admission, tokens, now_us) for tokens in TOLD_LENGTHS]
     # Told of a length is what counts for all longer ones too, and as it is no exact bound, one of these may be lower.
     at_least_us = [*accumulate(reversed(by_length_us), min)][::-1]
+    of_tenants_us = {tenant: least_finish_in_us(admission, TOLD_LENGTHS[0], now_us, tenant) for tenant in tenants}
     return Outlook(
-        at_least_us,
-        {tenant: least_finish_in_us(admission, TOLD_LENGTHS[0], now_us, tenant) for tenant in tenants},
+        [on_the_way_us + in_us for in_us in at_least_us],
+        {tenant: on_the_way_us + in_us for tenant, in_us in of_tenants_us.items()},
     )
 
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 from backends.errors import ErrorCode, UnavailableError
 
 _LATE_WAITING = "the deadline passed while the request waited"
+_LATE_ON_ARRIVAL = "the deadline passed on the way to the engine"
 _HOPELESS = "the deadline passes before a batch with the request could be done"
 
 
@@ -14,6 +15,7 @@ class Refusal(StrEnum):
     """Reasons, as they stand on the metrics endpoint."""
 
     PREDICTED_LATE = "predicted_late"
+    LATE_ON_ARRIVAL = "late_on_arrival"
     LATE_WAITING = "late_waiting"
     LATE_COMPUTED = "late_computed"
     QUEUE_FULL = "queue_full"
@@ -51,7 +53,7 @@ def hopeless() -> RefusedError:
 def predicted_late(finish_in_us: float, deadline_in_us: float) -> RefusedError:
     """Of a job that is late when it comes, there is nothing to predict."""
     if deadline_in_us <= 0:
-        return RefusedError(Refusal.PREDICTED_LATE, _LATE_WAITING)
+        return RefusedError(Refusal.LATE_ON_ARRIVAL, _LATE_ON_ARRIVAL)
     answer_ms, deadline_ms = finish_in_us / 1000, deadline_in_us / 1000
     return RefusedError(
         Refusal.PREDICTED_LATE,

@@ -38,12 +38,12 @@ def running(home: Home, told: Told | None = None) -> Iterator[Any]:
 
     service = UpperService(home, snapshot, StackSettings(dtype="fp32", num_slots=4), Capacity(max_rows=2), on_load=tell)
 
-    def ask(count: int = 1, deadline_ms: int | None = None) -> list[Any]:
+    def ask(count: int = 1, deadline_ms: int | None = None, on_the_way_us: int = 0) -> list[Any]:
         answers: queue.Queue[Any] = queue.Queue()
         deadline_us = None if deadline_ms is None else now_us() + 1000 * deadline_ms
         rows = [np.zeros((5, HIDDEN), np.float16)]
         for _ in range(count):
-            tickets = encode_tickets([Ticket(key, 5, False, deadline_us)])
+            tickets = encode_tickets([Ticket(key, 5, False, deadline_us, read_us=now_us() - on_the_way_us)])
             service.submit(fold_rows(rows), tickets, [b""], answers.put)
         return [answers.get(timeout=30) for _ in range(count)]
 
@@ -71,6 +71,16 @@ def test_an_engine_that_has_nothing_left_to_do_says_so(built_home: Home) -> None
             outlook, at_us, waiting = told[-1]
             assert (len(outlook.finish_in_us), waiting) == (len(TOLD_LENGTHS), 0)
             assert at_us > before_us
+
+
+def test_what_requests_are_on_the_way_is_told_with_it_and_forgotten_when_nothing_is_left(built_home: Home) -> None:
+    told: Told = []
+    with running(built_home, told=told) as ask:
+        ask(on_the_way_us=3_000_000)
+        wait_for(told, 2)
+    busy, idle = told[0][0], told[-1][0]
+    assert all(3_000_000 <= finish_us < 4_000_000 for finish_us in busy.finish_in_us)
+    assert all(finish_us < 1_000_000 for finish_us in idle.finish_in_us)
 
 
 def test_a_busy_engine_tells_now_and_then(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
