@@ -191,10 +191,12 @@ class Admission:
         self._shares.catch_up(self._by_start.first_place)
 
     def put_back(self, jobs: Sequence[Arriving]) -> None:
-        """They were taken, and wait again, in front."""
+        """They were taken, and wait again, in front; what they cost was charged when they were admitted."""
         for job in jobs:
             self._enter(job, self._shares.now_us, within_share=True)
-            self._shares.give_back(job.tenant, self._places[job].charge_us)
+            charge_us = self._places[job].charge_us
+            self._shares.give_back(job.tenant, charge_us)
+            self._allowance.use(job.tenant, -charge_us)
 
     # --- batches ---
 

@@ -32,15 +32,15 @@ class Allowance:
     def allows(self, tenant: str, now_us: int) -> bool:
         """Whether a row that the tenant asks for now is within its share."""
         self._note(tenant, now_us)
-        weight = self._settings.weight(tenant)
-        return self._used_us[tenant] <= self._settings.burst_us * weight or self._weights <= weight
+        return self._is_alone or self._used_us[tenant] <= self._settings.burst_us * self._settings.weight(tenant)
 
     def most_beyond(self, now_us: int, most: int) -> list[str]:
         """Active tenants whose next row would be beyond their shares, those that are furthest before the others."""
+        if self._is_alone:
+            return []
         beyond_us = {
             tenant: used_us - self._flown_us(tenant, now_us) - self._settings.burst_us * self._settings.weight(tenant)
             for tenant, used_us in self._used_us.items()
-            if self._weights > self._settings.weight(tenant)  # as `allows`: nobody is beyond it alone
         }
         return heapq.nlargest(most, (tenant for tenant, us in beyond_us.items() if us > 0), key=beyond_us.__getitem__)
 
@@ -48,6 +48,11 @@ class Allowance:
         """Negative for a row that will not run."""
         if tenant in self._used_us:
             self._used_us[tenant] = max(0.0, self._used_us[tenant] + cost_us)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether only one tenant is active: nobody is beyond its share then."""
+        return len(self._asked_us) == 1
 
     def _note(self, tenant: str, now_us: int) -> None:
         weight = self._settings.weight(tenant)

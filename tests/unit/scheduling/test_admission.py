@@ -291,6 +291,28 @@ def test_a_refusal_says_what_was_predicted() -> None:
     assert admission.num_waiting == 0
 
 
+def test_whoever_is_late_when_it_comes_has_not_waited() -> None:
+    admission = admission_of()
+    batch = [Row("acme", 20, 0) for _ in range(16)]
+    assert admission.admit(batch, 0) is None
+    refusal = admission.admit([Row("acme", 20, 0, deadline_us=5_000)], 5_000)
+    assert refusal is not None and refusal.reason is Refusal.LATE_ON_ARRIVAL
+    assert "on the way" in str(refusal)
+
+
+def test_what_is_put_back_is_charged_once() -> None:
+    admission, row = admission_of(order=LengthOrder()), Row("acme", 20, 0)
+    assert admission.admit([row], 0) is None
+    charged_us = admission._allowance._used_us["acme"]
+    for _ in range(3):
+        admission.take([row], 0)
+        admission.put_back([row])
+    assert charged_us > 0
+    assert admission._allowance._used_us["acme"] == pytest.approx(charged_us)
+    admission.withdraw([row])
+    assert admission._allowance._used_us["acme"] == pytest.approx(0.0)
+
+
 def test_a_request_waits_with_all_its_rows_or_with_none() -> None:
     admission = admission_of(settings=AdmissionSettings(max_waiting=10, tenant_quota=4))
     refusal = admission.admit([Row("acme", 20, 0) for _ in range(5)], 0)

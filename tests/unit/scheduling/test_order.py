@@ -117,6 +117,19 @@ def test_a_tenant_alone_has_no_share_to_exceed() -> None:
     assert allowance.allows("alone", 3_000_000), "who is gone after a while"
 
 
+def test_a_tenant_alone_has_none_whatever_the_weights_of_those_before_it(seed: int) -> None:
+    chance = random.Random(seed)
+    weights = {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.7}
+    allowance = Allowance(ShareSettings(weights, burst_us=10_000))
+    for now_us in range(0, 20_000_000, 100_000):
+        allowance.allows(chance.choice(list(weights)), now_us)
+    alone = chance.choice(list(weights))
+    for now_us in range(30_000_000, 31_000_000, 1000):
+        assert allowance.allows(alone, now_us), f"seed {seed}"
+        allowance.use(alone, 5000.0)
+    assert not allowance.most_beyond(31_000_000, 8)
+
+
 def test_who_is_gone_is_forgotten() -> None:
     allowance = Allowance(ShareSettings())
     for number in range(5000):
