@@ -33,10 +33,11 @@ class PluginError(HplmError):
 
 def find_compiler() -> tuple[str, ...] | None:
     """The command in front of a compiler's options: `$CXX`, the machine's own, or Zig's."""
-    own = os.environ.get("CXX")
+    own = os.environ.get("CXX", "").strip()
     for name in (own, *_COMPILERS) if own else _COMPILERS:
-        if (path := shutil.which(name)) is not None:
-            return (path,)
+        program, *arguments = name.split()
+        if (path := shutil.which(program)) is not None:
+            return (path, *arguments)
     return (sys.executable, "-m", _ZIG, "c++") if find_spec(_ZIG) is not None else None
 
 

@@ -178,7 +178,7 @@ def serve(
         metrics_port=_port(metrics),
         log_path=opened.run / "server.log",
         log_verbose=log_verbose,
-        environment={HOME_VARIABLE: str(opened.path)} | ({POLICY_VARIABLE: policy.value} if policy else {}),
+        environment={HOME_VARIABLE: str(opened.path.absolute())} | ({POLICY_VARIABLE: policy.value} if policy else {}),
     )
     with traced(config, trace, on_trace=typer.echo) as config, stop_signals_interrupt():
         try:

@@ -34,12 +34,20 @@ def main() -> int:
     # Stubs whose server died become children of this process, which can then wait for their end.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     with _removed_at_end(Path(run_folder), shm_prefix):
-        return _run(command, int(lock), float(grace_s), lambda: stopping.is_set() or os.getppid() != starter)
+        return _run(
+            command, run_folder, int(lock), float(grace_s), lambda: stopping.is_set() or os.getppid() != starter
+        )
 
 
-def _run(command: list[str], lock: int, grace_s: float, is_unwanted: Callable[[], bool]) -> int:
+def _run(command: list[str], folder: str, lock: int, grace_s: float, is_unwanted: Callable[[], bool]) -> int:
     server = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(lock,), process_group=0, preexec_fn=_die_with_keeper
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        cwd=folder,  # its stubs import what lies in theirs, such as a folder "triton" where somebody serves from
+        pass_fds=(lock,),
+        process_group=0,
+        preexec_fn=_die_with_keeper,
     )
     try:
         os.write(1, f"{server.pid}\n".encode())

@@ -31,6 +31,7 @@ from builder.serving.ports import PortClaims
 from builder.serving.run_folder import RunFolder, sweep_stale
 
 _POLL_S = 0.05
+_SIGNALLED = 128
 _PROBE_TIMEOUT_S = 2.0
 # What the keeper adds to the server's own time for ending: unloading models, then the end of the whole group.
 _UNLOAD_GRACE_S = 5.0
@@ -89,9 +90,9 @@ class TritonServer:
         limit_s = self.config.ready_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit_s
         while not self.is_ready():
-            if self.poll() is not None:
+            if (code := self.poll()) is not None:
                 self.stop()
-                raise ServerStartError(f"tritonserver ended while starting: {self.failure_reason()}")
+                raise ServerStartError(f"tritonserver ended{_by(code)} while starting: {self.failure_reason()}")
             if time.monotonic() > deadline:
                 raise ServerNotReadyError(
                     f"tritonserver was not ready within {limit_s:g} s; its last words: {self.failure_reason()}"
@@ -208,6 +209,13 @@ class TritonServer:
             process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def _by(code: int) -> str:
+    """The signal that ended a program, as its exit code tells; a damaged library often comes with one."""
+    with suppress(ValueError):
+        return f" by {signal.Signals(code - _SIGNALLED).name}"
+    return ""
 
 
 def _started(value: _T | None) -> _T:

@@ -152,6 +152,22 @@ def test_the_environment_reaches_the_model_and_a_broken_one_fails_in_one_line(ma
     assert not server.log_path.parent.exists()
 
 
+def test_what_lies_where_somebody_serves_from_is_not_imported(make_repository, tmp_path, monkeypatch):
+    (tmp_path / "from" / "lies_there").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "from")
+    looked_for = "from importlib.util import find_spec; raise RuntimeError(f'found {find_spec(\"lies_there\")}')"
+    server = TritonServer(ServerConfig(repository=make_repository(looked_for, name="looking")))
+    with pytest.raises(ServerStartError, match="RuntimeError: found None"), server:
+        pass
+
+
+def test_a_signal_that_ends_a_starting_server_is_named(make_repository):
+    kill = "import psutil; next(p for p in psutil.Process().parents() if p.name() == 'tritonserver').send_signal(7)"
+    server = TritonServer(ServerConfig(repository=make_repository(kill, name="deadly")))
+    with pytest.raises(ServerStartError, match="tritonserver ended by SIGBUS while starting"), server:
+        pass
+
+
 def test_a_port_in_use_is_named_before_anything_starts(make_repository, busy_port):
     server = TritonServer(ServerConfig(repository=make_repository(), grpc_port=busy_port))
     before = set(Path(tempfile.gettempdir()).glob("hplm-triton-*"))
