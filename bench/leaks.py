@@ -13,8 +13,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ class Sample:
         return {
             "when": self.when,
             "RSS MB": held.rss_bytes / _MB,
+            **{f"{name} MB": size_bytes / _MB for name, size_bytes in held.rss_bytes_of.items()},
             "PSS MB": held.pss_bytes / _MB,
             "threads": held.threads,
             "shared files": held.shared_files,
@@ -95,7 +97,11 @@ class Found:
             "waiting_rows_after": self.waiting_rows,
             "rss_mb_before": before.rss_bytes / _MB,
             "rss_mb_after": after.rss_bytes / _MB,
-            "rss_mb_per_hour_second_half": self._rss_mb_per_hour(),
+            "rss_mb_per_hour_second_half": self._mb_per_hour(lambda held: held.rss_bytes),
+            **{
+                f"{name}_mb_per_hour_second_half": self._mb_per_hour(partial(_rss_bytes_of, name=name))
+                for name in after.rss_bytes_of
+            },
             "threads_more": float(after.threads - before.threads),
             "shared_files_more": float(after.shared_files - before.shared_files),
             "shared_mb_more": (after.shared_file_bytes - before.shared_file_bytes) / _MB,
@@ -104,12 +110,12 @@ class Found:
     def rows(self) -> list[Mapping[str, Any]]:
         return [one.row() for one in self.samples]
 
-    def _rss_mb_per_hour(self) -> float:
+    def _mb_per_hour(self, size_bytes: Callable[[Footprint], int]) -> float:
         """The slope of a line through the second half of the load: pools have filled by then."""
         loaded = [one for one in self.samples if one.minute > 0]
         half = loaded[len(loaded) // 2 :]
         minutes = [one.minute for one in half]
-        return 60 * float(np.polyfit(minutes, [one.footprint.rss_bytes / _MB for one in half], 1)[0])
+        return 60 * float(np.polyfit(minutes, [size_bytes(one.footprint) / _MB for one in half], 1)[0])
 
 
 def measure(folder: Path, settings: Settings, seed: int) -> Found:
@@ -134,6 +140,10 @@ def measure(folder: Path, settings: Settings, seed: int) -> Found:
         waiting_rows = figure_of(server, "hplm_waiting_rows")
         samples += [*during, Sample("after the load", settings.minutes, Footprint.of(server))]
     return Found(cancelled, samples, outcomes, waiting_rows)
+
+
+def _rss_bytes_of(held: Footprint, name: str) -> int:
+    return held.rss_bytes_of[name]
 
 
 async def _play_and_sample(
