@@ -71,7 +71,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CorruptFileError(f"{path} is missing") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{path} is not readable JSON; it was truncated or overwritten") from error
     if not isinstance(content, dict) or content.pop("checksum", None) != json_checksum(content):
         raise CorruptFileError(f"{path} does not match its checksum")

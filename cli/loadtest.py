@@ -161,6 +161,7 @@ def run(
         # Everything that can be wrong with the words is found before the server is asked anything.
         recorded = scenario_of(scenario_name, shape, 1.0 if capacity is None else capacity)
         content = content_of(hplm, home, texts, lengths, deadline_ms)
+        was_there = path.exists()
         folder = RunFolder.create(path)
         try:
             content = _checked_by_server(target, content)
@@ -170,7 +171,8 @@ def run(
                 recorded = scenario_of(scenario_name, shape, capacity)
             schedule = _drawn(recorded, content, seed)
         except BaseException:
-            path.rmdir()  # nothing has been written yet
+            if not was_there:
+                path.rmdir()  # nothing has been written yet
             raise
         settings |= {"hplms": len(content.hplms), "requests_planned": len(schedule)}
         results = _play(folder, schedule, target, workers, master, settings, max_lateness_ms)

@@ -51,7 +51,10 @@ def simulate(
             help="From-to in milliseconds (50-200), or in times of a full batch (5x-20x). \\[default: best effort]"
         ),
     ] = None,
-    duration_s: Annotated[float, typer.Option(help="Virtual seconds of load.")] = 3600.0,
+    duration_s: Annotated[
+        float | None,
+        typer.Option(help="Virtual seconds of load. \\[default: an hour, or a trace to its end]"),
+    ] = None,
     retrieval_ms: Annotated[float, typer.Option(help="From a request's arrival to the upper half's queue.")] = 2.0,
     admission: Annotated[
         bool, typer.Option(help="Refuse at once what is predicted to be late, as a server does by default.")
@@ -86,7 +89,7 @@ def simulate(
     )
     workload = described.on(Machine(model, capacity))
     with workload_errors():
-        drawn = workload.draw(duration_s, seed)
+        drawn = workload.draw(described.duration_s(duration_s), seed)
     found = []
     for name, chosen in policies.items():
         with progress_bars(name) as report:

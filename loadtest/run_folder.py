@@ -154,8 +154,12 @@ class RunFolder:
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{path} cannot be read") from error
         rows = list(csv.reader(whole.splitlines()))[1:]
-        if any(len(row) != len(_COLUMNS) for row in rows):
-            raise RunError(f"{path} is damaged: a line has other than {len(_COLUMNS)} fields")
+        for number, row in enumerate(rows, start=2):
+            if len(row) != len(_COLUMNS):
+                raise RunError(
+                    f"{path} is damaged: line {number} has {len(row)} fields, not {len(_COLUMNS)}; without that line "
+                    "the others can be reported"
+                )
         columns = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(_COLUMNS, ())
         try:
             return _requests(columns)

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workload.checks import check_duration, check_positive
+from workload.checks import check_duration, check_load, check_positive
 from workload.errors import WorkloadError
 
 Times = NDArray[np.float64]
@@ -37,6 +37,7 @@ class DeterministicArrivals:
 
     def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
         check_duration(duration_s)
+        check_load(self.rate_per_s * duration_s)
         times = np.arange(int(duration_s * self.rate_per_s) + 1) / self.rate_per_s
         return times[times < duration_s]
 
@@ -103,6 +104,7 @@ class MarkovModulatedArrivals:
 
     def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
         check_duration(duration_s)
+        check_load(max(self.rates_per_s) * duration_s)
         states, starts_s, ends_s = self._stays(duration_s, chance)
         counts = chance.poisson(np.asarray(self.rates_per_s)[states] * (ends_s - starts_s))
         # Of a Poisson process whose count is known, the times are independent and uniform.
@@ -164,6 +166,7 @@ class TraceArrivals:
     def replay(self, duration_s: float, chance: np.random.Generator) -> tuple[Times, Places]:
         """The times, and of which request of the trace each is: whose it is and how long does not change with it."""
         check_duration(duration_s)
+        check_load(self.rate_scale * len(self.trace_times_s))
         times = (self.trace_times_s - self.trace_times_s[0]) / self.speed
         gaps = _within(np.diff(times, append=times[-1:]), times, duration_s)
         times = _within(times, times, duration_s)
@@ -189,6 +192,7 @@ def _with_copies(
 def _renewals(duration_s: float, mean_gap_s: float, draw_gaps: Callable[[int], Times]) -> Times:
     """Sums of independent gaps, drawn in blocks until they are long enough."""
     check_duration(duration_s)
+    check_load(duration_s / mean_gap_s)
     block = int(duration_s / mean_gap_s * 1.02) + 64
     blocks: list[Times] = []
     now_s = 0.0

@@ -6,6 +6,9 @@ import math
 
 from workload.errors import WorkloadError
 
+_MOST_REQUESTS = 200_000_000
+"""More than a day at 2,000 a second."""
+
 
 def check_positive(**settings: float) -> None:
     for name, value in settings.items():
@@ -16,6 +19,14 @@ def check_positive(**settings: float) -> None:
 def check_duration(duration_s: float) -> None:
     if not (math.isfinite(duration_s) and duration_s >= 0):
         raise WorkloadError(f"a load lasts 0 seconds or more, not {duration_s}")
+
+
+def check_load(num_requests: float) -> None:
+    """Refuse what would not fit into memory, before it is drawn."""
+    if num_requests > _MOST_REQUESTS:
+        raise WorkloadError(
+            f"{num_requests:.6g} requests are more than {_MOST_REQUESTS:,}; ask for a lower rate or a shorter time"
+        )
 
 
 def check_count(count: int) -> None:

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from workload.checks import check_count, check_positive
 from workload.errors import WorkloadError
 
+_LONGEST_MS = 24 * 3600 * 1000
+"""A server takes no longer ones."""
+
 
 @dataclass(frozen=True)
 class UniformDeadlines:
@@ -22,6 +25,8 @@ class UniformDeadlines:
         check_positive(shortest_ms=self.shortest_ms)
         if self.longest_ms < self.shortest_ms:
             raise WorkloadError(f"deadlines go from the shorter to the longer, not {self}")
+        if self.longest_ms > _LONGEST_MS:
+            raise WorkloadError(f"a deadline is {_LONGEST_MS} ms away at most, not {self.longest_ms:.6g}")
 
     def __str__(self) -> str:
         return f"{self.shortest_ms}-{self.longest_ms} ms"

@@ -50,7 +50,7 @@ class FixedLengths:
 
     def __post_init__(self) -> None:
         if not 1 <= self.tokens <= _MOST_TOKENS:
-            raise WorkloadError(f"a request has 1 token or more, and {_MOST_TOKENS:,} at most, not {self.tokens}")
+            raise WorkloadError(f"a request has 1 token or more, and {_MOST_TOKENS:,} at most, not {self.tokens:.6g}")
 
     def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
         check_count(count)

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from workload.checks import check_count, check_positive
 from workload.errors import WorkloadError
 
+_MOST_TENANTS = 10_000_000
+
 
 class Tenants(Protocol):
     def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
@@ -80,5 +82,5 @@ class TraceTenants(EmpiricalTenants):
 
 
 def _check_tenants(tenants: int) -> None:
-    if tenants < 1:
-        raise WorkloadError(f"a load needs 1 tenant or more, not {tenants}")
+    if not 1 <= tenants <= _MOST_TENANTS:
+        raise WorkloadError(f"a load has 1 tenant or more, and {_MOST_TENANTS:,} at most, not {tenants:.6g}")

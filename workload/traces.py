@@ -30,6 +30,7 @@ from workload.errors import WorkloadError
 
 _TOKENS = ("tokens", "ContextTokens", "input_length")
 _TENANTS = ("tenant", "group")
+_MOST_TOKENS = 1 << 20
 
 Line = Mapping[str, object]
 
@@ -87,7 +88,7 @@ def read_trace(path: Path) -> Trace:
 def stream_trace(path: Path) -> Iterator[Asked]:
     """The requests of a trace, one after the other."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             yield from _requests(file, path)
     except OSError as error:
         raise WorkloadError(f"{path}: {error.strerror}") from error
@@ -163,8 +164,8 @@ class _Columns:
         if self._tokens is None:
             return None
         tokens = _number(line[self._tokens])
-        if tokens < 1 or tokens != int(tokens):
-            raise ValueError(f"a request has 1 token or more, not {tokens:g}")
+        if not 1 <= tokens <= _MOST_TOKENS or tokens != int(tokens):
+            raise ValueError(f"a request has 1 token or more, and {_MOST_TOKENS:,} at most, not {tokens:g}")
         return int(tokens)
 
     def _tenant_of(self, line: Line) -> str | None:

@@ -29,5 +29,5 @@ def read_cost_model(path: Path) -> CostModel:
         if isinstance(content, dict) and "model" in content:
             return CostProfile.from_json(read_json(path)).model
         return CostModel.from_json(content)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise CorruptFileError(f"{path} is not a cost model: {error}") from error

@@ -30,6 +30,8 @@ from workload.traces import Trace, read_trace
 
 TRACE = "trace"
 _TYPICAL_ROWS = 10_000
+_LONGEST_RETRIEVAL_MS = 3_600_000
+_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,10 @@ class Machine:
     def rate_per_s(self, lengths: Lengths, tenants: Tenants) -> float:
         """Requests of this kind that it answers in one full batch after the other."""
         batch = self.full_batch(lengths, tenants)
-        return 1e6 * batch.rows / self.cost_model.predict_us(batch)
+        batch_us = self.cost_model.predict_us(batch)
+        if not batch_us:
+            raise WorkloadError("by this cost model a batch takes no time, so there is no load that fills it")
+        return 1e6 * batch.rows / batch_us
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,8 @@ class DescribedWorkload:
         """
         with workload_errors():
             lengths, tenants = self._lengths(), self._tenants()
-            if self.retrieval_ms < 0 or not np.isfinite(self.retrieval_ms):
-                raise WorkloadError(f"a retrieval takes 0 ms or more, not {self.retrieval_ms}")
+            if not 0 <= self.retrieval_ms <= _LONGEST_RETRIEVAL_MS:
+                raise WorkloadError(f"a retrieval takes 0 to {_LONGEST_RETRIEVAL_MS:,} ms, not {self.retrieval_ms}")
             return Workload(
                 self._arrivals(machine.rate_per_s(lengths, tenants)),
                 lengths,
@@ -87,6 +92,13 @@ class DescribedWorkload:
                 self._deadlines(machine.cost_model.predict_us(machine.full_batch(lengths, tenants))),
                 ConstantDelay(round(1_000 * self.retrieval_ms)),
             )
+
+    def duration_s(self, wanted_s: float | None) -> float:
+        """As long as is wanted; left out, an hour, or a trace to its last request. No trace lasts longer than that."""
+        if self.trace is None:
+            return _HOUR_S if wanted_s is None else wanted_s
+        own_s = max(1.0, float(np.nextafter(self.trace.duration_s / self.speed, np.inf)))
+        return own_s if wanted_s is None else min(wanted_s, own_s)
 
     @cached_property
     def trace(self) -> Trace | None:
@@ -142,6 +154,8 @@ class DescribedWorkload:
         if self.deadlines is None:
             return None
         shortest, _, longest = self.deadlines.partition("-")
+        if not shortest:
+            raise WorkloadError(f"deadlines must be above 0, not {shown(self.deadlines)}")
         bounds_ms = [_times(bound, batch_us / 1e3, "deadlines") for bound in (shortest, longest or shortest)]
         return UniformDeadlines(*(max(1, round(bound)) for bound in bounds_ms))
 

@@ -7,6 +7,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import repeat
 
+import numpy as np
+
 from builder.placement.simulated_load import SimulatedLoad
 
 ROOT = "simulated"
@@ -40,7 +42,7 @@ class Inbox:
         self._taken = 0
         """Of the block."""
         self.next_us: float = math.inf
-        self._tenants = [f"tenant{key}" for key in range(int(load.tenants.max(initial=-1)) + 1)]
+        self._tenants = {key: f"tenant{key}" for key in np.unique(load.tenants).tolist()}
         self._make_block()
 
     def take_until(self, until_us: int) -> list[SimulatedJob]:

@@ -86,6 +86,13 @@ def test_a_folder_with_something_in_it_is_left_alone(monkeypatch: pytest.MonkeyP
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_an_empty_folder_that_was_there_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for name in ("mine", "new"):
+        assert "cannot connect" in failure(monkeypatch, "steady", *ASKED, "--out", str(tmp_path / name))
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
 def test_without_a_home_an_hplm_must_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "no home at" in failure(monkeypatch, "steady", *DEAD, "--home", str(tmp_path / "none"))
     assert "has no hPLM" in failure(monkeypatch, "steady", *DEAD, "--home", str(empty_home(tmp_path)))

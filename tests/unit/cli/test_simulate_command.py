@@ -50,7 +50,7 @@ def test_what_cannot_be_simulated_is_one_line(run: Run, tmp_path: Path) -> None:
     assert "lasts 0 seconds or more" in run("--cost-model", str(path), "--duration-s", "-1")
     assert "room for one row" in run("--cost-model", str(path), "--max-rows", "0")
     assert "No such file" in run("--cost-model", str(tmp_path / "nothing.json"))
-    for content in ("{}", "[1]", "nonsense"):
+    for content in ("{}", "[1]", "nonsense", "[" * 100_000, json.dumps(MODEL.to_json() | {"constant_us": 10**400})):
         path.write_text(content)
         assert "is not a cost model" in run("--cost-model", str(path))
     path.write_text('{"model": {}}')

@@ -88,6 +88,24 @@ def test_a_scaled_trace_tears_no_tenant_from_its_lengths(tmp_path: Path, load: s
     assert drawn.tenants.tolist() == (of_trace >= 50).astype(int).tolist()
 
 
+def test_a_machine_on_which_nothing_takes_time_has_no_load() -> None:
+    with pytest.raises(InvalidArgumentError, match="a batch takes no time"):
+        DescribedWorkload().on(Machine(CostModel(0.0, 0.0, 0.0, 0.0, 0.0), Capacity()))
+
+
+def test_a_load_lasts_an_hour_or_as_long_as_its_trace(trace: Path, tmp_path: Path) -> None:
+    assert DescribedWorkload().duration_s(None) == 3600.0
+    assert DescribedWorkload().duration_s(5.0) == 5.0
+    traced = DescribedWorkload(f"trace:{trace}")
+    assert len(traced.on(MACHINE).draw(traced.duration_s(None), seed=0)) == 4
+    assert traced.duration_s(None) == traced.duration_s(3600.0) == pytest.approx(4.0)
+    assert traced.duration_s(1.5) == 1.5
+    assert DescribedWorkload(f"trace:{trace}", speed=2.0).duration_s(None) == pytest.approx(2.0)
+    moment = tmp_path / "moment.csv"
+    moment.write_text("time_s\n7\n7\n")
+    assert DescribedWorkload(f"trace:{moment}").duration_s(None) == 1.0
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -103,7 +121,12 @@ def test_a_scaled_trace_tears_no_tenant_from_its_lengths(tmp_path: Path, load: s
         ({"tenants": "trace"}, "tenants of a trace need"),
         ({"deadlines": "20-5"}, "from the shorter to the longer"),
         ({"deadlines": "soon"}, "no number"),
+        ({"deadlines": "-5"}, "deadlines must be above 0, not '-5'"),
+        ({"deadlines": "9e99"}, "a deadline is 86400000 ms away at most"),
+        ({"tenants": "uniform:2000000000"}, "10,000,000 at most"),
+        ({"lengths": "fixed:1e300"}, "1,048,576 at most, not 1e"),
         ({"retrieval_ms": -1.0}, "a retrieval takes"),
+        ({"retrieval_ms": 1e300}, "a retrieval takes"),
         ({"arrivals": "gamma", "cv": 0.0}, "cv must be"),
     ],
 )

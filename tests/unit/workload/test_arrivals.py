@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -136,6 +138,16 @@ def test_no_time_has_no_requests(process: Arrivals) -> None:
 @pytest.mark.parametrize("process", PROCESSES, ids=repr)
 def test_impossible_durations_are_refused(process: Arrivals, duration_s: float) -> None:
     with pytest.raises(WorkloadError, match="lasts 0 seconds or more"):
+        process.times_s(duration_s, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("process", PROCESSES, ids=repr)
+def test_a_load_that_fits_into_no_memory_is_refused(process: Arrivals) -> None:
+    if isinstance(process, TraceArrivals):
+        process, duration_s = replace(process, rate_scale=1e12), DURATION_S
+    else:
+        duration_s = 1e12
+    with pytest.raises(WorkloadError, match="requests are more than 200,000,000"):
         process.times_s(duration_s, np.random.default_rng(0))
 
 

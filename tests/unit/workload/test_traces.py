@@ -60,6 +60,12 @@ def test_a_trace_is_streamed(tmp_path: Path) -> None:
         next(asked)
 
 
+def test_a_csv_of_a_spreadsheet_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("time_s,tokens\n0,5\n2,6\n", encoding="utf-8-sig")
+    assert read_trace(path).times_s.tolist() == [0, 2]
+
+
 @pytest.mark.parametrize(
     ("lines", "complaint"),
     [
@@ -68,7 +74,8 @@ def test_a_trace_is_streamed(tmp_path: Path) -> None:
         (["time_s", "nan"], "line 2: 'nan' is no number"),
         (["time", "yesterday"], "line 2: 'yesterday' is no date"),
         (["time_s,tokens", "0"], "line 2: None is no number"),
-        (["time_s,tokens", "0,0"], "line 2: a request has 1 token or more, not 0"),
+        (["time_s,tokens", "0,0"], "line 2: a request has 1 token or more, and 1,048,576 at most, not 0"),
+        (["time_s,tokens", "0,5", "1,1.1e30"], "line 3: a request has 1 token or more, and 1,048,576 at most"),
         (["time_s,tenant", "0,"], "line 2: the tenant is missing"),
         (["when", "0"], "line 2: no column says when; one of time_s"),
         (["time_s"], "no requests"),
