@@ -44,7 +44,7 @@ def _run(command: list[str], folder: str, lock: int, grace_s: float, is_unwanted
         command,
         stdin=subprocess.DEVNULL,
         stdout=2,
-        cwd=folder,  # its stubs import what lies in theirs, such as a folder "triton" where somebody serves from
+        cwd=_empty(folder),  # stubs import what lies where they run, such as a folder "triton" of whoever serves
         pass_fds=(lock,),
         process_group=0,
         preexec_fn=_die_with_keeper,
@@ -56,6 +56,12 @@ def _run(command: list[str], folder: str, lock: int, grace_s: float, is_unwanted
     finally:
         _kill_group(server)
     return server.returncode if server.returncode >= 0 else 128 - server.returncode
+
+
+def _empty(folder: str) -> str:
+    path = os.path.join(folder, "work")
+    os.mkdir(path)
+    return path
 
 
 def _wait_for_end(server: "subprocess.Popen[bytes]", is_unwanted: Callable[[], bool]) -> None:

@@ -47,7 +47,9 @@ class TritonPythonModel:
                 read = [_read(request) for request in requests]
             results = self._service.encode(read)
             with span(Lane.RETRIEVAL, "respond", requests=len(requests)):
-                return [_response(result) for result in results]
+                responses = [_response(result) for result in results]
+        self._service.linger()
+        return responses
 
     def finalize(self) -> None:
         self._metrics.close()

@@ -40,6 +40,30 @@ def ask(service: LowerService, *parameters: str) -> list[HiddenRequest | Excepti
     return service.encode([TextRequest([b"acme/topic"], [b"the cat is lovely"], each) for each in parameters])
 
 
+@pytest.mark.parametrize(
+    ("finish_in_us", "lingers_s"),
+    [(0.0, []), (100_000.0, [0.005]), (60_000_000.0, [0.025])],
+    ids=["idle", "a bit", "long"],
+)
+def test_it_lingers_for_a_part_of_what_rows_would_wait(
+    service: LowerService,
+    signal: BacklogSignal,
+    monkeypatch: pytest.MonkeyPatch,
+    finish_in_us: float,
+    lingers_s: list[float],
+) -> None:
+    slept_s: list[float] = []
+    monkeypatch.setattr("backends.lower.service.time.sleep", slept_s.append)
+    service.linger()
+    assert not slept_s, "nothing was told yet"
+    told_us = now_us()
+    monkeypatch.setattr("backends.lower.service.now_us", lambda: told_us)
+    signal.tell(Outlook([finish_in_us] * len(TOLD_LENGTHS)), told_us)
+    service._backlog._look()
+    service.linger()
+    assert slept_s == pytest.approx(lingers_s)
+
+
 def test_only_what_would_be_late_is_refused(
     service: LowerService, signal: BacklogSignal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
