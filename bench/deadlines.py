@@ -49,7 +49,6 @@ _ROOT = "base"
 _TRITON = "triton's queue"
 _LATE = "the deadline pass"
 """What those are told who were admitted and could not be answered in time."""
-_OVERTAKEN = "before the answer was here"
 WIDE, NARROW = "wide (sd 20)", "narrow (variance 20)"
 LENGTHS = {WIDE: NormalLengths(standard_deviation=20), NARROW: NormalLengths(standard_deviation=20**0.5)}
 Cell = tuple[str, float, str]
@@ -136,11 +135,6 @@ class Run:
     @property
     def admitted_on_time(self) -> float:
         return sum(self.is_in_time) / self.admitted if self.admitted else 1.0
-
-    @property
-    def overtaken(self) -> int:
-        """Answers that left the server in time, and that the client refused as their deadlines had overtaken them."""
-        return sum(one.error is not None and _OVERTAKEN in one.error for one in self.played.sent)
 
     @property
     def late_unrefused(self) -> int:
@@ -291,7 +285,7 @@ def table(found: Mapping[Cell, Run]) -> list[dict[str, Any]]:
             "admitted": run.admitted / len(run.load.planned),
             "admitted in time": run.admitted_on_time,
             "late, not refused": run.late_unrefused,
-            "late on the way": run.overtaken,
+            "late on the way": run.played.overtaken,
             "p99 ms": run.played.latency_ms(99),
             "clients' share of CPU": _share_of_cpu(run),
             "sent late p99 ms": run.played.lag_p99_ms,
@@ -326,7 +320,7 @@ def figures(capacities: Mapping[str, float], found: Mapping[Cell, Run]) -> dict[
         "admitted_on_time_2x": run(2.0, das).admitted_on_time,
         "admitted_on_time_2x_least": min(one.admitted_on_time for one in at_2x),
         "late_unrefused": sum(one.late_unrefused for one in ours.values()),
-        "late_on_the_way": sum(one.overtaken for one in ours.values()),
+        "late_on_the_way": sum(one.played.overtaken for one in ours.values()),
         "requests": sum(len(one.played.sent) for one in ours.values()),
         "goodput_3x_over_1_2x": collapses[das],
         "goodput_3x_over_1_2x_least": min(collapses.values()),

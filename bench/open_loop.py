@@ -38,6 +38,10 @@ class Sent:
         return self.lag_s + self.taken_s
 
 
+_OVERTAKEN = "before the answer was here"
+"""What the client says of an answer that left the server in time and came late all the same."""
+
+
 @dataclass(frozen=True)
 class Played:
     """All requests of a load, in the order of their plan."""
@@ -48,6 +52,11 @@ class Played:
     @property
     def attainment(self) -> float:
         return sum(one.error is None for one in self.sent) / len(self.sent)
+
+    @property
+    def overtaken(self) -> int:
+        """Answers that left the server in time, and that the client refused as their deadlines had overtaken them."""
+        return sum(one.error is not None and _OVERTAKEN in one.error for one in self.sent)
 
     @property
     def lag_p99_ms(self) -> float:
