@@ -16,10 +16,13 @@ from backends.scheduling.fair_share import ShareSettings
 _ACTIVE_US = 1_000_000
 _HEADROOM = 1.25
 """Chance alone lets a tenant ask for a bit more than its part for a while."""
+_CHANCE_ROWS = 32
+"""So many more than on average come by chance, now and then, of a tenant that asks for its part in single rows."""
+_MEAN_OF_ROWS = 64
 
 
 class Allowance:
-    """A bucket for each tenant, of `burst_us` times its weight, that its part of the device's time flows into."""
+    """A bucket for each tenant, of `burst_us` times its weight or a few rows; its part of the device's time fills it."""
 
     def __init__(self, settings: ShareSettings) -> None:
         self._settings = settings
@@ -28,24 +31,27 @@ class Allowance:
         self._weights = 0.0
         self._used_us: dict[str, float] = {}
         """What of each active tenant's bucket was used, at the time of `_asked_us`."""
+        self._mean_row_us = 0.0
+        """Of late, of all tenants."""
 
     def allows(self, tenant: str, now_us: int) -> bool:
         """Whether a row that the tenant asks for now is within its share."""
         self._note(tenant, now_us)
-        return self._is_alone or self._used_us[tenant] <= self._settings.burst_us * self._settings.weight(tenant)
+        return self._is_alone or self._used_us[tenant] <= self._bucket_us(tenant)
 
     def most_beyond(self, now_us: int, most: int) -> list[str]:
         """Active tenants whose next row would be beyond their shares, those that are furthest before the others."""
         if self._is_alone:
             return []
         beyond_us = {
-            tenant: used_us - self._flown_us(tenant, now_us) - self._settings.burst_us * self._settings.weight(tenant)
+            tenant: used_us - self._flown_us(tenant, now_us) - self._bucket_us(tenant)
             for tenant, used_us in self._used_us.items()
         }
         return heapq.nlargest(most, (tenant for tenant, us in beyond_us.items() if us > 0), key=beyond_us.__getitem__)
 
     def use(self, tenant: str, cost_us: float) -> None:
         """Negative for a row that will not run."""
+        self._mean_row_us += (abs(cost_us) - self._mean_row_us) / _MEAN_OF_ROWS
         if tenant in self._used_us:
             self._used_us[tenant] = max(0.0, self._used_us[tenant] + cost_us)
 
@@ -64,6 +70,9 @@ class Allowance:
         self._asked_us[tenant] = now_us
         self._asked_us.move_to_end(tenant)
         self._forget_before(now_us - _ACTIVE_US)
+
+    def _bucket_us(self, tenant: str) -> float:
+        return max(self._settings.burst_us * self._settings.weight(tenant), _CHANCE_ROWS * self._mean_row_us)
 
     def _flown_us(self, tenant: str, now_us: int) -> float:
         """Into the bucket since the tenant asked last."""

@@ -107,6 +107,28 @@ def test_whoever_asks_for_its_share_is_within_it_and_a_flood_is_not() -> None:
     assert within["flood"] * 2000.0 == pytest.approx(1.25 * 10_000_000 / 5 + 10_000, rel=0.02)
 
 
+def test_chance_takes_nobody_beyond_a_share_however_few_rows_it_is(seed: int) -> None:
+    """Rows of a few to a hundred tokens, of which a twenty-first of the device computes six a second."""
+    chance = np.random.default_rng(seed)
+    allowance = Allowance(ShareSettings())
+    tenants = [f"t{number}" for number in range(20)]
+    rate_per_s, row_us = 6.0, 1e6 / 21 / 6.0
+    at_us = np.sort(chance.uniform(0, 60e6, size=round(20 * rate_per_s * 60))).astype(int).tolist()
+    costs_us = row_us * np.clip(chance.normal(20, 20, len(at_us)), 3, 100) / 23.5
+    within = beyond = 0
+    for now_us, cost_us, tenant in zip(at_us, costs_us.tolist(), chance.choice(tenants, len(at_us)), strict=True):
+        for _ in range(3):
+            if allowance.allows("flood", now_us):
+                allowance.use("flood", cost_us)
+        if allowance.allows(tenant, now_us):
+            allowance.use(tenant, cost_us)
+            within += 1
+        else:
+            beyond += 1
+    assert beyond <= 0.01 * within, f"seed {seed}: {beyond} rows of {within + beyond}"
+    assert allowance.most_beyond(60_000_000, 8) == ["flood"], f"seed {seed}"
+
+
 def test_a_tenant_alone_has_no_share_to_exceed() -> None:
     allowance = Allowance(ShareSettings(burst_us=10_000))
     for now_us in range(0, 1_000_000, 1000):
