@@ -22,7 +22,7 @@ _MEAN_OF_ROWS = 64
 
 
 class Allowance:
-    """A bucket for each tenant, of `burst_us` times its weight or a few rows; its part of the device's time fills it."""
+    """A bucket for each tenant, of `burst_us` times its weight or a few rows, that its part of the time flows into."""
 
     def __init__(self, settings: ShareSettings) -> None:
         self._settings = settings
