@@ -23,11 +23,12 @@ struct Ticket {
   int64_t truncated;
   int64_t deadline_us;
   int64_t middle;
+  int64_t read_us;
 
   bool has_deadline() const { return deadline_us != kNoDeadline; }
   bool is_late(int64_t now_us) const { return has_deadline() && deadline_us <= now_us; }
 };
-static_assert(sizeof(Ticket) == 5 * sizeof(int64_t), "a ticket is five integers without gaps");
+static_assert(sizeof(Ticket) == 6 * sizeof(int64_t), "a ticket is six integers without gaps");
 
 // Numbers of tokens are doubles: a ticket may hold any integer, and its square must not overflow.
 struct BatchShape {

@@ -158,8 +158,8 @@ def test_nobody_can_guess_a_ticket(served: Served) -> None:
     for key in range(20):
         hidden = tritonclient.grpc.InferInput("HIDDEN", [1, 3, 64], "FP16")
         hidden.set_data_from_numpy(np.zeros((1, 3, 64), np.float16))
-        ticket = tritonclient.grpc.InferInput("TICKET", [1, 5], "INT64")
-        ticket.set_data_from_numpy(np.array([[key, 3, 0, 0, 3]]))
+        ticket = tritonclient.grpc.InferInput("TICKET", [1, 6], "INT64")
+        ticket.set_data_from_numpy(np.array([[key, 3, 0, 0, 3, 0]]))
         words = tritonclient.grpc.InferInput("WORDS", [1, 1], "BYTES")
         words.set_data_from_numpy(np.array([[b""]], np.object_))
         with pytest.raises(InferenceServerException, match="does not exist"):

@@ -100,7 +100,7 @@ def test_every_request_meets_the_fate_of_the_reference(policy: str, asks_admissi
         seen |= set(fates_of(simulation))
     refused = {Refusal.LATE_WAITING, Refusal.LATE_COMPUTED, Refusal.QUEUE_FULL}
     if asks_admission:
-        refused |= {Refusal.PREDICTED_LATE, Refusal.TENANT_QUOTA, Refusal.TENANT_SHARE}
+        refused |= {Refusal.PREDICTED_LATE, Refusal.LATE_ON_ARRIVAL, Refusal.TENANT_QUOTA, Refusal.TENANT_SHARE}
     assert seen == {"answered"} | refused
 
 
