@@ -32,7 +32,7 @@ from backends.scheduling.inflow import Inflow
 from backends.scheduling.live_costs import LiveCosts
 from backends.scheduling.order import FairOrder, Order
 from backends.scheduling.policy import Capacity, Waiting
-from backends.scheduling.refusal import Refusal, RefusedError, predicted_late
+from backends.scheduling.refusal import Refusal, RefusedError, late_on_arrival, predicted_late
 
 _PROBE_AFTER_US = 1_000_000
 
@@ -283,9 +283,13 @@ class Admission:
                 Refusal.TENANT_SHARE,
                 f"{waiting} rows of this tenant wait, its share of a queue that others wait in too",
             )
-        if job.deadline_us is None or not self._settings.predicts or self._may_probe(now_us):
+        if job.deadline_us is None:
             return None
-        finish_in_us, deadline_in_us = self.finish_in_us(job, now_us, within_share), job.deadline_us - now_us
+        if (deadline_in_us := job.deadline_us - now_us) <= 0:
+            return late_on_arrival()
+        if not self._settings.predicts or self._may_probe(now_us):
+            return None
+        finish_in_us = self.finish_in_us(job, now_us, within_share)
         return predicted_late(finish_in_us, deadline_in_us) if finish_in_us > deadline_in_us else None
 
     @property

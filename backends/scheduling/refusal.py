@@ -41,6 +41,10 @@ class CancelledError(RefusedError):
         super().__init__(Refusal.CANCELLED, "the request was cancelled")
 
 
+def late_on_arrival() -> RefusedError:
+    return RefusedError(Refusal.LATE_ON_ARRIVAL, _LATE_ON_ARRIVAL)
+
+
 def late_waiting() -> RefusedError:
     return RefusedError(Refusal.LATE_WAITING, _LATE_WAITING)
 
@@ -51,9 +55,6 @@ def hopeless() -> RefusedError:
 
 
 def predicted_late(finish_in_us: float, deadline_in_us: float) -> RefusedError:
-    """Of a job that is late when it comes, there is nothing to predict."""
-    if deadline_in_us <= 0:
-        return RefusedError(Refusal.LATE_ON_ARRIVAL, _LATE_ON_ARRIVAL)
     answer_ms, deadline_ms = finish_in_us / 1000, deadline_in_us / 1000
     return RefusedError(
         Refusal.PREDICTED_LATE,
