@@ -19,13 +19,13 @@ from loadtest.schedule import Schedule
 from loadtest.texts import Texts
 from workload.arrivals import Arrivals, TraceArrivals
 from workload.checks import check_positive
+from workload.deadlines import LONGEST_DEADLINE_MS
 from workload.errors import WorkloadError
 from workload.lengths import Lengths, TraceLengths
 from workload.tenants import Tenants, TraceTenants
 from workload.traces import Trace
 
 Column = NDArray[np.int64]
-LONGEST_DEADLINE_MS = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True)

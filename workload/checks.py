@@ -6,6 +6,8 @@ import math
 
 from workload.errors import WorkloadError
 
+MOST_TOKENS = 1 << 20
+"""Of one request."""
 _MOST_REQUESTS = 200_000_000
 """More than a day at 2,000 a second."""
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from workload.checks import check_count, check_positive
 from workload.errors import WorkloadError
 
-_LONGEST_MS = 24 * 3600 * 1000
+LONGEST_DEADLINE_MS = 24 * 3600 * 1000
 """A server takes no longer ones."""
 
 
@@ -25,8 +25,8 @@ class UniformDeadlines:
         check_positive(shortest_ms=self.shortest_ms)
         if self.longest_ms < self.shortest_ms:
             raise WorkloadError(f"deadlines go from the shorter to the longer, not {self}")
-        if self.longest_ms > _LONGEST_MS:
-            raise WorkloadError(f"a deadline is {_LONGEST_MS} ms away at most, not {self.longest_ms:.6g}")
+        if self.longest_ms > LONGEST_DEADLINE_MS:
+            raise WorkloadError(f"a deadline is {LONGEST_DEADLINE_MS} ms away at most, not {self.longest_ms:.6g}")
 
     def __str__(self) -> str:
         return f"{self.shortest_ms}-{self.longest_ms} ms"

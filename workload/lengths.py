@@ -8,10 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workload.checks import check_count, check_positive
+from workload.checks import MOST_TOKENS, check_count, check_positive
 from workload.errors import WorkloadError
-
-_MOST_TOKENS = 1 << 20
 
 
 class Lengths(Protocol):
@@ -49,8 +47,8 @@ class FixedLengths:
     tokens: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.tokens <= _MOST_TOKENS:
-            raise WorkloadError(f"a request has 1 token or more, and {_MOST_TOKENS:,} at most, not {self.tokens:.6g}")
+        if not 1 <= self.tokens <= MOST_TOKENS:
+            raise WorkloadError(f"a request has 1 token or more, and {MOST_TOKENS:,} at most, not {self.tokens:.6g}")
 
     def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
         check_count(count)

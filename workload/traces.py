@@ -26,11 +26,11 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from workload.checks import MOST_TOKENS
 from workload.errors import WorkloadError
 
 _TOKENS = ("tokens", "ContextTokens", "input_length")
 _TENANTS = ("tenant", "group")
-_MOST_TOKENS = 1 << 20
 
 Line = Mapping[str, object]
 
@@ -164,8 +164,8 @@ class _Columns:
         if self._tokens is None:
             return None
         tokens = _number(line[self._tokens])
-        if not 1 <= tokens <= _MOST_TOKENS or tokens != int(tokens):
-            raise ValueError(f"a request has 1 token or more, and {_MOST_TOKENS:,} at most, not {tokens:g}")
+        if not 1 <= tokens <= MOST_TOKENS or tokens != int(tokens):
+            raise ValueError(f"a request has 1 token or more, and {MOST_TOKENS:,} at most, not {tokens:g}")
         return int(tokens)
 
     def _tenant_of(self, line: Line) -> str | None:

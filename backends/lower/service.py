@@ -40,8 +40,9 @@ from backends.wire import (
 
 LOGGER = logging.getLogger(__name__)
 _LINGER_PART = 0.05
+"""Of the time until a row that comes now would be answered."""
 _LONGEST_LINGER_US = 25_000
-"""Of what a row has before it anyway; at some hundred requests a second a call then brings ten, not two."""
+"""At some hundred requests a second a call then brings ten, not two."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ _HEADROOM = 1.25
 _CHANCE_ROWS = 32
 """So many more than on average come by chance, now and then, of a tenant that asks for its part in single rows."""
 _MEAN_OF_ROWS = 64
+"""What a row costs is averaged over about so many."""
 
 
 class Allowance:

@@ -59,6 +59,7 @@ def _run(command: list[str], folder: str, lock: int, grace_s: float, is_unwanted
 
 
 def _empty(folder: str) -> str:
+    """A new folder in the run folder, with nothing in it that could be imported."""
     path = os.path.join(folder, "work")
     os.mkdir(path)
     return path
