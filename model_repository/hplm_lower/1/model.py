@@ -20,6 +20,7 @@ from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
+from backends.trimming import Trimming
 from backends.triton_errors import triton_error
 from backends.turns import Turns
 from backends.wire import HIDDEN, MODEL, TEXT, TICKET, WORDS
@@ -40,6 +41,7 @@ class TritonPythonModel:
         self._service.warm_up()
         self._metrics = LowerMetrics(pb_utils, self._service, args["model_instance_name"])
         keep_what_is_loaded()
+        self._trimming = Trimming()
 
     def execute(self, requests: list) -> list:
         with self._turns.taken():
@@ -52,6 +54,7 @@ class TritonPythonModel:
         return responses
 
     def finalize(self) -> None:
+        self._trimming.close()
         self._metrics.close()
         self._service.close()
         self._snapshot.close()

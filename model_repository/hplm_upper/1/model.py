@@ -32,6 +32,7 @@ from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.backlog_signal import BacklogSignal
 from backends.scheduling.settings import PolicyName, PolicySettings
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
+from backends.trimming import Trimming
 from backends.triton_errors import triton_error
 from backends.wire import HIDDEN, RESULT, TICKET, WORDS
 
@@ -66,6 +67,7 @@ class TritonPythonModel:
         )
         self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"])
         keep_what_is_loaded()
+        self._trimming = Trimming()
 
     def execute(self, requests: list) -> list | None:
         if self._batches_by_triton:
@@ -89,6 +91,7 @@ class TritonPythonModel:
             self._service.submit(read.hidden, read.tickets, read.words, caller.respond, caller.is_gone)
 
     def finalize(self) -> None:
+        self._trimming.close()
         self._metrics.close()
         self._service.close()
         self._signal.close()
