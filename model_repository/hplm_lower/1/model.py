@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
+from backends.call_limit import CallLimit
 from backends.collection import keep_what_is_loaded
 from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.lower.metrics import LowerMetrics
@@ -39,6 +40,7 @@ class TritonPythonModel:
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
         self._service = LowerService(settings.home, self._snapshot, FillingSettings.from_model(settings))
         self._service.warm_up()
+        self._limit = CallLimit.from_triton(args)
         self._metrics = LowerMetrics(pb_utils, self._service, args["model_instance_name"])
         keep_what_is_loaded()
         self._trimming = Trimming()
@@ -50,7 +52,8 @@ class TritonPythonModel:
             results = self._service.encode(read)
             with span(Lane.RETRIEVAL, "respond", requests=len(requests)):
                 responses = [_response(result) for result in results]
-        self._service.linger()
+        if not self._limit.may_leave_more(sum(len(one.texts) for one in read if isinstance(one, TextRequest))):
+            self._service.linger()
         return responses
 
     def finalize(self) -> None:

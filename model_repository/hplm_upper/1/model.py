@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
+from backends.call_limit import CallLimit
 from backends.collection import keep_what_is_loaded
 from backends.deadline_batcher import FILE_NAME
 from backends.engine.loop import PipelineSettings
@@ -65,6 +66,7 @@ class TritonPythonModel:
             self._signal.tell,
             engine.threads,
         )
+        self._limit = CallLimit.from_triton(args)
         self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"])
         keep_what_is_loaded()
         self._trimming = Trimming()
@@ -74,21 +76,25 @@ class TritonPythonModel:
             answered = self._service.run([_read(request) for request in requests])
             with span(Lane.ANSWERING, "send", requests=len(requests)):
                 return [_response(answers) for answers in answered]
+        num_rows = 0
         for request in requests:
             caller = _Caller(request.get_response_sender())
             try:
-                self._submit(_read(request), caller)
+                num_rows += self._submit(_read(request), caller)
             except Exception as error:  # a defect; Triton would end under all others if it left this method
                 LOGGER.exception("a request could not be taken in")
                 caller.respond(presentable(error))
-        self._service.linger()
+        if not self._limit.may_leave_more(num_rows):
+            self._service.linger()
         return None
 
-    def _submit(self, read: HiddenRows | HplmError, caller: "_Caller") -> None:
+    def _submit(self, read: HiddenRows | HplmError, caller: "_Caller") -> int:
+        """How many rows that were."""
         if isinstance(read, HplmError):
             caller.respond(read)
-        else:
-            self._service.submit(read.hidden, read.tickets, read.words, caller.respond, caller.is_gone)
+            return 0
+        self._service.submit(read.hidden, read.tickets, read.words, caller.respond, caller.is_gone)
+        return len(read.words)
 
     def finalize(self) -> None:
         self._trimming.close()
