@@ -23,6 +23,7 @@ from backends.engine.newcomers import Newcomers
 from backends.engine.settings import EngineSettings
 from backends.engine.stack import StackSettings
 from backends.engine.stacks import Stacks
+from backends.engine.telling import Telling
 from backends.errors import HplmError, presentable
 from backends.home import Home
 from backends.registry.entries import HplmEntry
@@ -114,6 +115,7 @@ class UpperService:
         self.admission = Admission(self._costs.of, capacity, admission, chooser.order)
         self.refusals: Counter[Refusal] = Counter()
         self._counting = threading.Lock()
+        self._telling = Telling()
         self._crew = Crew(threads, torch.device(settings.device))
         self._stacks = Stacks(home, settings, self._crew, self._costs, self.admission.serves)
         self._stacks.load({entry.domain.root for entry in snapshot.live()})
@@ -135,7 +137,7 @@ class UpperService:
         Rows of a root that is not loaded yet wait for that in another thread, not in the caller's, which brings the
         requests to all the others.
         """
-        respond = self._counted(respond)
+        respond = self._counted(self._told_aside(respond))
         try:
             root = self._missing_root(tickets)
             if root is None:
@@ -192,6 +194,7 @@ class UpperService:
     def close(self) -> None:
         self._newcomers.close()
         self._loop.close()
+        self._telling.close()
         self._crew.close()
 
     def _counted(self, respond: RespondRequest) -> RespondRequest:
@@ -202,6 +205,17 @@ class UpperService:
             respond(answers)
 
         return respond_and_count
+
+    def _told_aside(self, respond: RespondRequest) -> RespondRequest:
+        """Answers are sent by whoever has them, errors by a thread of their own."""
+
+        def respond_or_tell(answers: Answered) -> None:
+            if isinstance(answers, HplmError):
+                self._telling.tell(respond, answers)
+            else:
+                respond(answers)
+
+        return respond_or_tell
 
     def _jobs(
         self,
