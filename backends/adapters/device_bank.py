@@ -76,9 +76,8 @@ class AdapterBank:
         places = {}
         for key, part in adapters.parts().items():
             pool = self._pool(key, part)
-            row = pool.take()
-            places[key] = Place(pool, row, pool.view(row, part))
-            # Before the copies: if one of them fails, whoever gets the slot next clears what the others left.
+            places[key] = Place(pool, *pool.take(part))
+            # Before the copies: if one of them fails, whoever gets the slot next gives back the rows of the others.
             self._hold(slot, places)
             for name, tensor in part.named().items():
                 _copy(tensor, places[key].part.named()[name])

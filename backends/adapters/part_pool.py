@@ -21,7 +21,7 @@ class PartPool:
 
     Weights lie transposed, `[in, out]`, and all rows of a layer together: products of many small segments read them so
     several times faster, and where they lie. What lies beside a part that is narrower than its row is zeros, which
-    changes nothing.
+    changes nothing; a free row may hold anything.
 
     Shape:
         tensors[name]: `[U, rows, …]`.
@@ -74,14 +74,20 @@ class PartPool:
         smaller._free = list(range(smaller.num_rows - 1, len(taken) - 1, -1))
         return smaller, {row: place for place, row in enumerate(taken)}
 
-    def take(self) -> int:
+    def take(self, part: Part) -> tuple[int, Part]:
+        """A row for such a part, and the part's place in it, in its own shapes; nothing else of it is left there."""
         if not self._free:
             self.grow()
-        return self._free.pop()
+        row = self._free[-1]
+        place = self.view(row, part)
+        filled = {name: tensor.numel() for name, tensor in place.named().items()}
+        for name, tensor in self.tensors.items():
+            whole = tensor[:, row]
+            if filled.get(name, 0) < whole.numel():
+                whole.zero_()
+        return self._free.pop(), place
 
     def give_back(self, row: int) -> None:
-        for tensor in self.tensors.values():
-            tensor[:, row].zero_()
         self._free.append(row)
 
     def view(self, row: int, part: Part) -> Part:
