@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,6 @@ import numpy.typing as npt
 from backends.clock import now_us
 from backends.errors import InvalidArgumentError, shown
 from backends.root.words import Int32, RowWords, letter_end
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MODEL, TEXT, HIDDEN, TICKET, WORDS, RESULT = "MODEL", "TEXT", "HIDDEN", "TICKET", "WORDS", "RESULT"
 PAIR_SEPARATOR = "\t"
@@ -29,7 +26,6 @@ _INT32_BYTES = 4
 
 Half = npt.NDArray[np.float16]
 Int64 = npt.NDArray[np.int64]
-RowsT = TypeVar("RowsT", Half, "Tensor")
 
 
 @dataclass(frozen=True)
@@ -110,8 +106,8 @@ def fold_rows(rows: Sequence[Half]) -> Half:
     return folded.reshape(len(rows), per_part, -1)
 
 
-def unfold_rows(folded: RowsT, lengths: Sequence[int]) -> list[RowsT]:
-    """The inverse of `fold_rows`; the rows are views of the array or tensor."""
+def unfold_rows(folded: Half, lengths: Sequence[int]) -> list[Half]:
+    """The inverse of `fold_rows`; the rows are views of the array."""
     flat = folded.reshape(-1, folded.shape[-1])
     if sum(lengths) > len(flat):
         raise InvalidArgumentError(f"{HIDDEN} holds {len(flat)} tokens where its tickets promise {sum(lengths)}")

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from backends.clock import now_us
 from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
 from backends.scheduling.fair_share import tenant_of
-from backends.wire import TextWords
+from backends.wire import Half, TextWords
 
 Answer = dict[str, object]
 Respond = Callable[[Answer | HplmError], None]
@@ -30,11 +28,11 @@ class Job:
     `middle` is the first token of a pair's second half; `read_us` is when the server first read its request.
 
     Shape:
-        hidden: `[L, H]`, the engine's own copy.
+        hidden: `[L, H]`, the engine's own copy; no tensor, as each step with one lets other threads go first.
     """
 
     entry: HplmEntry
-    hidden: Tensor
+    hidden: Half
     truncated: bool
     deadline_us: int | None
     respond: Respond

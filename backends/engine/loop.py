@@ -176,11 +176,14 @@ class ServeLoop:
             self._waiting.add([job], self._admission.start_us(job), self._admission.is_within_share(job))
 
     def _tell_load(self, now: int, is_idle: bool = False) -> None:
-        if self._on_load is not None and (is_idle or now - self._told_us >= _TELL_EVERY_US):
-            self._told_us = now
-            if is_idle:
-                self._intake.forget()
-            self._on_load(outlook_of(self._admission, now, self._intake.least_us), now)
+        """Whoever hears of it only refuses earlier what would be refused anyway, so a defect costs nobody an answer."""
+        if self._on_load is None or not (is_idle or now - self._told_us >= _TELL_EVERY_US):
+            return
+        self._told_us = now
+        try:
+            self._on_load(outlook_of(self._admission, now, self._intake.counted_us(now)), now)
+        except Exception:
+            LOGGER.exception("what the engine has to do could not be told")
 
     def _snapshot_of_waiting(self) -> list[Job]:
         with self._changed:
@@ -341,9 +344,9 @@ class ServeLoop:
             except NoFreeSlotError:
                 if self._loading.let_go():
                     continue
-                if not in_flight:
+                if not in_flight or self._stopping:
                     raise
-            self._wait_until(lambda count=in_flight: self._in_flight < count)  # type: ignore[misc]
+            self._wait_until(lambda count=in_flight: self._stopping or self._in_flight < count)  # type: ignore[misc]
 
     def _packed(self, stack: UpperStack, pinned: Sequence[Pinned], may_split: bool = True) -> StagedBatch | None:
         """Where there is no memory for all rows, half of them is tried, and the others wait on."""
@@ -408,12 +411,14 @@ class ServeLoop:
     def _next_staged(self) -> StagedBatch | None:
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or self._staged is not None)
-            staged, self._staged = self._staged, None
+            staged = self._staged
             if staged is not None and not self._stopping:
                 self._admission.began(staged.jobs[0].root, BatchShape.of(staged.jobs), now_us())
+                self._staged = None
                 self._is_running = True
                 self._changed.notify_all()
                 return staged
+            self._staged = None
         if staged is not None:
             self._let_go(staged)
             refuse(staged.jobs, UnavailableError(_STOPPING))

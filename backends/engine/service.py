@@ -236,8 +236,7 @@ class UpperService:
                 self._host_bank.announce(entry)
         request = _OpenRequest(len(tickets), respond)
         # Out of the caller's memory; rows get the engine's dtype when they are packed, all at once.
-        flat = torch.from_numpy(hidden.reshape(-1, hidden.shape[-1]).copy())
-        hidden_rows = unfold_rows(flat, [ticket.num_tokens for ticket in tickets])
+        hidden_rows = unfold_rows(hidden.copy(), [ticket.num_tokens for ticket in tickets])
         return [
             Job(
                 entry=entries[number],

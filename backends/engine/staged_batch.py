@@ -105,7 +105,8 @@ def unzipped(pinned: Sequence[Pinned]) -> tuple[list[Job], list[ReadyHplm]]:
 
 def packed_on_device(stack: UpperStack, pinned: Sequence[Pinned]) -> _OnDevice:
     jobs, hplms = unzipped(pinned)
-    return _OnDevice(stack.pack([job.hidden for job in jobs], hplms), stack.copies.mark())
+    rows = [torch.from_numpy(job.hidden) for job in jobs]
+    return _OnDevice(stack.pack(rows, hplms), stack.copies.mark())
 
 
 def _apart(stack: UpperStack, pinned: Sequence[Pinned], results: Sequence[Tensor]) -> list[Result]:

@@ -14,6 +14,8 @@ from queue import SimpleQueue
 from backends.errors import HplmError
 
 LOGGER = logging.getLogger(__name__)
+_MOST_UNTOLD = 1024
+"""Beyond, whoever refuses is held up by it, and with it what brings more to refuse."""
 
 Tell = Callable[[HplmError], None]
 
@@ -29,9 +31,9 @@ class Telling:
         self._thread.start()
 
     def tell(self, tell: Tell, error: HplmError) -> None:
-        """Once it is closed, the thread that refuses tells them itself."""
+        """Where too many wait to be told, and once it is closed, the thread that refuses tells them itself."""
         with self._closing:
-            if not self._closed:
+            if not self._closed and self._untold.qsize() < _MOST_UNTOLD:
                 self._untold.put((tell, error))
                 return
         tell(error)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from backends.clock import now_us
 from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.home import Home
+from backends.lower.call_times import CallTimes
 from backends.lower.domains import OpenDomains
 from backends.lower.settings import FillingSettings
 from backends.lower.upkeep import Upkeep
@@ -94,6 +95,7 @@ class LowerService:
     ) -> None:
         self._snapshot = snapshot
         self._backlog = backlog or BacklogReader()
+        self._times = CallTimes()
         self.refusals: Counter[Refusal] = Counter()
         self.domains = OpenDomains(home, filling or FillingSettings())
         self._upkeep = Upkeep(self.domains, snapshot)
@@ -115,12 +117,17 @@ class LowerService:
     def encode(self, requests: Sequence[TextRequest | HplmError]) -> list[HiddenRequest | HplmError]:
         """A request that could not even be read comes in as its error and goes out as it."""
         self.domains.begin_batch()
+        read_us = self._times.begin(now_us())
         with span(Lane.RETRIEVAL, "check", requests=len(requests)):
-            checked = [request if isinstance(request, HplmError) else self._check(request) for request in requests]
+            checked = [
+                request if isinstance(request, HplmError) else self._check(request, read_us) for request in requests
+            ]
             rows = [row for one in checked if not isinstance(one, HplmError) for row in one]
         encoded = iter(self._encode_rows(rows))
         with span(Lane.RETRIEVAL, "fold", rows=len(rows)):
-            return [one if isinstance(one, HplmError) else _folded([next(encoded) for _ in one]) for one in checked]
+            folded = [one if isinstance(one, HplmError) else _folded([next(encoded) for _ in one]) for one in checked]
+        self._times.end(now_us())
+        return folded
 
     def linger(self) -> None:
         """Return a little later than now if the engine is busy for long: what was encoded would wait there.
@@ -131,14 +138,14 @@ class LowerService:
         linger_us = _LINGER_PART * (self._backlog.earliest_finish_us(now) - now)
         if linger_us > 0:
             time.sleep(min(linger_us, _LONGEST_LINGER_US) / 1e6)
+            self._times.end(now_us())
 
-    def _check(self, request: TextRequest) -> list[_Row] | HplmError:
+    def _check(self, request: TextRequest, read_us: int) -> list[_Row] | HplmError:
         try:
             entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
-            now = now_us()
-            deadline = self._deadline_us(request, entries, now)
+            deadline = self._deadline_us(request, entries, read_us)
             return [
-                _Row(entry, _checked_text(entry, text), deadline, now)
+                _Row(entry, _checked_text(entry, text), deadline, read_us)
                 for entry, text in zip(entries, request.texts, strict=True)
             ]
         except RefusedError as error:
@@ -147,10 +154,11 @@ class LowerService:
         except Exception as error:
             return presentable(error)
 
-    def _deadline_us(self, request: TextRequest, entries: Sequence[HplmEntry], now: int) -> int | None:
+    def _deadline_us(self, request: TextRequest, entries: Sequence[HplmEntry], read_us: int) -> int | None:
         """Refused here, before anything is done for it, is what the engine could not answer in time anyway."""
-        deadline = deadline_us(parse_parameters(request.parameters), now)
+        deadline = deadline_us(parse_parameters(request.parameters), read_us)
         if deadline is not None:
+            now = now_us()
             tenants = {tenant_of(entry.id) for entry in entries}
             earliest = self._backlog.earliest_finish_us(now, self._least_tokens(request, entries), tenants)
             if earliest > deadline:

@@ -14,6 +14,8 @@ from collections import OrderedDict
 from backends.scheduling.fair_share import ShareSettings
 
 _ACTIVE_US = 1_000_000
+_OWING_US = 60_000_000
+"""For so long it is remembered what a tenant has used that does not ask any more."""
 _HEADROOM = 1.25
 """Chance alone lets a tenant ask for a bit more than its part for a while."""
 _CHANCE_ROWS = 32
@@ -32,8 +34,10 @@ class Allowance:
         self._weights = 0.0
         self._used_us: dict[str, float] = {}
         """What of each active tenant's bucket was used, at the time of `_asked_us`."""
+        self._owing: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """Of those that asked once and are not active: when they asked last, and what was used then."""
         self._mean_row_us = 0.0
-        """Of late, of all tenants."""
+        """Of late, of rows within their tenants' shares."""
 
     def allows(self, tenant: str, now_us: int) -> bool:
         """Whether a row that the tenant asks for now is within its share."""
@@ -62,26 +66,28 @@ class Allowance:
         return len(self._asked_us) == 1
 
     def _note(self, tenant: str, now_us: int) -> None:
-        weight = self._settings.weight(tenant)
-        if tenant in self._asked_us:
-            self._used_us[tenant] = max(0.0, self._used_us[tenant] - self._flown_us(tenant, now_us))
-        else:
-            self._weights += weight
-            self._used_us[tenant] = 0.0
+        if tenant not in self._asked_us:
+            self._weights += self._settings.weight(tenant)
+            self._asked_us[tenant], self._used_us[tenant] = self._owing.pop(tenant, (now_us, 0.0))
+        self._used_us[tenant] = max(0.0, self._used_us[tenant] - self._flown_us(tenant, now_us))
         self._asked_us[tenant] = now_us
         self._asked_us.move_to_end(tenant)
-        self._forget_before(now_us - _ACTIVE_US)
+        self._forget_before(now_us)
 
     def _bucket_us(self, tenant: str) -> float:
-        return max(self._settings.burst_us * self._settings.weight(tenant), _CHANCE_ROWS * self._mean_row_us)
+        weight = self._settings.weight(tenant)
+        return max(self._settings.burst_us * weight, _CHANCE_ROWS * self._mean_row_us * min(1.0, weight))
 
     def _flown_us(self, tenant: str, now_us: int) -> float:
         """Into the bucket since the tenant asked last."""
         part = self._settings.weight(tenant) / self._weights
         return _HEADROOM * max(0, now_us - self._asked_us[tenant]) * part
 
-    def _forget_before(self, before_us: int) -> None:
-        while self._asked_us and next(iter(self._asked_us.values())) < before_us:
-            tenant, _ = self._asked_us.popitem(last=False)
-            del self._used_us[tenant]
+    def _forget_before(self, now_us: int) -> None:
+        """Who has not asked for a while is not active, but owes what it has used for longer."""
+        while self._asked_us and next(iter(self._asked_us.values())) < now_us - _ACTIVE_US:
+            tenant, asked_us = self._asked_us.popitem(last=False)
+            self._owing[tenant] = (asked_us, self._used_us.pop(tenant))
             self._weights -= self._settings.weight(tenant)
+        while self._owing and next(iter(self._owing.values()))[0] < now_us - _OWING_US:
+            self._owing.popitem(last=False)

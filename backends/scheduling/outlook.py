@@ -44,8 +44,10 @@ class _LikelyRow:
     hplm_key: int = 0
 
 
-def outlook_of(admission: Admission, now_us: int, on_the_way_us: int = 0) -> Outlook:
-    """For whoever hears of it `on_the_way_us` before its rows come."""
+def outlook_of(admission: Admission, now_us: int, on_the_way_us: float = 0.0) -> Outlook:
+    """For whoever hears of it `on_the_way_us` before its rows come, and if as much comes meanwhile as is done."""
+    if not admission.predicts:
+        return Outlook([0.0] * len(TOLD_LENGTHS))
     tenants = admission.beyond_share(now_us, TOLD_TENANTS)
     by_length_us = [least_finish_in_us(admission, tokens, now_us) for tokens in TOLD_LENGTHS]
     # Told of a length is what counts for all longer ones too, and as it is no exact bound, one of these may be lower.

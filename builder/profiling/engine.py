@@ -60,7 +60,7 @@ class ProfiledEngine:
 
     def _job(self, length: int, number: int) -> Job:
         entry, _ = self._kinds[number % len(self._kinds)]
-        hidden = torch.randn(length, self.stack.hidden_size, generator=self._generator).half()
+        hidden = torch.randn(length, self.stack.hidden_size, generator=self._generator).half().numpy()
         return Job(replace(entry, key=number + 1), hidden, False, None, _nobody)
 
     def _artifact(self, job: Job) -> HplmArtifact:

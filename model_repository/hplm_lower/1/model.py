@@ -52,7 +52,7 @@ class TritonPythonModel:
             results = self._service.encode(read)
             with span(Lane.RETRIEVAL, "respond", requests=len(requests)):
                 responses = [_response(result) for result in results]
-        if not self._limit.may_leave_more(sum(len(one.texts) for one in read if isinstance(one, TextRequest))):
+        if not self._limit.may_leave_more(_num_rows(read)) and not all(isinstance(one, HplmError) for one in results):
             self._service.linger()
         return responses
 
@@ -72,6 +72,10 @@ def _read(request: "pb_utils.InferenceRequest") -> TextRequest | HplmError:
         return InvalidArgumentError("the request parameters are not UTF-8")
     except Exception as error:
         return presentable(error)
+
+
+def _num_rows(read: list[TextRequest | HplmError]) -> int:
+    return sum(len(one.texts) for one in read if isinstance(one, TextRequest))
 
 
 def _response(result: object) -> "pb_utils.InferenceResponse":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def test_only_what_would_be_late_is_refused(
     signal.tell(Outlook([500_000.0] * len(TOLD_LENGTHS)), now_us())
     refused, *served = ask(service, soon, later, never)
     assert isinstance(refused, RefusedError) and refused.reason is Refusal.PREDICTED_LATE
-    assert "predicted to be answered in" in str(refused) and "the deadline is in 100 ms" in str(refused)
+    assert re.search(r"predicted to be answered in \d+ ms; the deadline is in \d+ ms", str(refused))
     assert all(isinstance(one, HiddenRequest) for one in served)
     assert service.refusals == {Refusal.PREDICTED_LATE: 1}
     signal.tell(Outlook([500_000.0] * len(TOLD_LENGTHS)), now_us() - 1_100_000)

@@ -132,6 +132,37 @@ def test_chance_takes_nobody_beyond_a_share_however_few_rows_it_is(seed: int) ->
     assert "flood" in allowance.most_beyond(at_us[-1], 8), f"seed {seed}"
 
 
+def test_whoever_pauses_after_a_burst_still_owes_what_it_has_used() -> None:
+    """Bursts of what chance allows, each after a second of silence, beside twenty tenants that keep to their shares."""
+    allowance = Allowance(ShareSettings(burst_us=0))
+    row_us, used_us = 6_000.0, 0.0
+    for now_us in range(0, 60_000_000, 10_000):
+        for number in range(20):
+            if now_us // 10_000 % 20 == number and allowance.allows(f"t{number}", now_us):
+                allowance.use(f"t{number}", row_us)
+        if now_us % 1_010_000 == 0:
+            for _ in range(33):
+                if allowance.allows("pulsing", now_us):
+                    allowance.use("pulsing", row_us)
+                    used_us += row_us
+    # The first burst, and from then on a share of a twenty-first and a bit.
+    assert used_us <= 33 * row_us + 1.3 * 60_000_000 / 20
+
+
+def test_a_small_weight_makes_a_small_burst() -> None:
+    allowance = Allowance(ShareSettings({"small": 0.1}, burst_us=0))
+    for _ in range(500):  # so that it is known what a row costs
+        allowance.allows("before", 0)
+        allowance.use("before", 6_000.0)
+    within = {"small": 0, "other": 0}
+    for _ in range(100):
+        for tenant in within:
+            if allowance.allows(tenant, 1_000):
+                allowance.use(tenant, 6_000.0)
+                within[tenant] += 1
+    assert within["small"] <= 5 < 30 <= within["other"]
+
+
 def test_a_tenant_alone_has_no_share_to_exceed() -> None:
     allowance = Allowance(ShareSettings(burst_us=10_000))
     for now_us in range(0, 1_000_000, 1000):

@@ -42,7 +42,7 @@ def test_whoever_is_let_in_takes_no_less_than_is_told_of_its_length(order: Order
             longest_us = max(longest_us, admission.left_us(now_us))
     assert let_in > 300
     by_more_than_a_batch = sum(one < -longest_us for one in spare_us)
-    assert sum(one < 0 for one in spare_us) <= 0.02 * let_in and by_more_than_a_batch <= 0.002 * let_in, f"seed {seed}"
+    assert sum(one < 0 for one in spare_us) <= 0.02 * let_in and by_more_than_a_batch <= 0.005 * let_in, f"seed {seed}"
 
 
 @pytest.mark.parametrize("order", [LengthOrder(), UtilityOrder(0.5, 0.5), DeadlineOrder(), FairOrder()])
@@ -95,3 +95,8 @@ def test_nobody_is_told_what_only_the_slower_root_takes() -> None:
     admission.began("large", BatchShape.of([row]), 0)
     admission.finished(100_000)
     assert 0 < least_finish_in_us(admission, 10, 200_000) <= 1.5 * least_finish_in_us(alone, 10, 200_000)
+
+
+def test_where_nobody_is_refused_for_being_late_nothing_on_the_way_keeps_anybody_out() -> None:
+    admission = admission_of(settings=AdmissionSettings(predicts=False))
+    assert not any(outlook_of(admission, 0, on_the_way_us=500_000).finish_in_us)
