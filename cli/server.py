@@ -106,7 +106,9 @@ def export(
         bool,
         typer.Option("--admission/--no-admission", help="Refuse at once what is predicted to miss its deadline."),
     ] = True,
-    margin_percent: Annotated[int, typer.Option(help="By how much longer predictions are taken than they are.")] = 25,
+    margin_percent: Annotated[
+        int, typer.Option(help="By how much longer predictions are taken than they are, at least.")
+    ] = 25,
 ) -> None:
     """Render the Triton model repository; the same folder runs in NVIDIA's container."""
     from builder.export import ExportSettings, render_repository

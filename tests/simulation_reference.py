@@ -86,7 +86,7 @@ class ReferenceLoop:
                 request.fate = "late_waiting"
                 self.waiting.remove(request)
                 if self.admission:
-                    self.admission.withdraw([request])
+                    self.admission.give_up([request])
 
     def _finish(self, now_us: int) -> None:
         assert self.running is not None
@@ -130,7 +130,7 @@ class ReferenceLoop:
         if self.running is not None and not is_full:
             return False
         if self.admission and (late := self.admission.hopeless(batch, now_us)):
-            self.admission.withdraw(late)
+            self.admission.give_up(late)
             for request in late:
                 request.fate = "late_waiting"
                 self.waiting.remove(request)

@@ -237,7 +237,7 @@ class ServeLoop:
 
     def _take_late(self) -> list[Job]:
         late = self._waiting.take_late(now_us())
-        self._admission.withdraw(late)
+        self._admission.give_up(late)
         return late
 
     def _until_next_deadline_s(self) -> float | None:
@@ -268,7 +268,7 @@ class ServeLoop:
                     self._note_staged(jobs)
                     return jobs, True
                 refused = self._waiting.take([place for place in chosen if self._waiting[place] in late])
-                self._admission.withdraw(refused)
+                self._admission.give_up(refused)
             refuse(refused, hopeless())
 
     def _is_full(self, chosen: Sequence[int]) -> bool:

@@ -2,7 +2,7 @@
 
 Usage (of the serve loop, and of a simulator in virtual time; nothing here knows of threads or of a clock):
     refusal = admission.admit(jobs, now_us)     # None: they wait, at the places `start_us`
-    admission.withdraw(admission.hopeless(chosen, now_us))
+    admission.give_up(admission.hopeless(chosen, now_us))
     admission.take(chosen, now_us); admission.staged(BatchShape.of(chosen), "mini")
     admission.began("mini", shape, now_us); admission.finished(now_us)
     admission.withdraw(cancelled)
@@ -26,6 +26,7 @@ from typing import Protocol, TypeVar
 from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.allowance import Allowance
 from backends.scheduling.backlog import NOTHING, Backlog, Load
+from backends.scheduling.caution import Caution
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.fair_share import FairShare
 from backends.scheduling.inflow import Inflow
@@ -111,6 +112,8 @@ class Admission:
         self._costs_of = costs_of
         self._capacity = capacity
         self._settings = settings
+        self._least_margin = 1.0 + settings.margin_percent / 100.0
+        self._caution = Caution(self._least_margin)
         self._shares = FairShare(settings.shares)
         self._order = order
         self._by_start = Backlog(FairOrder.resolution)
@@ -146,6 +149,7 @@ class Admission:
         if not self._is_busy:
             self._within.inflow.begin(now_us)
             self._beyond.inflow.begin(now_us)
+            self._caution.rest()
         with ExitStack() as undo:
             for job in jobs:
                 within_share = self._order.is_fair or self._allowance.allows(job.tenant, now_us)
@@ -182,6 +186,11 @@ class Admission:
             if place.within_share:
                 self._allowance.use(job.tenant, -place.charge_us)
 
+    def give_up(self, jobs: Sequence[Arriving]) -> None:
+        """They wait no longer: they are late, or would be, although they were let in."""
+        self._caution.broken(len(jobs))
+        self.withdraw(jobs)
+
     def take(self, jobs: Sequence[Arriving], now_us: int) -> None:
         """They wait no longer: they are being staged."""
         self._taken_us = now_us
@@ -209,7 +218,7 @@ class Admission:
         if self._running is None or not self._settings.predicts:
             return []
         batch_us = self._costs_of(jobs[0].root).predict_us(BatchShape.of(jobs))
-        done_us = now_us + (1.0 + self.margin) / 2 * (self._busy_us(now_us) + batch_us)
+        done_us = now_us + (1.0 + self._least_margin) / 2 * (self._busy_us(now_us) + batch_us)
         return [job for job in jobs if job.deadline_us is not None and job.deadline_us < done_us]
 
     def left_us(self, now_us: int) -> float:
@@ -240,6 +249,7 @@ class Admission:
             measured_us = now_us - max(running.taken_us, before_us or running.taken_us)
             costs = self._costs_of(running.root)
             self.figures.note(running.predicted_us, costs.uncorrected_us(running.shape), measured_us)
+            self._caution.kept(running.shape.rows)
             costs.observe(running.shape, measured_us)
 
     # --- predicting ---
@@ -266,8 +276,8 @@ class Admission:
 
     @property
     def margin(self) -> float:
-        """What predictions are multiplied by."""
-        return 1.0 + self._settings.margin_percent / 100.0
+        """What predictions are multiplied by: at least what the settings say."""
+        return self._caution.factor
 
     @property
     def without_half_of_margin(self) -> float:

@@ -145,7 +145,7 @@ class _Run:
         if self._admission is None:
             return ()
         late = self._admission.hopeless(jobs, now_us)
-        self._admission.withdraw(late)
+        self._admission.give_up(late)
         return late
 
     def _taken(self, jobs: list[SimulatedJob], now_us: int) -> list[SimulatedJob]:
@@ -168,7 +168,7 @@ class _Run:
     def _drop_late(self, now_us: int) -> None:
         late = self._queue.drop_late(now_us)
         if late and self._admission is not None:
-            self._admission.withdraw(late)
+            self._admission.give_up(late)
 
     def _let_in(self, until_us: int) -> None:
         jobs = self._inbox.take_until(until_us)
