@@ -143,7 +143,7 @@ def measure(folder: Path, settings: Settings, seed: int) -> Found:
 
 
 def _rss_bytes_of(held: Footprint, name: str) -> int:
-    return held.rss_bytes_of[name]
+    return held.rss_bytes_of.get(name, 0)  # a process may come or go meanwhile
 
 
 async def _play_and_sample(

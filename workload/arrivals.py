@@ -19,6 +19,10 @@ from workload.errors import WorkloadError
 Times = NDArray[np.float64]
 Places = NDArray[np.int64]
 
+_LEAST_CV, _MOST_CV = 0.001, 100.0
+"""Gaps that vary less are all alike, and of those that vary more nearly all are none."""
+_MOST_STAYS = 10_000_000
+
 
 class Arrivals(Protocol):
     def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
@@ -65,6 +69,8 @@ class GammaArrivals:
 
     def __post_init__(self) -> None:
         check_positive(rate_per_s=self.rate_per_s, cv=self.cv)
+        if not _LEAST_CV <= self.cv <= _MOST_CV:
+            raise WorkloadError(f"cv must be {_LEAST_CV:g} to {_MOST_CV:g}, not {self.cv:g}")
 
     def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
         variance = self.cv**2
@@ -105,6 +111,10 @@ class MarkovModulatedArrivals:
     def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
         check_duration(duration_s)
         check_load(max(self.rates_per_s) * duration_s)
+        if duration_s / min(self.mean_stays_s) > _MOST_STAYS:
+            raise WorkloadError(
+                f"states that are left after {min(self.mean_stays_s):g} s are too short for such a load"
+            )
         states, starts_s, ends_s = self._stays(duration_s, chance)
         counts = chance.poisson(np.asarray(self.rates_per_s)[states] * (ends_s - starts_s))
         # Of a Poisson process whose count is known, the times are independent and uniform.

@@ -107,6 +107,11 @@ def parsed_url(text: str) -> URL:
         url = make_url(text)
     except ArgumentError as error:
         raise InvalidArgumentError("the registry's URL cannot be read; see HPLM_REGISTRY_URL") from error
+    if is_sqlite(url) and url.database and not Path(url.database).is_absolute():
+        # A server's models run in a folder of their own, and would look there.
+        raise InvalidArgumentError(
+            f"the registry's file {url.database!r} must be an absolute path: sqlite:////folder/{url.database}"
+        )
     return url.set(drivername=f"{_POSTGRES}+psycopg") if url.drivername in (_POSTGRES, "postgres") else url
 
 

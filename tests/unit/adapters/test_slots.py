@@ -219,9 +219,13 @@ def test_a_copy_that_fails_half_way_leaves_nothing_for_the_next(monkeypatch: pyt
         patched.setattr(torch.Tensor, "copy_", copy_two)
         with pytest.raises(torch.OutOfMemoryError):
             slots.acquire(1, lambda: wide)
-    slots.acquire(2, adapters)
+    narrow = AdapterSet({"output": random_bottleneck(random.Random(), 2, GEOMETRY.hidden_size, 3)})
+    place = slots.bank.places[slots.acquire(2, lambda: narrow).slot]["bottleneck.output"]
+    for name, tensor in place.pool.tensors.items():
+        own = narrow.named()[f"bottleneck.output.{name}"]
+        assert tensor[:, place.row].count_nonzero() == own.count_nonzero()
     assert no_row_is_lost(slots.bank)
-    assert [list(places) for places in slots.bank.places if places] == [["bottleneck.attention"]] * 1
+    assert [list(places) for places in slots.bank.places if places] == [["bottleneck.output"]]
 
 
 NO_MEMORY = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]

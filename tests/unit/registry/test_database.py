@@ -93,6 +93,14 @@ def test_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         Registry.open(Home(tmp_path), create=True)
 
 
+def test_a_file_that_each_process_would_look_for_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(REGISTRY_VARIABLE, "sqlite:///registry.db")
+    with pytest.raises(InvalidArgumentError, match=r"'registry\.db' must be an absolute path"):
+        Registry.open(Home(tmp_path), create=True)
+    assert not (tmp_path / "registry.db").exists()
+
+
 @pytest.mark.parametrize("url", ["nonsense", "oracle8://somewhere/x", "mysql+nope://u:secret@h/x"])
 def test_urls_that_name_no_database(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(REGISTRY_VARIABLE, url)

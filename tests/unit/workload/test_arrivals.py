@@ -151,6 +151,18 @@ def test_a_load_that_fits_into_no_memory_is_refused(process: Arrivals) -> None:
         process.times_s(duration_s, np.random.default_rng(0))
 
 
+@pytest.mark.parametrize("cv", [1e9, 1e-200, 101.0])
+def test_gaps_that_vary_beyond_measure_are_refused(cv: float) -> None:
+    with pytest.raises(WorkloadError, match=r"cv must be 0\.001 to 100"):
+        GammaArrivals(1.0, cv)
+
+
+def test_states_too_short_to_be_drawn_one_by_one_are_refused() -> None:
+    bursts = MarkovModulatedArrivals.bursts(10.0, 5.0, mean_stay_s=1e-9)
+    with pytest.raises(WorkloadError, match="left after 1e-09 s are too short"):
+        bursts.times_s(60.0, np.random.default_rng(0))
+
+
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
 def test_impossible_settings_are_refused(rate: float) -> None:
     with pytest.raises(WorkloadError, match="rate_per_s"):
