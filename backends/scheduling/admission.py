@@ -28,6 +28,7 @@ from backends.scheduling.allowance import Allowance
 from backends.scheduling.backlog import NOTHING, Backlog, Load
 from backends.scheduling.caution import Caution
 from backends.scheduling.cost_model import BatchShape, CostModel
+from backends.scheduling.crowd import Crowd
 from backends.scheduling.fair_share import FairShare
 from backends.scheduling.inflow import Inflow
 from backends.scheduling.live_costs import LiveCosts
@@ -114,6 +115,7 @@ class Admission:
         self._settings = settings
         self._least_margin = 1.0 + settings.margin_percent / 100.0
         self._caution = Caution(self._least_margin)
+        self._crowd = Crowd()
         self._shares = FairShare(settings.shares)
         self._order = order
         self._by_start = Backlog(FairOrder.resolution)
@@ -144,6 +146,9 @@ class Admission:
 
     def admit(self, jobs: Sequence[Arriving], now_us: int) -> RefusedError | None:
         """The rows of one request: all of them wait from now on, or none and the reason is told or raised."""
+        if self._running is not None:
+            self._crowd.come(len(jobs), self._running.shape.rows, self.num_waiting)
+            self._expect_crowd()
         if self.num_waiting + len(jobs) > self._settings.max_waiting:
             return RefusedError(Refusal.QUEUE_FULL, f"the queue is full: {self.num_waiting} rows wait")
         if not self._is_busy:
@@ -245,12 +250,18 @@ class Admission:
         if running is None:
             return
         before_us, self._finished_us = self._finished_us, now_us
+        self._crowd.end_batch(running.shape.rows, self.num_waiting)
+        self._expect_crowd()
         if has_run:
             measured_us = now_us - max(running.taken_us, before_us or running.taken_us)
             costs = self._costs_of(running.root)
             self.figures.note(running.predicted_us, costs.uncorrected_us(running.shape), measured_us)
             self._caution.kept(running.shape.rows)
             costs.observe(running.shape, measured_us)
+
+    def _expect_crowd(self) -> None:
+        for root in self.roots:
+            self._costs_of(root).expect(self._crowd.is_here)
 
     # --- predicting ---
 

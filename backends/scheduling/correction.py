@@ -31,6 +31,10 @@ class Correction:
         self._factor = 1.0
 
     @property
+    def is_known(self) -> bool:
+        return len(self._ratios) >= _MIN_RATIOS
+
+    @property
     def factor(self) -> float:
         """What to multiply a prediction by."""
         return self._factor
@@ -41,7 +45,7 @@ class Correction:
             return
         self._ratios.append(min(max(measured_us / predicted_us, 1 / _LARGEST), _LARGEST))
         self._predicted_us.append(predicted_us)
-        if len(self._ratios) >= _MIN_RATIOS:
+        if self.is_known:
             middle = statistics.median(self._ratios)
             bounded = [min(max(ratio, middle / 2), 2 * middle) for ratio in self._ratios]
             self._factor = self._new_level(statistics.fmean(bounded, self._predicted_us))
