@@ -134,12 +134,13 @@ def test_who_stops_in_the_middle_of_a_large_result_does_not_hang(size_bytes: int
 
 
 _CALLER = """
-import os, time
+import os, signal, time
 from builder.executors.processes import ProcessMap
 def pid(number):
     time.sleep(0.05 if number < 4 else 3600)
     return os.getpid()
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and these tests in one, ignore it
     for found in ProcessMap(2)(pid, range(100)):
         print(found, flush=True)
 """
