@@ -140,7 +140,7 @@ def pid(number):
     time.sleep(0.05 if number < 4 else 3600)
     return os.getpid()
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and these tests in one, ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     for found in ProcessMap(2)(pid, range(100)):
         print(found, flush=True)
 """
