@@ -20,4 +20,5 @@ class Crowd:
         self._came = 0
 
     def _is_one(self, batch_rows: int, waiting: int) -> bool:
+        """At light loads a few come during each small batch too, but hardly anybody waits behind it."""
         return min(self._came, waiting) >= batch_rows / 2
