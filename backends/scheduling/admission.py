@@ -199,6 +199,7 @@ class Admission:
     def take(self, jobs: Sequence[Arriving], now_us: int) -> None:
         """They wait no longer: they are being staged."""
         self._taken_us = now_us
+        self._order.took(jobs)
         self._shares.serve(sum(self._places[job].charge_us for job in jobs))
         for job in jobs:
             self._leave(job)

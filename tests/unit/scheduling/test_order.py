@@ -55,11 +55,41 @@ def test_arrivals_overtake_for_as_long_as_they_would_stand_in_front(order: Order
 
 
 def test_rows_of_similar_worth_overtake_each_other_in_a_part_of_each_batch_only() -> None:
-    """By length in the share eta, and in the rest where they are due earlier, as half of those to come are."""
-    order, job = UtilityOrder(eta=0.4, q=0.25), Row(40, 10**9)
-    taken_us = {length: order.overtaking_us(job, 0, 1000.0)[order.kind(Row(length, 10**9), 0)] for length in range(60)}
-    assert taken_us == {length: 1000.0 if length < 10 else 700.0 if length < 40 else 0.0 for length in range(60)}
+    """By length in the share eta, and in the rest where they are due earlier."""
+    order, job = UtilityOrder(eta=0.4, q=0.25), Row(40, 2_000_000)
+    for due_in_us, in_rest_us in ((4_000_000, 0.0), (500, 1_000_000.0), (None, 0.0)):
+        for length in (2, 9, 10, 30, 40, 60):
+            expected_us = 1e6 if length < 10 else 0.4 * 1e6 + 0.6 * in_rest_us if length < 40 else 0.0
+            overtaking_us = order.overtaking_us(job, 0, 1e6)[order.kind(Row(length, due_in_us), 0)]
+            assert overtaking_us == pytest.approx(expected_us), (length, due_in_us)
     assert order.place(job, 5.0) == LengthOrder().place(job, 5.0)
+
+
+def test_a_row_that_a_batch_leaves_no_part_for_counts_half_of_what_comes_there() -> None:
+    """Of ten rows the four shortest go by length; a row longer than four times their mean is worth too little."""
+    order, another_us = UtilityOrder(eta=0.4, q=0.25), 4_000_000
+    order.took([Row(length, 0) for length in (5, 5, 5, 5, 30, 30, 30, 30, 30, 30)])
+    for length, expected_us in ((20, 400.0), (24, 700.0)):
+        shorter = order.kind(Row(16, another_us), 0)
+        assert order.overtaking_us(Row(length, 2_000_000), 0, 1000.0)[shorter] == pytest.approx(expected_us)
+    order.took([Row(6, 0)])
+    assert order.overtaking_us(Row(24, 2_000_000), 0, 1000.0)[shorter] == pytest.approx(400.0)
+
+
+def test_lengths_and_deadlines_are_told_apart_by_a_few_percent() -> None:
+    """Whoever is much longer, or due much later, overtakes nobody; and all lengths and deadlines have a kind."""
+    chance, seed = fresh_chance()
+    order = UtilityOrder(eta=0.5, q=0.5)
+    for _ in range(500):
+        now_us, in_us = chance.randrange(1 << 30), 1000.0 * chance.randint(1, 2000)
+        job, other = random_row(chance, now_us), random_row(chance, now_us)
+        found_us = order.overtaking_us(job, now_us, in_us)
+        assert found_us.shape == (order.num_kinds,) and (found_us >= 0).all() and (found_us <= in_us).all()
+        overtaking_us = found_us[order.kind(other, now_us)]
+        if other.num_tokens > job.num_tokens * 1.1:
+            assert overtaking_us == 0.0, (seed, job, other)
+        elif other.num_tokens < job.num_tokens / 1.1:
+            assert overtaking_us >= in_us / 2, (seed, job, other)
 
 
 def test_in_fair_shares_nobody_overtakes() -> None:
