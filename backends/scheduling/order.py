@@ -3,7 +3,8 @@
 Usage:
     order = policy.order
     order.place(job, start_us)                      # of two that wait, the lower one runs first
-    order.overtaking_us(job, in_us)                 # for how long of the time to come arrivals would overtake the job
+    order.overtaking_us(job, now_us, in_us)         # for how long of the time to come arrivals would overtake the job
+    order.took(jobs)                                # what is in a batch may change who overtakes whom
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from backends.scheduling.due_kinds import DueKinds
 from backends.scheduling.policy import Waiting
 
 Floats = npt.NDArray[np.float64]
 
 _LONGEST_TOKENS = 512
 _LENGTHS_PER_OCTAVE = 12
-_AFTER_ALL_DEADLINES_US = float(np.finfo(np.float64).max)
 
 
 class Order(Protocol):
-    """Arrivals are told apart by kinds, numbered from 0, as far as matters for who overtakes whom."""
+    """Of one queue. Arrivals are told apart by kinds, numbered from 0, as far as matters for who overtakes whom."""
 
     is_fair: bool
     """Whether whoever takes jobs in this order shares fairly; with other orders those within their shares go first."""
@@ -54,39 +55,6 @@ class Order(Protocol):
     def took(self, jobs: Sequence[Waiting]) -> None:
         """The policy has chosen this batch, of at least one."""
         ...
-
-
-class DueKinds:
-    """How long arrivals leave themselves until their deadlines, in classes; the last one is that they have none.
-
-    Args:
-        num_kinds: How many, with the last one.
-        per_octave: How fine.
-        shortest_us: Whatever is due sooner is in the first class.
-    """
-
-    def __init__(self, num_kinds: int, per_octave: int, shortest_us: float) -> None:
-        self.num_kinds = num_kinds
-        self._per_octave = per_octave
-        self._shortest_us = shortest_us
-        self._due_in_us = np.append(shortest_us * 2 ** ((np.arange(num_kinds - 1) + 0.5) / per_octave), math.inf)
-
-    def kind(self, job: Waiting, now_us: int) -> int:
-        if job.deadline_us is None:
-            return self.num_kinds - 1
-        times = max(1.0, (job.deadline_us - now_us) / self._shortest_us)
-        return min(self.num_kinds - 2, int(self._per_octave * math.log2(times)))
-
-    def due_earlier_us(self, job: Waiting, now_us: int, in_us: float) -> Floats:
-        """For how much of the next `in_us` arrivals of each kind would be due before a job that arrives now.
-
-        Whoever comes in w and leaves itself x until its deadline is due before a job that is so later than in w + x.
-        Those without a deadline are due before nobody, not even each other.
-
-        Shape: `[num_kinds]`.
-        """
-        due_in_us = _AFTER_ALL_DEADLINES_US if job.deadline_us is None else job.deadline_us - now_us
-        return np.minimum(np.maximum(due_in_us - self._due_in_us, 0.0), max(0.0, in_us))
 
 
 class FairOrder:
