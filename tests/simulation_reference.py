@@ -96,7 +96,7 @@ class ReferenceLoop:
                 request.fate = "late_computed" if late else "answered"
                 request.answered_us = None if late else now_us
         if self.admission:
-            self.admission.finished(now_us)
+            self.admission.finished(now_us, late=sum(request.fate != "answered" for request in self.running))
         self.running = self.ends_us = None
 
     def _start(self, now_us: int) -> bool:
@@ -115,7 +115,7 @@ class ReferenceLoop:
             self.batches.append((now_us, self.ends_us, tuple(request.place for request in batch)))
             heapq.heappush(self._events, self.ends_us)
         elif self.admission:
-            self.admission.finished(now_us, has_run=False)
+            self.admission.finished(now_us, has_run=False, late=len(batch))
         return True
 
     def _stage(self, now_us: int) -> bool:

@@ -8,12 +8,14 @@ runs when its request is cancelled does not hear of it.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
 
 from backends.engine.job import Job
 
+LOGGER = logging.getLogger(__name__)
 _EVERY_S = 0.05
 _ASKED = 2
 
@@ -46,5 +48,8 @@ class CallerWatch:
 
     def _run(self) -> None:
         while not self._stopping.wait(_EVERY_S):
-            if dropped := gone(self._waiting()):
-                self._drop(dropped)
+            try:
+                if dropped := gone(self._waiting()):
+                    self._drop(dropped)
+            except Exception:
+                LOGGER.exception("whether callers are gone could not be seen")

@@ -115,13 +115,19 @@ class ServeLoop:
             thread.start()
         self._callers = CallerWatch(self._snapshot_of_waiting, self._drop)
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Queue jobs, all or none; they are answered in any case."""
+    def submit(self, jobs: Sequence[Job], came_straight: bool = True) -> None:
+        """Queue jobs, all or none; they are answered in any case.
+
+        Args:
+            jobs: Of one request.
+            came_straight: Whether others that come now are likely to be on the way as long as these were.
+        """
         refusal: HplmError | None = UnavailableError(_STOPPING)
         with self._changed:
             if not self._stopping:
                 now = now_us()
-                self._intake.note(jobs[0].read_us, now)
+                if came_straight:
+                    self._intake.note(jobs[0].read_us, now)
                 refusal = self._admitted(jobs, now)
                 if refusal is None:
                     self._queue(jobs)
@@ -263,12 +269,13 @@ class ServeLoop:
                     return jobs, False
                 late = set(self._admission.hopeless(jobs, now_us()))
                 if not late:
-                    self._waiting.take_batch(chosen)
+                    # Admission first: should it fail, they still wait, and whoever waits is refused then.
                     self._admission.take(jobs, now_us())
+                    self._waiting.take_batch(chosen)
                     self._note_staged(jobs)
                     return jobs, True
+                self._admission.give_up([job for job in jobs if job in late])
                 refused = self._waiting.take([place for place in chosen if self._waiting[place] in late])
-                self._admission.give_up(refused)
             refuse(refused, hopeless())
 
     def _is_full(self, chosen: Sequence[int]) -> bool:
@@ -405,8 +412,9 @@ class ServeLoop:
 
     def _note_finished(self, batch: StagedBatch) -> None:
         """Admission learns what the batch took."""
+        now = now_us()
         with self._changed:
-            self._admission.finished(now_us(), batch.has_run)
+            self._admission.finished(now, batch.has_run, late=sum(job.is_late(now) for job in batch.jobs))
 
     def _next_staged(self) -> StagedBatch | None:
         with self._changed:

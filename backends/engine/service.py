@@ -24,7 +24,7 @@ from backends.engine.settings import EngineSettings
 from backends.engine.stack import StackSettings
 from backends.engine.stacks import Stacks
 from backends.engine.telling import Telling
-from backends.errors import HplmError, presentable
+from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
@@ -144,7 +144,9 @@ class UpperService:
                 self._queue(hidden, tickets, words, respond, is_cancelled)
             else:
                 own = (hidden.copy(), tickets.copy(), list(words))
-                self._newcomers.add(root, len(words), lambda: self._queue(*own, respond, is_cancelled))
+                self._newcomers.add(
+                    root, len(words), lambda: self._queue(*own, respond, is_cancelled, came_straight=False)
+                )
         except Exception as error:
             respond(presentable(error))
 
@@ -154,12 +156,18 @@ class UpperService:
         return next((root for root in roots if not self._stacks.holds(root)), None)
 
     def _queue(
-        self, hidden: Half, tickets: Int64, words: Sequence[bytes], respond: RespondRequest, is_cancelled: IsCancelled
+        self,
+        hidden: Half,
+        tickets: Int64,
+        words: Sequence[bytes],
+        respond: RespondRequest,
+        is_cancelled: IsCancelled,
+        came_straight: bool = True,
     ) -> None:
         try:
             with span(Lane.QUEUE, "accept", rows=len(words)):
                 jobs = self._jobs(hidden, tickets, words, respond, is_cancelled)
-            self._loop.submit(jobs)
+            self._loop.submit(jobs, came_straight)
         except Exception as error:
             respond(presentable(error))
 
@@ -226,6 +234,8 @@ class UpperService:
         is_cancelled: IsCancelled,
     ) -> Sequence[Job]:
         tickets = decode_tickets(ticket_rows)
+        if not tickets:
+            raise InvalidArgumentError("a request has at least one row")
         entries = [self._snapshot.by_key(ticket.hplm_key) for ticket in tickets]
         for entry, ticket in zip(entries, tickets, strict=True):
             stack = self._stacks.of(entry.domain.root)

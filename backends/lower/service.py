@@ -24,7 +24,7 @@ from backends.root.tokenizer import Text
 from backends.root.words import RowWords
 from backends.scheduling.backlog_signal import BacklogReader
 from backends.scheduling.fair_share import tenant_of
-from backends.scheduling.refusal import Refusal, RefusedError, predicted_late
+from backends.scheduling.refusal import Refusal, RefusedError, late_on_arrival, predicted_late
 from backends.trace import Lane, span
 from backends.wire import (
     PAIR_SEPARATOR,
@@ -142,6 +142,8 @@ class LowerService:
 
     def _check(self, request: TextRequest, read_us: int) -> list[_Row] | HplmError:
         try:
+            if not request.models:
+                raise InvalidArgumentError("a request has at least one row")
             entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
             deadline = self._deadline_us(request, entries, read_us)
             return [
@@ -159,6 +161,8 @@ class LowerService:
         deadline = deadline_us(parse_parameters(request.parameters), read_us)
         if deadline is not None:
             now = now_us()
+            if deadline <= now:
+                raise late_on_arrival()
             tenants = {tenant_of(entry.id) for entry in entries}
             earliest = self._backlog.earliest_finish_us(now, self._least_tokens(request, entries), tenants)
             if earliest > deadline:

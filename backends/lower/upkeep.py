@@ -58,8 +58,8 @@ class Upkeep:
         fillings = self._domains.fillings()
         for step in range(len(fillings)):
             place = (self._turn + step) % len(fillings)
+            self._turn = place + 1  # also where learning fails: the next domain is not to wait for this one
             if fillings[place].learn_some():
-                self._turn = place + 1
                 return True
         return False
 

@@ -199,10 +199,11 @@ class Admission:
     def take(self, jobs: Sequence[Arriving], now_us: int) -> None:
         """They wait no longer: they are being staged."""
         self._taken_us = now_us
-        self._order.took(jobs)
         self._shares.serve(sum(self._places[job].charge_us for job in jobs))
-        for job in jobs:
-            self._leave(job)
+        places = [self._leave(job) for job in jobs]
+        # Those within their shares were chosen by themselves, before any others.
+        chosen_first = [job for job, place in zip(jobs, places, strict=True) if place.within_share]
+        self._order.took(chosen_first or jobs, left_others=self.num_waiting > 0)
         self._shares.catch_up(self._by_start.first_place)
 
     def put_back(self, jobs: Sequence[Arriving]) -> None:
@@ -241,8 +242,8 @@ class Admission:
         predicted_us = self._last_batch_us = self._costs_of(root).predict_us(shape)
         self._running = _Running(root, shape, self._taken_us, predicted_us, now_us + predicted_us)
 
-    def finished(self, now_us: int, has_run: bool = True) -> None:
-        """What was running has run, or nothing was left of it to run.
+    def finished(self, now_us: int, has_run: bool = True, late: int = 0) -> None:
+        """What was running has run, or nothing was left of it to run; so many of its rows are too late by now.
 
         What a batch took is counted from the end of the one before, or from when it was taken if that was later: with
         all that is not hidden behind other batches.
@@ -253,11 +254,12 @@ class Admission:
         before_us, self._finished_us = self._finished_us, now_us
         self._crowd.end_batch(running.shape.rows, self.num_waiting)
         self._expect_crowd()
+        self._caution.broken(late)
         if has_run:
             measured_us = now_us - max(running.taken_us, before_us or running.taken_us)
             costs = self._costs_of(running.root)
             self.figures.note(running.predicted_us, costs.uncorrected_us(running.shape), measured_us)
-            self._caution.kept(running.shape.rows)
+            self._caution.kept(running.shape.rows - late)
             costs.observe(running.shape, measured_us)
 
     def _expect_crowd(self) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_FEWEST_ROWS = 8
+"""With tiny batches, one row that waits for the next one is no crowd."""
+
 
 class Crowd:
     """Told of each request that comes while a batch runs, and of the batch's end."""
@@ -21,4 +24,4 @@ class Crowd:
 
     def _is_one(self, batch_rows: int, waiting: int) -> bool:
         """At light loads a few come during each small batch too, but hardly anybody waits behind it."""
-        return min(self._came, waiting) >= batch_rows / 2
+        return min(self._came, waiting) >= max(_FEWEST_ROWS, batch_rows / 2)

@@ -14,10 +14,13 @@ Floats = npt.NDArray[np.float64]
 _MEMORY_US = 500_000.0
 _LEAST_WATCHED_US = 200_000.0
 """Who comes together at one moment does not come so often."""
+_WEIGHED_ANEW_US = 20 * _MEMORY_US
 
 
 class Inflow:
     """Sums over the last half second or so, whose older parts count less and less.
+
+    Instead of weighing all that came before less with each row, each row weighs more than those before it.
 
     They begin anew with whoever finds nobody there: what comes after a pause says nothing of how often there are some,
     and a flood after quiet times is seen as soon as it is there.
@@ -27,21 +30,22 @@ class Inflow:
         self._sums: Floats = np.zeros((3, num_kinds))
         self._work_us = 0.0
         self._since_us = 0
-        self._at_us = 0
+        self._weighed_us = 0
+        """What comes at this time weighs 1."""
 
     def begin(self, now_us: int) -> None:
         self._sums[:] = 0.0
         self._work_us = 0.0
-        self._since_us = now_us
+        self._since_us = self._weighed_us = now_us
 
     def add(self, kind: int, row: Load, now_us: int) -> None:
-        left = self._left(now_us)
-        if left < 1.0:
-            self._sums *= left
-            self._work_us *= left
-            self._at_us = now_us
-        self._sums[:, kind] += (row.rows, row.tokens, row.work_us)
-        self._work_us += row.work_us
+        if now_us - self._weighed_us > _WEIGHED_ANEW_US:
+            self._sums *= self._left(now_us)
+            self._work_us *= self._left(now_us)
+            self._weighed_us = now_us
+        weight = 1.0 / self._left(now_us)
+        self._sums[:, kind] += (weight * row.rows, weight * row.tokens, weight * row.work_us)
+        self._work_us += weight * row.work_us
 
     def rate(self, now_us: int) -> float:
         """Microseconds of work per microsecond."""
@@ -67,4 +71,5 @@ class Inflow:
         return self._left(now_us) / (_MEMORY_US * watched)
 
     def _left(self, now_us: int) -> float:
-        return math.exp(-max(0, now_us - self._at_us) / _MEMORY_US)
+        """Of the weight of what came when rows weighed 1."""
+        return math.exp((self._weighed_us - now_us) / _MEMORY_US)

@@ -4,7 +4,7 @@ Usage:
     order = policy.order
     order.place(job, start_us)                      # of two that wait, the lower one runs first
     order.overtaking_us(job, now_us, in_us)         # for how long of the time to come arrivals would overtake the job
-    order.took(jobs)                                # what is in a batch may change who overtakes whom
+    order.took(jobs, left_others)                   # what is in a batch may change who overtakes whom
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Order(Protocol):
         """
         ...
 
-    def took(self, jobs: Sequence[Waiting]) -> None:
-        """The policy has chosen this batch, of at least one."""
+    def took(self, jobs: Sequence[Waiting], left_others: bool) -> None:
+        """The policy has chosen these, at least one and all of one root, and others may wait on."""
         ...
 
 
@@ -75,7 +75,7 @@ class FairOrder:
     def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Floats:
         return self._NEVER
 
-    def took(self, jobs: Sequence[Waiting]) -> None:
+    def took(self, jobs: Sequence[Waiting], left_others: bool) -> None:
         pass
 
 
@@ -97,7 +97,7 @@ class LengthOrder:
     def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Floats:
         return in_us * (job.num_tokens > self._LENGTHS)
 
-    def took(self, jobs: Sequence[Waiting]) -> None:
+    def took(self, jobs: Sequence[Waiting], left_others: bool) -> None:
         pass
 
 
@@ -109,7 +109,8 @@ class UtilityOrder:
     Args:
         eta: The part that goes by length.
         q: What is shorter by more than this factor is worth more in any case, and overtakes as often as it comes. What
-            is shorter by less does so in the part that goes by length, and in the other one where it is due earlier.
+            is shorter by less does so in the part that goes by length, and in the other one where it is due earlier,
+            as do longer ones that are worth enough.
             A job worth less than this part of what goes by length now has no place in the other part, but may come to
             have one: in virtual time, that half of what comes later overtakes it there lets it keep its promises
             (0.995 of them at three times the capacity) and refuses less than that all does.
@@ -118,14 +119,15 @@ class UtilityOrder:
     is_fair = False
     runs_when_due = True
     resolution = 1.0
-    _DUE = DueKinds(num_kinds=26, per_octave=2, shortest_us=4000.0)
+    _DUE = DueKinds(num_kinds=34, per_octave=2, shortest_us=4000.0)
     _LENGTHS = sorted({round(2 ** (step / _LENGTHS_PER_OCTAVE)) for step in range(9 * _LENGTHS_PER_OCTAVE + 1)})
     num_kinds = len(_LENGTHS) * _DUE.num_kinds
 
     def __init__(self, eta: float, q: float) -> None:
         self._eta = eta
         self._q = q
-        self._longest_worthy_tokens = float(_LONGEST_TOKENS)
+        self._longest_worthy_tokens: dict[str, float] = {}
+        """By root, where the last batch was full."""
 
     def place(self, job: Waiting, start_us: float) -> float:
         return float(job.num_tokens)
@@ -139,15 +141,22 @@ class UtilityOrder:
         much_shorter = bisect_left(self._LENGTHS, self._q * job.num_tokens)
         shorter = bisect_left(self._LENGTHS, job.num_tokens)
         by_kind_us[:much_shorter] = in_us
-        is_worthy = job.num_tokens <= self._longest_worthy_tokens
-        in_rest_us = self._DUE.due_earlier_us(job, now_us, in_us) if is_worthy else in_us / 2
-        by_kind_us[much_shorter:shorter] = self._eta * in_us + (1.0 - self._eta) * in_rest_us
+        longest_worthy_tokens = self._longest_worthy_tokens.get(job.root, math.inf)
+        if job.num_tokens > longest_worthy_tokens:
+            by_kind_us[much_shorter:shorter] = (1.0 + self._eta) / 2 * in_us
+            return by_kind_us.ravel()
+        in_rest_us = (1.0 - self._eta) * self._DUE.due_earlier_us(job, now_us, in_us)
+        by_kind_us[much_shorter:shorter] = self._eta * in_us + in_rest_us
+        by_kind_us[shorter : bisect_right(self._LENGTHS, longest_worthy_tokens)] = in_rest_us
         return by_kind_us.ravel()
 
-    def took(self, jobs: Sequence[Waiting]) -> None:
+    def took(self, jobs: Sequence[Waiting], left_others: bool) -> None:
+        if not left_others:
+            self._longest_worthy_tokens.pop(jobs[0].root, None)
+            return
         by_length = sorted(job.num_tokens for job in jobs)[: math.ceil(self._eta * len(jobs))]
         mean_worth = sum(1 / tokens for tokens in by_length) / len(by_length)
-        self._longest_worthy_tokens = 1 / (self._q * mean_worth)
+        self._longest_worthy_tokens[jobs[0].root] = 1 / (self._q * mean_worth)
 
 
 class DeadlineOrder:
@@ -168,5 +177,5 @@ class DeadlineOrder:
     def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Floats:
         return self._DUE.due_earlier_us(job, now_us, in_us)
 
-    def took(self, jobs: Sequence[Waiting]) -> None:
+    def took(self, jobs: Sequence[Waiting], left_others: bool) -> None:
         pass

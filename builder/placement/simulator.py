@@ -124,7 +124,7 @@ class _Run:
         staged = self._staged_until(start_us, end_us)
         self._let_in(end_us)
         if self._admission is not None:
-            self._admission.finished(end_us)
+            self._admission.finished(end_us, late=sum(job.is_late(end_us) for job in jobs))
         return end_us, self._in_time(staged, end_us)
 
     def _staged_until(self, start_us: int, end_us: int) -> list[SimulatedJob]:
@@ -160,7 +160,7 @@ class _Run:
             return staged
         if self._admission is not None:
             self._admission.began(ROOT, BatchShape.of(staged), now_us)
-            self._admission.finished(now_us, has_run=False)
+            self._admission.finished(now_us, has_run=False, late=len(staged))
         return []
 
     # --- the queue ---

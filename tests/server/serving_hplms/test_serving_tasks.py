@@ -171,6 +171,8 @@ def test_tasks_share_a_batch(tasks: Served, client: HplmClient) -> None:
     for row, answer in zip(rows[:15], together, strict=False):
         alone = client.infer(row.hplm, row.text, row.text_pair)
         assert type(alone) is type(answer)
+        if isinstance(alone, Classification) and isinstance(answer, Classification):
+            assert alone.scores == pytest.approx(dict(answer.scores), abs=0.01)
         if isinstance(alone, Value) and isinstance(answer, Value):
             assert alone.value == pytest.approx(answer.value, rel=1e-3)
         if isinstance(alone, Entities) and isinstance(answer, Entities):

@@ -324,10 +324,11 @@ def test_a_loop_that_has_failed_refuses_instead_of_keeping_callers_waiting(
     monkeypatch.setattr(Admission, "take", fail)
     keys = list(keys_of(built_home).values())
     with running(built_home) as service:
-        ask(service, keys)  # is lost with the batch that was being chosen
+        asked = ask(service, keys)
         deadline_s = time.monotonic() + 30
         while "has failed" not in caplog.text and time.monotonic() < deadline_s:
             time.sleep(0.01)
+        assert isinstance(asked.get(timeout=30), UnavailableError), "the batch that was being chosen"
         assert isinstance(ask(service, keys).get(timeout=30), UnavailableError)
 
 

@@ -134,3 +134,12 @@ def test_a_tenant_beyond_its_share_is_refused_alone(service: LowerService, signa
     signal.tell(Outlook([0.0] * len(TOLD_LENGTHS), {"globex": 500_000.0, "acme": 500_000.0}), now_us())
     refused, patient = ask(service, soon, '{"deadline_ms": 60000}')
     assert isinstance(refused, RefusedError) and isinstance(patient, HiddenRequest)
+
+
+def test_what_is_late_when_it_is_read_is_told_so(service: LowerService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came while the call before ran, longer than its deadline allows."""
+    monkeypatch.setattr(service._times, "begin", lambda now_us: now_us - 200_000)
+    late, in_time = ask(service, '{"deadline_ms": 100}', '{"deadline_ms": 60000}')
+    assert isinstance(late, RefusedError)
+    assert late.reason == Refusal.LATE_ON_ARRIVAL and "passed on the way" in str(late)
+    assert isinstance(in_time, HiddenRequest)

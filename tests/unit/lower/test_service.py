@@ -48,6 +48,7 @@ def test_bad_requests_fail_alone(service: LowerService) -> None:
     good = request(("acme/topic", "cat"))
     bad: list[tuple[TextRequest, type[HplmError], str]] = [
         (request(("acme/nothing", "cat")), NotFoundError, "'acme/nothing'"),
+        (request(), InvalidArgumentError, "at least one row"),
         (request(("acme/topic", "")), InvalidArgumentError, "empty"),
         (request(("acme/topic", " \n\t ")), InvalidArgumentError, "empty"),
         (TextRequest([b"acme/topic"], [b"a\xff"], ""), InvalidArgumentError, "UTF-8 at byte 1"),

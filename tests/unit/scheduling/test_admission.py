@@ -456,3 +456,23 @@ def test_settings_travel_through_a_models_configuration(tmp_path: object) -> Non
     shares = ShareSettings(parse_weights("acme=3, globex=0.5"), burst_us=20_000)
     for settings in (AdmissionSettings(), AdmissionSettings(500, 20, False, 25, shares)):
         assert AdmissionSettings.from_model(ModelSettings(Home(tmp_path), settings.parameters)) == settings  # type: ignore[arg-type]
+
+
+def test_promises_that_are_broken_make_others_longer_until_nobody_waits() -> None:
+    admission = admission_of()
+    batch = [Row(f"t{number}", 20, 0, hplm_key=number) for number in range(8)]
+    waiting = [Row(f"t{number}", 20, 0, 10**9) for number in range(30)]
+    assert admission.admit([*batch, *waiting], 0) is None
+    least = admission.margin
+    admission.take(batch, 0)
+    admission.began("mini", BatchShape.of(batch), 0)
+    admission.give_up(waiting[:10])
+    assert admission.margin == pytest.approx(least + 0.10), "given up"
+    admission.finished(10_000, late=3)
+    assert admission.margin == pytest.approx(least + 0.13, abs=0.001), "too late once computed"
+    admission.began("mini", BatchShape.of(waiting[10:20]), 10_000)
+    admission.finished(10_000, has_run=False, late=10)
+    assert admission.margin == pytest.approx(least + 0.23, abs=0.001), "too late before they were"
+    admission.withdraw(waiting[10:])
+    assert admission.admit([Row("another", 20, 20_000, 10**9)], 20_000) is None
+    assert admission.margin == least

@@ -26,6 +26,14 @@ def test_a_crowd_comes_and_waits(came: int, waiting: int, is_here: bool) -> None
     assert not crowd.is_here, "nobody came during the next batch"
 
 
+def test_one_row_behind_another_is_no_crowd() -> None:
+    crowd = Crowd()
+    crowd.come(1, batch_rows=1, waiting=1)
+    assert not crowd.is_here
+    crowd.end_batch(1, 1)
+    assert not crowd.is_here
+
+
 def test_batches_in_a_crowd_and_others_are_corrected_apart() -> None:
     costs = LiveCosts(MODEL)
     profiled_us = MODEL.predict_us(SHAPE)
