@@ -200,10 +200,8 @@ class Admission:
         """They wait no longer: they are being staged."""
         self._taken_us = now_us
         self._shares.serve(sum(self._places[job].charge_us for job in jobs))
-        places = [self._leave(job) for job in jobs]
-        # Those within their shares were chosen by themselves, before any others.
-        chosen_first = [job for job, place in zip(jobs, places, strict=True) if place.within_share]
-        self._order.took(chosen_first or jobs, left_others=self.num_waiting > 0)
+        for job in jobs:
+            self._leave(job)
         self._shares.catch_up(self._by_start.first_place)
 
     def put_back(self, jobs: Sequence[Arriving]) -> None:

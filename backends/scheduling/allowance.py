@@ -59,6 +59,9 @@ class Allowance:
         self._mean_row_us += (abs(cost_us) - self._mean_row_us) / _MEAN_OF_ROWS
         if tenant in self._used_us:
             self._used_us[tenant] = max(0.0, self._used_us[tenant] + cost_us)
+        elif tenant in self._owing:
+            asked_us, used_us = self._owing[tenant]
+            self._owing[tenant] = asked_us, max(0.0, used_us + cost_us)
 
     @property
     def _is_alone(self) -> bool:

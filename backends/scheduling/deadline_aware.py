@@ -43,13 +43,9 @@ class DeadlineAware:
     """
 
     def __init__(self, settings: DasSettings = DasSettings(), ageing: Ageing = Ageing()) -> None:
+        self.order = UtilityOrder(settings.eta, settings.q)
         self._settings = settings
         self._ageing = ageing
-
-    @property
-    def order(self) -> UtilityOrder:
-        """Another one each time: it learns from the batches of one queue."""
-        return UtilityOrder(self._settings.eta, self._settings.q)
 
     def select(self, waiting: WaitingRoom[Any], now_us: int, capacity: Capacity) -> list[int]:
         if not len(waiting):

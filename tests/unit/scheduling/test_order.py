@@ -55,48 +55,11 @@ def test_arrivals_overtake_for_as_long_as_they_would_stand_in_front(order: Order
 
 
 def test_rows_of_similar_worth_overtake_each_other_in_a_part_of_each_batch_only() -> None:
-    """By length in the share eta, and in the rest where they are due earlier, be they a bit longer."""
-    order, job = UtilityOrder(eta=0.4, q=0.25), Row(40, 2_000_000)
-    for due_in_us, in_rest_us in ((4_000_000, 0.0), (500, 1_000_000.0), (None, 0.0)):
-        for length in (2, 9, 10, 30, 40, 60):
-            expected_us = 1e6 if length < 10 else 0.4e6 * (length < 40) + 0.6 * in_rest_us
-            overtaking_us = order.overtaking_us(job, 0, 1e6)[order.kind(Row(length, due_in_us), 0)]
-            assert overtaking_us == pytest.approx(expected_us), (length, due_in_us)
+    """By length in the share eta, and in the rest where they are due earlier, as half of those to come are."""
+    order, job = UtilityOrder(eta=0.4, q=0.25), Row(40, 10**9)
+    taken_us = {length: order.overtaking_us(job, 0, 1000.0)[order.kind(Row(length, 10**9), 0)] for length in range(60)}
+    assert taken_us == {length: 1000.0 if length < 10 else 700.0 if length < 40 else 0.0 for length in range(60)}
     assert order.place(job, 5.0) == LengthOrder().place(job, 5.0)
-
-
-def test_a_row_that_a_batch_leaves_no_part_for_counts_half_of_what_comes_there() -> None:
-    """Of ten rows the four shortest go by length; a row longer than four times their mean is worth too little."""
-    order, batch = UtilityOrder(eta=0.4, q=0.25), [Row(length, 0) for length in (5, 5, 5, 5, *[30] * 6)]
-    later, sooner = (order.kind(Row(16, due_us), 0) for due_us in (4_000_000, 500))
-    longer = order.kind(Row(30, 500), 0)
-
-    def overtaking_us(length: int, root: str = "mini") -> list[float]:
-        found_us = order.overtaking_us(Row(length, 2_000_000, root), 0, 1000.0)
-        return [round(float(found_us[kind])) for kind in (later, sooner, longer)]
-
-    assert overtaking_us(20) == overtaking_us(24) == [400, 1000, 600]
-    order.took(batch, left_others=True)
-    assert overtaking_us(20) == [400, 1000, 0] and overtaking_us(24) == [700, 700, 0]
-    assert overtaking_us(24, root="another") == [400, 1000, 600]
-    order.took(batch, left_others=False)
-    assert overtaking_us(24) == [400, 1000, 600], "there was room for all"
-
-
-def test_lengths_and_deadlines_are_told_apart_in_classes() -> None:
-    """Whoever is longer overtakes in the part of deadlines only, whoever is shorter in the other at least."""
-    chance, seed = fresh_chance()
-    order = UtilityOrder(eta=0.5, q=0.5)
-    for _ in range(500):
-        now_us, in_us = chance.randrange(1 << 30), 1000.0 * chance.randint(1, 2000)
-        job, other = random_row(chance, now_us), random_row(chance, now_us)
-        found_us = order.overtaking_us(job, now_us, in_us)
-        assert found_us.shape == (order.num_kinds,) and (found_us >= 0).all() and (found_us <= in_us).all()
-        overtaking_us = found_us[order.kind(other, now_us)]
-        if other.num_tokens > job.num_tokens * 1.1:
-            assert overtaking_us <= in_us / 2, (seed, job, other)
-        elif other.num_tokens < job.num_tokens / 1.1:
-            assert overtaking_us >= in_us / 2, (seed, job, other)
 
 
 def test_in_fair_shares_nobody_overtakes() -> None:
@@ -184,6 +147,16 @@ def test_whoever_pauses_after_a_burst_still_owes_what_it_has_used() -> None:
                     used_us += row_us
     # The first burst, and from then on a share of a twenty-first and a bit.
     assert used_us <= 33 * row_us + 1.3 * 60_000_000 / 20
+
+
+def test_rows_that_are_dropped_while_their_tenant_is_silent_are_not_owed() -> None:
+    allowance = Allowance(ShareSettings(burst_us=10_000))
+    for tenant in ("gone", "other"):
+        assert allowance.allows(tenant, 0)
+    allowance.use("gone", 5_000_000.0)
+    assert allowance.allows("other", 2_000_000)
+    allowance.use("gone", -5_000_000.0)
+    assert allowance.allows("gone", 2_000_001)
 
 
 def test_a_small_weight_makes_a_small_burst() -> None:
