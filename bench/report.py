@@ -25,6 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 DEFAULT_SEED = 2024
+_WIDEST = 1000
+"""Columns of text: a narrow terminal breaks lines, but no figure is cut off."""
 
 
 def parser(bench: str, question: str) -> argparse.ArgumentParser:
@@ -65,7 +67,7 @@ class Report:
 
     def publish(self, json_path: Path | None) -> None:
         """Print the tables; with a path, write JSON there and the tables as Markdown beside it."""
-        console = Console()
+        console = Console(width=_WIDEST)
         for title, rows in self._tables():
             console.print(_table(title, rows))
         if json_path is not None:

@@ -42,7 +42,7 @@ def profile(
 ) -> None:
     """Measure what batches of a root take on this machine, and keep the cost model that the server predicts with.
 
-    Takes a minute or more, on a machine that does nothing else; the server reads it when it starts.
+    Takes a quarter of a minute or more, on a machine that does nothing else; the server reads it when it starts.
     """
     opened, registry = open_home(home)
     name = chosen_root(registry, root)
@@ -71,7 +71,10 @@ def profile(
         found = profile_root(opened, registry, name, engine, ProfileSettings(batches, repeats, seed), report)
     print_entry(_described(name, found), as_json)
     if found.error_percent > _GOOD_ERROR_PERCENT:
-        typer.echo("the error is large; was the machine busy with something else?", err=True)
+        typer.echo(
+            "the error is large; was the machine busy with something else? --repeats 9 evens out a part of that",
+            err=True,
+        )
 
 
 def _described(root: str, profile: CostProfile) -> dict[str, Any]:

@@ -163,7 +163,8 @@ def serve(
         Path | None, typer.Option(help="Write there, at the end, what ran when: a Chrome trace of the pipeline.")
     ] = None,
     policy: Annotated[
-        PolicyName | None, typer.Option(help="For this run; without it the export's, see hplm export.")
+        PolicyName | None,
+        typer.Option(envvar=POLICY_VARIABLE, help="For this run; without it the export's, see hplm export."),
     ] = None,
 ) -> None:
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""

@@ -131,7 +131,7 @@ def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, Line]]:
 def _parsed(text: str, path: Path, number: int) -> Line:
     try:
         line = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise WorkloadError(f"{path}, line {number}: not JSON") from error
     if not isinstance(line, dict):
         raise WorkloadError(f"{path}, line {number}: not an object")

@@ -43,5 +43,7 @@ class EngineCosts:
                 "the cost model of root %s is learned from live batches: %s; see 'hplm profile'", root, error
             )
             return None
-        LOGGER.info("root %s: batches are predicted to %.1f %%", root, profile.error_percent)
+        LOGGER.info(
+            "root %s: batches were predicted with an error of %.1f %% when it was profiled", root, profile.error_percent
+        )
         return profile.model

@@ -10,9 +10,11 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from backends.compiled import keep_few
 from backends.openmp import wait_briefly
 
 wait_briefly()
+keep_few()
 
 import numpy as np
 import torch

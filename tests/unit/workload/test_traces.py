@@ -92,6 +92,7 @@ def test_broken_csv_is_named_in_one_line(tmp_path: Path, lines: list[str], compl
     ("lines", "complaint"),
     [
         (['{"timestamp": 1'], "line 1: not JSON"),
+        (["[" * 100_000], "line 1: not JSON"),
         (["[1]"], "line 1: not an object"),
         (['{"timestamp": 1}', "{}"], "line 2: no 'timestamp'"),
     ],

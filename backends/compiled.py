@@ -1,0 +1,16 @@
+"""How many products a process keeps compiled: a CPU's are compiled for each shape that they meet."""
+
+from __future__ import annotations
+
+import os
+
+_KEPT = "256"
+"""Of a kind. A batch of mixed lengths brings new shapes for hours; of four times as many, most are hardly ever met again."""
+_VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Of oneDNN, for their code, and of PyTorch's layer above it, for their descriptions: a quarter of a megabyte each."""
+
+
+def keep_few() -> None:
+    """Keep those used last. To be called before PyTorch is loaded; what the environment says already stays as it is."""
+    for variable in _VARIABLES:
+        os.environ.setdefault(variable, _KEPT)
