@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 _KEPT = "256"
-"""Of a kind. A batch of mixed lengths brings new shapes for hours; of four times as many, most are hardly ever met again."""
+"""Of a kind. Batches of mixed lengths go on bringing new shapes. Four times as many gave no more rows a second with random
+lengths (three pairs of a minute each, 0.97 to 1.09 of the rows), and took 30 to 60 MB more by the end of the minute."""
 _VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Of oneDNN, for their code, and of PyTorch's layer above it, for their descriptions: a quarter of a megabyte each."""
 
