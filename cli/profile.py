@@ -35,14 +35,14 @@ def profile(
         typer.Option(min=1, help="Threads that compute. \\[default: as exported, or all that PyTorch takes]"),
     ] = None,
     batches: Annotated[int, typer.Option(help="Different batches to measure, at least 40.")] = 160,
-    repeats: Annotated[int, typer.Option(help="How often each is measured; the median counts.")] = 3,
+    repeats: Annotated[int, typer.Option(help="How often each is measured; the median counts.")] = 9,
     seed: Annotated[int, typer.Option(help="Seed of the batches.")] = 17,
     show: Annotated[bool, typer.Option("--show", help="Measure nothing; print what was found before.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure what batches of a root take on this machine, and keep the cost model that the server predicts with.
 
-    Takes a quarter of a minute or more, on a machine that does nothing else; the server reads it when it starts.
+    Takes a minute or more, on a machine that does nothing else; the server reads it when it starts.
     """
     opened, registry = open_home(home)
     name = chosen_root(registry, root)
@@ -72,7 +72,7 @@ def profile(
     print_entry(_described(name, found), as_json)
     if found.error_percent > _GOOD_ERROR_PERCENT:
         typer.echo(
-            "the error is large; was the machine busy with something else? --repeats 9 evens out a part of that",
+            "the error is large; was the machine busy with something else? more --repeats even out a part of that",
             err=True,
         )
 

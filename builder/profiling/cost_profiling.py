@@ -36,7 +36,7 @@ class ProfileSettings:
     """Different batches to measure, and how often each; the median counts."""
 
     batches: int = 160
-    repeats: int = 3
+    repeats: int = 9
     seed: int = 17
 
     def __post_init__(self) -> None:
