@@ -15,6 +15,7 @@ _MEMORY_US = 500_000.0
 _LEAST_WATCHED_US = 200_000.0
 """Who comes together at one moment does not come so often."""
 _WEIGHED_ANEW_US = 20 * _MEMORY_US
+"""So that weights stay within what numbers hold, and what is long gone becomes nothing at all."""
 
 
 class Inflow:

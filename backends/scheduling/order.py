@@ -97,8 +97,9 @@ class UtilityOrder(LengthOrder):
         eta: The part that goes by length.
         q: What is shorter by more than this factor is worth more in any case, and overtakes as often as it comes. What
             is shorter by less does so in the part that goes by length, and in the other one where it is due earlier,
-            as half of what comes later is at the most. To count who is due earlier keeps as many promises in virtual
-            time and refuses less, but on the real server breaks up to 4 % of them at twice the capacity.
+            as half of what comes later is at the most. Counting who is due earlier refuses less and keeps as
+            many promises in virtual time; in two runs on the real server, at twice the capacity, 2 and 4 % were broken,
+            and 1 % in one with this order.
     """
 
     runs_when_due = True
