@@ -62,9 +62,11 @@ def check_shape(scenario: str, shape: Shape, timeout_s: float | None, max_latene
             owners = " and ".join([", ".join(others), last] if others else [last])
             raise InvalidArgumentError(f"--{name.replace('_', '-')} belongs to {owners}, not to {scenario}")
     for name, value in (("duration", shape.duration), ("timeout-s", timeout_s), ("max-lateness-ms", max_lateness_ms)):
-        if value is not None and not value > 0:
-            raise InvalidArgumentError(f"--{name} must be above 0, not {value:g}")
-    if scenario == "overload" and (shape.rate is None) == (shape.load is None):
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise InvalidArgumentError(f"--{name} must be above 0 and finite, not {value:g}")
+    if shape.rate is not None and shape.load is not None:
+        raise InvalidArgumentError("--rate and --load both say how much; give one of them")
+    if scenario == "overload" and shape.rate is None and shape.load is None:
         raise InvalidArgumentError("overload needs --rate (requests per second) or --load (times the capacity)")
     if shape.capacity is not None and shape.load is None:
         raise InvalidArgumentError("--capacity goes with --load")

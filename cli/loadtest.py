@@ -141,6 +141,7 @@ def run(
     ] = 20.0,
     as_json: JsonOption = False,
 ) -> None:
+    from loadtest.figures import errors
     from loadtest.run_folder import RunFolder
     from loadtest.sender import Target
 
@@ -177,6 +178,8 @@ def run(
         settings |= {"hplms": len(content.hplms), "requests_planned": len(schedule)}
         results = _play(folder, schedule, target, workers, master, settings, max_lateness_ms)
     _print(results, folder.report, as_json)
+    if errors(results.summary):
+        raise typer.Exit(1)
 
 
 def compare(

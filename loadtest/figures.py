@@ -16,6 +16,7 @@ from loadtest.run_folder import Requests
 Column = NDArray[np.float64]
 PERCENTILES = (50, 90, 95, 99, 99.9)
 DEFAULT_LATENESS_MS = 20.0
+_OF_LOAD = ("UNAVAILABLE:", "TIMEOUT:")
 _MOST_BINS = 60
 _SHORTEST_BIN_S = 0.5
 _SHORTEST_WINDOW_S = 1.0
@@ -80,6 +81,11 @@ def summary(requests: Requests, planned: Planned, lateness_limit_ms: float) -> d
             "valid": bool(len(requests)) and float(np.percentile(lateness_ms, 99)) <= lateness_limit_ms,
         },
     }
+
+
+def errors(summary: Mapping[str, Any]) -> dict[str, int]:
+    """What no load excuses: reasons other than that there was no time or room, the most frequent first."""
+    return {why: count for why, count in summary["reasons"].items() if not why.startswith(_OF_LOAD)}
 
 
 def distribution(values: Column) -> dict[str, float] | None:

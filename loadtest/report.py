@@ -106,7 +106,7 @@ _ROWS: tuple[Row, ...] = (
     ("latency, p99", _at("latency_ms", "p99"), _ms),
     ("latency, p99.9", _at("latency_ms", "p99.9"), _ms),
     ("latency, longest", _at("latency_ms", "max"), _ms),
-    ("the same from when it was sent, p99", _at("latency_from_sending_ms", "p99"), _ms),
+    ("latency from when it was sent, p99", _at("latency_from_sending_ms", "p99"), _ms),
     ("time to a refusal, p99", _at("refusal_latency_ms", "p99"), _ms),
     ("tenants", _at("fairness", "tenants"), _count),
     ("Jain's index of their attainments", _at("fairness", "jain"), _plain),
@@ -196,6 +196,8 @@ def notices(results: Results) -> list[str]:
         )
     if summary["unfinished"]:
         found.append(f"{summary['unfinished']:,} requests that were due did not come to an end.")
+    if errors := figures.errors(summary):
+        found.append(f"{sum(errors.values()):,} requests ended with an error, most often: {next(iter(errors))}")
     return found
 
 

@@ -122,6 +122,9 @@ def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, Line]]:
         return
     reader = csv.DictReader(file)
     try:
+        names = reader.fieldnames or ()
+        if doubled := sorted({name for name in names if names.count(name) > 1}):
+            raise WorkloadError(f"{path}: more than one column is called {doubled[0]!r}")
         for line in reader:
             yield reader.line_num, line
     except csv.Error as error:
@@ -178,6 +181,8 @@ class _Columns:
 
 
 def _number(value: object) -> float:
+    if value is None:
+        raise ValueError("the line ends before its number")
     try:
         number = float(str(value))
     except ValueError:

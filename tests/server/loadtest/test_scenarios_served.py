@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from builder.serving import ServerConfig, TritonServer
 from served_home import Served
 
 pytestmark = pytest.mark.server
+CONTRACT = Path(__file__).parent.parent / "clients" / "contract"
 HPLM = str(Path(sys.executable).with_name("hplm"))
 HPLMS = {"acme/topic", "acme/mood", "globex/topic", "initech/mood"}
 
@@ -114,13 +116,17 @@ def start_load(served: Served, out: Path) -> subprocess.Popen[str]:
     """One that would take ten minutes, from when its first answers are there."""
     asked = command(served, "overload", out, "--rate", "20", "--duration", "600")
     running = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_outcomes(running, out)
+    return running
+
+
+def wait_for_outcomes(running: subprocess.Popen[str], out: Path) -> None:
     rows = out / "requests.csv"
     give_up_at = time.monotonic() + 90
     while not rows.exists() or rows.read_text().count("\n") < 10:
         assert running.poll() is None, running.communicate()
         assert time.monotonic() < give_up_at
         time.sleep(0.1)
-    return running
 
 
 def test_an_hplm_that_the_server_does_not_know_is_named(served: Served, tmp_path: Path) -> None:
@@ -129,6 +135,19 @@ def test_an_hplm_that_the_server_does_not_know_is_named(served: Served, tmp_path
     assert done.returncode == 1
     assert done.stderr.strip() == f"hplm: the server at grpc://{served.grpc_url} has no hPLM acme/none"
     assert not (tmp_path / "run").exists()
+
+
+def test_a_server_that_dies_fails_the_load(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with TritonServer(ServerConfig(repository=CONTRACT, exit_timeout_s=1)) as dying:
+        load = ("overload", "--rate", "20", "--duration", "6", "--hplm", "acme/topics", "--max-lateness-ms", "5000")
+        asked = [HPLM, "loadtest", *load, "--url", dying.grpc_url, "--out", str(out)]
+        running = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_for_outcomes(running, out)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 1, err
+    assert "requests ended with an error, most often: CONNECTION_" in err
+    assert json.loads((out / "summary.json").read_text())["answered"] > 0
 
 
 def test_workers_of_other_machines_come_to_a_port(served: Served, tmp_path: Path) -> None:
@@ -150,7 +169,6 @@ def test_workers_of_other_machines_come_to_a_port(served: Served, tmp_path: Path
 
 
 def free_port() -> int:
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from random_run import random_folder, random_outcomes, random_schedule
+from random_run import REASONS, random_folder, random_outcomes, random_schedule
 
 from loadtest import figures
 from loadtest.outcome import Kind, Outcome
@@ -58,6 +58,7 @@ def test_summary_is_what_counting_by_hand_gives(tmp_path: Path, seed: int) -> No
     assert summary["sending"]["lateness_ms"]["p99"] == pytest.approx(percentile(late_ms, 99), abs=0.002)
     for reason, count in summary["reasons"].items():
         assert count == sum(outcome.reason == reason for outcome in outcomes)
+    assert figures.errors(summary) == {REASONS[2]: summary["failed"]}
     assert sum(summary["reasons"].values()) == summary["refused"] + summary["failed"]
 
 

@@ -12,7 +12,7 @@ import pytest
 from random_run import REASONS, random_folder
 
 from loadtest.pictures import BLUE, RED
-from loadtest.report import comparison, run_report
+from loadtest.report import comparison, notices, run_report
 from loadtest.run import Results, read_results
 
 _VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -87,6 +87,7 @@ def test_the_page_holds_the_runs_numbers_and_fetches_nothing(results: Results) -
     for shown in (f"{summary['planned']:,}", f"{summary['attainment']:.1%}", f"{summary['fairness']['jain']:,.3f}"):
         assert shown in page.cells
     assert set(REASONS) <= set(page.cells)  # escaped in the page: one of them has < and &
+    assert notices(results)[-1] == f"{summary['failed']:,} requests ended with an error, most often: {REASONS[2]}"
 
 
 def test_every_picture_has_a_title_and_axes_with_units(results: Results) -> None:
