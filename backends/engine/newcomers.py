@@ -33,13 +33,12 @@ class Newcomers:
         with self._lock:
             if self._num_rows + num_rows > self._most_rows:
                 raise RefusedError(Refusal.QUEUE_FULL, f"the root is being loaded, and {self._num_rows} rows wait")
-            self._num_rows += num_rows
-            is_first = root not in self._waiting
-            self._waiting.setdefault(root, []).append((num_rows, take_in))
-            if is_first:
+            if root not in self._waiting:
                 thread = threading.Thread(target=self._load, args=(root,), name="load-root", daemon=True)
+                thread.start()  # before anybody counts on it: a process may have no more threads
                 self._threads = [*(other for other in self._threads if other.is_alive()), thread]
-                thread.start()
+            self._num_rows += num_rows
+            self._waiting.setdefault(root, []).append((num_rows, take_in))
 
     def close(self) -> None:
         """Wait until all that have come are taken in."""

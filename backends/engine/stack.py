@@ -106,7 +106,7 @@ class UpperStack:
 
         def load_adapters_and_head() -> HplmArtifact:
             artifact = load()
-            self._heads[key] = (artifact.head.to(torch.float32, self._device), artifact.pooling)
+            self._heads[key] = (artifact.head.map(self._own), artifact.pooling)
             return artifact
 
         with self.copies.copying():
@@ -159,6 +159,10 @@ class UpperStack:
             HeadRow(start, start + length, hplm.head, hplm.pooling, middle) for start, length, hplm, middle in places
         ]
         return logits(states, rows)
+
+    def _own(self, _: str, tensor: Tensor) -> Tensor:
+        """A copy, even of what is in fp32 already: a view would keep the file that it was mapped from."""
+        return tensor.to(device=self._device, dtype=torch.float32, copy=True)
 
     def _forget_evicted_heads(self) -> None:
         if len(self._heads) > self.slots.capacity:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from backends.engine.costs import EngineCosts
 from backends.engine.crew import Crew
 from backends.engine.stack import StackSettings, UpperStack
+from backends.failures import Failures
 from backends.home import Home
 from backends.root.store import RootFolder
 
 LOGGER = logging.getLogger(__name__)
-_TRY_AGAIN_AFTER_S = 30.0
 
 
 class Stacks:
@@ -34,8 +32,7 @@ class Stacks:
         self._costs = costs
         self._on_loaded = on_loaded
         self._stacks: dict[str, UpperStack] = {}
-        self._failures: dict[str, tuple[float, Exception]] = {}
-        """What went wrong with a root, and until when that is its answer."""
+        self._failures = Failures()
         self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._lock = threading.Lock()
 
@@ -65,18 +62,9 @@ class Stacks:
             raise failures[0]
 
     def _load(self, root: str) -> None:
-        """A file that is damaged stays so for a while: reading it for each request would hold up the others."""
-        until_s, failure = self._failures.get(root, (0.0, None))
-        if failure is not None and time.monotonic() < until_s:
-            raise copy.copy(failure)
-        try:
+        with self._failures.remembered(root):
             self._costs.of(root)
             stack = UpperStack(RootFolder(self._home.root(root)), self._settings, self._crew)
-        except Exception as error:
-            # A copy, which holds none of the memory that the trace of the failure does.
-            self._failures[root] = time.monotonic() + _TRY_AGAIN_AFTER_S, copy.copy(error)
-            raise
         with self._lock:
-            self._failures.pop(root, None)
             self._stacks[root] = stack
             self._on_loaded(root)

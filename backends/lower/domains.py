@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
+from backends.failures import Failures
 from backends.home import Home
 from backends.lower.filling import DomainFilling, FillingCounts, Shared
 from backends.lower.half import LowerHalf, RootFront
@@ -73,6 +74,7 @@ class OpenDomains:
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         """Held for as long as it takes to open a domain, or to let some go; requests to open domains do not wait."""
+        self._failures = Failures()
         self._hits: Counter[tuple[str, ...]] = Counter()
         self._counts = FillingCounts()
         self._unwritten = Allowance(MOST_UNWRITTEN)
@@ -152,7 +154,7 @@ class OpenDomains:
     def _opened(self, domain: DomainEntry) -> OpenDomain:
         opened = self._found(domain)
         if opened is None:
-            with self._opening:
+            with self._failures.remembered(domain.folders), self._opening:
                 opened = self._found(domain) or self._open(domain)
                 with self._lock:
                     self._domains[domain.folders] = opened

@@ -16,6 +16,7 @@ from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.home import Home
 from backends.lower.call_times import CallTimes
 from backends.lower.domains import OpenDomains
+from backends.lower.half import LowerHalf
 from backends.lower.settings import FillingSettings
 from backends.lower.upkeep import Upkeep
 from backends.registry.entries import DomainEntry, HplmEntry
@@ -197,16 +198,24 @@ class LowerService:
         return [encoded[place] for place in range(len(rows))]
 
     def _encode_domain(self, rows: Sequence[_Row]) -> Sequence[_EncodedRow | HplmError]:
-        """One domain's rows together; when that fails, one by one, so that only rows that touch the damage fail."""
+        domain = rows[0].entry.domain
         try:
-            domain = rows[0].entry.domain
+            half = self.domains.half(domain)
+        except Exception as error:
+            return [_damaged(domain, error)] * len(rows)
+        return self._encode_with(half, domain, rows)
+
+    def _encode_with(
+        self, half: LowerHalf, domain: DomainEntry, rows: Sequence[_Row]
+    ) -> Sequence[_EncodedRow | HplmError]:
+        """All together; when that fails, one by one, so that only rows that touch the damage fail."""
+        try:
             with_words = [row.entry.task == "ner" for row in rows]
-            encoded = self.domains.half(domain).encode([row.text for row in rows], with_words)
+            encoded = half.encode([row.text for row in rows], with_words)
         except Exception as error:
             if len(rows) > 1:
-                return [self._encode_domain([row])[0] for row in rows]
-            LOGGER.error("domain %s: %s", rows[0].entry.domain.label, error)
-            return [presentable(error, "the table of this hPLM is")]
+                return [self._encode_with(half, domain, [row])[0] for row in rows]
+            return [_damaged(domain, error)]
         self.domains.note(domain, encoded.statistics.counts)
         return [
             _EncodedRow(
@@ -218,6 +227,11 @@ class LowerService:
                 rows, encoded.rows, encoded.truncated, encoded.words, encoded.middles, strict=True
             )
         ]
+
+
+def _damaged(domain: DomainEntry, error: Exception) -> HplmError:
+    LOGGER.error("domain %s: %s", domain.label, error)
+    return presentable(error, "the table of this hPLM is")
 
 
 def _num_words(text: bytes, most: int) -> int:

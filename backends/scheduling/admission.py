@@ -155,10 +155,11 @@ class Admission:
             self._within.inflow.begin(now_us)
             self._beyond.inflow.begin(now_us)
             self._caution.rest()
+        predicts = self._settings.predicts and not self._may_probe(now_us)
         with ExitStack() as undo:
             for job in jobs:
                 within_share = self._order.is_fair or self._allowance.allows(job.tenant, now_us)
-                refusal = self._refusal(job, within_share, now_us)
+                refusal = self._refusal(job, within_share, predicts, now_us)
                 if refusal is not None:
                     return refusal
                 self._enter(job, self._shares.start_us(job.tenant), within_share)
@@ -296,7 +297,7 @@ class Admission:
         """What to multiply by what is, or will be, multiplied by the margin and needs half of it."""
         return (1.0 + self.margin) / (2.0 * self.margin)
 
-    def _refusal(self, job: Arriving, within_share: bool, now_us: int) -> RefusedError | None:
+    def _refusal(self, job: Arriving, within_share: bool, predicts: bool, now_us: int) -> RefusedError | None:
         waiting = self._shares.rows_of(job.tenant)
         if waiting >= self._settings.quota:
             return RefusedError(Refusal.TENANT_QUOTA, f"{waiting} rows of this tenant wait, as many as may")
@@ -309,7 +310,7 @@ class Admission:
             return None
         if (deadline_in_us := job.deadline_us - now_us) <= 0:
             return late_on_arrival()
-        if not self._settings.predicts or self._may_probe(now_us):
+        if not predicts:
             return None
         finish_in_us = self.finish_in_us(job, now_us, within_share)
         return predicted_late(finish_in_us, deadline_in_us) if finish_in_us > deadline_in_us else None
@@ -319,7 +320,7 @@ class Admission:
         return 2 * self.num_waiting > self._settings.max_waiting
 
     def _may_probe(self, now_us: int) -> bool:
-        """A job that meets an idle engine after a while costs nobody anything.
+        """A request that meets an idle engine after a while costs nobody anything.
 
         It is let in whatever is predicted: a model that predicts too much could never be corrected otherwise.
         """

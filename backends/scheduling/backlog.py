@@ -44,6 +44,8 @@ class Backlog:
         self._resolution = resolution
         self._ring: Floats = np.zeros((3, _NUM_BUCKETS))
         self._later: dict[int, Floats] = {}
+        self._spans: dict[int, Floats] = {}
+        """Sums of what is later, by spans as long as the ring."""
         self._first = 0
         """No row lies in a bucket before."""
         self._all: Floats = np.zeros(3)
@@ -71,18 +73,13 @@ class Backlog:
             self._first = bucket
         elif bucket < self._first:
             self._move_back_to(bucket)
-        load = np.array((row.rows, row.tokens, row.work_us))
-        self._sums(bucket)[:] += load
-        self._all += load
+        self._change(bucket, np.array((row.rows, row.tokens, row.work_us)))
         self._num_rows += 1
 
     def remove(self, bucket: int, row: Load) -> None:
         """A row that was added to this bucket."""
         self._num_rows -= 1
-        load = np.array((row.rows, row.tokens, row.work_us))
-        sums = self._sums(bucket)
-        sums -= load
-        self._all -= load
+        sums = self._change(bucket, -np.array((row.rows, row.tokens, row.work_us)))
         if sums[0] < _NO_ROW:
             sums[:] = 0.0  # so that no rounding is left
             self._later.pop(bucket, None)
@@ -96,12 +93,17 @@ class Backlog:
         return Load(*self._all.tolist())
 
     def up_to(self, place: float) -> Load:
-        """All rows in this place's bucket and before; behind the end of the ring, all that wait."""
+        """All rows in this place's bucket and before; behind the end of the ring, up to a ring's length more."""
         bucket = self.bucket(place)
         if not self._num_rows or bucket < self._first:
             return NOTHING
         if bucket >= self._first + _NUM_BUCKETS:
-            return self.all
+            last = bucket // _NUM_BUCKETS
+            sums = self._ring.sum(axis=1)
+            for span, in_span in self._spans.items():
+                if span <= last:
+                    sums += in_span
+            return Load(*sums.tolist())
         begin, end = self._first % _NUM_BUCKETS, bucket % _NUM_BUCKETS + 1
         if begin < end:
             sums = self._ring[:, begin:end].sum(axis=1)
@@ -109,11 +111,22 @@ class Backlog:
             sums = self._ring[:, begin:].sum(axis=1) + self._ring[:, :end].sum(axis=1)
         return Load(*sums.tolist())
 
-    def _sums(self, bucket: int) -> Floats:
-        """Those of a bucket, to be changed in place."""
+    def _change(self, bucket: int, by: Floats) -> Floats:
+        """What a bucket holds then, to be changed in place."""
+        self._all += by
         if bucket < self._first + _NUM_BUCKETS:
-            return self._ring[:, bucket % _NUM_BUCKETS]
-        return self._later.setdefault(bucket, np.zeros(3))
+            sums = self._ring[:, bucket % _NUM_BUCKETS]
+        else:
+            sums = self._later.setdefault(bucket, np.zeros(3))
+            self._change_span(bucket, by)
+        sums += by
+        return sums
+
+    def _change_span(self, bucket: int, by: Floats) -> None:
+        sums = self._spans.setdefault(bucket // _NUM_BUCKETS, np.zeros(3))
+        sums += by
+        if sums[0] < _NO_ROW:
+            del self._spans[bucket // _NUM_BUCKETS]
 
     def _first_with_rows(self) -> int:
         begin = self._first % _NUM_BUCKETS
@@ -130,9 +143,10 @@ class Backlog:
         """The ring begins earlier, and what it has no room for any more counts as later."""
         old_end = self._first + _NUM_BUCKETS
         for bucket in range(max(first + _NUM_BUCKETS, self._first), old_end):
-            sums = self._sums(bucket)
+            sums = self._ring[:, bucket % _NUM_BUCKETS]
             if sums[0] > _NO_ROW:
                 self._later[bucket] = sums.copy()
+                self._change_span(bucket, sums)
             sums[:] = 0.0
         self._first = first
 
@@ -143,4 +157,6 @@ class Backlog:
         candidates = entering if len(entering) < len(self._later) else list(self._later)
         for bucket in candidates:
             if bucket in entering and bucket in self._later:
-                self._ring[:, bucket % _NUM_BUCKETS] = self._later.pop(bucket)
+                sums = self._later.pop(bucket)
+                self._ring[:, bucket % _NUM_BUCKETS] = sums
+                self._change_span(bucket, -sums)

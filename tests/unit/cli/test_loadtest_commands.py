@@ -31,8 +31,8 @@ def failure(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     [
         (["steady", *ASKED], "cannot connect to 127.0.0.1:9"),
         (["steady", "--hplm", "acme/topic", "--url", "http://127.0.0.1:9"], "cannot connect to 127.0.0.1:9"),
-        (["steady", *ASKED, "--duration", "0"], "--duration must be above 0, not 0"),
-        (["steady", *ASKED, "--duration", "nan"], "--duration must be above 0, not nan"),
+        (["steady", *ASKED, "--duration", "0"], "--duration must be above 0 and finite, not 0"),
+        (["steady", *ASKED, "--duration", "nan"], "--duration must be above 0 and finite, not nan"),
         (["steady", *ASKED, "--timeout-s", "1e400"], "--timeout-s must be above 0 and finite, not inf"),
         (["steady", *ASKED, "--rate", "5"], "--rate belongs to overload, not to steady"),
         (["steady", *ASKED, "--tenants", "zipf:1"], "--tenants belongs to burst, overload and trace, not to steady"),

@@ -60,3 +60,21 @@ def test_no_more_rows_wait_than_may_and_there_is_room_again(stacks: SlowStacks) 
     stacks.go["other"].set()
     newcomers.add("other", 5, lambda: taken.put(5))
     assert taken.get(timeout=30) == 5
+
+
+def test_where_no_thread_can_be_started_only_that_request_fails(
+    stacks: SlowStacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newcomers, taken = Newcomers(cast(Stacks, stacks), most_rows=5), queue.Queue[int]()
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            newcomers.add("one", 5, lambda: taken.put(0))
+    stacks.go["one"].set()
+    newcomers.add("one", 5, lambda: taken.put(5))
+    assert taken.get(timeout=30) == 5
+    newcomers.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -123,6 +124,19 @@ def test_a_hundred_different_heads_in_one_batch(built_home: Home) -> None:
     for key, row, logits in zip(keys, rows, run(stack, artifacts, keys, rows), strict=True):
         assert len(logits) == len(artifacts[key].labels)
         require_close(root, artifacts[key], row, logits, "fp32")
+
+
+def test_a_head_keeps_nothing_of_the_file_it_came_from(built_home: Home) -> None:
+    root = RootFolder(built_home.root("tiny"))
+    stack = UpperStack(root, StackSettings(dtype="fp32", num_slots=len(KINDS)), Crew(1, torch.device("cpu")))
+    artifact = next(iter(random_artifacts(root, seed=5).values()))
+    stored = replace(artifact, head=artifact.head.to(torch.float32))
+    ready = stack.ready(1, lambda: stored)
+    for name, tensor in stored.head.named().items():
+        kept = ready.head.named()[name]
+        assert torch.equal(kept, tensor)
+        assert kept.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+    stack.release(ready)
 
 
 def test_an_unknown_layout_is_refused() -> None:

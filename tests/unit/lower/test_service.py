@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from backends.clock import now_us
-from backends.errors import HplmError, InvalidArgumentError, NotFoundError, UnusableError
+from backends.errors import CorruptFileError, HplmError, InvalidArgumentError, NotFoundError, UnusableError
 from backends.home import Home
+from backends.lower import domains
 from backends.lower.half import LowerHalf
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.plot.table import Table
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
+from backends.root.store import RootFolder
 from backends.wire import decode_tickets, unfold_rows
 from builder.construct.domains import DomainRequest, create_domain
 from tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
@@ -111,6 +113,22 @@ def test_a_damaged_table_fails_its_own_domain_only(tiny_home: Home, caplog: pyte
     assert str(results[0]) == "the table of this hPLM is damaged"
     assert str(folder) in caplog.text
     assert isinstance(results[1], HiddenRequest)
+
+
+def test_a_root_that_cannot_be_opened_is_read_once(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows ask for it: whoever waits behind them is another tenant."""
+    opened: list[Path] = []
+
+    def damaged(folder: RootFolder) -> None:
+        opened.append(folder.path)
+        raise CorruptFileError("aggregation.safetensors", "too short")
+
+    monkeypatch.setattr(domains, "RootFront", damaged)
+    service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)))
+    for _ in range(3):
+        for result in service.encode([request(*[("acme/topic", "the cat")] * 9, parameters='{"deadline_ms": 60000}')]):
+            assert str(result) == "the table of this hPLM is damaged"
+    assert len(opened) == 1
 
 
 @pytest.fixture

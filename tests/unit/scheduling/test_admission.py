@@ -224,6 +224,13 @@ def test_figures_tell_how_far_batches_are_from_the_profile_and_from_what_was_lea
     assert figures.measured_us / figures.predicted_us == pytest.approx(1.0, rel=0.1), f"seed {seed}"
 
 
+def test_a_request_of_many_rows_finds_a_wrong_model_out_too() -> None:
+    admission = admission_of(LiveCosts(MODEL.scaled(100.0)))
+    rows = [Row("acme", 20, 0, 100_000) for _ in range(16)]
+    assert admission.admit(rows, 0) is None
+    assert admission.admit([Row("acme", 20, 0, 100_000)], 0) is not None
+
+
 def test_a_model_that_says_nothing_can_be_answered_is_found_out() -> None:
     """Who meets an idle engine is let in after a while, or the model could never be corrected."""
     costs = LiveCosts(MODEL.scaled(10.0))
@@ -358,6 +365,11 @@ def test_sums_beyond_the_ring_count_where_they_belong() -> None:
             upper = max(0, min(first, FAR) + chance.randrange(-5, 4096))
             ahead = sum(load.tokens for bucket, load in rows if bucket <= upper)
             assert backlog.up_to(1000.0 * upper).tokens == pytest.approx(ahead), f"seed {seed}"
+            # Further behind it is exact to the length of the ring; nothing without an end is ever among it.
+            upper = min(first, FAR) + chance.randrange(4096, 60_000)
+            least = sum(load.tokens for bucket, load in rows if bucket <= upper)
+            most = sum(load.tokens for bucket, load in rows if bucket < upper + 4096)
+            assert least - 1e-6 <= backlog.up_to(1000.0 * upper).tokens <= most + 1e-6, f"seed {seed}"
             assert backlog.work_us == pytest.approx(sum(load.work_us for _, load in rows), abs=1e-6), f"seed {seed}"
 
 

@@ -1,0 +1,40 @@
+"""Failures that stay the answer for a while."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from backends.errors import CorruptFileError
+from backends.failures import Failures
+
+
+def fail(failures: Failures, key: str, tries: list[str]) -> str:
+    """The message of what is raised."""
+    with pytest.raises(CorruptFileError) as caught, failures.remembered(key):
+        tries.append(key)
+        raise CorruptFileError("table.bin", f"failure {len(tries)}")
+    return str(caught.value)
+
+
+def test_what_failed_fails_again_at_once_and_nothing_else_does() -> None:
+    failures, tries = Failures(), list[str]()
+    first = fail(failures, "one", tries)
+    assert [fail(failures, "one", tries) for _ in range(3)] == [first] * 3
+    assert tries == ["one"]
+    fail(failures, "other", tries)
+    assert tries == ["one", "other"]
+
+
+def test_after_a_while_it_is_tried_again_and_what_works_is_no_failure() -> None:
+    failures, tries = Failures(kept_s=0.05), list[str]()
+    fail(failures, "one", tries)
+    time.sleep(0.06)
+    fail(failures, "one", tries)
+    assert tries == ["one", "one"]
+    time.sleep(0.06)
+    for _ in range(2):
+        with failures.remembered("one"):
+            tries.append("worked")
+    assert tries[2:] == ["worked", "worked"]
