@@ -262,6 +262,7 @@ class Admission:
             costs.observe(running.shape, measured_us)
 
     def _expect_crowd(self) -> None:
+        self._caution.expect(self._crowd.is_here)
         for root in self.roots:
             self._costs_of(root).expect(self._crowd.is_here)
 
