@@ -1,4 +1,4 @@
-"""Failures that stay the answer for a while: a damaged file, read again for each request, would hold up the others."""
+"""Damaged files stay damaged for a while: read again for each request, they would hold up the others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import time
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
+from backends.errors import FileError
+
 KEPT_S = 30.0
 
 
@@ -16,20 +18,18 @@ class Failures:
 
     def __init__(self, kept_s: float = KEPT_S) -> None:
         self._kept_s = kept_s
-        self._by_key: dict[Hashable, tuple[float, Exception]] = {}
+        self._by_key: dict[Hashable, tuple[float, FileError]] = {}
         self._lock = threading.Lock()
 
     @contextmanager
     def remembered(self, key: Hashable) -> Iterator[None]:
-        """Do something that may fail; where it did a moment ago, its error comes again at once."""
+        """Read something; where its files could not be used a moment ago, that error comes again at once."""
         self._raise_known(key)
         try:
             yield
-        except Exception as error:
+        except FileError as error:
             self._remember(key, error)
             raise
-        with self._lock:
-            self._by_key.pop(key, None)
 
     def _raise_known(self, key: Hashable) -> None:
         with self._lock:
@@ -37,7 +37,7 @@ class Failures:
         if known is not None and time.monotonic() < known[0]:
             raise copy.copy(known[1])
 
-    def _remember(self, key: Hashable, error: Exception) -> None:
+    def _remember(self, key: Hashable, error: FileError) -> None:
         now_s = time.monotonic()
         with self._lock:
             self._by_key = {other: known for other, known in self._by_key.items() if now_s < known[0]}

@@ -51,6 +51,7 @@ _LATE = "the deadline pass"
 """What those are told who were admitted and could not be answered in time."""
 WIDE, NARROW = "wide (sd 20)", "narrow (variance 20)"
 LENGTHS = {WIDE: NormalLengths(standard_deviation=20), NARROW: NormalLengths(standard_deviation=20**0.5)}
+_NAMED = WIDE, 2.0
 Cell = tuple[str, float, str]
 """Width of the lengths, load, and who serves."""
 
@@ -63,6 +64,8 @@ class Settings:
     duration_batches: int
     longest_s: float
     profiled_batches: int
+    named_times_longer: int = 3
+    """How many times longer than others that load lasts which most figures are about."""
     batch: int = 64
     max_tokens: int = 2048
     warm_batches: int = 12
@@ -249,7 +252,8 @@ def drawn_load(
 ) -> Load:
     chance = np.random.default_rng(seed)
     batch_s = settings.batch / capacity_per_s
-    duration_s = min(settings.duration_batches * batch_s, settings.longest_s)
+    times_longer = settings.named_times_longer if (width, times) == _NAMED else 1
+    duration_s = min(times_longer * settings.duration_batches * batch_s, settings.longest_s)
     at_s = PoissonArrivals(times * capacity_per_s).times_s(duration_s, chance).tolist()
     tokens = LENGTHS[width].draw(len(at_s), chance).tolist()
     keys = chance.integers(len(hplms), size=len(at_s)).tolist()

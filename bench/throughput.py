@@ -114,6 +114,10 @@ class Bench:
         count, edge_rows = (self.settings.slow_rows, 16) if is_slow else (self.settings.rows, 64)
         rows = draw(hplms, texts, count, self.rng)
         model = scheme if scheme in _WHOLE else "hplm"
+        if scheme in _WHOLE and not is_slow:
+            # Resident ones are read when they are asked first, and brought into the product's order the second time.
+            for _ in range(2):
+                saturate(url, [(hplm, texts[0]) for hplm in hplms], self.settings.in_flight, 1, model)
         return saturate(url, rows, self.settings.in_flight, edge_rows, model).rows_per_s
 
     @property

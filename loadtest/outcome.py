@@ -6,14 +6,14 @@ import re
 from enum import StrEnum
 from typing import NamedTuple
 
-from clients import Answer, ClientError
+from clients import Answer, ClientError, NotReadyError
 
 _REASON_CHARACTERS = 120
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\S+/\S+|\d[\d.,:]*")
 
 
 class Kind(StrEnum):
-    """`REFUSED`: there was no time or room, as the server says, or the SDK of an answer that came too late."""
+    """`REFUSED`: there was no time or room, as a running server says, or the SDK of an answer that came too late."""
 
     ANSWERED = "answered"
     REFUSED = "refused"
@@ -34,8 +34,9 @@ class Outcome(NamedTuple):
     def of(cls, number: int, sent_s: float, done_s: float, outcome: Answer | ClientError) -> Outcome:
         if isinstance(outcome, Answer):
             return cls(number, sent_s, done_s, Kind.ANSWERED, "", outcome.version)
-        kind = Kind.REFUSED if outcome.code == "UNAVAILABLE" else Kind.FAILED
-        return cls(number, sent_s, done_s, kind, f"{outcome.code}: {general(outcome.message)}", None)
+        code = "NOT_READY" if isinstance(outcome, NotReadyError) else outcome.code
+        kind = Kind.REFUSED if code == "UNAVAILABLE" else Kind.FAILED
+        return cls(number, sent_s, done_s, kind, f"{code}: {general(outcome.message)}", None)
 
 
 def general(message: str) -> str:

@@ -123,7 +123,7 @@ def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, Line]]:
     reader = csv.DictReader(file)
     try:
         names = reader.fieldnames or ()
-        if doubled := sorted({name for name in names if names.count(name) > 1}):
+        if doubled := [name for name in (*_TIMES, *_TOKENS, *_TENANTS) if names.count(name) > 1]:
             raise WorkloadError(f"{path}: more than one column is called {doubled[0]!r}")
         for line in reader:
             yield reader.line_num, line
@@ -182,7 +182,7 @@ class _Columns:
 
 def _number(value: object) -> float:
     if value is None:
-        raise ValueError("the line ends before its number")
+        raise ValueError("a number is missing")
     try:
         number = float(str(value))
     except ValueError:

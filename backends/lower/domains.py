@@ -180,7 +180,8 @@ class OpenDomains:
 
     def _root(self, root: str) -> OpenRoot:
         if root not in self._roots:
-            opened = OpenRoot(RootFolder(self._home.root(root)), self._settings.overlay_mb << 20)
+            with self._failures.remembered(root):
+                opened = OpenRoot(RootFolder(self._home.root(root)), self._settings.overlay_mb << 20)
             if self._settings.fills:
                 _ = opened.pool  # whoever counts what pools hold does so under the lock
             with self._lock:

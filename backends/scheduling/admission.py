@@ -148,7 +148,7 @@ class Admission:
         """The rows of one request: all of them wait from now on, or none and the reason is told or raised."""
         if self._running is not None:
             self._crowd.come(len(jobs), self._running.shape.rows, self.num_waiting)
-            self._expect_crowd()
+            self._expect_crowd(now_us)
         if self.num_waiting + len(jobs) > self._settings.max_waiting:
             return RefusedError(Refusal.QUEUE_FULL, f"the queue is full: {self.num_waiting} rows wait")
         if not self._is_busy:
@@ -252,7 +252,7 @@ class Admission:
             return
         before_us, self._finished_us = self._finished_us, now_us
         self._crowd.end_batch(running.shape.rows, self.num_waiting)
-        self._expect_crowd()
+        self._expect_crowd(now_us)
         self._caution.broken(late)
         if has_run:
             measured_us = now_us - max(running.taken_us, before_us or running.taken_us)
@@ -261,8 +261,9 @@ class Admission:
             self._caution.kept(running.shape.rows - late)
             costs.observe(running.shape, measured_us)
 
-    def _expect_crowd(self) -> None:
-        self._caution.expect(self._crowd.is_here)
+    def _expect_crowd(self, now_us: int) -> None:
+        if self._crowd.is_here:
+            self._caution.crowd(now_us)
         for root in self.roots:
             self._costs_of(root).expect(self._crowd.is_here)
 

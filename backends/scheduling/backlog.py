@@ -1,4 +1,4 @@
-"""What waits, as running sums by place in the queue: how much lies ahead of a place costs no walk along the queue.
+"""What waits, as running sums by place in the queue: how much lies ahead of a place costs no walk along all that wait.
 
 Places are numbers, such as virtual start times (`fair_share`), deadlines or lengths (`order`). The first few thousand
 buckets of them are kept in a ring, all later ones by bucket, until the ring gets there.

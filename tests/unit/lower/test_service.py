@@ -116,7 +116,7 @@ def test_a_damaged_table_fails_its_own_domain_only(tiny_home: Home, caplog: pyte
 
 
 def test_a_root_that_cannot_be_opened_is_read_once(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many rows ask for it: whoever waits behind them is another tenant."""
+    """However many rows of whatever domains ask for it: whoever waits behind them is another tenant."""
     opened: list[Path] = []
 
     def damaged(folder: RootFolder) -> None:
@@ -126,7 +126,8 @@ def test_a_root_that_cannot_be_opened_is_read_once(tiny_home: Home, monkeypatch:
     monkeypatch.setattr(domains, "RootFront", damaged)
     service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)))
     for _ in range(3):
-        for result in service.encode([request(*[("acme/topic", "the cat")] * 9, parameters='{"deadline_ms": 60000}')]):
+        rows = [("acme/topic", "the cat"), ("globex/topic", "the cat")] * 9
+        for result in service.encode([request(*rows, parameters='{"deadline_ms": 60000}'), request(*rows)]):
             assert str(result) == "the table of this hPLM is damaged"
     assert len(opened) == 1
 

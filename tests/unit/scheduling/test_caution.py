@@ -35,7 +35,7 @@ def test_it_stays_within_bounds() -> None:
 
 def test_a_crowd_begins_with_what_the_last_one_ended_with() -> None:
     caution = Caution(1.25)
-    caution.expect(True)
+    caution.crowd(0)
     caution.broken(40)
     caution.kept(2_000)
     ended_with = caution.factor
@@ -43,11 +43,12 @@ def test_a_crowd_begins_with_what_the_last_one_ended_with() -> None:
     caution.rest()
     caution.broken(1)
     assert caution.factor == pytest.approx(1.26), "no crowd"
-    caution.expect(False)
-    assert caution.factor == pytest.approx(1.26)
-    caution.expect(True)
+    caution.crowd(1_000)
     assert caution.factor == pytest.approx(ended_with)
     caution.broken(30)
     caution.rest()
-    caution.expect(True)
+    caution.crowd(2_000)
     assert caution.factor == pytest.approx(ended_with + 0.3)
+    caution.rest()
+    caution.crowd(600_002_000)
+    assert caution.factor == pytest.approx(1.25 + (ended_with + 0.3 - 1.25) / 2), "ten minutes later"

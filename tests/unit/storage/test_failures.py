@@ -27,14 +27,23 @@ def test_what_failed_fails_again_at_once_and_nothing_else_does() -> None:
     assert tries == ["one", "other"]
 
 
-def test_after_a_while_it_is_tried_again_and_what_works_is_no_failure() -> None:
+def test_after_a_while_it_is_tried_again() -> None:
     failures, tries = Failures(kept_s=0.05), list[str]()
     fail(failures, "one", tries)
     time.sleep(0.06)
     fail(failures, "one", tries)
     assert tries == ["one", "one"]
     time.sleep(0.06)
-    for _ in range(2):
-        with failures.remembered("one"):
-            tries.append("worked")
-    assert tries[2:] == ["worked", "worked"]
+    with failures.remembered("one"):
+        tries.append("worked")
+    assert tries[2:] == ["worked"]
+
+
+def test_what_is_no_damage_is_tried_again_at_once() -> None:
+    """The next request may find room, or a file that could not be opened for a moment."""
+    failures, tries = Failures(), list[int]()
+    for attempt in range(3):
+        with pytest.raises(OSError), failures.remembered("one"):
+            tries.append(attempt)
+            raise OSError("too many open files")
+    assert tries == [0, 1, 2]

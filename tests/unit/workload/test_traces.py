@@ -73,7 +73,7 @@ def test_a_csv_of_a_spreadsheet_may_begin_with_a_byte_order_mark(tmp_path: Path)
         (["time_s", "abc"], "line 2: 'abc' is no number"),
         (["time_s", "nan"], "line 2: 'nan' is no number"),
         (["time", "yesterday"], "line 2: 'yesterday' is no date"),
-        (["time_s,tokens", "0"], "line 2: the line ends before its number"),
+        (["time_s,tokens", "0"], "line 2: a number is missing"),
         (["time_s,tokens", "0,0"], "line 2: a request has 1 token or more, and 1,048,576 at most, not 0"),
         (["time_s,tokens", "0,5", "1,1.1e30"], "line 3: a request has 1 token or more, and 1,048,576 at most"),
         (["time_s,tenant", "0,"], "line 2: the tenant is missing"),
