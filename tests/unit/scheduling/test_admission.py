@@ -488,3 +488,27 @@ def test_promises_that_are_broken_make_others_longer_until_nobody_waits() -> Non
     admission.withdraw(waiting[10:])
     assert admission.admit([Row("another", 20, 20_000, 10**9)], 20_000) is None
     assert admission.margin == least
+
+
+def test_a_flood_is_promised_what_the_last_one_could_be_kept() -> None:
+    admission = admission_of()
+    least = admission.margin
+
+    def flood(now_us: int, broken: int) -> float:
+        """The margin once the flood shows, of whose promises so many are broken."""
+        batch = [Row(f"t{number}", 20, now_us, hplm_key=number) for number in range(8)]
+        waiting = [Row(f"t{number}", 20, now_us, now_us + 10**9) for number in range(30)]
+        assert admission.admit(batch, now_us) is None
+        admission.take(batch, now_us)
+        admission.began("mini", BatchShape.of(batch), now_us)
+        assert admission.margin == least, "no flood yet"
+        assert admission.admit(waiting, now_us) is None
+        shown = admission.margin
+        admission.give_up(waiting[:broken])
+        admission.finished(now_us + 10_000, late=broken)
+        admission.withdraw(waiting[broken:])
+        return shown
+
+    assert flood(0, broken=10) == least
+    assert flood(20_000, broken=0) == pytest.approx(least + 0.20, abs=0.005)
+    assert flood(600_020_000, broken=0) == pytest.approx(least + 0.10, abs=0.005), "ten minutes later"
