@@ -10,7 +10,8 @@ them up to a few numbers that recur; nobody attends to them, and they are droppe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from backends.adapters.product import BatchAdapters, BatchLayer
-from backends.root.encoder import ACTIVATION_FUNCTIONS, Attend, EncoderLayer
+from backends.root.encoder import ACTIVATION_FUNCTIONS, Attend, EncoderLayer, Site
 from backends.root.upper import UpperLayers
 
 _BLOCK_WIDTH = 1024
@@ -96,13 +97,15 @@ class _PackedLinear:
     def of(cls, linear: nn.Linear) -> _PackedLinear:
         return cls(linear.weight, linear.bias)
 
-    def __call__(self, inputs: Tensor, fused: tuple[str, str] = ("none", "")) -> Tensor:
-        attribute, algorithm = fused
-        outputs: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._weight, self._bias, attribute, [], algorithm)
+    def __call__(self, inputs: Tensor, plus: Tensor | None = None) -> Tensor:
+        if plus is None:
+            return self.activated(inputs, ("none", ""))
+        outputs: Tensor = torch.ops.mkldnn._linear_pointwise.binary(inputs, plus, self._weight, self._bias, "add")
         return outputs
 
-    def plus(self, inputs: Tensor, other: Tensor) -> Tensor:
-        outputs: Tensor = torch.ops.mkldnn._linear_pointwise.binary(inputs, other, self._weight, self._bias, "add")
+    def activated(self, inputs: Tensor, fused: tuple[str, str]) -> Tensor:
+        attribute, algorithm = fused
+        outputs: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._weight, self._bias, attribute, [], algorithm)
         return outputs
 
 
@@ -125,20 +128,40 @@ class _PackedLayer:
     def __call__(self, hidden: Tensor, attend: Attend, adapter: BatchLayer) -> Tensor:
         fused = adapter.project("query_key_value", hidden, self._query_key_value(hidden))
         context = attend(*fused.chunk(3, dim=-1))
-        attended = adapter.project("attention_output", context, self._attention_output(context))
-        hidden = adapter.add_and_norm("attention", attended, hidden, self._attention_norm)
-        return adapter.add_and_norm("output", self._feed_forward(hidden, adapter), hidden, self._ffn_norm)
 
-    def _feed_forward(self, hidden: Tensor, adapter: BatchLayer) -> Tensor:
+        def attended(plus: Tensor | None) -> Tensor:
+            return adapter.project("attention_output", context, self._attention_output(context, plus))
+
+        hidden = _sum_and_norm("attention", attended, hidden, adapter, self._attention_norm)
+        fed_forward = partial(self._feed_forward, hidden, adapter)
+        return _sum_and_norm("output", fed_forward, hidden, adapter, self._ffn_norm)
+
+    def _feed_forward(self, hidden: Tensor, adapter: BatchLayer, plus: Tensor | None) -> Tensor:
         if not (adapter.changes("ffn_in") or adapter.changes("ffn_out")):
-            out = self._ffn_out[0](self._ffn_in[0](hidden, self._fused))
-            for into, out_of in zip(self._ffn_in[1:], self._ffn_out[1:], strict=True):
-                out = out_of.plus(into(hidden, self._fused), out)
-            return out
+            return self._out_of((into.activated(hidden, self._fused) for into in self._ffn_in), plus)
         inner = torch.cat([into(hidden) for into in self._ffn_in], dim=-1)
         inner = self._activation(adapter.project("ffn_in", hidden, inner))
-        first, *others = inner.chunk(len(self._ffn_in), dim=-1)
-        out = self._ffn_out[0](first)
-        for out_of, block in zip(self._ffn_out[1:], others, strict=True):
-            out = out_of.plus(block, out)
+        out = self._out_of(inner.chunk(len(self._ffn_out), dim=-1), plus)
         return adapter.project("ffn_out", inner, out)
+
+    def _out_of(self, blocks: Iterable[Tensor], plus: Tensor | None) -> Tensor:
+        """One block after the other, so that each is still in the cache."""
+        products = zip(self._ffn_out, blocks, strict=True)
+        first, block = next(products)
+        out = first(block, plus)
+        for product, block in products:
+            out = product(block, out)
+        return out
+
+
+def _sum_and_norm(
+    site: Site,
+    compute: Callable[[Tensor | None], Tensor],
+    residual: Tensor,
+    adapter: BatchLayer,
+    norm: nn.LayerNorm,
+) -> Tensor:
+    """The norm of `compute`'s states plus the residual; its product makes the sum if no part asks for the states."""
+    if adapter.reads(site):
+        return adapter.add_and_norm(site, compute(None), residual, norm)
+    return adapter.adapt_and_norm(site, compute(residual), norm)

@@ -21,9 +21,9 @@ def test_batches_of_any_lengths_meet_products_of_few_sizes(built_home: Home, mon
     seen: set[int] = set()
     compute = _PackedLinear.__call__
 
-    def watched(linear: _PackedLinear, inputs: Tensor, fused: tuple[str, str] = ("none", "")) -> Tensor:
+    def watched(linear: _PackedLinear, inputs: Tensor, plus: Tensor | None = None) -> Tensor:
         seen.add(len(inputs))
-        return compute(linear, inputs, fused)
+        return compute(linear, inputs, plus)
 
     monkeypatch.setattr(_PackedLinear, "__call__", watched)
     root = RootFolder(built_home.root("tiny"))
