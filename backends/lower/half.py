@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from backends.home import Home
 from backends.plot.chain import PlotChain, Supplier
 from backends.plot.statistics import HitStatistics
 from backends.plot.table import Table
 from backends.registry.entries import DomainEntry
-from backends.root.lower import Aggregation
 from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer, Text
 from backends.root.words import RowWords
@@ -52,14 +52,20 @@ class RootFront:
     def __init__(self, root: RootFolder) -> None:
         self.fingerprint = root.fingerprint
         self.tokenizer: RootTokenizer = root.tokenizer()
-        self.aggregation: Aggregation = root.aggregation()
+        aggregation = root.aggregation()
+        self._norm = aggregation.norm
+        # Of every type at every position, so that both are read at once.
+        types, positions = aggregation.type_embeddings.weight, aggregation.position_embeddings.weight
+        self._places = (types[:, None] + positions).detach().flatten(0, 1)
+        self._num_positions = len(positions)
 
     def hidden(self, summed: Tensor, positions: Tensor, types: Tensor) -> Tensor:
-        """The aggregation in fp16, a few tokens at a time, so that what lies between its steps stays in the caches."""
+        """`Aggregation` in fp16, a few tokens at a time, so that what lies between its steps stays in the caches."""
         hidden = torch.empty(summed.shape, dtype=torch.float16)
+        places = types * self._num_positions + positions
         for start in range(0, len(summed), _CHUNK_TOKENS):
             tokens = slice(start, start + _CHUNK_TOKENS)
-            hidden[tokens] = self.aggregation(summed[tokens], positions[tokens], types[tokens])
+            hidden[tokens] = self._norm(functional.embedding(places[tokens], self._places).add_(summed[tokens]))
         return hidden
 
 

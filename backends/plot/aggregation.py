@@ -43,12 +43,12 @@ def _row_groups(row_offsets: Ids) -> Iterator[Ids]:
 
 
 class _Window:
-    """Room for one group's vectors with zero fragments before the first and behind the last token."""
+    """Room for one group's vectors, and for fragments before the first and behind the last token that say nothing."""
 
     def __init__(self, tokens: int, hidden_size: int, shape: FragmentShape) -> None:
         width = shape.n * hidden_size
         self._halves = torch.empty(tokens, width, dtype=torch.float16)
-        self._floats = torch.zeros(tokens + shape.n - 1, width)
+        self._floats = torch.empty(tokens + shape.n - 1, width)
         # A token's n terms lie n - 1 vectors apart: from the last slot of its leftmost fragment to the first of its
         # rightmost; for tri-grams right of i - 1, centre of i, left of i + 1.
         apart = (shape.n - 1) * hidden_size
@@ -68,7 +68,10 @@ class _Window:
             states += self._terms[:tokens, slot]
 
     def _clear_borders(self, borders: Ids) -> None:
-        """What fragments near a border have for tokens on its other side belongs to no one."""
+        """What fragments near a border have for tokens on its other side belongs to no one.
+
+        The outermost borders clear all that is read of the fragments that do not exist.
+        """
         vectors = self._floats.numpy()
         before, after = self._shape.before, self._shape.after
         for distance in range(1, after + 1):
