@@ -34,7 +34,7 @@ class Settings:
     timing: str = "all ways in turn, the median of the ratios within each turn"
 
 
-FULL = Settings(layers=6, repeats=9)
+FULL = Settings(layers=6, repeats=35)
 QUICK = Settings(layers=2, repeats=5)
 
 
