@@ -68,13 +68,12 @@ class LoopedLayer:
                 outputs[tokens] = adapters.layer(self.index).project(name, inputs[tokens], outputs[tokens])
         return outputs
 
-    def reads(self, site: Site) -> bool:
-        return any(site in adapters.bottlenecks for _, adapters in self.held)
+    def reads_states(self, site: Site) -> bool:
+        return True
 
-    def adapt_and_norm(self, site: Site, total: Tensor, norm: nn.LayerNorm) -> Tensor:
-        return self.add_and_norm(site, total, torch.zeros_like(total), norm)
-
-    def add_and_norm(self, site: Site, states: Tensor, residual: Tensor, norm: nn.LayerNorm) -> Tensor:
+    def add_and_norm(self, site: Site, states: Tensor, residual: Tensor | None, norm: nn.LayerNorm) -> Tensor:
+        if residual is None:
+            raise ValueError("these adapters read what comes to the residual")
         return torch.cat(
             [
                 adapters.layer(self.index).add_and_norm(site, states[tokens], residual[tokens], norm)

@@ -125,7 +125,7 @@ class AdapterBank:
 
 
 def _copy(tensor: Tensor, to: Tensor) -> None:
-    """On a CPU converted first, from fp16 by way of fp32, then turned about: a third of the time of both at once."""
-    if to.device.type == "cpu" and tensor.dtype == torch.float16 and to.dtype == torch.bfloat16:
+    """On a CPU converted first, fp16 by way of fp32, then turned about: a third of the time of both at once."""
+    if to.device.type == "cpu" and to.dtype == torch.bfloat16:
         tensor = tensor.float().to(to.dtype)
     to.copy_(tensor)

@@ -28,12 +28,12 @@ class BatchLayer(LayerAdapter, Protocol):
         """Whether `project` would change anything."""
         ...
 
-    def reads(self, site: Site) -> bool:
+    def reads_states(self, site: Site) -> bool:
         """Whether a part needs to see what comes to the residual, rather than their sum."""
         ...
 
-    def adapt_and_norm(self, site: Site, total: Tensor, norm: nn.LayerNorm) -> Tensor:
-        """`add_and_norm` where nothing `reads`, and the product in front has made the sum."""
+    def add_and_norm(self, site: Site, states: Tensor, residual: Tensor | None, norm: nn.LayerNorm) -> Tensor:
+        """`residual` is None where it is in `states` already, as it may be where nothing `reads_states`."""
         ...
 
 
@@ -125,17 +125,12 @@ class SegmentedLayer:
                 part.add_loras(self.index, inputs, block)
         return outputs
 
-    def reads(self, site: Site) -> bool:
+    def reads_states(self, site: Site) -> bool:
         return any(not part.norm_first for part in self.adapters.bottlenecks[site])
 
-    def add_and_norm(self, site: Site, states: Tensor, residual: Tensor, norm: nn.LayerNorm) -> Tensor:
-        return self._adapted(site, states, states + residual, norm)
-
-    def adapt_and_norm(self, site: Site, total: Tensor, norm: nn.LayerNorm) -> Tensor:
-        return self._adapted(site, total, total, norm)
-
-    def _adapted(self, site: Site, states: Tensor, total: Tensor, norm: nn.LayerNorm) -> Tensor:
+    def add_and_norm(self, site: Site, states: Tensor, residual: Tensor | None, norm: nn.LayerNorm) -> Tensor:
         bottlenecks = self.adapters.bottlenecks[site]
+        total = states if residual is None else states + residual
         first = self._normed(site, total, norm) if any(part.norm_first for part in bottlenecks) else states
         for part in bottlenecks:
             part.add_bottlenecks(self.index, first if part.norm_first else states, total)

@@ -10,8 +10,7 @@ them up to a few numbers that recur; nobody attends to them, and they are droppe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -128,13 +127,11 @@ class _PackedLayer:
     def __call__(self, hidden: Tensor, attend: Attend, adapter: BatchLayer) -> Tensor:
         fused = adapter.project("query_key_value", hidden, self._query_key_value(hidden))
         context = attend(*fused.chunk(3, dim=-1))
-
-        def attended(plus: Tensor | None) -> Tensor:
-            return adapter.project("attention_output", context, self._attention_output(context, plus))
-
-        hidden = _sum_and_norm("attention", attended, hidden, adapter, self._attention_norm)
-        fed_forward = partial(self._feed_forward, hidden, adapter)
-        return _sum_and_norm("output", fed_forward, hidden, adapter, self._ffn_norm)
+        inside, after = _residual(adapter, "attention", hidden)
+        attended = adapter.project("attention_output", context, self._attention_output(context, inside))
+        hidden = adapter.add_and_norm("attention", attended, after, self._attention_norm)
+        inside, after = _residual(adapter, "output", hidden)
+        return adapter.add_and_norm("output", self._feed_forward(hidden, adapter, inside), after, self._ffn_norm)
 
     def _feed_forward(self, hidden: Tensor, adapter: BatchLayer, plus: Tensor | None) -> Tensor:
         if not (adapter.changes("ffn_in") or adapter.changes("ffn_out")):
@@ -154,14 +151,6 @@ class _PackedLayer:
         return out
 
 
-def _sum_and_norm(
-    site: Site,
-    compute: Callable[[Tensor | None], Tensor],
-    residual: Tensor,
-    adapter: BatchLayer,
-    norm: nn.LayerNorm,
-) -> Tensor:
-    """The norm of `compute`'s states plus the residual; its product makes the sum if no part asks for the states."""
-    if adapter.reads(site):
-        return adapter.add_and_norm(site, compute(None), residual, norm)
-    return adapter.adapt_and_norm(site, compute(residual), norm)
+def _residual(adapter: BatchLayer, site: Site, residual: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """What is added inside the product in front, which costs nothing, and what after it, where a part asks for both."""
+    return (None, residual) if adapter.reads_states(site) else (residual, None)
