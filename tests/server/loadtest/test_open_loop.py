@@ -6,11 +6,11 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from builder.serving import TritonServer
 from clients.address import Protocol
+from living_processes import children_with
 from loadtest.generator.master import Crew
 from loadtest.run import Progress, Results, Watcher, play
 from loadtest.run_folder import RunFolder
@@ -85,9 +85,9 @@ def test_a_lost_worker_is_told(slow_server: TritonServer, tmp_path: Path) -> Non
 
     def kill_one(now: Progress) -> None:
         if now.elapsed_s > 1 and not killed:
-            workers = [child for child in psutil.Process().children() if "loadtest.generator.worker" in child.cmdline()]
-            workers[0].kill()
-            killed.append(workers[0].pid)
+            worker = children_with("loadtest.generator.worker")[0]
+            worker.kill()
+            killed.append(worker.pid)
 
     folder = RunFolder.create(tmp_path / "run")
     watcher = Watcher(lambda here, needed: None, kill_one)

@@ -13,6 +13,7 @@ import pytest
 
 from backends.home import Home
 from backends.registry.registry import Registry
+from living_processes import living
 from managed_home import LONG, SHORT, Managed, managing, worker_of
 from tiny_home import write_corpus, write_task
 
@@ -114,7 +115,7 @@ def test_a_cancelled_job_leaves_nothing_live_and_holds_nobody_up(managed: Manage
     assert managed.http.post(f"/v1/jobs/{job}/cancel").json()["cancel_requested"]
     assert managed.end(job)["state"] == "cancelled"
     psutil.wait_procs([worker], timeout=10)
-    assert not worker.is_running()
+    assert not living([worker])
     assert managed.live_version("new/never") is None
     assert not list((managed.home.path / "bank" / "tiny").glob("new--never*"))
     assert managed.http.post(f"/v1/jobs/{job}/cancel").json()["state"] == "cancelled"
@@ -157,4 +158,4 @@ def test_a_job_that_had_published_is_done_though_it_was_cancelled_and_killed(
     ended = managed.end(job)
     assert (ended["state"], ended["attempt"], ended["result"]["version"]) == ("done", 1, published.version)
     assert managed.live_version("acme/topic") == published.version
-    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    assert not living([worker])

@@ -22,6 +22,7 @@ import tritonclient.http
 
 from backends.errors import NotFoundError
 from builder.serving import PortInUseError, ServerConfig, ServerNotReadyError, ServerStartError, TritonServer
+from living_processes import living
 
 pytestmark = pytest.mark.server
 
@@ -59,7 +60,7 @@ class Traces:
         return list(SHARED_MEMORY.glob(f"{self.folder.name}-*"))
 
     def alive(self) -> list[psutil.Process]:
-        return [each for each in self.processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+        return living(self.processes)
 
     def are_gone(self) -> bool:
         return not self.alive() and not self.folder.exists() and not self.regions()

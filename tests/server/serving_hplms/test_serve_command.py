@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from backends.home import Home
+from living_processes import living
 
 pytestmark = pytest.mark.server
 HPLM = str(Path(sys.executable).with_name("hplm"))
@@ -49,5 +50,5 @@ def test_serve_infer_and_stop(tiny_home: Home, stop: signal.Signals) -> None:
             server.kill()
     assert server.returncode == 0
     assert out.strip().endswith("stopped")
-    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+    assert not living(children)
     assert shared_memory() <= before

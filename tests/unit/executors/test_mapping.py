@@ -20,6 +20,7 @@ import pytest
 from backends.errors import InvalidArgumentError, TrainingDataError, UnavailableError
 from builder.executors.mapping import in_order, map_here
 from builder.executors.processes import ProcessMap, local_map
+from living_processes import children_with, living
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Endless:
 def test_who_stops_taking_results_waits_for_no_chunk() -> None:
     results = ProcessMap(2)(Endless(), range(9))
     next(results)
-    workers = [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+    workers = children_with("spawn_main")
     assert workers
     results.close()  # type: ignore[attr-defined]
     assert not psutil.wait_procs(workers, timeout=30)[1]
@@ -158,6 +159,5 @@ def test_no_process_outlives_its_caller(sent: signal.Signals, tmp_path: Path) ->
     time.sleep(1.0)  # until it waits: an interrupt that meets CPython in the middle of taking a lock can be lost in it
     caller.send_signal(sent)
     caller.wait(60)
-    gone, alive = psutil.wait_procs(workers, timeout=30)
-    assert len(gone) + len(alive) == len(workers)
-    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    psutil.wait_procs(workers, timeout=30)
+    assert not living(workers)
