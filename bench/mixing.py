@@ -45,7 +45,7 @@ class LoopedAdapters:
     """One product per segment and part, in a Python loop."""
 
     def __init__(self, bank: AdapterBank, segments: Sequence[Segment]) -> None:
-        self.held = [(segment.tokens, bank.held[segment.slot]) for segment in segments]
+        self.held = [(segment.tokens, bank.held(segment.slot)) for segment in segments]
 
     def enter(self, hidden: Tensor) -> Tensor:
         return torch.cat([adapters.enter(hidden[tokens]) for tokens, adapters in self.held])

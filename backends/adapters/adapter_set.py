@@ -91,15 +91,7 @@ class AdapterSet:
     def require_fits(self, geometry: RootGeometry) -> None:
         """Refuse parts of other layers than the root's, and those that are too wide to be served."""
         for key, part in self.parts().items():
-            inputs, outputs = part_sizes(geometry, key)
-            expected = part.shapes(part_layers(geometry, key), inputs, outputs, part.width)
-            if found := [(name, t) for name, t in part.named().items() if tuple(t.shape) != expected[name]]:
-                name, tensor = found[0]
-                raise InvalidArgumentError(
-                    f"{key}.{name} has shape {tuple(tensor.shape)}; this root's upper layers need {expected[name]}"
-                )
-            if part.width > MAX_WIDTH:
-                raise InvalidArgumentError(f"{key} is {part.width} wide; the widest that can be served is {MAX_WIDTH}")
+            require_part_fits(key, part, geometry)
 
     @property
     def size_bytes(self) -> int:
@@ -152,6 +144,18 @@ def part_kinds() -> dict[str, type[Part]]:
         **{f"lora.{module}": Lora for module in LORA_MODULES},
         **{f"norm.{site}": Norm for site in SITES},
     }
+
+
+def require_part_fits(key: str, part: Part, geometry: RootGeometry) -> None:
+    inputs, outputs = part_sizes(geometry, key)
+    expected = part.shapes(part_layers(geometry, key), inputs, outputs, part.width)
+    for name, tensor in part.named().items():
+        if tuple(tensor.shape) != expected[name]:
+            raise InvalidArgumentError(
+                f"{key}.{name} has shape {tuple(tensor.shape)}; this root's upper layers need {expected[name]}"
+            )
+    if part.width > MAX_WIDTH:
+        raise InvalidArgumentError(f"{key} is {part.width} wide; the widest that can be served is {MAX_WIDTH}")
 
 
 def part_layers(geometry: RootGeometry, key: str) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from backends.adapters.parts import Part, Shapes
+from backends.adapters.parts import Shapes
+from backends.adapters.tensors import Form
 
 _LEAST_ROWS = 2
 _DOUBLED_UP_TO_ROWS = 8
@@ -28,6 +29,7 @@ class PartPool:
     """
 
     def __init__(self, shapes: Shapes, max_rows: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._widest = tuple(shapes.items())
         self._shapes = {name: _stored(shape) for name, shape in shapes.items()}
         self._max_rows = max_rows
         self.dtype = dtype
@@ -74,25 +76,21 @@ class PartPool:
         smaller._free = list(range(smaller.num_rows - 1, len(taken) - 1, -1))
         return smaller, {row: place for place, row in enumerate(taken)}
 
-    def take(self, part: Part) -> tuple[int, Part]:
-        """A row for such a part, and the part's place in it, in its own shapes; nothing else of it is left there."""
+    def take(self, form: Form) -> int:
+        """A row for a part of this form, which will fill it: where it is narrower, there are zeros."""
         if not self._free:
             self.grow()
-        row = self._free[-1]
-        place = self.view(row, part)
-        filled = {name: tensor.numel() for name, tensor in place.named().items()}
-        for name, tensor in self.tensors.items():
-            whole = tensor[:, row]
-            if filled.get(name, 0) < whole.numel():
-                whole.zero_()
-        return self._free.pop(), place
+        if form.shapes != self._widest:
+            for tensor in self.tensors.values():
+                tensor[:, self._free[-1]].zero_()
+        return self._free.pop()
 
     def give_back(self, row: int) -> None:
         self._free.append(row)
 
-    def view(self, row: int, part: Part) -> Part:
-        """The place of such a part in a row, in the part's own shapes."""
-        return part.map(lambda name, tensor: _narrow(self.tensors[name][:, row], tensor))
+    def view(self, row: int, form: Form) -> dict[str, Tensor]:
+        """Where the tensors of a part of this form lie in a row, in their own shapes."""
+        return {name: _narrow(self.tensors[name][:, row], shape) for name, shape in form.shapes}
 
     def _replace_tensors(self, num_rows: int, kept: list[int]) -> None:
         """By new ones, which begin with these rows of the old ones."""
@@ -118,6 +116,6 @@ def _stored(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[0], shape[2], shape[1]) if len(shape) == 3 else shape
 
 
-def _narrow(stored: Tensor, like: Tensor) -> Tensor:
-    shown = stored.transpose(-1, -2) if like.ndim == 3 else stored
-    return shown[tuple(slice(size) for size in like.shape)]
+def _narrow(stored: Tensor, shape: tuple[int, ...]) -> Tensor:
+    shown = stored.transpose(-1, -2) if len(shape) == 3 else stored
+    return shown[tuple(map(slice, shape))]

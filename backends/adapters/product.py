@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from backends.adapters.adapter_set import ENTRANCE, LORA_MODULES, PROJECTED, SITES, LoraModule
 from backends.adapters.device_bank import AdapterBank, Place
-from backends.adapters.parts import Bottleneck
 from backends.adapters.segments import Segment, SegmentGroup, grouped
 from backends.root.encoder import ACTIVATION_FUNCTIONS, LayerAdapter, Projection, Site
 from backends.root.upper import Adapters
@@ -148,16 +147,11 @@ def _pooled(key: str, bank: AdapterBank, segments: Sequence[Segment]) -> list[Po
     alike: dict[Hashable, list[tuple[Segment, Place]]] = {}
     for segment in segments:
         if place := bank.places[segment.slot].get(key):
-            alike.setdefault((id(place.pool), *_settings(place)), []).append((segment, place))
+            alike.setdefault((id(place.pool), place.form.settings), []).append((segment, place))
     return [part for members in alike.values() for part in _parts(members)]
 
 
 def _parts(members: Sequence[tuple[Segment, Place]]) -> list[PooledPart]:
-    pool = members[0][1].pool
+    pool, settings = members[0][1].pool, dict(members[0][1].form.settings)
     groups = grouped([segment for segment, _ in members], [place.row for _, place in members], pool.dtype, pool.device)
-    return [PooledPart(group, pool.tensors, *_settings(members[0][1])) for group in groups]
-
-
-def _settings(place: Place) -> tuple[str, bool] | tuple[()]:
-    part = place.part
-    return (part.activation, part.norm_first) if isinstance(part, Bottleneck) else ()
+    return [PooledPart(group, pool.tensors, **settings) for group in groups]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 import xxhash
@@ -16,12 +17,31 @@ TensorsT = TypeVar("TensorsT", bound="Tensors")
 
 
 @dataclass(frozen=True)
+class Form:
+    """Such a dataclass but for what its tensors hold: the same for all that are made alike."""
+
+    kind: type[Tensors]
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    settings: tuple[tuple[str, Any], ...]
+
+    def filled(self, tensors: Mapping[str, Tensor]) -> Any:
+        """One of this form, made of tensors of its names and shapes."""
+        return self.kind(**tensors, **dict(self.settings))
+
+
+@dataclass(frozen=True)
 class Tensors:
     """Fields may also be settings, and a tensor that is not there is `None`."""
 
     def named(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    @cached_property
+    def form(self) -> Form:
+        tensors = self.named()
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        settings = tuple((name, value) for name, value in values.items() if name not in tensors)
+        return Form(type(self), tuple((name, tuple(tensor.shape)) for name, tensor in tensors.items()), settings)
 
     def map(self: TensorsT, change: Callable[[str, Tensor], Tensor]) -> TensorsT:
         """The same with each tensor replaced by `change(name, tensor)`."""

@@ -45,7 +45,8 @@ _LINGER_S = 0.05
 _BEFORE_END_S = 0.01
 """So long before a batch is predicted to end, requests are taken in: with them the next one is chosen."""
 _TELL_EVERY_US = 100_000
-"""It takes most of a millisecond for each root."""
+_DETAILS_FOR_US = 1_000_000
+"""After a row with a deadline, as long as what was told counts."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class ServeLoop:
         self._admission = admission
         self._on_load = on_load
         self._told_us = 0
+        self._deadline_came_us = 0
         self._intake = Intake()
         self._pipeline = pipeline
         self._turns = Turns(pipeline.turns)
@@ -129,6 +131,8 @@ class ServeLoop:
                 if came_straight:
                     self._intake.note(jobs[0].read_us, now)
                 refusal = self._admitted(jobs, now)
+                if any(job.deadline_us is not None for job in jobs):
+                    self._deadline_came_us = now
                 if refusal is None:
                     self._queue(jobs)
                     self._tell_load(now)
@@ -186,8 +190,9 @@ class ServeLoop:
         if self._on_load is None or not (is_idle or now - self._told_us >= _TELL_EVERY_US):
             return
         self._told_us = now
+        in_detail = now - self._deadline_came_us < _DETAILS_FOR_US
         try:
-            self._on_load(outlook_of(self._admission, now, self._intake.counted_us(now)), now)
+            self._on_load(outlook_of(self._admission, now, self._intake.counted_us(now), in_detail), now)
         except Exception:
             LOGGER.exception("what the engine has to do could not be told")
 

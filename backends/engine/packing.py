@@ -11,6 +11,7 @@ from torch import Tensor
 
 from backends.adapters.product import BatchAdapters
 from backends.adapters.segments import Segment
+from backends.conversion import converted
 from backends.engine.layouts import Grid, Layout
 
 
@@ -69,11 +70,11 @@ def pack_rows(
 def _hidden(grid: Grid, rows: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The rows at their places, zeros between them. Gathered first, then copied and converted at once."""
     if grid.is_packed:
-        return torch.cat(list(rows)).to(device=device, dtype=dtype)
+        return converted(torch.cat(list(rows)), dtype, device)
     laid = torch.zeros(grid.num_tokens, rows[0].shape[1], dtype=rows[0].dtype, device=rows[0].device)
     for start, row in zip(grid.starts, rows, strict=True):
         laid[start : start + len(row)] = row
-    return laid.to(device=device, dtype=dtype)
+    return converted(laid, dtype, device)
 
 
 def _segments(grid: Grid, slots: Sequence[int]) -> list[Segment]:

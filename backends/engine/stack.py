@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.device_bank import AdapterBank
 from backends.adapters.head import Head
@@ -89,6 +90,7 @@ class UpperStack:
         self.slots = SlotTable(bank)
         self.copies = CopyStream(self._device)
         self._heads: dict[int, tuple[Head, str]] = {}
+        """By slot, with how their states are pooled."""
 
     @property
     def hidden_size(self) -> int:
@@ -103,17 +105,18 @@ class UpperStack:
 
     def ready(self, key: int, load: Callable[[], HplmArtifact]) -> ReadyHplm:
         """Pin the hPLM version `key`; `load` is called only if it is not resident."""
+        loaded: list[tuple[Head, str]] = []
 
-        def load_adapters_and_head() -> HplmArtifact:
+        def load_adapters() -> AdapterSet:
             artifact = load()
-            self._heads[key] = (artifact.head.map(self._own), artifact.pooling)
-            return artifact
+            loaded.append((artifact.head.map(self._own), artifact.pooling))
+            return artifact.adapters
 
         with self.copies.copying():
-            lease = self.slots.acquire(key, lambda: load_adapters_and_head().adapters)
-        self._forget_evicted_heads()
-        head, pooling = self._heads[key]
-        return ReadyHplm(lease, head, pooling)
+            lease = self.slots.acquire(key, load_adapters)
+        if loaded:
+            self._heads[lease.slot] = loaded[0]
+        return ReadyHplm(lease, *self._heads[lease.slot])
 
     def release(self, hplm: ReadyHplm) -> None:
         self.slots.release(hplm.lease)
@@ -163,11 +166,6 @@ class UpperStack:
     def _own(self, _: str, tensor: Tensor) -> Tensor:
         """A copy, even of what is in fp32 already: a view would keep the file that it was mapped from."""
         return tensor.to(device=self._device, dtype=torch.float32, copy=True)
-
-    def _forget_evicted_heads(self) -> None:
-        if len(self._heads) > self.slots.capacity:
-            resident = set(self.slots.resident())
-            self._heads = {key: head for key, head in self._heads.items() if key in resident}
 
 
 def _on_cpu(results: list[Tensor]) -> list[Tensor]:

@@ -44,10 +44,16 @@ class _LikelyRow:
     hplm_key: int = 0
 
 
-def outlook_of(admission: Admission, now_us: int, on_the_way_us: float = 0.0) -> Outlook:
-    """For whoever hears of it `on_the_way_us` before its rows come, and if as much comes meanwhile as is done."""
+def outlook_of(admission: Admission, now_us: int, on_the_way_us: float = 0.0, in_detail: bool = True) -> Outlook:
+    """For whoever hears of it `on_the_way_us` before its rows come, and if as much comes meanwhile as is done.
+
+    All of it takes a millisecond for each root. Without details, which matter to rows with deadlines only, a row of any
+    length and tenant is promised what the shortest one is.
+    """
     if not admission.predicts:
         return Outlook([0.0] * len(TOLD_LENGTHS))
+    if not in_detail:
+        return Outlook([on_the_way_us + least_finish_in_us(admission, TOLD_LENGTHS[0], now_us)] * len(TOLD_LENGTHS))
     tenants = admission.beyond_share(now_us, TOLD_TENANTS)
     by_length_us = [least_finish_in_us(admission, tokens, now_us) for tokens in TOLD_LENGTHS]
     # Told of a length is what counts for all longer ones too, and as it is no exact bound, one of these may be lower.

@@ -169,7 +169,7 @@ def test_slots_hold_what_was_put_there_through_growth_and_reuse() -> None:
         slots.release(slots.acquire(key, lambda key=key: sets[key]))  # type: ignore[misc]
         for resident in slots.resident():
             lease = slots.acquire(resident, adapters)
-            held, expected = slots.bank.held[slots.check(lease)], sets[resident]
+            held, expected = slots.bank.held(slots.check(lease)), sets[resident]
             assert held.named().keys() == expected.named().keys()
             for name, tensor in expected.named().items():
                 assert torch.equal(held.named()[name], tensor)
@@ -179,7 +179,7 @@ def test_slots_hold_what_was_put_there_through_growth_and_reuse() -> None:
                     assert tensor[:, place.row].count_nonzero() == own.count_nonzero()
             slots.release(lease)
         assert no_row_is_lost(slots.bank)
-    assert slots.bank.held[0].parts() == {}
+    assert slots.bank.held(0).parts() == {}
 
 
 def test_a_slot_whose_filling_fails_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
