@@ -1,18 +1,28 @@
 """Tensors in another dtype, on another device.
 
 From fp16 to bf16 PyTorch goes number by number on a CPU. By way of fp32 it takes half as long, and in blocks that stay
-in the cache a third.
+in the cache a third. Each thread has its block for good: a C library that gives back what a thread frees, and asks for
+it again with the next block, takes as long as the conversion, and holds up all other threads.
 """
 
 from __future__ import annotations
 
-import math
+import threading
 
 import torch
 from torch import Tensor
 
 _BLOCK_NUMBERS = 1 << 17
 """512 KB in fp32."""
+
+
+class _Block(threading.local):
+    def __init__(self) -> None:
+        with torch.inference_mode(False):  # or it could be written in that mode only
+            self.numbers = torch.empty(_BLOCK_NUMBERS)
+
+
+_BLOCK = _Block()
 
 
 def converted(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -28,11 +38,23 @@ def convert_into(target: Tensor, source: Tensor) -> None:
     """Copy into a tensor of the same shape."""
     if not _is_slow(source, target.dtype, target.device):
         target.copy_(source)
-        return
-    at_once = max(1, _BLOCK_NUMBERS // max(1, math.prod(source.shape[1:])))
-    for block, part in zip(target.split(at_once), source.split(at_once), strict=True):
-        block.copy_(part.float())
+    elif source.ndim > 1 and source.stride(-1) != 1:  # the other way round it lies in one piece
+        _convert(target.mT, source.mT)
+    else:
+        _convert(target, source)
 
 
-def _is_slow(source: Tensor, dtype: torch.dtype, device: torch.device) -> bool:
-    return device.type == "cpu" and dtype == torch.bfloat16 and source.dtype == torch.float16
+def _is_slow(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> bool:
+    return device.type == "cpu" and dtype == torch.bfloat16 and tensor.dtype == torch.float16
+
+
+def _convert(target: Tensor, source: Tensor) -> None:
+    size = source.numel()
+    if size <= _BLOCK_NUMBERS:
+        target.copy_(_BLOCK.numbers[:size].view(source.shape).copy_(source))
+    elif len(source) == 1:
+        _convert(target[0], source[0])
+    else:
+        at_once = max(1, _BLOCK_NUMBERS * len(source) // size)
+        for start in range(0, len(source), at_once):
+            _convert(target[start : start + at_once], source[start : start + at_once])
