@@ -1,7 +1,7 @@
 """The bank: one folder per hPLM version, `weights.safetensors` and a manifest.
 
-Weights are kept in fp16 unless the artefact asks for fp32; the manifest names the root, so adapters never meet layers
-that they were not made for.
+Adapters are kept in bf16, as they are served, so that a slot is filled by copying; an artefact may ask for fp32. The
+manifest names the root, so adapters never meet layers that they were not made for.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVe
 from backends.registry.entries import HplmEntry
 from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
 
-BANK_FORMAT_VERSION = 3
+BANK_FORMAT_VERSION = 4
 TASKS = ("classification", "ner", "regression")
-_STORED_DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
+_STORED_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _WEIGHTS = "weights.safetensors"
 _VERSION_1_PART = {"name": "bottleneck.attention", "activation": "relu", "norm_first": False}
 
@@ -43,7 +43,7 @@ class HplmArtifact:
     adapters: AdapterSet
     head: Head
     pair: bool = False
-    stored_dtype: str = "fp16"
+    stored_dtype: str = "bf16"
     origin: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,8 +87,9 @@ class HplmArtifact:
 def write_artifact(folder: Path, artifact: HplmArtifact) -> None:
     """Write an artefact into a staging folder; weights that are not finite are refused."""
     dtype = _STORED_DTYPES[artifact.stored_dtype]
-    # The head of a regression holds the scale of its values, which fp16 may not.
-    head_dtype = torch.float32 if artifact.task == "regression" else dtype
+    # A head is small, and computed in fp32. That of a regression holds the scale of its values, which fp16 may not.
+    is_exact = artifact.stored_dtype == "fp32" or artifact.task == "regression"
+    head_dtype = torch.float32 if is_exact else torch.float16
     adapters, head = artifact.adapters.to(dtype), artifact.head.to(head_dtype)
     adapters.require_finite(artifact.hplm)
     head.require_finite(f"{artifact.hplm}: head")
