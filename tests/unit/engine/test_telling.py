@@ -81,6 +81,25 @@ def test_what_requests_are_on_the_way_is_told_with_it(built_home: Home) -> None:
         assert all(150_000 <= finish_us < 1_150_000 for finish_us in outlook.finish_in_us)
 
 
+def test_details_are_worked_out_only_where_rows_with_deadlines_come(
+    built_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backends.engine.loop._DETAILS_FOR_US", 500_000)
+    told: Told = []
+
+    def differ() -> bool:
+        return len(set(told[-1][0].finish_in_us)) > 1
+
+    with running(built_home, told=told) as ask:
+        ask(5)
+        assert told and not differ()
+        ask(deadline_ms=20_000)
+        wait_until(differ)
+        time.sleep(0.6)
+        ask(5)
+        wait_until(lambda: not differ())
+
+
 def test_an_outlook_that_cannot_be_told_costs_nobody_an_answer(
     built_home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,7 +13,7 @@ from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.live_costs import LiveCosts
 from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order, UtilityOrder
-from backends.scheduling.outlook import TOLD_TENANTS, least_finish_in_us, outlook_of
+from backends.scheduling.outlook import TOLD_LENGTHS, TOLD_TENANTS, least_finish_in_us, outlook_of
 
 
 @pytest.mark.parametrize("order", [LengthOrder(), UtilityOrder(0.5, 0.5), DeadlineOrder(), FairOrder()])
@@ -100,3 +100,14 @@ def test_nobody_is_told_what_only_the_slower_root_takes() -> None:
 def test_where_nobody_is_refused_for_being_late_nothing_on_the_way_keeps_anybody_out() -> None:
     admission = admission_of(settings=AdmissionSettings(predicts=False))
     assert not any(outlook_of(admission, 0, on_the_way_us=500_000).finish_in_us)
+
+
+def test_without_details_nobody_is_promised_less_than_with_them() -> None:
+    admission = admission_of(order=LengthOrder())
+    for number in range(60):
+        tenant = "flood" if number % 4 else "other"
+        assert admission.admit([Row(tenant, 100 if number % 2 else 4, number)], number) is None
+    whole, rough = (outlook_of(admission, 100, 7_000, in_detail) for in_detail in (True, False))
+    assert whole.tenants_in_us and not rough.tenants_in_us
+    assert rough.finish_in_us == [7_000 + least_finish_in_us(admission, 1, 100)] * len(TOLD_LENGTHS)
+    assert whole.finish_in_us[-1] > 1.5 * rough.finish_in_us[-1]
