@@ -14,6 +14,8 @@ from torch import Tensor
 
 _BLOCK_NUMBERS = 1 << 17
 """512 KB in fp32."""
+_FEW_NUMBERS = 1 << 15
+"""So many are converted one by one before a block is filled and read."""
 
 
 class _Block(threading.local):
@@ -45,7 +47,8 @@ def convert_into(target: Tensor, source: Tensor) -> None:
 
 
 def _is_slow(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> bool:
-    return device.type == "cpu" and dtype == torch.bfloat16 and tensor.dtype == torch.float16
+    from_one_half_to_the_other = dtype == torch.bfloat16 and tensor.dtype == torch.float16
+    return from_one_half_to_the_other and device.type == "cpu" and tensor.numel() > _FEW_NUMBERS
 
 
 def _convert(target: Tensor, source: Tensor) -> None:
