@@ -21,7 +21,7 @@ _FEW_NUMBERS = 1 << 15
 class _Block(threading.local):
     def __init__(self) -> None:
         with torch.inference_mode(False):  # or it could be written in that mode only
-            self.numbers = torch.empty(_BLOCK_NUMBERS)
+            self.numbers = torch.empty(_BLOCK_NUMBERS, dtype=torch.float32, device="cpu")
 
 
 _BLOCK = _Block()
@@ -38,12 +38,12 @@ def converted(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tenso
 
 def convert_into(target: Tensor, source: Tensor) -> None:
     """Copy into a tensor of the same shape."""
-    if not _is_slow(source, target.dtype, target.device):
-        target.copy_(source)
-    elif source.ndim > 1 and source.stride(-1) != 1:  # the other way round it lies in one piece
-        _convert(target.mT, source.mT)
+    if source.ndim > 1 and source.stride(-1) != 1:  # the other way round it lies in one piece
+        target, source = target.mT, source.mT
+    if _is_slow(source, target.dtype, target.device):
+        _convert(target, source.detach())
     else:
-        _convert(target, source)
+        target.copy_(source)
 
 
 def _is_slow(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> bool:

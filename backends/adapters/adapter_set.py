@@ -88,11 +88,6 @@ class AdapterSet:
         for key, part in self.parts().items():
             part.require_finite(f"{what}: {key}")
 
-    def require_fits(self, geometry: RootGeometry) -> None:
-        """Refuse parts of other layers than the root's, and those that are too wide to be served."""
-        for key, part in self.parts().items():
-            require_part_fits(key, part, geometry)
-
     @property
     def size_bytes(self) -> int:
         return sum(part.size_bytes for part in self.parts().values())
@@ -147,6 +142,7 @@ def part_kinds() -> dict[str, type[Part]]:
 
 
 def require_part_fits(key: str, part: Part, geometry: RootGeometry) -> None:
+    """Refuse a part of other layers than the root's, and one that is too wide to be served."""
     inputs, outputs = part_sizes(geometry, key)
     expected = part.shapes(part_layers(geometry, key), inputs, outputs, part.width)
     for name, tensor in part.named().items():

@@ -1,7 +1,7 @@
 """The bank: one folder per hPLM version, `weights.safetensors` and a manifest.
 
-Adapters are kept in bf16, as they are served, so that a slot is filled by copying; an artefact may ask for fp32. The
-manifest names the root, so adapters never meet layers that they were not made for.
+Adapters are kept in bf16, as servers compute unless they are told fp32, so that a slot is filled by copying; an
+artefact may ask for fp32. The manifest names the root, so adapters never meet layers that they were not made for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from backends.storage import check_file, file_checksum, read_json, write_json, w
 
 BANK_FORMAT_VERSION = 4
 TASKS = ("classification", "ner", "regression")
-_STORED_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+ADAPTERS_DTYPE = torch.bfloat16
+HEAD_DTYPE = torch.float16
+_STORED_DTYPES = {"bf16": ADAPTERS_DTYPE, "fp16": torch.float16, "fp32": torch.float32}
 _WEIGHTS = "weights.safetensors"
 _VERSION_1_PART = {"name": "bottleneck.attention", "activation": "relu", "norm_first": False}
 
@@ -89,7 +91,7 @@ def write_artifact(folder: Path, artifact: HplmArtifact) -> None:
     dtype = _STORED_DTYPES[artifact.stored_dtype]
     # A head is small, and computed in fp32. That of a regression holds the scale of its values, which fp16 may not.
     is_exact = artifact.stored_dtype == "fp32" or artifact.task == "regression"
-    head_dtype = torch.float32 if is_exact else torch.float16
+    head_dtype = torch.float32 if is_exact else HEAD_DTYPE
     adapters, head = artifact.adapters.to(dtype), artifact.head.to(head_dtype)
     adapters.require_finite(artifact.hplm)
     head.require_finite(f"{artifact.hplm}: head")

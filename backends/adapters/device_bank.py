@@ -6,7 +6,7 @@ gives way to a smaller one. Slot 0 is the identity and stays empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -81,7 +81,6 @@ class AdapterBank:
             pool = self._pool(pool_key, part)
             if pool.must_grow:
                 pool.grow()
-                self._move(pool, pool, lambda row: row)
 
     def fill(self, slot: int, adapters: AdapterSet) -> None:
         """Put adapters that `make_room` has seen into a slot, in place of what it held."""
@@ -117,12 +116,12 @@ class AdapterBank:
             self.pools[pool_key] = PartPool(shapes, self.num_slots - 1, self._dtype, self._device)
         return self.pools[pool_key]
 
-    def _move(self, old: PartPool, new: PartPool, row_of: Callable[[int], int]) -> None:
-        """A pool's rows lie in another one now. Places are replaced all at once, so pinned slots may move."""
+    def _move(self, old: PartPool, new: PartPool, row_of: Mapping[int, int]) -> None:
+        """A pool's rows lie in another one now. A slot's places are replaced all at once, so pinned ones may move."""
         for slot, places in enumerate(self.places):
             if any(place.pool is old for place in places.values()):
                 self.places[slot] = {
-                    key: Place(new, row_of(place.row), place.form) if place.pool is old else place
+                    key: Place(new, row_of[place.row], place.form) if place.pool is old else place
                     for key, place in places.items()
                 }
 
@@ -133,5 +132,5 @@ class AdapterBank:
             if pool.is_mostly_free:
                 with suppress_out_of_memory():
                     smaller, row_of = pool.compacted()
-                    self._move(pool, smaller, row_of.__getitem__)
+                    self._move(pool, smaller, row_of)
                     self.pools[key] = smaller

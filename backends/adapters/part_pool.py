@@ -55,7 +55,7 @@ class PartPool:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def grow(self) -> None:
-        """More rows. Views of the old tensors stay what they are: whoever holds them asks for new ones."""
+        """More rows. Views of the old tensors stay what they are."""
         more = max(_LEAST_ROWS, min(self.num_rows, _DOUBLED_UP_TO_ROWS), self.num_rows // 4)
         num_rows = min(self._max_rows, self.num_rows + more)
         self._replace_tensors(num_rows, list(range(self.num_rows)))

@@ -6,7 +6,7 @@ slot is used, so that nobody is ever computed with what was loaded there later.
 Usage:
     lease = slots.acquire(entry.key, lambda: artifact.adapters)
     try:
-        slots.bank.held(slots.check(lease))
+        slots.bank.places[slots.check(lease)]
     finally:
         slots.release(lease)
 """

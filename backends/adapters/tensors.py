@@ -34,7 +34,7 @@ class Tensors:
     """Fields may also be settings, and a tensor that is not there is `None`."""
 
     def named(self) -> dict[str, Tensor]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return {name: value for name, value in list(vars(self).items()) if isinstance(value, Tensor)}
 
     @cached_property
     def form(self) -> Form:

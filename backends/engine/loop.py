@@ -45,8 +45,8 @@ _LINGER_S = 0.05
 _BEFORE_END_S = 0.01
 """So long before a batch is predicted to end, requests are taken in: with them the next one is chosen."""
 _TELL_EVERY_US = 100_000
-_DETAILS_FOR_US = 1_000_000
-"""After a row with a deadline, as long as what was told counts."""
+_DETAILS_FOR_US = 10_000_000
+"""After a row with a deadline: those of whom the details keep all out are not seen here."""
 
 
 @dataclass(frozen=True)

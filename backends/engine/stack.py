@@ -114,8 +114,8 @@ class UpperStack:
 
         with self.copies.copying():
             lease = self.slots.acquire(key, load_adapters)
-        if loaded:
-            self._heads[lease.slot] = loaded[0]
+            if loaded:
+                self._heads[lease.slot] = loaded[0]
         return ReadyHplm(lease, *self._heads[lease.slot])
 
     def release(self, hplm: ReadyHplm) -> None:

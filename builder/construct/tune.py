@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backends.adapters.bank import ADAPTERS_DTYPE, HEAD_DTYPE
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
 from builder.construct import fitting
@@ -90,9 +91,9 @@ def tune(
     def tuned(weights: Weights, metrics: dict[str, float], epoch: int) -> Tuned:
         """The weights as they will be stored, so that what is measured is what is served."""
         stored = {name: tensor.detach().cpu() for name, tensor in weights.items()}
-        adapters, head = model.adapters(stored).to(torch.float16), model.head(stored)
+        adapters, head = model.adapters(stored).to(ADAPTERS_DTYPE), model.head(stored)
         if objective.scale == NO_SCALE:
-            head = head.to(torch.float16)
+            head = head.to(HEAD_DTYPE)
         return Tuned(adapters, head, first.pooling, metrics, epoch)
 
     def measure(weights: Weights) -> dict[str, float]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adapter_reference import KINDS, random_artifact, reference_logits
-from backends.adapters.adapter_set import LORA_MODULES, SITES, AdapterSet
+from backends.adapters.adapter_set import LORA_MODULES, SITES, AdapterSet, require_part_fits
 from backends.adapters.parts import Lora
 from backends.adapters.recipe import AdapterRecipe
 from backends.errors import InvalidArgumentError
@@ -36,7 +36,8 @@ def root(built_home: Home) -> RootFolder:
 def test_new_adapters_change_nothing_and_every_tensor_learns(root: RootFolder, name: str) -> None:
     upper = root.upper()
     adapters = RECIPES[name].identity(root.geometry, upper)
-    adapters.require_fits(root.geometry)
+    for key, part in adapters.parts().items():
+        require_part_fits(key, part, root.geometry)
     rows = torch.randn(3, 9, root.geometry.hidden_size)
     attend = padded_attention(root.geometry.num_heads, torch.ones(3, 9, dtype=torch.bool))
     trained = adapters.map(lambda _, tensor: tensor.clone().requires_grad_())
@@ -72,11 +73,11 @@ def test_what_cannot_be_served_is_refused(root: RootFolder) -> None:
         with pytest.raises(InvalidArgumentError):
             AdapterRecipe(**wrong)  # type: ignore[arg-type]
     hidden = root.geometry.hidden_size
-    wide = AdapterSet(loras={"query": Lora(torch.randn(2, 257, hidden), torch.randn(2, hidden, 257))})
+    wide = Lora(torch.randn(2, 257, hidden), torch.randn(2, hidden, 257))
     with pytest.raises(InvalidArgumentError, match="257 wide"):
-        wide.require_fits(root.geometry)
-    swapped = AdapterSet(loras={"ffn_in": Lora(torch.randn(2, 4, 2 * hidden), torch.randn(2, hidden, 4))})
+        require_part_fits("lora.query", wide, root.geometry)
+    swapped = Lora(torch.randn(2, 4, 2 * hidden), torch.randn(2, hidden, 4))
     with pytest.raises(InvalidArgumentError, match=r"lora\.ffn_in\.down has shape"):
-        swapped.require_fits(root.geometry)
+        require_part_fits("lora.ffn_in", swapped, root.geometry)
     with pytest.raises(InvalidArgumentError, match=r"no part lora\.gate"):
-        AdapterSet.from_parts({"lora.gate": swapped.loras["ffn_in"]})
+        AdapterSet.from_parts({"lora.gate": swapped})

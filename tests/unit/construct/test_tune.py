@@ -363,6 +363,19 @@ def test_entities_behind_the_limit_count_as_missed() -> None:
     assert objective.metrics(right, [whole, cut])["recall"] == pytest.approx(3 / 6)
 
 
+def test_what_is_measured_is_what_is_stored(upper: Upper, tmp_path: Path) -> None:
+    examples = [LabelledText("a", float(place)) for place in range(8)]
+    objective = Regression(examples)
+    rows = [torch.full((4, 64), place / 4).half() for place in range(8)]
+    train = EncodedSet(rows, objective.targets(examples, [None] * 8), np.array([4] * 8), [None] * 8)
+    tuned = tune(upper, objective, train, train, TuneSettings(recipe=SMALL, epochs=2), ignore)
+    write_artifact(tmp_path, HplmArtifact("a/b", "f", "regression", (), tuned.pooling, tuned.adapters, tuned.head))
+    stored = read_artifact(tmp_path, "f").adapters.named()
+    assert any(tensor.any() for tensor in stored.values())
+    for name, tensor in tuned.adapters.named().items():
+        assert stored[name].dtype == tensor.dtype and torch.equal(stored[name], tensor)
+
+
 def test_values_of_any_size_are_stored(upper: Upper, tmp_path: Path) -> None:
     examples = [LabelledText("a", 1e6 + 1e5 * place) for place in range(8)]
     objective = Regression(examples)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from adapter_reference import KINDS, random_artifact, reference_logits
+from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.bank import HplmArtifact
 from backends.engine.crew import Crew
 from backends.engine.layouts import LAYOUT_NAMES, Sharing
@@ -137,6 +138,29 @@ def test_a_head_keeps_nothing_of_the_file_it_came_from(built_home: Home) -> None
         assert torch.equal(kept, tensor)
         assert kept.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
     stack.release(ready)
+
+
+def test_a_head_goes_with_its_adapters_through_one_slot_whatever_fails(
+    built_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = RootFolder(built_home.root("tiny"))
+    artifacts = random_artifacts(root, seed=21)
+    stack = UpperStack(root, StackSettings(dtype="fp32", num_slots=2))
+    row = torch.randn(9, root.geometry.hidden_size).half()
+    chance, fill = random.Random(22), stack.slots.bank.fill
+
+    def fill_and_fail(slot: int, adapters: AdapterSet) -> None:
+        fill(slot, adapters)
+        raise torch.OutOfMemoryError("no memory is left on the device")
+
+    for _ in range(60):
+        key = chance.choice(sorted(artifacts))
+        if chance.random() < 0.3 and not stack.slots.holds(key):
+            with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
+                patched.setattr(stack.slots.bank, "fill", fill_and_fail)
+                stack.ready(key, lambda key=key: artifacts[key])  # type: ignore[misc]
+        else:
+            require_close(root, artifacts[key], row, run(stack, artifacts, [key], [row])[0], "fp32")
 
 
 def test_an_unknown_layout_is_refused() -> None:
