@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,13 @@ from tiny_home import build_tiny_home, write_tiny_bert
 
 # The tests' models are so small that a second thread only waits.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Also for the next test: engines that compute in a test's own thread tell PyTorch how many it may take there."""
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
