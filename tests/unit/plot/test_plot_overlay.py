@@ -22,6 +22,8 @@ from backends.plot.overlay_log import LogOrigin, LogReader, overlay_folder, over
 from backends.plot.overlay_pool import OverlayPool
 
 POOL_BYTES = 4 << 20
+ROOMY_POOL_BYTES = 256 << 20
+"""So many places that of a few hundred thousand fragments no nine belong into one set of eight."""
 OTHER_LAYERS = LogOrigin("b" * 32, ORIGIN.layout)
 
 
@@ -286,7 +288,7 @@ def test_kill_at_any_time_never_gives_a_wrong_vector(table_folder: Path) -> None
             child.send_signal(signal.SIGKILL)
             output = child.communicate(timeout=20)[0].split()
             promised[seat] = max([promised.get(seat, 0), *(int(line) for line in output[:-1])])
-        survivor = opened(table_folder, seat=None, pool_bytes=64 << 20)
+        survivor = opened(table_folder, seat=None, pool_bytes=ROOMY_POOL_BYTES)
         for seat in (0, 1):
             start = 1_000_000 * (seat + 1)
             assert found(survivor, start, 20_000) >= min(promised[seat] - start, 20_000)
@@ -294,5 +296,5 @@ def test_kill_at_any_time_never_gives_a_wrong_vector(table_folder: Path) -> None
 
 def _child(table_folder: Path, seat: int) -> subprocess.Popen[str]:
     script = Path(__file__).with_name("overlay_append.py")
-    command = [sys.executable, str(script), str(table_folder), str(seat), str(64 << 20)]
+    command = [sys.executable, str(script), str(table_folder), str(seat), str(ROOMY_POOL_BYTES)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
