@@ -84,6 +84,11 @@ class AdapterSet:
     def to(self, dtype: torch.dtype) -> AdapterSet:
         return self.map(lambda _, tensor: tensor.to(dtype))
 
+    def require_servable(self) -> None:
+        """Refuse parts that no server has room for."""
+        for key, part in self.parts().items():
+            _require_servable(key, part)
+
     def require_finite(self, what: str) -> None:
         for key, part in self.parts().items():
             part.require_finite(f"{what}: {key}")
@@ -150,6 +155,10 @@ def require_part_fits(key: str, part: Part, geometry: RootGeometry) -> None:
             raise InvalidArgumentError(
                 f"{key}.{name} has shape {tuple(tensor.shape)}; this root's upper layers need {expected[name]}"
             )
+    _require_servable(key, part)
+
+
+def _require_servable(key: str, part: Part) -> None:
     if part.width > MAX_WIDTH:
         raise InvalidArgumentError(f"{key} is {part.width} wide; the widest that can be served is {MAX_WIDTH}")
 

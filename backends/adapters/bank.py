@@ -57,6 +57,8 @@ class HplmArtifact:
             raise InvalidArgumentError(f"task {self.task!r} is not one of {', '.join(TASKS)}")
         if (self.pooling == NO_POOLING) != (self.task == "ner") or (self.pooling == HALVES and not self.pair):
             raise InvalidArgumentError(f"the {self.task} task of {self.hplm} cannot have the pooling {self.pooling!r}")
+        if self.task != "regression" and not self.labels:
+            raise InvalidArgumentError(f"the {self.task} task of {self.hplm} has no labels")
         if (1 if self.task == "regression" else len(self.labels)) != len(self.head.bias):
             raise InvalidArgumentError(f"{self.hplm} has {len(self.labels)} labels but a head of {len(self.head.bias)}")
 
@@ -87,13 +89,15 @@ class HplmArtifact:
 
 
 def write_artifact(folder: Path, artifact: HplmArtifact) -> None:
-    """Write an artefact into a staging folder; weights that are not finite are refused."""
+    """Write an artefact into a staging folder; refused is what is not finite as it is kept or served, or too wide."""
+    artifact.adapters.require_servable()
     dtype = _STORED_DTYPES[artifact.stored_dtype]
     # A head is small, and computed in fp32. That of a regression holds the scale of its values, which fp16 may not.
     is_exact = artifact.stored_dtype == "fp32" or artifact.task == "regression"
     head_dtype = torch.float32 if is_exact else HEAD_DTYPE
     adapters, head = artifact.adapters.to(dtype), artifact.head.to(head_dtype)
     adapters.require_finite(artifact.hplm)
+    adapters.to(ADAPTERS_DTYPE).require_finite(artifact.hplm)
     head.require_finite(f"{artifact.hplm}: head")
     path = weights_path(folder)
     tensors = {**adapters.named(), **{f"head.{name}": tensor for name, tensor in head.named().items()}}

@@ -1,8 +1,8 @@
 """The host bank: the weights of all hPLM versions, mapped from the disk, so that the page cache is their memory.
 
-A version's files are checked when it is first met, and stay mapped as long as there is room and the registry's snapshot
-knows it: what is mapped takes disk even after it was deleted. Nothing else is held in
-memory: with more hPLMs than the host has room for, the operating system keeps those that are asked for.
+A version's files are checked when it is first met (those that are damaged once in half a minute), and stay mapped as
+long as there is room and the registry's snapshot knows it: what is mapped takes disk even after it was deleted. Nothing
+else is held in memory: with more hPLMs than the host has room for, the operating system keeps those that are asked for.
 
 Usage:
     bank.let_go()
@@ -21,6 +21,7 @@ from contextlib import suppress
 
 from backends.adapters.bank import HplmArtifact, read_artifact, weights_path
 from backends.errors import presentable
+from backends.failures import Failures
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 
@@ -54,6 +55,7 @@ class HostBank:
         self._lock = threading.Lock()
         self._mapped: OrderedDict[int, HplmArtifact] = OrderedDict()
         self._checked: set[int] = set()
+        self._failures = Failures()
 
     def announce(self, entry: HplmEntry) -> None:
         """Let the operating system read a version's weights ahead of use; what is wrong with them shows on use."""
@@ -90,9 +92,10 @@ class HostBank:
     def _map(self, entry: HplmEntry, root_fingerprint: str, hidden_size: int) -> HplmArtifact:
         folder = self._home.path / entry.folder
         try:
-            artifact = read_artifact(folder, root_fingerprint, was_checked=entry.key in self._checked)
-            artifact.require_of(entry)
-            artifact.require_fits(entry, hidden_size)
+            with self._failures.remembered(entry.key):
+                artifact = read_artifact(folder, root_fingerprint, was_checked=entry.key in self._checked)
+                artifact.require_of(entry)
+                artifact.require_fits(entry, hidden_size)
         except Exception as error:
             raise presentable(error, "the weights of this hPLM are") from error
         return artifact

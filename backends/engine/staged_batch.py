@@ -71,7 +71,7 @@ def run_batch(staged: StagedBatch) -> list[Result]:
     """
     stack, pinned = staged.stack, staged.pinned
     try:
-        return _apart(stack, pinned, staged.run())
+        return _mended(stack, pinned, staged.run())
     except Exception as error:
         LOGGER.warning("a batch of %d rows failed and is run in parts: %s", len(pinned), str(error))
         if is_out_of_memory(error):
@@ -90,34 +90,36 @@ def _halves(pinned: list[Pinned]) -> list[list[Pinned]]:
     return [part for part in (pinned[:half], pinned[half:]) if part]
 
 
-def _run_part(stack: UpperStack, part: list[Pinned]) -> list[Result]:
+def _run_part(stack: UpperStack, part: list[Pinned], apart: bool = False) -> list[Result]:
+    """Of rows that are laid apart, the results are what they are."""
     try:
-        return _apart(stack, part, StagedBatch(*unzipped(part), stack, packed_on_device(stack, part)).run())
+        results = StagedBatch(*unzipped(part), stack, packed_on_device(stack, part, apart)).run()
+        return list(results) if apart else _mended(stack, part, results)
     except Exception as error:
         if len(part) == 1 or is_out_of_memory(error):
             return [told(error)] * len(part)
-    return [result for pair in part for result in _run_part(stack, [pair])]
+    return [result for pair in part for result in _run_part(stack, [pair], apart)]
 
 
 def unzipped(pinned: Sequence[Pinned]) -> tuple[list[Job], list[ReadyHplm]]:
     return [job for job, _ in pinned], [hplm for _, hplm in pinned]
 
 
-def packed_on_device(stack: UpperStack, pinned: Sequence[Pinned]) -> _OnDevice:
+def packed_on_device(stack: UpperStack, pinned: Sequence[Pinned], apart: bool = False) -> _OnDevice:
     jobs, hplms = unzipped(pinned)
     rows = [torch.from_numpy(job.hidden) for job in jobs]
-    return _OnDevice(stack.pack(rows, hplms), stack.copies.mark())
+    return _OnDevice(stack.pack(rows, hplms, apart), stack.copies.mark())
 
 
-def _apart(stack: UpperStack, pinned: Sequence[Pinned], results: Sequence[Tensor]) -> list[Result]:
-    """Rows that came to no number run again, each alone: one that overflows spoils those computed beside it."""
+def _mended(stack: UpperStack, pinned: Sequence[Pinned], results: Sequence[Tensor]) -> list[Result]:
+    """Rows that came to no number run again, laid apart: one that overflows spoils those computed beside it."""
     if len(pinned) == 1 or _are_finite(results):
         return list(results)
-    LOGGER.warning("of a batch of %d rows some came to no number and are run alone", len(pinned))
-    return [
-        result if _are_finite([result]) else _run_part(stack, [pair])[0]
-        for pair, result in zip(pinned, results, strict=True)
-    ]
+    spoilt = [place for place, result in enumerate(results) if not _are_finite([result])]
+    LOGGER.warning("%d of %d rows of a batch came to no number and run again", len(spoilt), len(pinned))
+    again = _run_part(stack, [pinned[place] for place in spoilt], apart=True)
+    mended = dict(zip(spoilt, again, strict=True))
+    return [mended.get(place, result) for place, result in enumerate(results)]
 
 
 def _are_finite(results: Sequence[Tensor]) -> bool:

@@ -39,7 +39,10 @@ def stack_modules(modules: Sequence[LayerModule], geometry: RootGeometry) -> Ada
         _require_fits(module, geometry)
     upper = [module for module in modules if module.layer >= geometry.num_lower_layers]
     names = dict.fromkeys(module.part for module in upper)
-    return AdapterSet.from_parts({name: _stacked([m for m in upper if m.part == name], geometry) for name in names})
+    parts = {name: _stacked([m for m in upper if m.part == name], geometry) for name in names}
+    adapters = AdapterSet.from_parts(parts)
+    adapters.require_servable()
+    return adapters
 
 
 def require_upper(modules: Sequence[LayerModule], geometry: RootGeometry, remedy: str) -> None:

@@ -25,8 +25,10 @@ _START_FAILURE = re.compile(
     r"|Socket '.*' already in use.*|unrecognized option .*|Error: .*|error: .*)",
     re.IGNORECASE,
 )
+_DEATH = re.compile(r"(terminate called .*)")
 _PREFIX = re.compile(r'^[IWEF]\d{4} [\d:.]+ \d+ \S+:\d+\] "?')
 _TABLE_ROW = re.compile(r"^[+|]")
+_STACK_FRAME = re.compile(r"^ *\d+# ")
 
 
 def is_noise(line: str) -> bool:
@@ -34,17 +36,18 @@ def is_noise(line: str) -> bool:
 
 
 def failure_reason(lines: Iterable[str]) -> str:
-    """The few words of a log that say why the server did not start."""
-    meaningful = [
-        _message(line) for line in lines if line.strip() and not is_noise(line) and not _TABLE_ROW.match(line)
-    ]
+    """The few words of a log that say why the server did not start, or did not go on."""
+    meaningful = [_message(line) for line in lines if line.strip() and not _is_beside_the_point(line)]
     reasons = [_model_failure(match) for line in meaningful if (match := _MODEL_FAILURE.search(line))]
-    if not reasons:
-        reasons = [match.group(1) for line in meaningful if (match := _START_FAILURE.search(line))]
-    if not reasons:
-        reasons = meaningful[-_NUM_LINES_SHOWN:]
+    for pattern in (_DEATH, _START_FAILURE):
+        reasons = reasons or [match.group(1) for line in meaningful if (match := pattern.search(line))]
+    reasons = reasons or meaningful[-_NUM_LINES_SHOWN:]
     shortened = [reason[:_MAX_REASON_CHARACTERS] for reason in dict.fromkeys(reasons)]
     return "; ".join(shortened[:_NUM_LINES_SHOWN]) or "it wrote no log"
+
+
+def _is_beside_the_point(line: str) -> bool:
+    return is_noise(line) or any(pattern.match(line) for pattern in (_TABLE_ROW, _STACK_FRAME))
 
 
 def _message(line: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_WINDOW_STEP = 16
+WINDOW_STEP = 16
 
 Owners = NDArray[np.int64]
 Block = tuple[int, int]
@@ -48,7 +48,7 @@ def _tiles_of_run(run: Sequence[Block], owners: Owners) -> Iterator[Tile]:
     """Adjacent blocks of one size: those whose windows end within the tokens go together."""
     (first, end), total = run[0], len(owners)
     size = end - first
-    window = min(-(-size // _WINDOW_STEP) * _WINDOW_STEP, total)
+    window = min(-(-size // WINDOW_STEP) * WINDOW_STEP, total)
     together = sum(start + window <= total for start, _ in run)
     if together:
         yield _tile(owners, first, together, size, window, 0)

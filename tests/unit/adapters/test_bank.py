@@ -210,15 +210,27 @@ def test_a_manifest_that_names_other_tensors_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("stored_dtype", "value"),
-    [("bf16", float("nan")), ("bf16", float("inf")), ("bf16", 3.4e38), ("fp16", 1e6), ("fp32", float("-inf"))],
+    [
+        *(("bf16", value) for value in (float("nan"), float("inf"), 3.4e38)),
+        ("fp16", 1e6),
+        *(("fp32", value) for value in (float("-inf"), 3.4e38)),
+    ],
 )
 def test_weights_that_are_not_finite_are_never_written(tmp_path: Path, stored_dtype: str, value: float) -> None:
-    """Nor those that are not in the dtype that they would be kept in."""
+    """Nor those that are not in the dtype that they would be kept in, or served in."""
     bad = artifact(stored_dtype)
     bad.adapters.bottlenecks["attention"].up_bias[0, 0] = value
     refused = pytest.raises(InvalidArgumentError, match=r"bottleneck\.attention.*up_bias")
     with refused, publishing(tmp_path / "x@1") as staged:
         write_artifact(staged, bad)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parts_that_no_server_has_room_for_are_never_written(tmp_path: Path) -> None:
+    wide = random_bottleneck(random.Random(), LAYERS, HIDDEN, 257)
+    refused = pytest.raises(InvalidArgumentError, match=r"bottleneck\.output is 257 wide; the widest .* is 256")
+    with refused, publishing(tmp_path / "x@1") as staged:
+        write_artifact(staged, replace(artifact(), adapters=AdapterSet({"output": wide})))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -232,3 +244,5 @@ def test_tensors_that_do_not_fit_together() -> None:
         replace(artifact().head, dense_bias=None)
     with pytest.raises(InvalidArgumentError, match="labels"):
         replace(artifact(), labels=("a", "b"))
+    with pytest.raises(InvalidArgumentError, match="has no labels"):
+        replace(artifact(), labels=(), head=Head(torch.randn(0, HIDDEN), torch.randn(0)))

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from backends.adapters import host_bank
+from backends.adapters.bank import HplmArtifact, read_artifact, weights_path
 from backends.adapters.host_bank import HostBank
+from backends.errors import UnusableError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
@@ -46,3 +52,25 @@ def test_what_is_gone_is_looked_for_now_and_then_only(tiny_home: Home) -> None:
         bank.let_go()
     assert asked == []
     assert is_mapped(tiny_home, entry)
+
+
+def test_damaged_weights_are_not_read_again_for_each_row(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry.open(tiny_home)
+    damaged, sound = registry.hplm("acme/topic"), registry.hplm("acme/mood")
+    weights = weights_path(tiny_home.path / damaged.folder)
+    weights.chmod(0o644)
+    weights.write_bytes(weights.read_bytes()[:-1])
+    root = RootFolder(tiny_home.root("tiny"))
+    read: list[Path] = []
+
+    def counted(folder: Path, *args: Any, **kwargs: Any) -> HplmArtifact:
+        read.append(folder)
+        return read_artifact(folder, *args, **kwargs)
+
+    monkeypatch.setattr(host_bank, "read_artifact", counted)
+    bank = HostBank(tiny_home, lambda _: True)
+    for _ in range(3):
+        with pytest.raises(UnusableError, match="the weights of this hPLM are damaged"):
+            bank.artifact(damaged, root.fingerprint, root.geometry.hidden_size)
+    bank.artifact(sound, root.fingerprint, root.geometry.hidden_size)
+    assert read == [tiny_home.path / damaged.folder, tiny_home.path / sound.folder]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from backends.adapters.length_groups import length_groups
-from backends.engine.layouts import LAYOUT_NAMES, Grid, attention, layout_named
+from backends.engine.layouts import LAYOUT_NAMES, Apart, Grid, attention, layout_named
 from backends.engine.layouts.concatenated import Concatenated
 from backends.engine.layouts.micro_batches import Sharing, shares
 from backends.engine.layouts.ragged import Ragged
@@ -59,6 +59,26 @@ def test_rows_attend_to_themselves_only(name: str) -> None:
         assert sorted(index for grid in grids for index in grid.order) == list(range(len(lengths))), f"seed {seed}"
         for grid in grids:
             check_grid(grid, lengths)
+
+
+def test_rows_that_are_laid_apart_are_not_spoilt_by_others() -> None:
+    for seed in range(60):
+        chance = random.Random(seed)
+        torch.manual_seed(seed)
+        lengths = random_lengths(chance)
+        sharing = Sharing(chance.randint(1, 4), chance.choice([1, 50, 400]), chance.choice([100, 1000, None]))
+        grids = Apart(sharing).arrange([chance.randint(1, 5) for _ in lengths], lengths)
+        assert sorted(index for grid in grids for index in grid.order) == list(range(len(lengths))), f"seed {seed}"
+        for grid in grids:
+            check_grid(grid, lengths)
+            fused = torch.randn(grid.num_tokens, 3 * HIDDEN)
+            rows = [slice(start, start + length) for start, length in zip(grid.starts, grid.lengths, strict=True)]
+            spoilt = [row for row in rows if chance.random() < 0.3]
+            for row in spoilt:
+                fused[row] = chance.choice([float("nan"), float("inf")])
+            context = attention(grid, HEADS, torch.float32, CPU)(*fused.chunk(3, dim=-1))
+            for row in rows:
+                assert context[row].isfinite().all() == (row not in spoilt), f"seed {seed}"
 
 
 @pytest.mark.parametrize("sharing", [Sharing(2, 160, 1024), Sharing(3, 1), Sharing(1, 1, 2048)])

@@ -193,7 +193,7 @@ def test_a_result_that_is_not_a_number_is_an_error(built_home: Home) -> None:
 def test_a_row_that_overflows_fails_alone(
     tiny_home: Home, monkeypatch: pytest.MonkeyPatch, layout: str, fault: str
 ) -> None:
-    """Its neighbours are computed beside it, then without it, and come out as if it had never been there."""
+    """Its neighbours are computed beside it, then out of its reach, and come out as if it had never been there."""
     keys = keys_of(tiny_home)
     good, bad = keys["acme/topic"], keys["acme/mood"]
     load = HostBank.artifact
@@ -208,8 +208,16 @@ def test_a_row_that_overflows_fails_alone(
     monkeypatch.setattr(HostBank, "artifact", overflowing)
     seed = random.randrange(1 << 30)
     chance = np.random.default_rng(seed)
-    order = [good, bad, good, good, bad, good]
+    order = [good, bad, good, good, bad, good, bad, bad]
     rows = [chance.normal(size=(5, HIDDEN)).astype(np.float16) for _ in order]
+    batches: list[int] = []
+    run = UpperStack.run
+
+    def counted(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+        batches.append(len(hplms))
+        return run(stack, packed, hplms, middles)
+
+    monkeypatch.setattr(UpperStack, "run", counted)
     for key, row in zip(order, rows, strict=True):
         if key == bad and fault == "row":
             row[2] = np.nan
@@ -221,6 +229,7 @@ def test_a_row_that_overflows_fails_alone(
             return responses
 
         alone = [submit(key, row).get(timeout=30) for key, row in zip(order, rows, strict=True)]
+        batches.clear()
         with held_in_one_batch(service):
             together = [submit(key, row) for key, row in zip(order, rows, strict=True)]
         for key, expected, responses in zip(order, alone, together, strict=True):
@@ -231,6 +240,8 @@ def test_a_row_that_overflows_fails_alone(
                 assert isinstance(found, list) and isinstance(expected, list), f"seed {seed}: {found}"
                 scores = [list(json.loads(answer[0])["scores"].values()) for answer in (found, expected)]
                 np.testing.assert_allclose(*scores, atol=1e-4, err_msg=f"seed {seed}")
+    assert batches[0] == len(order) and len(batches) == 2, "many that overflow cost one more batch, not one each"
+    assert batches[1] >= order.count(bad)
 
 
 def test_rows_of_the_wrong_width_fail_alone(built_home: Home) -> None:

@@ -389,10 +389,10 @@ def test_rows_that_the_device_has_no_room_for_wait_for_a_smaller_batch(
     go, begun = hold_runs(monkeypatch)
     pack = UpperStack.pack
 
-    def small_only(stack: UpperStack, rows: Any, hplms: Any) -> Any:
+    def small_only(stack: UpperStack, rows: Any, *others: Any) -> Any:
         if len(rows) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return pack(stack, rows, hplms)
+        return pack(stack, rows, *others)
 
     monkeypatch.setattr(UpperStack, "pack", small_only)
     with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=4, max_adapters=3)) as service:

@@ -280,6 +280,15 @@ def test_an_adapter_of_another_size_is_refused(importer: Importer, tmp_path: Pat
         importer.take(tmp_path / "x")
 
 
+def test_an_adapter_that_is_too_wide_to_be_served_leaves_the_old_version(importer: Importer, tmp_path: Path) -> None:
+    make_peft(importer.model, tmp_path / "narrow", "SEQ_CLS")
+    served = importer.take(tmp_path / "narrow")
+    make_peft(importer.model, tmp_path / "wide", "SEQ_CLS", r=257)
+    with pytest.raises(InvalidArgumentError, match=r"lora\.query is 257 wide; the widest that can be served is 256"):
+        importer.take(tmp_path / "wide", replace=True)
+    assert importer.registry.hplm(served.id) == served
+
+
 def test_roberta_heads_have_a_dense_layer_of_their_own(tmp_path: Path) -> None:
     from transformers import RobertaForSequenceClassification
 

@@ -45,6 +45,15 @@ def test_other_failures_give_the_line_that_tells_them(line):
     assert len(reason) > 30
 
 
+def test_a_server_that_aborts_gives_its_last_words_and_not_where_in_memory_it_was() -> None:
+    before = ["backends.errors: CorruptFileError: weights.safetensors is damaged", LOADED]
+    words, frames = "terminate called after throwing an instance of 'lock_exception'", [" 0# 0x00005625 in /triton"]
+    assert failure_reason([*before, words, *frames]) == words
+    assert failure_reason(["Signal (6) received.", " 0# 0x00005625 in /triton", "22# abort in libc.so.6"]) == (
+        "Signal (6) received."
+    )
+
+
 def test_an_unknown_failure_gives_the_last_lines():
     assert failure_reason(["one", "two", "", "three", TABLE, "four"]) == "two; three; four"
     assert failure_reason([]) == "it wrote no log"
