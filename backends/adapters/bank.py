@@ -30,6 +30,7 @@ ADAPTERS_DTYPE = torch.bfloat16
 HEAD_DTYPE = torch.float16
 _STORED_DTYPES = {"bf16": ADAPTERS_DTYPE, "fp16": torch.float16, "fp32": torch.float32}
 _WEIGHTS = "weights.safetensors"
+_MANIFEST = "manifest.json"
 _VERSION_1_PART = {"name": "bottleneck.attention", "activation": "relu", "norm_first": False}
 
 
@@ -103,7 +104,7 @@ def write_artifact(folder: Path, artifact: HplmArtifact) -> None:
     tensors = {**adapters.named(), **{f"head.{name}": tensor for name, tensor in head.named().items()}}
     write_tensors(path, {name: _turned(tensor) for name, tensor in tensors.items()})
     write_json(
-        folder / "manifest.json",
+        _manifest_path(folder),
         {
             "format_version": BANK_FORMAT_VERSION,
             "hplm": artifact.hplm,
@@ -127,7 +128,7 @@ def read_artifact(folder: Path, root_fingerprint: str, was_checked: bool = False
 
     Its checksum is compared unless that `was_checked` before: published files never change.
     """
-    manifest = read_json(folder / "manifest.json")
+    manifest = read_json(_manifest_path(folder))
     if manifest["format_version"] > BANK_FORMAT_VERSION:
         raise FormatVersionError(
             f"{folder} has format version {manifest['format_version']}; this release reads up to {BANK_FORMAT_VERSION}"
@@ -168,6 +169,23 @@ def read_artifact(folder: Path, root_fingerprint: str, was_checked: bool = False
 
 def weights_path(folder: Path) -> Path:
     return folder / _WEIGHTS
+
+
+def state_of(folder: Path) -> tuple[tuple[int, int] | None, ...]:
+    """Other than before when somebody has put a file back: when each was changed, and its size; None where it lacks."""
+    return tuple(_state_of_file(path) for path in (weights_path(folder), _manifest_path(folder)))
+
+
+def _state_of_file(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _manifest_path(folder: Path) -> Path:
+    return folder / _MANIFEST
 
 
 def _described(name: str, part: Part) -> dict[str, Any]:

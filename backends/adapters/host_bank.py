@@ -1,8 +1,9 @@
 """The host bank: the weights of all hPLM versions, mapped from the disk, so that the page cache is their memory.
 
-A version's files are checked when it is first met (those that are damaged once in half a minute), and stay mapped as
-long as there is room and the registry's snapshot knows it: what is mapped takes disk even after it was deleted. Nothing
-else is held in memory: with more hPLMs than the host has room for, the operating system keeps those that are asked for.
+A version's files are checked when it is first met (damaged ones again when they change, or after half a minute), and
+stay mapped as long as there is room and the registry's snapshot knows it: what is mapped takes disk even after it was
+deleted. Nothing else is held in memory: with more hPLMs than the host has room for, the operating system keeps those
+that are asked for.
 
 Usage:
     bank.let_go()
@@ -19,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
-from backends.adapters.bank import HplmArtifact, read_artifact, weights_path
+from backends.adapters.bank import HplmArtifact, read_artifact, state_of, weights_path
 from backends.errors import presentable
 from backends.failures import Failures
 from backends.home import Home
@@ -92,7 +93,7 @@ class HostBank:
     def _map(self, entry: HplmEntry, root_fingerprint: str, hidden_size: int) -> HplmArtifact:
         folder = self._home.path / entry.folder
         try:
-            with self._failures.remembered(entry.key):
+            with self._failures.remembered((entry.key, state_of(folder))):
                 artifact = read_artifact(folder, root_fingerprint, was_checked=entry.key in self._checked)
                 artifact.require_of(entry)
                 artifact.require_fits(entry, hidden_size)

@@ -54,12 +54,13 @@ def test_what_is_gone_is_looked_for_now_and_then_only(tiny_home: Home) -> None:
     assert is_mapped(tiny_home, entry)
 
 
-def test_damaged_weights_are_not_read_again_for_each_row(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_weights_are_read_again_when_they_change(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry.open(tiny_home)
     damaged, sound = registry.hplm("acme/topic"), registry.hplm("acme/mood")
     weights = weights_path(tiny_home.path / damaged.folder)
     weights.chmod(0o644)
-    weights.write_bytes(weights.read_bytes()[:-1])
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1])
     root = RootFolder(tiny_home.root("tiny"))
     read: list[Path] = []
 
@@ -74,3 +75,5 @@ def test_damaged_weights_are_not_read_again_for_each_row(tiny_home: Home, monkey
             bank.artifact(damaged, root.fingerprint, root.geometry.hidden_size)
     bank.artifact(sound, root.fingerprint, root.geometry.hidden_size)
     assert read == [tiny_home.path / damaged.folder, tiny_home.path / sound.folder]
+    weights.write_bytes(content)
+    bank.artifact(damaged, root.fingerprint, root.geometry.hidden_size)
