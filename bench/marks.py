@@ -22,7 +22,7 @@ from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.timeline import Asked
-from builder.construct.hplms import publish_artifact
+from builder.construct.hplm.hplms import publish_artifact
 
 # All exact in bf16 and fp16, and their sums all different.
 _LEVELS = 64

@@ -31,13 +31,13 @@ from bench.quality_results import Results
 from bench.quality_schemes import SCHEMES, Bench, Outcome, Place, Trial
 from bench.quality_tasks import Caps, task_names, write_demo_tasks, write_everyday
 from bench.report import Report, parser
-from builder.construct.dedicated import FINE_TUNING
-from builder.construct.distil import DistilSettings
-from builder.construct.distilled import seconds_in_all
-from builder.construct.plots import PlotSettings
-from builder.construct.root_request import RootRequest
-from builder.construct.roots import add_root
-from builder.construct.tune_settings import TuneSettings
+from builder.construct.domain.plots import PlotSettings
+from builder.construct.hplm.dedicated import FINE_TUNING
+from builder.construct.hplm.settings import TuneSettings
+from builder.construct.root.distil import DistilSettings
+from builder.construct.root.distilled import seconds_in_all
+from builder.construct.root.request import RootRequest
+from builder.construct.root.roots import add_root
 from builder.executors.processes import local_map
 from builder.progress import progress_bars, progress_lines
 from demo import root as demo_root

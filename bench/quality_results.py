@@ -13,9 +13,9 @@ from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
 from bench.quality_schemes import Outcome, Place, Trial
 from bench.quality_tasks import unlabelled_corpora
-from builder.construct.dedicated import FINE_TUNING
-from builder.construct.dedicated_teacher import LESSONS_FORMAT, REWRITING
-from builder.construct.tune_settings import TEACHING
+from builder.construct.hplm.dedicated import FINE_TUNING
+from builder.construct.hplm.dedicated_teacher import LESSONS_FORMAT, REWRITING
+from builder.construct.hplm.settings import TEACHING
 
 _NEEDS_OF_ROOT = {"adapter": ("lower",), "plot": ("root",), "untaught": ("root",), "hplm": ("root", "teacher")}
 _WITH_ADAPTERS = ("adapter", "untaught", "hplm")

@@ -29,24 +29,24 @@ from backends.root.store import RootFolder
 from backends.root.tokenizer import Text
 from backends.storage import json_checksum
 from bench.quality_tasks import Caps, load_task, write_unlabelled
-from builder.construct.computed_fragments import exact_half
-from builder.construct.conversion import RootParts, convert
-from builder.construct.dedicated import FINE_TUNING
-from builder.construct.dedicated_teacher import DedicatedTeacher
-from builder.construct.fitting import Fitting, predict
-from builder.construct.lessons import Lessons
-from builder.construct.prepare import task_text
-from builder.construct.pretrained import locate_pretrained
-from builder.construct.roots import GENERAL_DOMAIN
-from builder.construct.rows import padded_rows
-from builder.construct.state_rows import EncodedRow, stored_rows
+from builder.construct.hplm.computed_fragments import exact_half
+from builder.construct.hplm.dedicated import FINE_TUNING
+from builder.construct.hplm.dedicated_teacher import DedicatedTeacher
+from builder.construct.hplm.fitting import Fitting, predict
+from builder.construct.hplm.lessons import Lessons
+from builder.construct.hplm.prepare import task_text
+from builder.construct.hplm.state_rows import EncodedRow, stored_rows
+from builder.construct.hplm.tunable import EncodedSet, TunableHplm, new_head, pooled_width, pooling_for, scaled
+from builder.construct.hplm.tune import TuneSettings, Upper, evaluate, tune
+from builder.construct.root.conversion import RootParts, convert
+from builder.construct.root.pretrained import locate_pretrained
+from builder.construct.root.roots import GENERAL_DOMAIN
+from builder.construct.root.teacher import Teacher
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.objectives import objective_of
-from builder.construct.teacher import Teacher
-from builder.construct.tunable import EncodedSet, TunableHplm, new_head, pooled_width, pooling_for, scaled
-from builder.construct.tune import TuneSettings, Upper, evaluate, tune
+from builder.construct.training.rows import padded_rows
 from builder.progress import Report, Step
 
 _TEXTS_PER_BATCH = 256

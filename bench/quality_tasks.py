@@ -14,9 +14,9 @@ from typing import TypeVar
 import numpy as np
 
 from backends.errors import NotFoundError, TrainingDataError
-from builder.construct.corpus import corpus_texts
 from builder.construct.tasks.dataset import REGRESSION, TaskData, TaskFiles, detected_task, read_task
 from builder.construct.tasks.examples import LabelledText, normalised
+from builder.construct.training.corpus import corpus_texts
 from demo.harvest import harvest
 from demo.tasks import demo_tasks, write_lines, write_task
 from demo.texts import general_corpus

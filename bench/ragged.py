@@ -24,7 +24,7 @@ from bench.bare import ROWS, BareEngine, Seconds, WaitingRows, bare_engine, time
 from bench.limit import geometry_of
 from bench.quality_tasks import Caps, load_task, task_names
 from bench.report import Report, parser
-from builder.construct.prepare import task_text
+from builder.construct.hplm.prepare import task_text
 
 MEAN, SHORTEST, LONGEST = 20, 3, 100
 DEVIATIONS = {"v20": 20**0.5, "v100": 10.0, "s20": 20.0}

@@ -41,20 +41,20 @@ from backends.root.store import RootFolder
 from backends.wire import Half
 from bench.report import Report, parser
 from bench.theta_cases import Case, CaseData, cases_of_data, cases_of_demo
-from builder.construct.computed_fragments import exact_half
-from builder.construct.corpus import split_corpus
-from builder.construct.coverage_picture import draw_coverage
-from builder.construct.domains import DomainRequest, create_domain
-from builder.construct.hplms import HplmRequest, create_hplm
-from builder.construct.ngrams import CountTexts, count_fragments
-from builder.construct.plots import DOMAIN_THETA, ComputeFragments, PlotSettings, build_table, held_by
-from builder.construct.pretrain import PretrainSettings
-from builder.construct.roots import add_root
+from builder.construct.domain.coverage_picture import draw_coverage
+from builder.construct.domain.domains import DomainRequest, create_domain
+from builder.construct.domain.ngrams import CountTexts, count_fragments
+from builder.construct.domain.plots import DOMAIN_THETA, ComputeFragments, PlotSettings, build_table, held_by
+from builder.construct.domain.pretrain import PretrainSettings
+from builder.construct.hplm.computed_fragments import exact_half
+from builder.construct.hplm.hplms import HplmRequest, create_hplm
+from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.tunable import EncodedSet, Tuned
+from builder.construct.hplm.tune import Upper, evaluate
+from builder.construct.root.roots import add_root
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.objectives import objective_of
-from builder.construct.tunable import EncodedSet, Tuned
-from builder.construct.tune import Upper, evaluate
-from builder.construct.tune_settings import TuneSettings
+from builder.construct.training.corpus import split_corpus
 from builder.progress import Report as Progress
 from builder.progress import progress_bars
 from demo.root import DISTILLED, ROOT, root_request

@@ -10,7 +10,7 @@ import typer
 
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
-from builder.construct.mlm_steps import HEAD_STEPS, LOWER_STEPS
+from builder.construct.domain.mlm_steps import HEAD_STEPS, LOWER_STEPS
 from builder.root_choice import chosen_root
 from cli.options import (
     DEFAULT_HOME,
@@ -27,7 +27,7 @@ from cli.progress import resumable_progress
 from cli.session import open_home
 
 if TYPE_CHECKING:
-    from builder.construct.pretrain import PretrainSettings
+    from builder.construct.domain.pretrain import PretrainSettings
 
 app = typer.Typer(help="Domains: what a field of text has taught the lower layers, as a table.", no_args_is_help=True)
 
@@ -77,8 +77,8 @@ def create(
     The root's first domain also trains the head that guesses masked tokens. When it is interrupted, the same command
     goes on where it was.
     """
-    from builder.construct.domains import DomainRequest, create_domain
-    from builder.construct.plots import PlotSettings
+    from builder.construct.domain.domains import DomainRequest, create_domain
+    from builder.construct.domain.plots import PlotSettings
     from builder.executors.processes import local_map
 
     opened, registry = open_home(home)
@@ -126,7 +126,7 @@ def update(
     What the servers have learned beside any of its versions is folded in. hPLMs stay on the version that they were
     tuned on until they are updated themselves; the live version serves until the new one is whole.
     """
-    from builder.construct.domains import DomainUpdate, update_domain
+    from builder.construct.domain.domains import DomainUpdate, update_domain
     from builder.executors.processes import local_map
 
     opened, registry = open_home(home)
@@ -177,7 +177,7 @@ def coverage(
 ) -> None:
     """Which share of a domain's corpus the most frequent fragments cover, for choosing --theta."""
     from backends.plot.counts import FragmentCounts
-    from builder.construct.coverage_picture import draw_coverage
+    from builder.construct.domain.coverage_picture import draw_coverage
 
     opened, registry = open_home(home)
     entry = registry.find_domain(chosen_root(registry, root), name)
@@ -193,7 +193,7 @@ def coverage(
 
 
 def _pretrain_settings(steps: int, head_steps: int, seed: int) -> PretrainSettings | None:
-    from builder.construct.pretrain import PretrainSettings
+    from builder.construct.domain.pretrain import PretrainSettings
 
     if steps == 0:
         return None

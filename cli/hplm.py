@@ -17,7 +17,7 @@ from cli.progress import resumable_progress
 from cli.session import open_home
 
 if TYPE_CHECKING:
-    from builder.construct.lessons import Teacher
+    from builder.construct.hplm.lessons import Teacher
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")]
 TrainOption = Annotated[
@@ -120,8 +120,8 @@ def create(
 
     Interrupted, it goes on at its last epoch when the same command is given again.
     """
-    from builder.construct.hplms import HplmRequest, create_hplm
-    from builder.construct.tune_settings import TuneSettings
+    from builder.construct.hplm.hplms import HplmRequest, create_hplm
+    from builder.construct.hplm.settings import TuneSettings
 
     opened, registry = open_home(home)
     changes = _changes(settings, rank, bottleneck, entrance, epochs, learning_rate, patience, class_weights, seed)
@@ -175,7 +175,7 @@ def update(
 
     It moves to the live version of its domain, unless it is pinned. Other adapters than the live version's begin anew.
     """
-    from builder.construct.hplms import UpdateRequest, update_hplm
+    from builder.construct.hplm.hplms import UpdateRequest, update_hplm
 
     opened, registry = open_home(home)
     request = UpdateRequest(
@@ -260,7 +260,7 @@ def _teacher(home: Home, root: str, kind: str | None, unlabelled: Path | None) -
         if unlabelled is not None:
             raise InvalidArgumentError("--unlabelled needs --teacher dedicated, which says what these texts are")
         return None
-    from builder.construct.dedicated_teacher import DedicatedTeacher
+    from builder.construct.hplm.dedicated_teacher import DedicatedTeacher
 
     return DedicatedTeacher(home, root, unlabelled)
 

@@ -141,8 +141,8 @@ def _retuning(
     learning_rate: float,
     seed: int,
 ) -> Retuning | None:
+    from builder.construct.hplm.settings import TuneSettings
     from builder.construct.tasks.dataset import TaskFiles
-    from builder.construct.tune_settings import TuneSettings
     from builder.importing.hplms import Retuning
 
     train, dev, test = paths

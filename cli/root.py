@@ -80,8 +80,8 @@ def add(
     Takes minutes to hours; when it is interrupted, the same command goes on where it was. 'hplm root config' writes the
     recipe of a root that exists.
     """
-    from builder.construct.root_config import merged, read_config, root_request
-    from builder.construct.roots import add_root
+    from builder.construct.root.config import merged, read_config, root_request
+    from builder.construct.root.roots import add_root
     from builder.executors.processes import local_map
 
     given = {
@@ -134,7 +134,7 @@ def show(name: str, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 def config(name: str, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """The recipe that a root was made by, to be kept or changed and given to 'hplm root add --config'."""
     from backends.root.store import RootFolder
-    from builder.construct.root_config import as_toml
+    from builder.construct.root.config import as_toml
 
     opened, registry = open_home(home)
     recipe = RootFolder(opened.root(registry.root(name).name)).manifest.origin.get("config")
@@ -154,7 +154,7 @@ def export(
 ) -> None:
     """What distillation taught a root, as a file for 'hplm root add --distilled': to go on from, or to take along."""
     from backends.root.store import RootFolder
-    from builder.construct.distilled import export_distilled
+    from builder.construct.root.distilled import export_distilled
 
     opened, registry = open_home(home)
     if file.exists():
@@ -174,7 +174,7 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Measure how faithful a root is to its model on texts of your own (400 of a file at most)."""
-    from builder.construct.roots import check_root
+    from builder.construct.root.roots import check_root
 
     opened, registry = open_home(home)
     reports = check_root(opened, registry.root(name).name, texts, source)

@@ -8,11 +8,11 @@ from rich.console import Console
 
 from backends.home import Home
 from backends.registry.registry import Registry
-from builder.construct.domains import DomainRequest, create_domain
-from builder.construct.hplms import HplmRequest, create_hplm
-from builder.construct.plots import PlotSettings
-from builder.construct.roots import add_root
-from builder.construct.tune import TuneSettings
+from builder.construct.domain.domains import DomainRequest, create_domain
+from builder.construct.domain.plots import PlotSettings
+from builder.construct.hplm.hplms import HplmRequest, create_hplm
+from builder.construct.hplm.tune import TuneSettings
+from builder.construct.root.roots import add_root
 from builder.progress import progress_bars
 from demo.harvest import harvest
 from demo.root import DISTILLED, ROOT, root_request

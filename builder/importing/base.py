@@ -13,7 +13,7 @@ from torch import Tensor
 from backends.errors import FingerprintMismatchError, HplmError, InvalidArgumentError
 from backends.home import Home
 from backends.root.store import RootManifest
-from builder.construct.pretrained import locate_pretrained, weights_checksum, weights_files
+from builder.construct.root.pretrained import locate_pretrained, weights_checksum, weights_files
 from builder.importing.files import read_weights
 
 

@@ -13,12 +13,12 @@ from backends.names import check_hplm_id, names_version
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from builder.construct.distilled import TRAINED_PARTS
-from builder.construct.hplm_build import HplmBuild
-from builder.construct.hplms import building_hplm, publish_artifact
-from builder.construct.roots import GENERAL_DOMAIN
+from builder.construct.hplm.build import HplmBuild
+from builder.construct.hplm.hplms import building_hplm, publish_artifact
+from builder.construct.hplm.settings import TuneSettings
+from builder.construct.root.distilled import TRAINED_PARTS
+from builder.construct.root.roots import GENERAL_DOMAIN
 from builder.construct.tasks.dataset import TaskFiles, read_task
-from builder.construct.tune_settings import TuneSettings
 from builder.importing.base import Base, require_same_base
 from builder.importing.candidate import Candidate
 from builder.importing.folder import read_folder

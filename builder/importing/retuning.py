@@ -6,9 +6,9 @@ import torch
 
 from backends.adapters.head import Head
 from backends.storage import file_checksum, json_checksum
-from builder.construct.hplm_build import HplmBuild, Start, relabelled
-from builder.construct.tunable import Tuned, new_head, pooled_width, pooling_for
-from builder.construct.tune_settings import TuneSettings
+from builder.construct.hplm.build import HplmBuild, Start, relabelled
+from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.tunable import Tuned, new_head, pooled_width, pooling_for
 from builder.importing.candidate import Candidate
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from backends.errors import ConflictError, NotFoundError
 from backends.registry.registry import Registry
-from builder.construct.tune_settings import TuneSettings
+from builder.construct.hplm.settings import TuneSettings
 from builder.manager.jobs import Job, JobSpec
 from builder.manager.requests import JobRequest
 from builder.manager.store import JobStore

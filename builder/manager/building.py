@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from builder.construct.dedicated_teacher import DedicatedTeacher
-from builder.construct.domains import DomainRequest, DomainUpdate, create_domain, update_domain
-from builder.construct.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
-from builder.construct.lessons import Teacher
-from builder.construct.plots import PlotSettings
-from builder.construct.pretrain import PretrainSettings
+from builder.construct.domain.domains import DomainRequest, DomainUpdate, create_domain, update_domain
+from builder.construct.domain.plots import PlotSettings
+from builder.construct.domain.pretrain import PretrainSettings
+from builder.construct.hplm.dedicated_teacher import DedicatedTeacher
+from builder.construct.hplm.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
+from builder.construct.hplm.lessons import Teacher
+from builder.construct.hplm.settings import TuneSettings
 from builder.construct.tasks.dataset import TaskFiles
-from builder.construct.tune_settings import TuneSettings
 from builder.importing.base import Base
 from builder.importing.hplms import ImportRequest, Retuning, import_hplm
 from builder.manager import requests

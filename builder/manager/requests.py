@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, Val
 from backends.errors import InvalidArgumentError
 from backends.names import split_domain
 from backends.registry.registry import Registry
-from builder.construct.mlm_steps import LOWER_STEPS
-from builder.construct.seeds import SEED_LIMIT
+from builder.construct.domain.mlm_steps import LOWER_STEPS
+from builder.construct.training.seeds import SEED_LIMIT
 from builder.manager.targets import DomainTarget, HplmTarget, Target
 from builder.manager.uploads import UploadKind
 from builder.root_choice import chosen_root

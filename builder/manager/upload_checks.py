@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from backends.errors import TrainingDataError
-from builder.construct.corpus import corpus_texts
 from builder.construct.tasks.conll import is_conll, read_sentences
 from builder.construct.tasks.jsonl import read_classes, read_values
 from builder.construct.tasks.lines import numbered_lines
+from builder.construct.training.corpus import corpus_texts
 from builder.manager.archives import check_archive
 from builder.manager.uploads import UploadKind
 

@@ -11,9 +11,9 @@ from operator import itemgetter
 from pathlib import Path
 
 from backends.errors import TrainingDataError
-from builder.construct.corpus import numbered_texts
 from builder.construct.tasks.conll import OUTSIDE, is_conll
 from builder.construct.tasks.examples import Example, LabelledText, TaggedSentence, normalised
+from builder.construct.training.corpus import numbered_texts
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _HALVES_APART = "\t"

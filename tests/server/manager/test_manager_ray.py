@@ -10,7 +10,7 @@ import pytest
 
 from backends.home import Home
 from backends.registry.registry import Registry
-from builder.construct.ngrams import CountTexts, count_fragments
+from builder.construct.domain.ngrams import CountTexts, count_fragments
 from builder.executors.cluster import RayMap, connect
 from managed_home import LONG, SHORT, managing, worker_of
 from tiny_home import ignore, sample_texts, write_task

@@ -15,8 +15,8 @@ from backends.adapters.recipe import AdapterRecipe
 from backends.engine.entities import best_tags
 from backends.registry.registry import Registry
 from bench.reference import ReferenceHplm
-from builder.construct.hplms import HplmRequest, create_hplm
-from builder.construct.tune import TuneSettings
+from builder.construct.hplm.hplms import HplmRequest, create_hplm
+from builder.construct.hplm.tune import TuneSettings
 from clients import Classification, ClientError, Entities, Entity, HplmClient, InvalidRequestError, Request, Value
 from served_home import Served
 from tiny_home import TOPICS, ignore, sample_texts, write_pairs, write_tagged, write_values

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from backends.registry.registry import Registry
-from builder.construct.domains import DomainUpdate, update_domain
-from builder.construct.hplms import UpdateRequest, update_hplm
+from builder.construct.domain.domains import DomainUpdate, update_domain
+from builder.construct.hplm.hplms import UpdateRequest, update_hplm
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.lifecycle.rollback import rollback_domain, rollback_hplm
 from clients import Classification, HplmClient

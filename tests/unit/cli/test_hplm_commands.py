@@ -12,7 +12,7 @@ import pytest
 
 import cli
 from backends.home import Home
-from builder.construct.checkpoint import Checkpoint
+from builder.construct.training.checkpoint import Checkpoint
 from tiny_home import write_pairs, write_tagged, write_task, write_values
 
 Run = Callable[..., tuple[int, str, str]]

@@ -19,13 +19,13 @@ from backends.plot.header import Store
 from backends.plot.table import Table
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from builder.construct.distil import DistilSettings
-from builder.construct.distilled import export_distilled
-from builder.construct.domains import DomainRequest, create_domain
-from builder.construct.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
-from builder.construct.plots import PlotSettings
-from builder.construct.root_request import RootRequest
-from builder.construct.roots import add_root
+from builder.construct.domain.domains import DomainRequest, create_domain
+from builder.construct.domain.plots import PlotSettings
+from builder.construct.hplm.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
+from builder.construct.root.distil import DistilSettings
+from builder.construct.root.distilled import export_distilled
+from builder.construct.root.request import RootRequest
+from builder.construct.root.roots import add_root
 from builder.locks import exclusive
 from builder.progress import Step
 from tiny_home import MAX_TOKENS, ignore, tiny_root, write_corpus, write_task, write_tiny_bert
@@ -61,8 +61,8 @@ import torch
 torch.set_num_threads(1)
 from backends.home import Home
 from backends.registry.registry import Registry
-from builder.construct import plots
-from builder.construct.domains import DomainRequest, create_domain
+from builder.construct.domain import plots
+from builder.construct.domain.domains import DomainRequest, create_domain
 plots._FRAGMENTS_PER_BATCH = 64
 home = Home(Path(sys.argv[1]))
 from backends.plot import writer

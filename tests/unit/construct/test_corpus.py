@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from backends.errors import TrainingDataError
-from builder.construct.corpus import corpus_texts, split_corpus
+from builder.construct.training.corpus import corpus_texts, split_corpus
 from tiny_home import held_out_of
 
 

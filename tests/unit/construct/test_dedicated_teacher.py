@@ -18,13 +18,13 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
-from builder.construct.dedicated import Dedicated
-from builder.construct.dedicated_teacher import REWRITING, UNLABELLED_PER_EXAMPLE, DedicatedTeacher
-from builder.construct.hplms import HplmRequest, create_hplm, live_settings
-from builder.construct.rewriting import Rewriting
+from builder.construct.hplm.dedicated import Dedicated
+from builder.construct.hplm.dedicated_teacher import REWRITING, UNLABELLED_PER_EXAMPLE, DedicatedTeacher
+from builder.construct.hplm.hplms import HplmRequest, create_hplm, live_settings
+from builder.construct.hplm.rewriting import Rewriting
+from builder.construct.hplm.settings import ClassWeights, TuneSettings
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
-from builder.construct.tune_settings import ClassWeights, TuneSettings
 from builder.progress import Step
 from tiny_home import ignore, sample_texts, write_task, write_tiny_bert
 

@@ -20,18 +20,18 @@ from backends.plot.header import Store, stores_of
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder, write_root
 from backends.root.tokenizer import RootTokenizer
-from builder.construct.attention_scores import score_losses
-from builder.construct.checkpoint import Checkpoint
-from builder.construct.conversion import RootParts, convert
-from builder.construct.distil import Distiller, DistilSettings
-from builder.construct.distilled import export_distilled
-from builder.construct.masked_training import Pace
-from builder.construct.plots import PlotSettings
-from builder.construct.root_request import RootRequest
-from builder.construct.roots import add_root
-from builder.construct.rows import PaddedRows
-from builder.construct.student import Shortening, Student
-from builder.construct.teacher import Teacher
+from builder.construct.domain.masked_training import Pace
+from builder.construct.domain.plots import PlotSettings
+from builder.construct.root.attention_scores import score_losses
+from builder.construct.root.conversion import RootParts, convert
+from builder.construct.root.distil import Distiller, DistilSettings
+from builder.construct.root.distilled import export_distilled
+from builder.construct.root.request import RootRequest
+from builder.construct.root.roots import add_root
+from builder.construct.root.student import Shortening, Student
+from builder.construct.root.teacher import Teacher
+from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.rows import PaddedRows
 from builder.progress import Step
 from tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 
@@ -229,7 +229,7 @@ import torch
 torch.set_num_threads(1)
 from backends.home import Home
 from backends.registry.registry import Registry
-from builder.construct.roots import add_root
+from builder.construct.root.roots import add_root
 from test_distil import EVERYTHING, request_for
 def report(step):
     if step.phase.startswith("distil") and step.done == 5:

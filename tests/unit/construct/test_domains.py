@@ -36,15 +36,15 @@ from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.storage import file_checksum
-from builder.construct.distil import DistilSettings
-from builder.construct.domains import DomainRequest, DomainUpdate, create_domain, update_domain
-from builder.construct.masked_training import Pace
-from builder.construct.mlm_head import HeadFile
-from builder.construct.ngrams import CountTexts
-from builder.construct.plots import PlotSettings
-from builder.construct.pretrain import PretrainSettings
-from builder.construct.root_request import RootRequest
-from builder.construct.roots import add_root
+from builder.construct.domain.domains import DomainRequest, DomainUpdate, create_domain, update_domain
+from builder.construct.domain.masked_training import Pace
+from builder.construct.domain.mlm_head import HeadFile
+from builder.construct.domain.ngrams import CountTexts
+from builder.construct.domain.plots import PlotSettings
+from builder.construct.domain.pretrain import PretrainSettings
+from builder.construct.root.distil import DistilSettings
+from builder.construct.root.request import RootRequest
+from builder.construct.root.roots import add_root
 from builder.executors.processes import ProcessMap
 from builder.progress import Report, Step
 from tiny_home import (

@@ -15,8 +15,8 @@ from backends.home import Home
 from backends.lower.half import LowerHalf
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from builder.construct.distilled import export_distilled
-from builder.construct.domains import DomainRequest, create_domain
+from builder.construct.domain.domains import DomainRequest, create_domain
+from builder.construct.root.distilled import export_distilled
 from tiny_home import ignore, sample_texts, write_corpus, write_task
 
 

@@ -18,12 +18,12 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from builder.construct.domains import DomainUpdate, update_domain
-from builder.construct.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
-from builder.construct.lessons import Lessons
+from builder.construct.domain.domains import DomainUpdate, update_domain
+from builder.construct.hplm.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
+from builder.construct.hplm.lessons import Lessons
+from builder.construct.hplm.tune import TuneSettings
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import LabelledText
-from builder.construct.tune import TuneSettings
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.progress import Report, Step
 from tiny_home import ignore, write_corpus, write_pairs, write_tagged, write_task, write_values

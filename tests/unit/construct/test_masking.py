@@ -14,7 +14,7 @@ from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer
-from builder.construct.masking import Masking
+from builder.construct.domain.masking import Masking
 from tiny_home import sample_texts
 
 

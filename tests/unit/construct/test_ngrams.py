@@ -12,7 +12,7 @@ from backends.plot.counts import COUNTS_NAME, FragmentCounts
 from backends.plot.header import Store
 from backends.plot.keys import WIDE_KEY, unpack
 from backends.root.store import RootFolder
-from builder.construct.ngrams import CountTexts, count_fragments, merge_counts, shortened_counts
+from builder.construct.domain.ngrams import CountTexts, count_fragments, merge_counts, shortened_counts
 from tiny_home import ignore, sample_texts
 
 

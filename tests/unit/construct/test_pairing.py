@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from backends.root.tokenizer import RootTokenizer
-from builder.construct.checkpoint import Checkpoint
-from builder.construct.conversion import convert
-from builder.construct.distil import Distiller, DistilSettings
-from builder.construct.pairing import Pairing
-from builder.construct.student import Student
-from builder.construct.teacher import Teacher
+from builder.construct.root.conversion import convert
+from builder.construct.root.distil import Distiller, DistilSettings
+from builder.construct.root.pairing import Pairing
+from builder.construct.root.student import Student
+from builder.construct.root.teacher import Teacher
+from builder.construct.training.checkpoint import Checkpoint
 from tiny_home import MAX_TOKENS, sample_texts
 
 TEXTS = [text.text for text in sample_texts(400, seed=5)]

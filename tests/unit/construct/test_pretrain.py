@@ -9,10 +9,10 @@ import torch
 
 from backends.home import Home
 from backends.root.store import RootFolder
-from builder.construct import masking
-from builder.construct.checkpoint import Checkpoint
-from builder.construct.masked_training import Pace
-from builder.construct.pretrain import Pretrainer, PretrainSettings
+from builder.construct.domain import masking
+from builder.construct.domain.masked_training import Pace
+from builder.construct.domain.pretrain import Pretrainer, PretrainSettings
+from builder.construct.training.checkpoint import Checkpoint
 from tiny_home import ignore
 
 

@@ -8,7 +8,7 @@ import torch
 
 from backends.errors import InvalidArgumentError
 from backends.root.tokenizer import RootTokenizer
-from builder.construct.rewriting import NearWords, Rewriting
+from builder.construct.hplm.rewriting import NearWords, Rewriting
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from tiny_home import MAX_TOKENS, sample_texts
 

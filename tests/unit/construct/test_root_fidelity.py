@@ -17,14 +17,14 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer
-from builder.construct.conversion import convert
-from builder.construct.distil import DistilSettings
-from builder.construct.fidelity import MAX_TEXTS, FidelityProbe, sample_texts, spearman
-from builder.construct.plots import PlotSettings
-from builder.construct.root_request import RootRequest
-from builder.construct.roots import add_root, check_root
-from builder.construct.student import Student
-from builder.construct.teacher import Teacher
+from builder.construct.domain.plots import PlotSettings
+from builder.construct.root.conversion import convert
+from builder.construct.root.distil import DistilSettings
+from builder.construct.root.fidelity import MAX_TEXTS, FidelityProbe, sample_texts, spearman
+from builder.construct.root.request import RootRequest
+from builder.construct.root.roots import add_root, check_root
+from builder.construct.root.student import Student
+from builder.construct.root.teacher import Teacher
 from tiny_home import MAX_TOKENS, held_out_of, ignore, write_corpus, write_tiny_bert
 from tiny_home import sample_texts as tiny_texts
 

@@ -12,11 +12,11 @@ from backends.plot import PlotChain, Table
 from backends.plot.header import stores_of
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from builder.construct.conversion import RootParts
-from builder.construct.distil import DistilSettings
-from builder.construct.root_request import RootRequest
-from builder.construct.roots import add_root
-from builder.construct.student import Student
+from builder.construct.root.conversion import RootParts
+from builder.construct.root.distil import DistilSettings
+from builder.construct.root.request import RootRequest
+from builder.construct.root.roots import add_root
+from builder.construct.root.student import Student
 from family_models import write_family_model
 from tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 

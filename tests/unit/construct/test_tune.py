@@ -21,18 +21,18 @@ from backends.errors import HplmError, InvalidArgumentError
 from backends.home import Home
 from backends.root.store import RootFolder
 from backends.root.words import RowWords
-from builder.construct.checkpoint import Checkpoint
-from builder.construct.fitting import Fitting, rate_share, read
-from builder.construct.lessons import Lessons
-from builder.construct.reading import Reading
-from builder.construct.state_rows import StateRows
+from builder.construct.hplm.fitting import Fitting, rate_share, read
+from builder.construct.hplm.lessons import Lessons
+from builder.construct.hplm.reading import Reading
+from builder.construct.hplm.state_rows import StateRows
+from builder.construct.hplm.tunable import EncodedSet, Tuned, scaled
+from builder.construct.hplm.tune import TuneSettings, Upper, evaluate, predict, tune
 from builder.construct.tasks.classification import Classification
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.construct.tasks.ner import Ner
 from builder.construct.tasks.objective import Objective, balanced_weights
 from builder.construct.tasks.regression import Regression
-from builder.construct.tunable import EncodedSet, Tuned, scaled
-from builder.construct.tune import TuneSettings, Upper, evaluate, predict, tune
+from builder.construct.training.checkpoint import Checkpoint
 from builder.progress import Step
 from tiny_home import ignore
 

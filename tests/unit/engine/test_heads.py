@@ -12,7 +12,7 @@ from torch.nn import functional
 from backends.adapters.head import Head
 from backends.adapters.pooling import HALVES, NO_POOLING
 from backends.engine.heads import POOL_FUNCTIONS, HeadRow, logits
-from builder.construct.rows import halves_of
+from builder.construct.training.rows import halves_of
 
 HIDDEN = 12
 

@@ -15,7 +15,7 @@ from backends.errors import ConflictError, FingerprintMismatchError, InvalidArgu
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from builder.construct.hplms import publish_artifact
+from builder.construct.hplm.hplms import publish_artifact
 from cli.app import app
 from tiny_home import tiny_root, write_task
 

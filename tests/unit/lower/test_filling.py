@@ -28,7 +28,7 @@ from backends.registry.registry import Registry
 from backends.root.lower import sum_overlapping
 from backends.root.store import RootFolder
 from backends.wire import Half
-from builder.construct.states import StateCache
+from builder.construct.hplm.states import StateCache
 from builder.progress import Step
 
 pytestmark = pytest.mark.usefixtures("quick_upkeep")

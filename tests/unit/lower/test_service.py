@@ -19,7 +19,7 @@ from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.store import RootFolder
 from backends.wire import decode_tickets, unfold_rows
-from builder.construct.domains import DomainRequest, create_domain
+from builder.construct.domain.domains import DomainRequest, create_domain
 from tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 
 

@@ -14,8 +14,8 @@ from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.registry import database
 from backends.registry.registry import Registry
-from builder.construct.dedicated_teacher import REWRITING
-from builder.construct.state_rows import find_rows
+from builder.construct.hplm.dedicated_teacher import REWRITING
+from builder.construct.hplm.state_rows import find_rows
 from builder.executors.mapping import map_here
 from builder.manager.admission import Admission, spec_of
 from builder.manager.files import log_path

@@ -15,8 +15,8 @@ from backends.home import Home
 from backends.root.encoder import padded_attention
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
-from builder.construct.conversion import convert
-from builder.construct.pretrained import load_pretrained, locate_pretrained
+from builder.construct.root.conversion import convert
+from builder.construct.root.pretrained import load_pretrained, locate_pretrained
 
 
 def test_upper_layers_equal_the_models(tiny_bert: Path) -> None:

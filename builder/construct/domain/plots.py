@@ -1,0 +1,156 @@
+"""Building PLOTs: choose fragments by their counts, run them through the lower layers, write the table.
+
+A killed build goes on where it was: the writer knows how many entries are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backends.errors import InvalidArgumentError
+from backends.lower.encoder import domain_encoder
+from backends.lower.layers import fragment_values
+from backends.plot.arrays import Halves, Keys
+from backends.plot.counts import FragmentCounts
+from backends.plot.header import Store, TableSpec
+from backends.plot.table import Table
+from backends.plot.writer import TableWriter
+from backends.root.lower import FragmentEncoder
+from backends.root.store import RootFolder
+from builder.construct.domain.ngrams import shortened_counts
+from builder.executors.mapping import ParallelMap, map_here
+from builder.progress import Report, Step
+
+DOMAIN_THETA = 0.005
+"""The share of a domain's fragments that it keeps unless told otherwise; see `bench.theta`."""
+_FRAGMENTS_PER_BATCH = 4096
+MIN_OCCURRENCES = 1000
+
+
+@dataclass(frozen=True)
+class PlotSettings:
+    """Which fragments a table keeps: the `theta` share of the most frequent, `max_fragments` at most."""
+
+    theta: float = 1.0
+    max_fragments: int | None = None
+    max_bigrams: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.theta <= 1:
+            raise InvalidArgumentError(
+                f"theta is the share of fragments to keep, above 0 and at most 1, not {self.theta}"
+            )
+        for limit in (self.max_fragments, self.max_bigrams):
+            if limit is not None and limit < 1:
+                raise InvalidArgumentError("a table must be allowed at least one fragment")
+
+    @property
+    def max_learned(self) -> int | None:
+        return None if self.max_fragments is None else self.max_fragments // 2
+
+
+PlotContent = Mapping[Store, Keys]
+"""The keys of a table's stores, most frequent first."""
+FragmentBatch = tuple[Store, Keys]
+
+
+def root_content(
+    counts: FragmentCounts, learned: FragmentCounts, spec: TableSpec, settings: PlotSettings
+) -> PlotContent:
+    """A root's own table: whole fragments, shorter ones, and all uni-grams."""
+    require_occurrences(counts.num_occurrences)
+    main, *shorter, last = spec.stores
+    content = {last: np.arange(spec.vocab_size, dtype=np.uint64)}
+    for store in reversed(shorter):
+        content[store] = shortened_counts(counts, store).top(1.0, settings.max_bigrams).keys
+    return {**content, main: chosen_fragments(counts, learned, settings)}
+
+
+def domain_content(
+    counts: FragmentCounts,
+    learned: FragmentCounts,
+    spec: TableSpec,
+    settings: PlotSettings,
+    equal_tables: Sequence[Table],
+) -> PlotContent:
+    """A domain's table: its most frequent whole fragments, without those that a parent holds with the same value."""
+    require_occurrences(counts.num_occurrences)
+    keys = chosen_fragments(counts, learned, settings)
+    return {spec.main: keys[~held_by(equal_tables, spec.main, keys)]}
+
+
+def chosen_fragments(counts: FragmentCounts, learned: FragmentCounts, settings: PlotSettings) -> Keys:
+    """The most frequent fragments, and those that servers had to learn, however rare the corpus has them.
+
+    A table that may not hold them all gives the learned ones half of its places at most.
+    """
+    frequent = counts.top(settings.theta, settings.max_fragments).keys
+    asked = learned.top(1.0, settings.max_learned).keys
+    is_asked = np.isin(frequent, asked)
+    if settings.max_fragments is not None:
+        is_too_many = np.cumsum(~is_asked) > settings.max_fragments - len(asked)
+        frequent = frequent[is_asked | ~is_too_many]
+    return np.concatenate([frequent, asked[~np.isin(asked, frequent)]])
+
+
+def held_by(tables: Iterable[Table], store: Store, keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which keys some table has in this store."""
+    held = np.zeros(len(keys), np.bool_)
+    for table in tables:
+        if store in table:
+            held |= table.find(store, keys)[1]
+    return held
+
+
+@dataclass(frozen=True)
+class ComputeFragments:
+    """The lower layers behind a chain of folders; picklable, so that batches can be computed elsewhere."""
+
+    root: Path
+    folders: tuple[Path, ...]
+
+    @cached_property
+    def _encoder(self) -> FragmentEncoder:
+        return domain_encoder(RootFolder(self.root), self.folders)
+
+    def __call__(self, batch: FragmentBatch) -> Halves:
+        return fragment_values(self._encoder, *batch)
+
+
+def build_table(
+    target: Path,
+    spec: TableSpec,
+    compute: ComputeFragments,
+    content: PlotContent,
+    origin: Mapping[str, Any],
+    report: Report,
+    fan_out: ParallelMap = map_here,
+) -> Path:
+    """Compute what is not durable yet, batch by batch, append the batches in their order, and publish the folder."""
+    total = sum(len(keys) for keys in content.values())
+    with TableWriter(target, spec) as writer:
+        done = sum(writer.count(store) for store in content)
+        report(Step("compute fragments", done, total))
+        pending = list(_batches(content, writer))
+        for (store, keys), values in zip(pending, fan_out(compute, pending), strict=True):
+            writer.append(store, keys, values)
+            done += len(keys)
+            report(Step("compute fragments", done, total))
+        return writer.finish(origin)
+
+
+def _batches(content: PlotContent, writer: TableWriter) -> Iterator[FragmentBatch]:
+    for store, keys in content.items():
+        for start in range(writer.count(store), len(keys), _FRAGMENTS_PER_BATCH):
+            yield store, keys[start : start + _FRAGMENTS_PER_BATCH]
+
+
+def require_occurrences(num_occurrences: int) -> None:
+    if num_occurrences < MIN_OCCURRENCES:
+        raise InvalidArgumentError(f"the corpus has {num_occurrences} tokens; a table needs at least {MIN_OCCURRENCES}")

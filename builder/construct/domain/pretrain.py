@@ -1,0 +1,115 @@
+"""Further pretraining of a domain: masked texts teach the lower layers, and nothing else changes.
+
+Upper layers, aggregation and word embeddings are shared by all domains of a root, so they stay frozen, and so does the
+head while the lower layers learn. An anchor holds the boundary states near those of the layers that learning started
+from, because the shared layers and the tables of the parents go with those.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backends.errors import InvalidArgumentError
+from backends.root.lower import FragmentEncoder
+from backends.root.store import RootFolder
+from builder.construct.domain.masked_training import MaskedTexts, MaskedTraining, Pace
+from builder.construct.domain.masking import MaskedRows, Masking
+from builder.construct.domain.mlm import MaskedLanguageModel, MlmHead
+from builder.construct.domain.mlm_steps import HEAD_STEPS, LOWER_STEPS
+from builder.construct.training.checkpoint import Checkpoint
+from builder.progress import Report
+
+_TEXTS_PER_BATCH = 32
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """How the lower layers and, once per root, the head learn; the defaults take a few minutes on two cores.
+
+    `anchor` weighs the distance from the first boundary states, in units of their variance, against the loss.
+    """
+
+    lower: Pace = field(default_factory=lambda: Pace(steps=LOWER_STEPS, learning_rate=3e-4))
+    head: Pace = field(default_factory=lambda: Pace(steps=HEAD_STEPS, learning_rate=3e-3))
+    anchor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.anchor < 0:
+            raise InvalidArgumentError(f"the anchor cannot be negative: {self.anchor}")
+
+
+class Pretrainer:
+    """A root, and the texts of one domain to learn from and to measure with."""
+
+    def __init__(self, root: RootFolder, texts: Sequence[str], held_out: Sequence[str]) -> None:
+        self._root = root
+        tokenizer = root.tokenizer()
+        self._texts = MaskedTexts(texts, tokenizer, Masking(tokenizer, root.geometry))
+        self._held_out = held_out
+
+    def train_head(self, pace: Pace, checkpoint: Checkpoint, report: Report) -> MlmHead:
+        """A head that reads the root's final states; nothing else learns."""
+        with torch.random.fork_rng():
+            torch.manual_seed(pace.seed)
+            head = MlmHead(self._root.geometry)
+        model = MaskedLanguageModel(self._root, self._root.lower(), head)
+        training = MaskedTraining(head, lambda masked: _mean(model.guess(masked)[0]), pace)
+        training.run(self._texts, "train the masked-LM head", checkpoint, report)
+        return head.requires_grad_(False)
+
+    def train_lower(
+        self, head: MlmHead, start: FragmentEncoder, settings: PretrainSettings, checkpoint: Checkpoint, report: Report
+    ) -> tuple[FragmentEncoder, dict[str, Any]]:
+        """Lower layers that know the domain, and what held-out texts say about them."""
+        lower = copy.deepcopy(start).requires_grad_(True)
+        lower.word_embeddings.requires_grad_(False)
+        before, after = (MaskedLanguageModel(self._root, part, head) for part in (start, lower))
+
+        def loss(masked: MaskedRows) -> Tensor:
+            losses, boundary = after.guess(masked)
+            anchor = before.boundary(masked.rows)
+            return _mean(losses) + settings.anchor * functional.mse_loss(boundary, anchor) / anchor.var()
+
+        training = MaskedTraining(lower, loss, settings.lower)
+        training.run(self._texts, "pretrain the lower layers", checkpoint, report)
+        return lower.requires_grad_(False), {
+            "pretrain_steps": settings.lower.steps,
+            "mlm_loss_before": self._held_out_loss(before),
+            "mlm_loss_after": self._held_out_loss(after),
+            "boundary_cosine": self._boundary_cosine(after),
+        }
+
+    def _held_out_loss(self, model: MaskedLanguageModel) -> float | None:
+        """Mean over the hidden tokens of the held-out texts, if any is; always the same tokens are hidden."""
+        with torch.no_grad():
+            losses = torch.cat([model.guess(masked)[0] for masked in self._held_out_rows()])
+        return round(float(losses.mean()), 4) if len(losses) else None
+
+    def _boundary_cosine(self, model: MaskedLanguageModel) -> float:
+        """How near the boundary states of unmasked held-out texts are to the root's own."""
+        root = MaskedLanguageModel(self._root, self._root.lower(), model.head)
+        cosines = []
+        for texts in self._held_out_batches():
+            rows = self._texts.masking.unmasked(self._texts.tokenizer.encode(texts))
+            cosines.append(functional.cosine_similarity(model.boundary(rows), root.boundary(rows), dim=-1))
+        return round(float(torch.cat(cosines).mean()), 4)
+
+    def _held_out_rows(self) -> Iterator[MaskedRows]:
+        for seed, texts in enumerate(self._held_out_batches()):
+            yield self._texts.masking.apply(self._texts.tokenizer.encode(texts), seed)
+
+    def _held_out_batches(self) -> Iterator[Sequence[str]]:
+        for start in range(0, len(self._held_out), _TEXTS_PER_BATCH):
+            yield self._held_out[start : start + _TEXTS_PER_BATCH]
+
+
+def _mean(losses: Tensor) -> Tensor:
+    """Short batches may hide no token, and then there is nothing to learn."""
+    return losses.sum() / max(1, len(losses))

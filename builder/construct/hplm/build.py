@@ -1,0 +1,201 @@
+"""The tuning behind `hplm create` and `hplm update`: from examples to weights that are worth publishing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from backends.adapters.bank import HplmArtifact
+from backends.adapters.head import Head
+from backends.errors import InvalidArgumentError
+from backends.home import Home
+from backends.registry.entries import DomainEntry
+from backends.root.store import RootFolder
+from backends.storage import file_checksum, json_checksum
+from builder.construct.hplm.lessons import Lessons, Teacher
+from builder.construct.hplm.prepare import encoded
+from builder.construct.hplm.search import Trial, best_trial, candidates, run_trials
+from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.tunable import EncodedSet, Tuned, new_head
+from builder.construct.hplm.tune import Upper, evaluate, tune
+from builder.construct.tasks.dataset import CLASSIFICATION, TaskData, TaskFiles
+from builder.construct.tasks.examples import Example, LabelledText, majority_share
+from builder.construct.tasks.objective import Objective
+from builder.construct.tasks.objectives import objective_of
+from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.construct.training.checkpoint import Checkpoint
+from builder.progress import Report, Step
+
+
+@dataclass(frozen=True)
+class Start:
+    """Weights to go on from, and a name for exactly these."""
+
+    tuned: Tuned
+    checksum: str
+
+
+class HplmBuild:
+    """One version in the making. What a killed build has done is found beside `target` and taken up again."""
+
+    def __init__(
+        self, home: Home, domain: DomainEntry, files: TaskFiles, data: TaskData, target: Path, report: Report
+    ) -> None:
+        self.root = RootFolder(home.root(domain.root))
+        self.data = data
+        self._home, self._domain, self._files, self._target, self._report = home, domain, files, target, report
+        self._lessons: Lessons | None = None
+        self._upper = Upper(self.root.upper(), self.root.geometry)
+        if note := _leaks(data):
+            report(Step("read the examples", 1, 1, note))
+
+    def tune(
+        self, settings: TuneSettings, search: int, start: Start | None = None, teacher: Teacher | None = None
+    ) -> list[Trial]:
+        """The trials of a search, or the only one."""
+        if teacher and teacher.unlabelled and settings.distil_weight < 1:
+            raise InvalidArgumentError(
+                f"a distil_weight of {settings.distil_weight} needs labels, which {teacher.unlabelled} does not have; "
+                "an update takes it over from the live version, unless --settings names another (1)"
+            )
+        objective = objective_of(self.data, settings.balances_classes)
+        lessons = teacher(self.data, settings, self._report) if teacher else None
+        self._lessons = lessons
+        train = self._encoded(objective, lessons.examples if lessons else self.data.train, self._domain, "train")
+        dev = self._encoded(objective, self.data.dev, self._domain, "dev")
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        inputs = self._inputs()
+        inputs |= {"start": start.checksum if start else None, "teacher": self._teacher_digest}
+
+        def tune_one(number: int, of_trial: TuneSettings, report: Report) -> Tuned:
+            checkpoint = Checkpoint(self._checkpoint(number), json_checksum({**inputs, "settings": asdict(of_trial)}))
+            first = start.tuned if start else None
+            return tune(
+                self._upper,
+                objective,
+                train,
+                dev,
+                of_trial,
+                report,
+                lessons=lessons,
+                start=first,
+                checkpoint=checkpoint,
+            )
+
+        return run_trials(candidates(settings, search, same_recipe=start is not None), tune_one, self._report)
+
+    def measured(self, trials: Sequence[Trial]) -> tuple[Trial, dict[str, Any]]:
+        """The best trial, and all that is worth knowing of it."""
+        main_metric = self.objective.main_metric
+        best = best_trial(trials, main_metric)
+        figures: dict[str, Any] = {"main_metric": main_metric, **_prefixed("dev", best.tuned.metrics)}
+        figures |= {
+            "best_epoch": best.tuned.epoch,
+            "train_texts": len(self.data.train),
+            "dev_texts": len(self.data.dev),
+        }
+        if self.data.test:
+            figures |= _prefixed("test", self.score(best.tuned, self.data.test, self._domain, "test"))
+        figures |= _majorities(self.data)
+        figures |= self._lessons.figures if self._lessons else {}
+        figures |= {name: count for name, count in self.data.leaks.items() if count}
+        if len(trials) > 1:
+            figures["search"] = [trial.described(main_metric) for trial in trials]
+        return best, figures
+
+    def score(self, tuned: Tuned, examples: Sequence[Example], domain: DomainEntry, what: str) -> dict[str, float]:
+        """What these weights reach on these examples, read with the tables of a domain version."""
+        return evaluate(self._upper, self.objective, tuned, self._encoded(self.objective, examples, domain, what))
+
+    def score_of_labels(self, tuned: Tuned, labels: tuple[str, ...], domain: DomainEntry) -> dict[str, float]:
+        """What weights of another label set reach on the dev file."""
+        objective = objective_of(replace(self.data, labels=labels))
+        return evaluate(self._upper, objective, tuned, self._encoded(objective, self.data.dev, domain, "dev"))
+
+    def artifact(self, hplm: str, trial: Trial, origin: Mapping[str, Any]) -> HplmArtifact:
+        return HplmArtifact(
+            hplm=hplm,
+            root_fingerprint=self.root.fingerprint,
+            task=self.data.task,
+            labels=self.data.labels,
+            pooling=trial.tuned.pooling,
+            adapters=trial.tuned.adapters,
+            head=trial.tuned.head,
+            pair=self.data.pair,
+            origin={**origin, "tune": asdict(trial.settings), "teacher": self._teacher_digest},
+        )
+
+    @property
+    def trained_texts(self) -> TrainedTexts:
+        """Also those that only a teacher has answered."""
+        return TrainedTexts.of([*self.data.train, *(self._lessons.examples if self._lessons else ())])
+
+    def forget_checkpoints(self) -> None:
+        """Of this version, and of earlier ones that were killed when all but this was done."""
+        hplm = self._target.name.partition("@")[0]
+        for path in self._target.parent.glob(f".{hplm}@*.tuning-*"):
+            path.unlink(missing_ok=True)
+
+    @cached_property
+    def objective(self) -> Objective[Any]:
+        return objective_of(self.data)
+
+    @property
+    def _teacher_digest(self) -> str | None:
+        return self._lessons.digest if self._lessons else None
+
+    def _encoded(
+        self, objective: Objective[Any], examples: Sequence[Example], domain: DomainEntry, what: str
+    ) -> EncodedSet:
+        return encoded(self._home, domain, objective, examples, what, self._report)
+
+    def _checkpoint(self, trial: int) -> Path:
+        return self._target.with_name(f".{self._target.name}.tuning-{trial}")
+
+    def _inputs(self) -> dict[str, Any]:
+        """All that a tuning depends on, besides its settings."""
+        return {
+            "root": self.root.fingerprint,
+            "tables": [file_checksum(self._home.path / folder / "header.json") for folder in self._domain.folders],
+            "task": self.data.task,
+            "labels": list(self.data.labels),
+            "files": [file_checksum(path) for path in (self._files.train, self._files.dev)],
+        }
+
+
+def relabelled(head: Head, old: Sequence[str], new: Sequence[str]) -> Head:
+    """A head whose rows follow other labels: those of labels that stay are kept, the others are new."""
+    fresh = new_head(len(new), head.weight.shape[1])
+    weight, bias = fresh.weight, fresh.bias
+    for place, label in enumerate(new):
+        if label in old:
+            weight[place], bias[place] = head.weight[old.index(label)].float(), head.bias[old.index(label)].float()
+    return replace(head, weight=weight, bias=bias)
+
+
+def _prefixed(split: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    return {f"{split}_{name}": round(value, 4) for name, value in metrics.items()}
+
+
+def _majorities(data: TaskData) -> dict[str, float]:
+    """What always giving the most frequent answer would reach."""
+    if data.task != CLASSIFICATION:
+        return {}
+    splits = (("majority_share", data.dev), ("test_majority_share", data.test))
+    shares = {name: [each for each in split if isinstance(each, LabelledText)] for name, split in splits}
+    return {name: round(majority_share(examples), 4) for name, examples in shares.items() if examples}
+
+
+def _leaks(data: TaskData) -> str:
+    parts = (("dev", data.dev), ("test", data.test))
+    known = (("train", "are in the training file too"), ("live_train", "were trained on for the live version"))
+    notes = [
+        f"{count} of {len(examples)} {name} texts {what}"
+        for place, what in known
+        for name, examples in parts
+        if (count := data.leaks.get(f"{name}_in_{place}", 0))
+    ]
+    return "warning: " + ", ".join(notes) if notes else ""

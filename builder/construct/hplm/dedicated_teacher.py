@@ -1,0 +1,154 @@
+"""What `--teacher dedicated` is: a model of the tenant's own that teaches an hPLM, and is not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from backends.adapters.head import Head
+from backends.home import Home
+from backends.root.store import RootFolder
+from backends.storage import json_checksum, one_at_a_time
+from builder.construct.hplm.dedicated import FINE_TUNING, Dedicated
+from builder.construct.hplm.lessons import Lessons
+from builder.construct.hplm.reading import Reading
+from builder.construct.hplm.rewriting import Rewriting
+from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.state_rows import find_rows, stored_rows
+from builder.construct.hplm.states import remove_forgotten
+from builder.construct.hplm.tunable import pooling_for
+from builder.construct.root.pretrained import locate_weights
+from builder.construct.tasks.dataset import TaskData
+from builder.construct.tasks.examples import Example
+from builder.construct.tasks.objectives import objective_of
+from builder.construct.tasks.unlabelled import unlabelled_examples
+from builder.construct.training.checkpoint import Checkpoint
+from builder.progress import Report, Step
+
+LESSONS_FORMAT = 3
+"""Of what a teacher hands on: 1 had answers, 2 states of all but words."""
+_LARGEST = torch.finfo(torch.float16).max
+REWRITING = Rewriting()
+UNLABELLED_PER_EXAMPLE = 3
+
+
+@dataclass(frozen=True)
+class DedicatedTeacher:
+    """Fine-tunes a model for the task first, which then answers the task's texts and others.
+
+    The others are texts without labels, where there are such, and rewritten ones in place of those that are missing.
+    Interrupted, it goes on at its last epoch. Its answers, and the states that they come from, are kept for a day; the
+    model only until they are there.
+    """
+
+    home: Home
+    root_name: str
+    unlabelled: Path | None = None
+    settings: TuneSettings = FINE_TUNING
+    rewriting: Rewriting = REWRITING
+
+    def __call__(self, data: TaskData, pupil: TuneSettings, report: Report) -> Lessons:
+        examples, num_unlabelled = self._examples(data)
+        reading, figures = self._reading(data, examples, pupil, report)
+        answers = reading.answers(*objective_of(data).scale)
+        return Lessons(examples, answers, reading, {**figures, **_counted(num_unlabelled)})
+
+    def model(self, data: TaskData, pupil: TuneSettings, report: Report) -> Dedicated:
+        """What teaches; made once, as long as nobody has asked for its answers."""
+        with self._alone(data, pupil, report):
+            return self._model(data, pupil, report)
+
+    def _reading(
+        self, data: TaskData, examples: Sequence[Example], pupil: TuneSettings, report: Report
+    ) -> tuple[Reading, dict[str, float]]:
+        """What the model's head reads, and what the model reached; made where it is not kept whole."""
+        of_examples = {**self._inputs(data, pupil), "examples": repr(examples), "format": LESSONS_FORMAT}
+        kept = self._kept("lessons", of_examples)
+        with self._alone(data, pupil, report):
+            known = kept.load()
+            states = find_rows(self.home.states / known["states"]) if known else None
+            if known is None or states is None:
+                dedicated = self._model(data, pupil, report)
+                store = self._path("reading", {**of_examples, "head": dedicated.head.checksum})
+                in_half = ((_in_half(each), None, None) for each in dedicated.read(examples, report))
+                states = stored_rows(store, lambda: in_half)
+                known = {
+                    "states": store.name,
+                    "head": dedicated.head.named(),
+                    "pooling": pooling_for(dedicated.objective, self._settings(pupil)),
+                    "figures": _figures(dedicated),
+                }
+                kept.save(known)
+                self._kept("teacher", self._inputs(data, pupil)).remove()
+                remove_forgotten(self.home.states)
+        return Reading(Head(**known["head"]), states, known["pooling"]), known["figures"]
+
+    def _model(self, data: TaskData, pupil: TuneSettings, report: Report) -> Dedicated:
+        root, settings = RootFolder(self.home.root(self.root_name)), self._settings(pupil)
+        return Dedicated.fine_tune(
+            locate_weights(root.manifest, self.home.downloads),
+            root.geometry,
+            root.tokenizer(),
+            objective_of(data, settings.balances_classes),
+            data.train,
+            data.dev,
+            settings,
+            report,
+            self._kept("teacher", self._inputs(data, pupil)),
+        )
+
+    def _alone(self, data: TaskData, pupil: TuneSettings, report: Report) -> AbstractContextManager[None]:
+        """One process makes a model; others who need it wait, and find it made."""
+        path = self._path("lock", self._inputs(data, pupil))
+        return one_at_a_time(path, lambda: report(Step("wait for another build's model", 0, 1)))
+
+    def _settings(self, pupil: TuneSettings) -> TuneSettings:
+        return replace(self.settings, class_weights=pupil.class_weights, pooling=pupil.pooling)
+
+    def _inputs(self, data: TaskData, pupil: TuneSettings) -> dict[str, Any]:
+        fingerprint = RootFolder(self.home.root(self.root_name)).fingerprint
+        return {
+            "settings": asdict(self._settings(pupil)),
+            "data": [repr(data.train), repr(data.dev)],
+            "root": fingerprint,
+        }
+
+    def _kept(self, what: str, inputs: dict[str, Any]) -> Checkpoint:
+        return Checkpoint(self._path(what, inputs), json_checksum(inputs))
+
+    def _path(self, what: str, inputs: dict[str, Any]) -> Path:
+        return self.home.states / f".{what}-{json_checksum(inputs)}"
+
+    def _examples(self, data: TaskData) -> tuple[list[Example], int]:
+        """All that is answered, and how many of these are texts without labels."""
+        root = RootFolder(self.home.root(self.root_name))
+        unlabelled: list[Example] = []
+        if self.unlabelled is not None:
+            known = [*data.train, *data.dev, *data.test]
+            most = UNLABELLED_PER_EXAMPLE * len(data.train)
+            unlabelled = unlabelled_examples(self.unlabelled, data.train[0], known, most)
+        missing = max(0, self.rewriting.variants - len(unlabelled) // len(data.train))
+        rewriting = replace(self.rewriting, variants=missing)
+        rewritten = rewriting.apply(data.train, root.tokenizer(), root.lower().word_embeddings.weight)
+        return [*data.train, *unlabelled, *rewritten], len(unlabelled)
+
+
+def _figures(dedicated: Dedicated) -> dict[str, float]:
+    metric = dedicated.objective.main_metric
+    return {f"teacher_dev_{metric}": round(dedicated.fitted.metrics[metric], 4)}
+
+
+def _in_half(states: Tensor) -> npt.NDArray[np.float16]:
+    return states.clamp(-_LARGEST, _LARGEST).to(torch.float16).numpy()
+
+
+def _counted(num_unlabelled: int) -> dict[str, float]:
+    return {"unlabelled_texts": num_unlabelled} if num_unlabelled else {}

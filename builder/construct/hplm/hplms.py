@@ -1,0 +1,291 @@
+"""`hplm create` and `hplm update`: labelled texts become an hPLM in the bank, live once its tuning is done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from backends.adapters.bank import HplmArtifact, read_artifact, write_artifact
+from backends.adapters.recipe import AdapterRecipe
+from backends.errors import (
+    ConflictError,
+    FingerprintMismatchError,
+    InvalidArgumentError,
+    NotFoundError,
+    TrainingDataError,
+)
+from backends.home import Home
+from backends.names import check_hplm_id, names_version
+from backends.registry.entries import DomainEntry, HplmEntry
+from backends.registry.registry import Registry
+from backends.storage import file_checksum, publishing
+from builder.construct.hplm.build import HplmBuild, Start, relabelled
+from builder.construct.hplm.lessons import Teacher
+from builder.construct.hplm.settings import TEACHING, TuneSettings
+from builder.construct.hplm.tunable import Tuned
+from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
+from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.locks import Hold, exclusive
+from builder.progress import Report
+
+_LEAST_TOLERATED_DROP = 0.005
+
+
+@dataclass(frozen=True)
+class HplmRequest:
+    """What `hplm create` was asked for; `test` is only measured, never trained on. Without `task` the files tell it."""
+
+    id: str
+    root: str
+    domain: str
+    train: Path
+    dev: Path
+    test: Path | None = None
+    task: str | None = None
+    tune: TuneSettings = field(default_factory=TuneSettings)
+    search: int = 1
+
+    def __post_init__(self) -> None:
+        check_hplm_id(self.id)
+        _check_search(self.search)
+
+
+@dataclass(frozen=True)
+class UpdateRequest:
+    """What `hplm update` was asked for. What is not said stays as it was when the live version was tuned.
+
+    `tune` names the settings to change (see `TuneSettings.changed`). `domain` is another domain, to whose live version
+    the hPLM moves; NAME@VERSION pins the hPLM to that one. `force` publishes also what scores worse than the live
+    version.
+    """
+
+    id: str
+    train: Path
+    dev: Path
+    test: Path | None = None
+    domain: str | None = None
+    tune: Mapping[str, Any] = field(default_factory=dict)
+    search: int = 1
+    from_scratch: bool = False
+    labels_may_change: bool = False
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        check_hplm_id(self.id)
+        _check_search(self.search)
+
+
+def create_hplm(
+    home: Home, registry: Registry, request: HplmRequest, report: Report, teacher: Teacher | None = None
+) -> HplmEntry:
+    """Tune and publish the first version of an hPLM; a killed one goes on at its last epoch."""
+    with building_hplm(home, request.id) as hold:
+        if registry.has_hplm(request.id):
+            raise ConflictError(f"hPLM {request.id!r} exists already; 'hplm update' makes a new version of it")
+        files = TaskFiles(request.train, request.dev, request.test)
+        data = read_task(files, request.task)
+        domain, version = registry.find_domain(request.root, request.domain), registry.next_hplm_version(request.id)
+        hold.will_read(domain.folders)
+        build = HplmBuild(home, domain, files, data, home.bank(domain.root, request.id, version), report)
+        trial, figures = build.measured(build.tune(request.tune, request.search, teacher=teacher))
+        artifact = build.artifact(request.id, trial, {"domain": domain.label})
+        pinned = names_version(request.domain)
+        entry = publish_artifact(
+            home,
+            registry,
+            artifact,
+            domain,
+            figures,
+            version=version,
+            pinned=pinned,
+            trained=build.trained_texts,
+        )
+        build.forget_checkpoints()
+        return entry
+
+
+def update_hplm(
+    home: Home, registry: Registry, request: UpdateRequest, report: Report, teacher: Teacher | None = None
+) -> HplmEntry:
+    """Tune the next version, from the live one on, and publish it unless it is worse; meanwhile the old one serves."""
+    with building_hplm(home, request.id) as hold:
+        if not registry.has_hplm(request.id):
+            raise NotFoundError(f"hPLM {request.id!r} does not exist; 'hplm create' makes it")
+        live = registry.hplm(request.id)
+        files = TaskFiles(request.train, request.dev, request.test)
+        before = TrainedTexts.read(home.path / live.folder)
+        data = _with_live_leaks(read_task(files, live.task), before)
+        _require_same_kind(live, data, files)
+        _require_same_labels(live, data, files, request.labels_may_change)
+        domain, pinned = _next_domain(registry, live, request.domain)
+        version = registry.next_hplm_version(request.id)
+        hold.will_read({*domain.folders, *live.domain.folders})
+        build = HplmBuild(home, domain, files, data, home.bank(domain.root, request.id, version), report)
+        artifact = read_artifact(home.path / live.folder, build.root.fingerprint)
+        settings, start = _next_start(home, live, artifact, data, request, teacher is not None)
+        trial, figures = build.measured(build.tune(settings, request.search, start, teacher))
+        figures |= _compared(build, live, artifact, figures, request.force)
+        made = build.artifact(request.id, trial, {"domain": domain.label})
+        entry = publish_artifact(
+            home,
+            registry,
+            made,
+            domain,
+            figures,
+            version=version,
+            replaces=live.version,
+            pinned=pinned,
+            trained=build.trained_texts.joined(before) if start else build.trained_texts,
+        )
+        build.forget_checkpoints()
+        return entry
+
+
+def live_settings(artifact: HplmArtifact, is_taught: bool) -> TuneSettings:
+    """How a version was tuned; of one that was not tuned here, as one with such adapters would be.
+
+    What was chosen with a teacher in mind is not for a next version without one, nor the other way round; its epochs
+    are over several times as many texts.
+    """
+    known = {field.name for field in fields(TuneSettings)}
+    if bool(artifact.origin.get("teacher")) != is_taught:
+        known -= {*TEACHING, "epochs"}
+    noted = artifact.origin.get("tune", {})
+    return TuneSettings(recipe=AdapterRecipe.of(artifact.adapters)).changed(
+        {name: value for name, value in noted.items() if name in known}
+    )
+
+
+def publish_artifact(
+    home: Home,
+    registry: Registry,
+    artifact: HplmArtifact,
+    domain: DomainEntry,
+    figures: Mapping[str, Any],
+    *,
+    version: int | None = None,
+    replaces: int | None = None,
+    pinned: bool | None = None,
+    trained: TrainedTexts | None = None,
+) -> HplmEntry:
+    """Write an hPLM's next version into the bank and make it live; to be called under `building_hplm`.
+
+    `version` is what the next one was when the work began: whoever has published since then wins. `replaces` and
+    `pinned`: see `Registry.publish_hplm`. `trained` is what its next update warns of when it meets it in a dev file.
+    """
+    _require_same_root(registry, artifact, domain)
+    version = version or registry.next_hplm_version(artifact.hplm)
+    registry.require_next_hplm_version(artifact.hplm, version)
+    target = home.bank(domain.root, artifact.hplm, version)
+    registry.require_unknown_folder(home.relative(target))
+    with publishing(target) as folder:
+        write_artifact(folder, artifact)
+        if trained is not None:
+            trained.write(folder)
+    metrics = {**figures, "size_bytes": sum(path.stat().st_size for path in target.iterdir())}
+    return registry.publish_hplm(
+        artifact.hplm,
+        domain,
+        artifact.task,
+        artifact.labels,
+        home.relative(target),
+        metrics,
+        pair=artifact.pair,
+        version=version,
+        replaces=replaces,
+        pinned=pinned,
+    )
+
+
+def _require_same_root(registry: Registry, artifact: HplmArtifact, domain: DomainEntry) -> None:
+    root = registry.root(domain.root)
+    if artifact.root_fingerprint != root.fingerprint:
+        raise FingerprintMismatchError(
+            f"hPLM {artifact.hplm!r} was made for root {artifact.root_fingerprint}, but domain {domain.label} is of "
+            f"root {root.name!r} ({root.fingerprint})"
+        )
+
+
+def _check_search(search: int) -> None:
+    if search < 1:
+        raise InvalidArgumentError(f"a search has at least 1 trial, not {search}")
+
+
+def building_hplm(home: Home, hplm: str) -> AbstractContextManager[Hold]:
+    """IDs belong to the whole home, so one lock holds for all roots."""
+    return exclusive(home.path / "bank" / hplm.replace("/", "--"), f"hPLM {hplm!r}")
+
+
+def _next_domain(registry: Registry, live: HplmEntry, wanted: str | None) -> tuple[DomainEntry, bool | None]:
+    """The domain version to tune on, and whether the hPLM is to stay on it; None leaves that as it is."""
+    if wanted is None:
+        return registry.domain_for_update(live.id), None
+    return registry.find_domain(live.domain.root, wanted), names_version(wanted)
+
+
+def _require_same_kind(live: HplmEntry, data: TaskData, files: TaskFiles) -> None:
+    if live.pair != data.pair:
+        reads, holds = ("pairs of texts", "single texts") if live.pair else ("single texts", "pairs of texts")
+        raise TrainingDataError(f"hPLM {live.id!r} reads {reads}, but {files.train} holds {holds}")
+
+
+def _with_live_leaks(data: TaskData, live: TrainedTexts) -> TaskData:
+    """Counts also the texts that the live version learned from: they flatter it, and what goes on from it."""
+    leaks = {"dev_in_live_train": live.num_among(data.dev), "test_in_live_train": live.num_among(data.test)}
+    return replace(data, leaks={**data.leaks, **leaks})
+
+
+def _require_same_labels(live: HplmEntry, data: TaskData, files: TaskFiles, may_change: bool) -> None:
+    added = [label for label in data.labels if label not in live.labels]
+    removed = [label for label in live.labels if label not in data.labels]
+    if may_change or not (added or removed):
+        return
+    changes = [
+        f"{what} {', '.join(map(repr, which))}" for what, which in (("added", added), ("removed", removed)) if which
+    ]
+    raise TrainingDataError(
+        f"{files.train} changes the labels of {live.id!r}: {'; '.join(changes)}; --labels-may-change allows that"
+    )
+
+
+def _next_start(
+    home: Home, live: HplmEntry, artifact: HplmArtifact, data: TaskData, request: UpdateRequest, is_taught: bool
+) -> tuple[TuneSettings, Start | None]:
+    """The settings, and the live weights, unless the new version's adapters are to be others."""
+    before = live_settings(artifact, is_taught)
+    settings = before.changed(request.tune)
+    if request.from_scratch or (settings.recipe, settings.pooling) != (before.recipe, before.pooling):
+        return settings, None
+    tuned = _tuned(artifact)
+    if data.labels != artifact.labels:
+        tuned = replace(tuned, head=relabelled(tuned.head, artifact.labels, data.labels))
+    return settings, Start(tuned, file_checksum(home.path / live.folder / "manifest.json"))
+
+
+def _tuned(artifact: HplmArtifact) -> Tuned:
+    return Tuned(artifact.adapters, artifact.head, artifact.pooling, {}, 0)
+
+
+def _compared(
+    build: HplmBuild, live: HplmEntry, artifact: HplmArtifact, figures: Mapping[str, Any], force: bool
+) -> dict[str, Any]:
+    """The live version, as it serves now, on the new dev file; a new one that falls behind it is not published."""
+    metric = build.objective.main_metric
+    before = build.score_of_labels(_tuned(artifact), artifact.labels, live.domain)[metric]
+    now = figures[f"dev_{metric}"]
+    if now < before - _tolerated_drop(before, len(build.data.dev)) and not force:
+        raise ConflictError(
+            f"version {live.version} of {live.id!r} has {metric} {before:.4f} on the dev file, the new one would have "
+            f"{now:.4f}; nothing was published, and --force publishes it all the same"
+        )
+    return {"previous_version": live.version, f"previous_dev_{metric}": round(before, 4)}
+
+
+def _tolerated_drop(share: float, num_examples: int) -> float:
+    """One standard error of a share of so many: less than that says nothing about which version is better."""
+    share = min(max(share, 0.0), 1.0)
+    return max(_LEAST_TOLERATED_DROP, math.sqrt(share * (1 - share) / num_examples))

@@ -1,0 +1,87 @@
+"""Which settings suit a task best: a few are tried, the ones asked for first."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from backends.adapters.adapter_set import SITES
+from backends.adapters.recipe import AdapterRecipe
+from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.tunable import Tuned
+from builder.progress import Report, Step
+
+_RATE_FACTOR = 4.0
+_WIDTHS = (16, 32, 48, 64, 96, 128)
+_RANKS = (4, 8, 16, 32)
+_ENTRANCES = (0, 64, 256)
+
+
+@dataclass(frozen=True)
+class Trial:
+    settings: TuneSettings
+    tuned: Tuned
+
+    def described(self, main_metric: str) -> dict[str, Any]:
+        recipe = self.settings.recipe
+        entrance = [f"entrance of {recipe.entrance_width}"] if recipe.entrance_width else []
+        return {
+            "learning_rate": self.settings.learning_rate,
+            "adapters": [*(f"bottleneck.{site}" for site in recipe.bottleneck_sites), *recipe.lora_modules, *entrance],
+            "width": recipe.width if recipe.bottleneck_sites else recipe.rank,
+            "norms": list(recipe.norm_sites),
+            "best_epoch": self.tuned.epoch,
+            main_metric: round(self.tuned.metrics[main_metric], 4),
+        }
+
+
+def candidates(settings: TuneSettings, count: int, same_recipe: bool) -> list[TuneSettings]:
+    """`count` settings, the same every time: these first, then random ones around them."""
+    chance = random.Random(settings.seed)
+    others = [_varied(settings, chance, same_recipe) for _ in range(count - 1)]
+    return [settings, *others]
+
+
+def best_trial(trials: Sequence[Trial], main_metric: str) -> Trial:
+    """The first of the best."""
+    return max(trials, key=lambda trial: trial.tuned.metrics[main_metric])
+
+
+def run_trials(
+    settings: Sequence[TuneSettings], tune_one: Callable[[int, TuneSettings, Report], Tuned], report: Report
+) -> list[Trial]:
+    """Tune with each of the settings; `tune_one` gets the number of the trial too."""
+    return [
+        Trial(each, tune_one(number, each, _numbered(report, number, len(settings))))
+        for number, each in enumerate(settings, start=1)
+    ]
+
+
+def _numbered(report: Report, number: int, count: int) -> Report:
+    if count == 1:
+        return report
+    return lambda step: report(Step(f"trial {number} of {count}: {step.phase}", step.done, step.total, step.note))
+
+
+def _varied(settings: TuneSettings, chance: random.Random, same_recipe: bool) -> TuneSettings:
+    rate = settings.learning_rate * _RATE_FACTOR ** chance.uniform(-1, 1)
+    recipe = settings.recipe if same_recipe else _varied_recipe(settings.recipe, chance)
+    return replace(settings, learning_rate=float(f"{rate:.3g}"), recipe=recipe)
+
+
+def _varied_recipe(recipe: AdapterRecipe, chance: random.Random) -> AdapterRecipe:
+    if not recipe.bottleneck_sites:
+        return replace(
+            recipe,
+            rank=chance.choice(_RANKS),
+            norm_sites=chance.choice(((), SITES)),
+            entrance_width=recipe.entrance_width and chance.choice(_ENTRANCES),
+        )
+    return replace(
+        recipe,
+        width=chance.choice(_WIDTHS),
+        bottleneck_sites=chance.choice((SITES[:1], SITES)),
+        norm_sites=chance.choice(((), SITES)),
+    )

@@ -1,0 +1,152 @@
+"""The model of one hPLM while it is tuned: frozen shared layers, trainable adapters and head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from backends.adapters.adapter_set import AdapterSet
+from backends.adapters.head import Head
+from backends.adapters.pooling import HALVES, NO_POOLING, POOLED_STATES
+from backends.engine.heads import POOL_FUNCTIONS
+from backends.root.encoder import padded_attention
+from backends.root.geometry import RootGeometry
+from backends.root.upper import UpperLayers
+from builder.construct.hplm.fitting import Places
+from builder.construct.hplm.settings import TuneSettings
+from builder.construct.tasks.objective import NO_SCALE, Objective
+from builder.construct.training.rows import halves_of, padded_length
+
+
+@dataclass(frozen=True)
+class EncodedSet:
+    """Examples after the lower half; a target is whatever the task's objective knows of a row.
+
+    Shape:
+        rows: one `[L, H]` fp16 each; middles: of each pair the first token of the second half.
+    """
+
+    rows: Sequence[Tensor]
+    targets: Sequence[Any]
+    lengths: Places
+    middles: Sequence[int | None]
+
+    def padded(self, places: Places, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Some rows as `[B, L, H]` fp32, and which half each token is in (`halves_of`)."""
+        rows = [self.rows[place] for place in places]
+        length = padded_length(self.lengths[places])
+        halves = halves_of(self.lengths[places], [self.middles[place] for place in places], length)
+        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        padded = functional.pad(padded, (0, 0, 0, length - padded.shape[1]))
+        return padded.to(device, torch.float32), halves.to(device)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The weights of an hPLM as they are stored, what was measured of them, and the epoch that they are from."""
+
+    adapters: AdapterSet
+    head: Head
+    pooling: str
+    metrics: dict[str, float]
+    epoch: int
+
+
+class TunableHplm(nn.Module):
+    """Trains whatever tensors the adapters and the head consist of.
+
+    `scale` brings the head's raw outputs to the task's own scale, so that those learn around zero; the head that comes
+    out of `head()` has it folded in.
+    """
+
+    def __init__(
+        self,
+        upper: UpperLayers,
+        geometry: RootGeometry,
+        adapters: AdapterSet,
+        head: Head,
+        pooling: str,
+        scale: tuple[float, float] = NO_SCALE,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self._upper = upper.requires_grad_(False)
+        self._num_heads = geometry.num_heads
+        self._pool = POOL_FUNCTIONS[pooling]
+        self._offset, self._factor = scale
+        self._dropout = nn.Dropout(dropout)
+        device = next(upper.parameters()).device
+        self._adapters = adapters.map(lambda name, tensor: self._train("adapters", name, tensor.to(device)))
+        raw = scaled(head, -self._offset / self._factor, 1 / self._factor)
+        self._head = raw.map(lambda name, tensor: self._train("head", name, tensor.to(device)))
+
+    def forward(self, rows: Tensor, halves: Tensor) -> Tensor:
+        """`[B, L, H]` and `[B, L]` → `[B, C]`, or `[B, L, C]` without pooling."""
+        return self.answer(self.read(rows, halves))
+
+    def read(self, rows: Tensor, halves: Tensor) -> Tensor:
+        states = self._upper(rows, padded_attention(self._num_heads, halves > 0), self._adapters)
+        with torch.autocast(rows.device.type, enabled=False):
+            return self._pool(states, halves).float()
+
+    def answer(self, states: Tensor) -> Tensor:
+        with torch.autocast(states.device.type, enabled=False):
+            outputs = self._head.logits(self._dropout(states))
+            return outputs * self._factor + self._offset
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """All that is trained, by name."""
+        return {name: tensor for name, tensor in self.named_parameters() if tensor.requires_grad}
+
+    def adapters(self, weights: Mapping[str, Tensor]) -> AdapterSet:
+        """The adapters with these weights, named as `trained` names them."""
+        return self._adapters.map(lambda name, _: weights[_parameter_name("adapters", name)].detach())
+
+    def head(self, weights: Mapping[str, Tensor]) -> Head:
+        raw = self._head.map(lambda name, _: weights[_parameter_name("head", name)].detach())
+        return scaled(raw, self._offset, self._factor)
+
+    def _train(self, part: str, name: str, tensor: Tensor) -> Tensor:
+        parameter = nn.Parameter(tensor.detach().float().clone())
+        self.register_parameter(_parameter_name(part, name), parameter)
+        return parameter
+
+
+def _parameter_name(part: str, name: str) -> str:
+    """Modules take no names with dots."""
+    return f"{part}.{name}".replace(".", "__")
+
+
+def scaled(head: Head, offset: float, factor: float) -> Head:
+    """A head whose outputs are `offset + factor · outputs`."""
+    if (offset, factor) == NO_SCALE:
+        return head
+
+    def change(name: str, tensor: Tensor) -> Tensor:
+        if name == "bias":
+            return tensor.float() * factor + offset
+        return tensor.float() * factor if name == "weight" else tensor
+
+    return head.map(change)
+
+
+def new_head(num_outputs: int, width: int) -> Head:
+    limit = 1 / math.sqrt(width)
+    return Head(torch.empty(num_outputs, width).uniform_(-limit, limit), torch.zeros(num_outputs))
+
+
+def pooling_for(objective: Objective[Any], settings: TuneSettings) -> str:
+    """The mean of a pair tells its halves apart."""
+    if objective.about_words:
+        return NO_POOLING
+    return HALVES if objective.about_pairs and settings.pooling == "mean" else settings.pooling
+
+
+def pooled_width(pooling: str, hidden_size: int) -> int:
+    return POOLED_STATES[pooling] * hidden_size

@@ -1,0 +1,122 @@
+"""Tuning of one hPLM: adapters and head learn, everything else stays.
+
+The lower half is frozen, so each text's hidden rows are looked up once, through the same table that will serve them,
+and kept; an epoch costs the upper half only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backends.adapters.bank import ADAPTERS_DTYPE, HEAD_DTYPE
+from backends.root.geometry import RootGeometry
+from backends.root.upper import UpperLayers
+from builder.construct.hplm import fitting
+from builder.construct.hplm.fitting import Fitting, Weights
+from builder.construct.hplm.lessons import Lessons
+from builder.construct.hplm.reading import Reading
+from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.tunable import (
+    EncodedSet,
+    TunableHplm,
+    Tuned,
+    new_head,
+    pooled_width,
+    pooling_for,
+    scaled,
+)
+from builder.construct.tasks.objective import NO_SCALE, Objective
+from builder.construct.training.checkpoint import Checkpoint
+from builder.progress import Report
+
+__all__ = ["EncodedSet", "TuneSettings", "Tuned", "Upper", "evaluate", "predict", "tune"]
+
+_PHASE = "tune adapters and head"
+
+
+@dataclass(frozen=True)
+class Upper:
+    """The shared upper layers that adapters are tuned for."""
+
+    layers: UpperLayers
+    geometry: RootGeometry
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.layers.parameters()).device
+
+    def model(self, tuned: Tuned, scale: tuple[float, float] = NO_SCALE, dropout: float = 0.0) -> TunableHplm:
+        return TunableHplm(self.layers, self.geometry, tuned.adapters, tuned.head, tuned.pooling, scale, dropout)
+
+
+def tune(
+    upper: Upper,
+    objective: Objective[Any],
+    train: EncodedSet,
+    dev: EncodedSet,
+    settings: TuneSettings,
+    report: Report,
+    *,
+    lessons: Lessons | None = None,
+    start: Tuned | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Tuned:
+    """Train until the dev result stops rising, and keep the best epoch.
+
+    Args:
+        upper: On the device to train on.
+        objective: Of the task.
+        train: To learn from.
+        dev: To choose the best epoch by.
+        settings: See there.
+        report: Gets a step for each batch.
+        lessons: A teacher's, of the rows of `train`. What its head reads is followed, and a new head starts as that
+            one, but not where the task does better without, where the settings pool states in another way, or where
+            there is a `start`, whose head reads others.
+        start: Weights to go on from; new ones otherwise.
+        checkpoint: Where each epoch is noted; an interrupted tuning goes on there and ends the same, and a finished one
+            is not repeated.
+    """
+    teacher, reading = (lessons.answers, lessons.reading) if lessons else (None, None)
+    is_like_ours = reading is not None and reading.pooling == pooling_for(objective, settings)
+    is_asked_for = objective.learns_states and settings.states_weight > 0
+    followed = reading if is_like_ours and is_asked_for and start is None else None
+    first = start or _untuned(upper, objective, settings, followed)
+    model = upper.model(first, objective.scale, settings.dropout)
+
+    def tuned(weights: Weights, metrics: dict[str, float], epoch: int) -> Tuned:
+        """The weights as they will be stored, so that what is measured is what is served."""
+        stored = {name: tensor.detach().cpu() for name, tensor in weights.items()}
+        adapters, head = model.adapters(stored).to(ADAPTERS_DTYPE), model.head(stored)
+        if objective.scale == NO_SCALE:
+            head = head.to(HEAD_DTYPE)
+        return Tuned(adapters, head, first.pooling, metrics, epoch)
+
+    def measure(weights: Weights) -> dict[str, float]:
+        return evaluate(upper, objective, tuned(weights, {}, 0), dev)
+
+    best = Fitting(model, objective, train, measure, settings, _PHASE, teacher, followed).run(report, checkpoint)
+    return tuned(best.weights, best.metrics, best.epoch)
+
+
+def predict(upper: Upper, objective: Objective[Any], tuned: Tuned, dataset: EncodedSet) -> list[Tensor]:
+    """What the task looks at of each row: `[m, C]`."""
+    return fitting.predict(upper.model(tuned), objective, dataset, upper.device)
+
+
+def evaluate(upper: Upper, objective: Objective[Any], tuned: Tuned, dataset: EncodedSet) -> dict[str, float]:
+    return objective.metrics(predict(upper, objective, tuned, dataset), dataset.targets)
+
+
+def _untuned(upper: Upper, objective: Objective[Any], settings: TuneSettings, reading: Reading | None) -> Tuned:
+    torch.manual_seed(settings.seed)
+    adapters = settings.recipe.identity(upper.geometry, upper.layers)
+    pooling = pooling_for(objective, settings)
+    width = pooled_width(pooling, upper.geometry.hidden_size)
+    head = reading.head if reading else new_head(objective.num_outputs, width)
+    offset, factor = objective.scale
+    return Tuned(adapters, scaled(head, offset, factor), pooling, {}, 0)

@@ -1,0 +1,79 @@
+"""A root in the making: its states for some rows, with whole fragments or with such as a table falls back to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backends.plot.header import Store, stores_of
+from backends.plot.keys import FragmentShape
+from backends.root.encoder import padded_attention
+from backends.root.lower import sum_overlapping
+from backends.root.tokenizer import RootTokenizer, Text, TokenRows
+from builder.construct.root.conversion import RootParts
+from builder.construct.training.rows import PaddedRows, distinct_fragments, padded_rows
+
+
+class Student:
+    """The parts of a root, put together as serving puts them together, but for the table."""
+
+    def __init__(self, parts: RootParts, tokenizer: RootTokenizer) -> None:
+        self.parts = parts
+        self._tokenizer = tokenizer
+        self._shape = FragmentShape.centred(parts.geometry.n)
+
+    def rows(self, texts: Sequence[Text]) -> PaddedRows:
+        return self.padded(self._tokenizer.encode(texts))
+
+    def padded(self, tokens: TokenRows) -> PaddedRows:
+        return padded_rows(tokens, self._shape, self.parts.geometry.max_tokens)
+
+    def states(self, rows: PaddedRows, fragments: Tensor) -> list[Tensor]:
+        """Boundary and upper states of the real tokens, each `[T, H]` fp32.
+
+        Shape: fragments `[T, n]`
+        """
+        parts, boundary = self.parts, self.boundary(rows, fragments)
+        attend = padded_attention(parts.geometry.num_heads, rows.mask)
+        upper = parts.upper.states(rows.pad(boundary), attend)
+        return [boundary, *(state[rows.mask].float() for state in upper)]
+
+    def boundary(self, rows: PaddedRows, fragments: Tensor) -> Tensor:
+        """What the upper layers get of the real tokens, `[T, H]` fp32.
+
+        Shape: fragments `[T, n]`
+        """
+        parts = self.parts
+        distinct, inverse = distinct_fragments(fragments)
+        summed = sum_overlapping(parts.lower(distinct)[inverse].float(), parts.geometry.centre)
+        placed: Tensor = parts.aggregation(summed, rows.positions, rows.flat_types)
+        return placed.float()
+
+
+@dataclass(frozen=True)
+class Shortening:
+    """Cuts some fragments down as a table does with those that it lacks; `shares` says how many to which store."""
+
+    n: int
+    shares: Mapping[Store, float]
+    seed: int
+
+    def apply(self, fragments: Tensor, draw: int) -> Tensor:
+        """The same draw gives the same fragments.
+
+        Shape: fragments `[T, n]` → `[T, n]`
+        """
+        chance = torch.Generator().manual_seed(self.seed * 1_000_003 + draw)
+        drawn = torch.rand(len(fragments), generator=chance)
+        shortened = fragments.clone()
+        lowest = 0.0
+        for store in reversed(stores_of(self.n)[1:]):
+            chosen = (drawn >= lowest) & (drawn < lowest + self.shares[store])
+            lowest += self.shares[store]
+            slots = store.slots(self.n)
+            shortened[chosen, : slots.start] = 0
+            shortened[chosen, slots.stop :] = 0
+        return shortened
