@@ -4,7 +4,7 @@ The workloads of the paper TCB: lengths of 3 to 100 tokens around 20, narrow (va
 20), Poisson arrivals at multiples of the capacity, deadlines in 5 to 20 times what a full batch takes. One real server
 for each policy, all on one home and with the same admission, asked by turns with the very same requests, open-loop: no
 answer delays another request. The capacity is what the server for first come, first served answers when it is kept
-full. Beside them Triton's own queue with priorities and timeouts (`bench/triton_queue.py`).
+full. Beside them Triton's own queue with priorities and timeouts (`bench/kit/triton_queue.py`).
 
 A request answered in time is worth 1 / its tokens. In time is what the client has before the deadline, counted from
 when it sent the request; admitted is what was not refused on arrival.
@@ -30,15 +30,15 @@ from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.root.geometry import RootGeometry
 from backends.scheduling.settings import PolicyName
-from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
-from bench.deadlines_picture import draw_deadlines
-from bench.idle import wait_until_idle
-from bench.open_loop import Planned, Played, Sent, asking_hplm, play
-from bench.progress import one_by_one
-from bench.report import Report, parser
-from bench.saturation import Row, saturate
-from bench.served import Serving
-from bench.triton_queue import asking_triton, use_queue_policy
+from bench.kit.deadlines_picture import draw_deadlines
+from bench.kit.idle import wait_until_idle
+from bench.kit.open_loop import Planned, Played, Sent, asking_hplm, play
+from bench.kit.progress import one_by_one
+from bench.kit.report import Report, parser
+from bench.kit.saturation import Row, saturate
+from bench.kit.served import Serving
+from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
+from bench.kit.triton_queue import asking_triton, use_queue_policy
 from builder.profiling.cost_profiling import ProfileSettings, profile_root
 from builder.serving import TritonServer
 from workload.arrivals import PoissonArrivals

@@ -23,10 +23,10 @@ from backends.scheduling.deadline_aware import DeadlineAware
 from backends.scheduling.policy import Capacity, Policy
 from backends.scheduling.settings import DasSettings, PolicyName, PolicySettings
 from backends.scheduling.waiting_room import WaitingRoom
-from bench.bare import ROWS, bare_engine, interleaved
+from bench.kit.bare import ROWS, bare_engine, interleaved
+from bench.kit.report import Report, parser
+from bench.kit.small_instances import Instance, optimum, random_instance
 from bench.limit import geometry_of
-from bench.report import Report, parser
-from bench.small_instances import Instance, optimum, random_instance
 
 RATE = 400
 """Requests per second."""

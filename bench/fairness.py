@@ -25,14 +25,14 @@ import numpy as np
 from backends.errors import HplmError
 from backends.root.geometry import RootGeometry
 from backends.scheduling.settings import PolicyName
-from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
-from bench.idle import wait_until_idle
-from bench.open_loop import Planned, Played, play
-from bench.profiled import profiled
-from bench.progress import one_by_one
-from bench.report import Report, parser
-from bench.saturation import draw, saturate
-from bench.served import Serving
+from bench.kit.idle import wait_until_idle
+from bench.kit.open_loop import Planned, Played, play
+from bench.kit.profiled import profiled
+from bench.kit.progress import one_by_one
+from bench.kit.report import Report, parser
+from bench.kit.saturation import draw, saturate
+from bench.kit.served import Serving
+from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
 from builder.serving import TritonServer
 from workload.arrivals import PoissonArrivals
 from workload.deadlines import UniformDeadlines

@@ -21,9 +21,9 @@ from backends.errors import HplmError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
-from bench.held_out import held_out_texts
-from bench.reference import ReferenceHplm
-from bench.report import Report, parser
+from bench.kit.reference import ReferenceHplm
+from bench.kit.report import Report, parser
+from bench.tasks.held_out import held_out_texts
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
 from clients import Classification, HplmClient

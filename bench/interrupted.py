@@ -29,10 +29,10 @@ from backends.errors import HplmError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
-from bench.load import Askable, Load
-from bench.marks import mark_all, wrong_weights
-from bench.report import Report, parser
-from bench.scratch_home import scratch_home
+from bench.kit.home_load import Askable, Load
+from bench.kit.marks import mark_all, wrong_weights
+from bench.kit.report import Report, parser
+from bench.kit.scratch_home import scratch_home
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
 from tests.tiny_home import write_corpus, write_task

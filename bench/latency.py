@@ -21,10 +21,10 @@ import numpy as np
 from backends.errors import HplmError
 from backends.home import Home
 from backends.trace import TRACE_VARIABLE, Lane
-from bench.base_home import BERT_BASE, BaseHome, Family, Words
-from bench.report import Report, parser
-from bench.saturation import Row, Taken, draw, saturate
-from bench.served import Serving, served
+from bench.kit.report import Report, parser
+from bench.kit.saturation import Row, Taken, draw, saturate
+from bench.kit.served import Serving, served
+from bench.kit.synthetic_home import BERT_BASE, BaseHome, Family, Words
 from builder.serving import TracedSpan, read_spans
 
 _FLUSH_S = 1.0

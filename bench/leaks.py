@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from backends.errors import HplmError
-from bench.base_home import SMALL, BaseHome, Family, Words
-from bench.cancellation import Cancellation, Cancelled
-from bench.footprint import Footprint
-from bench.mixed_load import MixedLoad
-from bench.report import Report, parser
-from bench.served import Serving, served
-from bench.server_figures import figure_of
+from bench.kit.cancellation import Cancellation, Cancelled
+from bench.kit.footprint import Footprint
+from bench.kit.mixed_load import MixedLoad
+from bench.kit.report import Report, parser
+from bench.kit.served import Serving, served
+from bench.kit.server_metrics import figure_of
+from bench.kit.synthetic_home import SMALL, BaseHome, Family, Words
 from builder.serving import TritonServer
 
 _ROOT = "base"

@@ -4,7 +4,7 @@ A real server answers mixed tenants all the time. Meanwhile an operator creates,
 (copies of real ones under new versions, written and registered as any other), publishes domains and collects garbage.
 Every answer must carry a version that was live at some moment between `allowance_s` before the request was sent and
 the arrival of its answer: a server looks for changes five times a second. Every version's weights bear a mark, and an
-answer's scores must be those of the version that it carries (`wrong_weights`; `bench.marks`).
+answer's scores must be those of the version that it carries (`wrong_weights`; `bench.kit.marks`).
 
 Nobody asks for an hPLM before it is a second old, or once it is deleted. Requests that were under way while their hPLM
 was deleted may be answered NOT_FOUND; `deleted_under_way` counts them.
@@ -30,11 +30,11 @@ from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.registry.snapshot import REFRESH_INTERVAL_S
 from backends.storage import publishing
-from bench.load import Askable, Load
-from bench.marks import mark_all, publish_marked, wrong_weights
-from bench.report import Report, parser
-from bench.scratch_home import scratch_home
-from bench.timeline import Asked, Timeline
+from bench.kit.home_load import Askable, Load
+from bench.kit.marks import mark_all, publish_marked, wrong_weights
+from bench.kit.report import Report, parser
+from bench.kit.scratch_home import scratch_home
+from bench.kit.timeline import Asked, Timeline
 from builder.export import ExportSettings, render_repository
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.lifecycle.rollback import rollback_hplm

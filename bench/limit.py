@@ -16,9 +16,9 @@ import torch
 
 from backends.engine.crew import Crew
 from backends.root.geometry import RootGeometry
-from bench.bare import ROWS, BareEngine, Seconds, bare_engine, interleaved, median_ratio, multiply_adds
-from bench.random_root import BERT_BASE_UPPER
-from bench.report import Report, parser
+from bench.kit.bare import ROWS, BareEngine, Seconds, bare_engine, interleaved, median_ratio, multiply_adds
+from bench.kit.random_root import BERT_BASE_UPPER
+from bench.kit.report import Report, parser
 
 LENGTHS = {"bare_over_peak": 128, "bare_over_peak_short": 20}
 SQUARES = (1024, 2048, 4096)

@@ -27,10 +27,10 @@ from backends.lower.half import LowerHalf
 from backends.registry.registry import Registry
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
-from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
-from bench.report import Report, parser
-from bench.saturation import draw, saturate
-from bench.served import Serving, served
+from bench.kit.report import Report, parser
+from bench.kit.saturation import draw, saturate
+from bench.kit.served import Serving, served
+from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
 
 _ROOT = "base"
 _LENGTHS = {128: "", 20: "_short"}

@@ -21,7 +21,7 @@ import torch
 from backends.errors import HplmError
 from backends.plot import PlotChain, Store, Table, TableSpec, TableWriter, fragment_keys, pack, right_bigram
 from backends.plot.arrays import Found, Ids, Keys, Rows
-from bench.report import Report, parser
+from bench.kit.report import Report, parser
 
 Batch = TypeVar("Batch")
 Row = dict[str, Any]

@@ -22,8 +22,8 @@ from backends.adapters.parts import MAX_WIDTH
 from backends.adapters.recipe import AdapterRecipe
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
-from bench.random_root import BERT_BASE_UPPER, RECIPES, WIDTH, random_hplm, random_root
-from bench.report import Report, parser
+from bench.kit.random_root import BERT_BASE_UPPER, RECIPES, WIDTH, random_hplm, random_root
+from bench.kit.report import Report, parser
 
 GB = 1_000_000_000
 FLOAT_BYTES = {"fp32": 4, "bf16": 2}

@@ -18,10 +18,10 @@ from backends.adapters.adapter_set import PROJECTED, AdapterSet
 from backends.adapters.device_bank import AdapterBank
 from backends.adapters.segments import Segment
 from backends.root.encoder import Projection, Site
-from bench.bare import ROWS, BareEngine, bare_engine, interleaved, median_ratio
+from bench.kit.bare import ROWS, BareEngine, bare_engine, interleaved, median_ratio
+from bench.kit.random_root import RECIPES
+from bench.kit.report import Report, parser
 from bench.limit import geometry_of
-from bench.random_root import RECIPES
-from bench.report import Report, parser
 
 DISTINCT = (1, 2, 8, 64)
 

@@ -24,14 +24,14 @@ from backends.errors import HplmError
 from backends.home import Home
 from backends.root.geometry import RootGeometry
 from backends.scheduling.cost_model import CostModel
-from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
-from bench.idle import wait_until_idle
-from bench.open_loop import Planned, Played, Sent, play
-from bench.profiled import profiled
-from bench.progress import one_by_one
-from bench.report import Report, parser
-from bench.saturation import draw, saturate
-from bench.served import Serving
+from bench.kit.idle import wait_until_idle
+from bench.kit.open_loop import Planned, Played, Sent, play
+from bench.kit.profiled import profiled
+from bench.kit.progress import one_by_one
+from bench.kit.report import Report, parser
+from bench.kit.saturation import draw, saturate
+from bench.kit.served import Serving
+from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
 from builder.plugin import build_plugin
 from builder.serving import TritonServer
 from workload.arrivals import PoissonArrivals

@@ -24,11 +24,11 @@ import numpy as np
 from backends.errors import HplmError
 from backends.home import Home
 from backends.root.geometry import RootGeometry
-from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
-from bench.remembered import INSTALLED
-from bench.report import Report, parser
-from bench.saturation import draw, saturate
-from bench.served import Serving
+from bench.kit.remembered import INSTALLED
+from bench.kit.report import Report, parser
+from bench.kit.saturation import draw, saturate
+from bench.kit.served import Serving
+from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
 from builder.export.repository import installed_code
 from builder.serving import TritonServer
 

@@ -1,6 +1,6 @@
 """Is a tenant's hPLM as good as a fine-tuned model of its own?
 
-For every task of a data folder, the schemes of `bench.quality_schemes` on one pretrained model: same splits, same loop,
+For every task of a data folder, the schemes of `bench.tasks.schemes` on one pretrained model: same splits, same loop,
 same epochs at most, several seeds. The root is built first where the home has none. Every trial that is done stays in
 the file of `--trials`, and the same command goes on where it was.
 """
@@ -26,11 +26,11 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.geometry import FRAGMENT_SIZES
 from backends.root.store import RootFolder
-from bench.quality_picture import draw_quality
-from bench.quality_results import Results
-from bench.quality_schemes import SCHEMES, Bench, Outcome, Place, Trial
-from bench.quality_tasks import Caps, task_names, write_demo_tasks, write_everyday
-from bench.report import Report, parser
+from bench.kit.report import Report, parser
+from bench.tasks.data import Caps, task_names, write_demo_tasks, write_everyday
+from bench.tasks.picture import draw_quality
+from bench.tasks.results import Results
+from bench.tasks.schemes import SCHEMES, Bench, Outcome, Place, Trial
 from builder.construct.domain.plots import PlotSettings
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.hplm.settings import TuneSettings

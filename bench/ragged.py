@@ -20,10 +20,10 @@ from backends.engine.layouts import LAYOUT_NAMES
 from backends.engine.stack import UpperStack
 from backends.errors import HplmError
 from backends.root.tokenizer import RootTokenizer
-from bench.bare import ROWS, BareEngine, Seconds, WaitingRows, bare_engine, timed
+from bench.kit.bare import ROWS, BareEngine, Seconds, WaitingRows, bare_engine, timed
+from bench.kit.report import Report, parser
 from bench.limit import geometry_of
-from bench.quality_tasks import Caps, load_task, task_names
-from bench.report import Report, parser
+from bench.tasks.data import Caps, load_task, task_names
 from builder.construct.hplm.prepare import task_text
 
 MEAN, SHORTEST, LONGEST = 20, 3, 100

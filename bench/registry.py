@@ -22,8 +22,8 @@ from backends.registry.database import Database
 from backends.registry.registry import Registry
 from backends.registry.schema import HplmRow, HplmVersionRow
 from backends.registry.snapshot import RegistrySnapshot
-from bench.report import Report, parser
-from bench.scratch_home import copied_home, scratch_home
+from bench.kit.report import Report, parser
+from bench.kit.scratch_home import copied_home, scratch_home
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
 

@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 
 from backends.errors import HplmError
 from backends.root.geometry import RootGeometry
-from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
-from bench.footprint import Footprint
-from bench.report import Report, parser
-from bench.saturation import draw, saturate
-from bench.scenarios_picture import draw_scenarios
-from bench.served import Serving
-from bench.whole_models import write_whole_models
-from bench.whole_repository import render_whole_models
+from bench.kit.footprint import Footprint
+from bench.kit.report import Report, parser
+from bench.kit.saturation import draw, saturate
+from bench.kit.scenarios_picture import draw_scenarios
+from bench.kit.served import Serving
+from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
+from bench.kit.whole_models import write_whole_models
+from bench.kit.whole_repository import render_whole_models
 from builder.serving import ServerConfig, TritonServer
 from loadtest.generator.master import Crew
 from loadtest.run import Results, Watcher, play

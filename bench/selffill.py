@@ -34,10 +34,10 @@ from backends.plot.writer import TableWriter
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from bench.fidelity import Question, compare
-from bench.held_out import held_out_texts
-from bench.reference import ReferenceHplm
-from bench.report import Report, parser
-from bench.scratch_home import copied_home
+from bench.kit.reference import ReferenceHplm
+from bench.kit.report import Report, parser
+from bench.kit.scratch_home import copied_home
+from bench.tasks.held_out import held_out_texts
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
 from clients import Classification, HplmClient

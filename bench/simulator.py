@@ -20,9 +20,9 @@ from typing import Any
 from backends.errors import HplmError
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.policy import Capacity
-from bench.base_home import BERT_BASE, SMALL
-from bench.report import Report, parser
-from bench.twin import Calibration, Comparison, TwinSettings, compare
+from bench.kit.report import Report, parser
+from bench.kit.synthetic_home import BERT_BASE, SMALL
+from bench.kit.twin import Calibration, Comparison, TwinSettings, compare
 from builder.placement import ConstantDelay, Simulator, Workload
 from builder.placement.described_workload import Machine
 from builder.placement.policies import POLICY_NAMES, policy_named

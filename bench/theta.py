@@ -39,8 +39,8 @@ from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.wire import Half
-from bench.report import Report, parser
-from bench.theta_cases import Case, CaseData, cases_of_data, cases_of_demo
+from bench.kit.report import Report, parser
+from bench.tasks.theta_cases import Case, CaseData, cases_of_data, cases_of_demo
 from builder.construct.domain.coverage_picture import draw_coverage
 from builder.construct.domain.domains import DomainRequest, create_domain
 from builder.construct.domain.ngrams import CountTexts, count_fragments

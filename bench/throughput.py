@@ -19,12 +19,12 @@ import numpy as np
 
 from backends.errors import HplmError
 from backends.root.geometry import RootGeometry
-from bench.base_home import BERT_BASE, SMALL, BaseHome, Family, Words
-from bench.progress import one_by_one
-from bench.report import Report, parser
-from bench.saturation import draw, saturate
-from bench.whole_models import write_whole_models
-from bench.whole_repository import render_whole_models
+from bench.kit.progress import one_by_one
+from bench.kit.report import Report, parser
+from bench.kit.saturation import draw, saturate
+from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
+from bench.kit.whole_models import write_whole_models
+from bench.kit.whole_repository import render_whole_models
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bench.open_loop import Planned, play
+from bench.kit.open_loop import Planned, play
 from builder.serving import TritonServer
 
 pytestmark = pytest.mark.server

@@ -19,7 +19,7 @@ import tritonclient.http
 
 from backends.metrics import INTERVAL_S
 from backends.registry.registry import Registry
-from bench.reference import ReferenceHplm
+from bench.kit.reference import ReferenceHplm
 from served_home import Served
 from tiny_home import sample_texts
 

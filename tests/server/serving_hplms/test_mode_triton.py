@@ -21,7 +21,7 @@ from backends.deadline_batcher import FILE_NAME, PLAN_VERSION
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.scheduling.cost_model import CostModel
-from bench.reference import ReferenceHplm
+from bench.kit.reference import ReferenceHplm
 from builder.export import ExportSettings, render_repository
 from builder.plugin import build_plugin
 from builder.serving import ServerConfig, TritonServer

@@ -19,7 +19,7 @@ import torch
 
 from backends.home import Home
 from backends.registry.registry import Registry
-from bench.reference import ReferenceHplm
+from bench.kit.reference import ReferenceHplm
 from builder.serving import ServerConfig, TritonServer
 from clients import Classification, HplmClient
 from tiny_home import FILLER, MOODS, TOPICS

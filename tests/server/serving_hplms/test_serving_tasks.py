@@ -14,7 +14,7 @@ import torch
 from backends.adapters.recipe import AdapterRecipe
 from backends.engine.entities import best_tags
 from backends.registry.registry import Registry
-from bench.reference import ReferenceHplm
+from bench.kit.reference import ReferenceHplm
 from builder.construct.hplm.hplms import HplmRequest, create_hplm
 from builder.construct.hplm.tune import TuneSettings
 from clients import Classification, ClientError, Entities, Entity, HplmClient, InvalidRequestError, Request, Value

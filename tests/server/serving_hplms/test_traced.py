@@ -12,7 +12,7 @@ import pytest
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.trace import Lane
-from bench.marks import Mark, mark_all
+from bench.kit.marks import Mark, mark_all
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer, traced
 from clients import Classification, HplmClient

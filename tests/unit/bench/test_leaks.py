@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from bench.cancellation import Cancelled
-from bench.footprint import Footprint
+from bench.kit.cancellation import Cancelled
+from bench.kit.footprint import Footprint
 from bench.leaks import Found, Sample
 
 MB = 1_000_000

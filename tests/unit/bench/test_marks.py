@@ -16,9 +16,9 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from bench.load import Askable, Load
-from bench.marks import Mark, mark_all, publish_marked, wrong_weights
-from bench.timeline import Asked
+from bench.kit.home_load import Askable, Load
+from bench.kit.marks import Mark, mark_all, publish_marked, wrong_weights
+from bench.kit.timeline import Asked
 
 
 def scores_of(stack: UpperStack, home: Home, weights: HplmEntry, head: HplmEntry) -> Mapping[str, float]:

@@ -11,7 +11,7 @@ import pytest
 
 from backends.errors import ConflictError, NotFoundError
 from bench import quality, theta
-from bench.quality_schemes import Outcome
+from bench.tasks.schemes import Outcome
 from tiny_home import write_corpus, write_task, write_tiny_bert
 
 

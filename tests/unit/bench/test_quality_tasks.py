@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.quality_tasks import write_everyday
+from bench.tasks.data import write_everyday
 
 
 def write_split(folder: Path, split: str, rows: list[tuple[str, ...]]) -> None:

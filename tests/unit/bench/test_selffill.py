@@ -9,7 +9,7 @@ from backends.errors import InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.registry.database import Database
 from backends.registry.registry import Registry
-from bench.scratch_home import copied_home, copy_registry
+from bench.kit.scratch_home import copied_home, copy_registry
 from bench.selffill import chosen_texts, served_passes
 
 

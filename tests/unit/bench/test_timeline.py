@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from bench.timeline import Asked, Timeline
+from bench.kit.timeline import Asked, Timeline
 from clients import NotFoundError
 
 

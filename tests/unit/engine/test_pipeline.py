@@ -32,7 +32,7 @@ from backends.scheduling.admission import Admission
 from backends.scheduling.policy import Capacity
 from backends.scheduling.waiting_room import WaitingRoom
 from backends.wire import Ticket, encode_tickets, fold_rows
-from bench.marks import Mark, mark_all, publish_marked
+from bench.kit.marks import Mark, mark_all, publish_marked
 from served_engine import hold_runs
 
 HIDDEN = 64

@@ -12,7 +12,7 @@ from backends.scheduling.cost_model import CostModel
 from backends.scheduling.deadline_aware import DeadlineAware
 from backends.scheduling.policy import Capacity
 from backends.scheduling.settings import DasSettings, PolicyName, PolicySettings
-from bench.small_instances import Instance, StreamedJob, optimum, random_instance
+from bench.kit.small_instances import Instance, StreamedJob, optimum, random_instance
 
 NUM_INSTANCES = 300
 

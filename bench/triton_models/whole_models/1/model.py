@@ -1,4 +1,4 @@
-"""Triton glue of the baseline in `bench.whole_models`: the wire contract of the ensemble, whole models behind it."""
+"""Triton glue of the baseline in `bench.kit.whole_models`: the wire contract of the ensemble, whole models inside."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.wire import MODEL, RESULT, TEXT
-from bench.whole_models import WholeModels
+from bench.kit.whole_models import WholeModels
 
 
 class TritonPythonModel:

@@ -11,7 +11,7 @@ from backends.lower.half import EncodedTexts, LowerHalf
 from backends.plot.statistics import HitStatistics
 from backends.root.tokenizer import Text
 
-INSTALLED = "from bench.remembered import install\n\ninstall()\n"
+INSTALLED = "from bench.kit.remembered import install\n\ninstall()\n"
 """What a Triton model says behind its own code."""
 
 

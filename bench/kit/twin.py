@@ -20,14 +20,14 @@ from backends.root.geometry import RootGeometry
 from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.policy import Capacity
-from bench.base_home import BaseHome, Family, Words
-from bench.idle import wait_until_idle
-from bench.open_loop import Planned, Played, play
-from bench.profiled import profiled
-from bench.progress import one_by_one
-from bench.saturation import saturate
-from bench.served import Serving, served
-from bench.server_figures import figure_of
+from bench.kit.idle import wait_until_idle
+from bench.kit.open_loop import Planned, Played, play
+from bench.kit.profiled import profiled
+from bench.kit.progress import one_by_one
+from bench.kit.saturation import saturate
+from bench.kit.served import Serving, served
+from bench.kit.server_metrics import figure_of
+from bench.kit.synthetic_home import BaseHome, Family, Words
 from builder.placement import ConstantDelay, SimulatedLoad, Simulation, Simulator, Workload
 from builder.placement.policies import policy_named
 from builder.serving import TritonServer

@@ -22,7 +22,7 @@ from backends.adapters.segments import Segment
 from backends.engine.stack import ReadyHplm, StackSettings, UpperStack
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
-from bench.random_root import BOTTLENECK, WIDTH, random_hplm, random_root, random_rows
+from bench.kit.random_root import BOTTLENECK, WIDTH, random_hplm, random_root, random_rows
 
 ROWS = 64
 Seconds = dict[str, list[float]]

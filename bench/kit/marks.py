@@ -21,7 +21,7 @@ from backends.home import Home
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from bench.timeline import Asked
+from bench.kit.timeline import Asked
 from builder.construct.hplm.hplms import publish_artifact
 
 # All exact in bf16 and fp16, and their sums all different.

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from bench.timeline import Asked
+from bench.kit.timeline import Asked
 from clients import Classification, ClientError, HplmClient
 
 

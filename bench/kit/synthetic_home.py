@@ -35,7 +35,7 @@ from backends.root.lower import Aggregation, FragmentEncoder
 from backends.root.store import RootFolder, write_root
 from backends.root.upper import UpperLayers
 from backends.storage import json_checksum, publishing, read_json
-from bench.random_root import BERT_BASE_UPPER
+from bench.kit.random_root import BERT_BASE_UPPER
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LABELS = ("no", "yes")

@@ -15,7 +15,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as schema
 from tritonclient.utils import InferenceServerException
 
-from bench.open_loop import Ask, Planned
+from bench.kit.open_loop import Ask, Planned
 from builder.export.models import ENSEMBLE, UPPER
 from clients import ClientError
 from clients.codec import Call, inputs_of

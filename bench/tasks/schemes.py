@@ -28,7 +28,7 @@ from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
 from backends.root.tokenizer import Text
 from backends.storage import json_checksum
-from bench.quality_tasks import Caps, load_task, write_unlabelled
+from bench.tasks.data import Caps, load_task, write_unlabelled
 from builder.construct.hplm.computed_fragments import exact_half
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.hplm.dedicated_teacher import DedicatedTeacher

@@ -1,4 +1,4 @@
-"""The Triton model that serves the baseline in `bench.whole_models`."""
+"""The Triton model that serves the baseline in `bench.kit.whole_models`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from builder.export.config import DynamicBatching, Instances, ModelDescription, Tensor, to_text
 
-_CODE = Path(__file__).parent / "triton_models" / "whole_models" / "1" / "model.py"
+_CODE = Path(__file__).parent.parent / "triton_models" / "whole_models" / "1" / "model.py"
 
 
 def render_whole_models(folder: Path, parameters: Mapping[str, str]) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 from backends.home import Home
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
-from bench.quality_schemes import Outcome, Place, Trial
-from bench.quality_tasks import unlabelled_corpora
+from bench.tasks.data import unlabelled_corpora
+from bench.tasks.schemes import Outcome, Place, Trial
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.hplm.dedicated_teacher import LESSONS_FORMAT, REWRITING
 from builder.construct.hplm.settings import TEACHING

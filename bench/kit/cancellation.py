@@ -14,7 +14,7 @@ from typing import Any
 import tritonclient.grpc as triton
 
 from backends.errors import UnavailableError
-from bench.server_figures import figure_of
+from bench.kit.server_metrics import figure_of
 from builder.serving import TritonServer
 from clients.codec import Call, inputs_of
 

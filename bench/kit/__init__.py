@@ -1,0 +1,1 @@
+"""What benches share: homes, servers, loads, reports."""

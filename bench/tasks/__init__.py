@@ -1,0 +1,1 @@
+"""Real tasks and what is trained and compared on them."""
