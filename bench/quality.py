@@ -31,13 +31,13 @@ from bench.tasks.data import Caps, task_names, write_demo_tasks, write_everyday
 from bench.tasks.picture import draw_quality
 from bench.tasks.results import Results
 from bench.tasks.schemes import SCHEMES, Bench, Outcome, Place, Trial
-from builder.construct.domain.plots import PlotSettings
+from builder.construct.domain.settings import PlotSettings
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.hplm.settings import TuneSettings
-from builder.construct.root.distil import DistilSettings
 from builder.construct.root.distilled import seconds_in_all
 from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
+from builder.construct.root.settings import DistilSettings
 from builder.executors.processes import local_map
 from builder.progress import progress_bars, progress_lines
 from demo import root as demo_root

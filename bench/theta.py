@@ -41,11 +41,11 @@ from backends.root.store import RootFolder
 from backends.wire import Half
 from bench.kit.report import Report, parser
 from bench.tasks.theta_cases import Case, CaseData, cases_of_data, cases_of_demo
-from builder.construct.domain.coverage_picture import draw_coverage
+from builder.construct.domain.coverage import draw_coverage
 from builder.construct.domain.domains import DomainRequest, create_domain
 from builder.construct.domain.ngrams import CountTexts, count_fragments
-from builder.construct.domain.plots import DOMAIN_THETA, ComputeFragments, PlotSettings, build_table, held_by
-from builder.construct.domain.pretrain import PretrainSettings
+from builder.construct.domain.plots import ComputeFragments, build_table, held_by
+from builder.construct.domain.settings import DOMAIN_THETA, PlotSettings, PretrainSettings
 from builder.construct.hplm.computed_fragments import exact_half
 from builder.construct.hplm.hplms import HplmRequest, create_hplm
 from builder.construct.hplm.settings import TuneSettings

@@ -10,7 +10,7 @@ import typer
 
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
-from builder.construct.domain.mlm_steps import HEAD_STEPS, LOWER_STEPS
+from builder.construct.domain.settings import HEAD_STEPS, LOWER_STEPS
 from builder.root_choice import chosen_root
 from cli.options import (
     DEFAULT_HOME,
@@ -27,7 +27,7 @@ from cli.progress import resumable_progress
 from cli.session import open_home
 
 if TYPE_CHECKING:
-    from builder.construct.domain.pretrain import PretrainSettings
+    from builder.construct.domain.settings import PretrainSettings
 
 app = typer.Typer(help="Domains: what a field of text has taught the lower layers, as a table.", no_args_is_help=True)
 
@@ -78,7 +78,7 @@ def create(
     goes on where it was.
     """
     from builder.construct.domain.domains import DomainRequest, create_domain
-    from builder.construct.domain.plots import PlotSettings
+    from builder.construct.domain.settings import PlotSettings
     from builder.executors.processes import local_map
 
     opened, registry = open_home(home)
@@ -177,7 +177,7 @@ def coverage(
 ) -> None:
     """Which share of a domain's corpus the most frequent fragments cover, for choosing --theta."""
     from backends.plot.counts import FragmentCounts
-    from builder.construct.domain.coverage_picture import draw_coverage
+    from builder.construct.domain.coverage import draw_coverage
 
     opened, registry = open_home(home)
     entry = registry.find_domain(chosen_root(registry, root), name)
@@ -193,7 +193,7 @@ def coverage(
 
 
 def _pretrain_settings(steps: int, head_steps: int, seed: int) -> PretrainSettings | None:
-    from builder.construct.domain.pretrain import PretrainSettings
+    from builder.construct.domain.settings import PretrainSettings
 
     if steps == 0:
         return None

@@ -9,7 +9,7 @@ from rich.console import Console
 from backends.home import Home
 from backends.registry.registry import Registry
 from builder.construct.domain.domains import DomainRequest, create_domain
-from builder.construct.domain.plots import PlotSettings
+from builder.construct.domain.settings import PlotSettings
 from builder.construct.hplm.hplms import HplmRequest, create_hplm
 from builder.construct.hplm.tune import TuneSettings
 from builder.construct.root.roots import add_root

@@ -12,11 +12,11 @@ from typing import Any
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from builder.construct.domain.plots import PlotSettings
-from builder.construct.root.distil import DistilSettings
+from builder.construct.domain.settings import PlotSettings
 from builder.construct.root.distilled import export_distilled
 from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
+from builder.construct.root.settings import DistilSettings
 from builder.progress import progress_bars
 from demo.harvest import harvest
 from demo.tasks import demo_tasks, write_lines

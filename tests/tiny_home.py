@@ -17,12 +17,12 @@ from backends.adapters.recipe import AdapterRecipe
 from backends.home import Home
 from backends.registry.registry import Registry
 from builder.construct.domain.domains import DomainRequest, create_domain
-from builder.construct.domain.plots import PlotSettings
+from builder.construct.domain.settings import PlotSettings
 from builder.construct.hplm.hplms import HplmRequest, create_hplm
 from builder.construct.hplm.tune import TuneSettings
-from builder.construct.root.distil import DistilSettings
 from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
+from builder.construct.root.settings import DistilSettings
 from builder.progress import Step
 
 TOPICS = {

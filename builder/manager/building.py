@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.construct.domain.domains import DomainRequest, DomainUpdate, create_domain, update_domain
-from builder.construct.domain.plots import PlotSettings
-from builder.construct.domain.pretrain import PretrainSettings
+from builder.construct.domain.settings import PlotSettings, PretrainSettings
 from builder.construct.hplm.dedicated_teacher import DedicatedTeacher
 from builder.construct.hplm.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
 from builder.construct.hplm.lessons import Teacher

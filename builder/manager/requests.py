@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, Val
 from backends.errors import InvalidArgumentError
 from backends.names import split_domain
 from backends.registry.registry import Registry
-from builder.construct.domain.mlm_steps import LOWER_STEPS
+from builder.construct.domain.settings import LOWER_STEPS
 from builder.construct.training.seeds import SEED_LIMIT
 from builder.manager.targets import DomainTarget, HplmTarget, Target
 from builder.manager.uploads import UploadKind

@@ -29,15 +29,15 @@ from builder.construct.domain.plots import (
     MIN_OCCURRENCES,
     ComputeFragments,
     PlotContent,
-    PlotSettings,
     build_table,
     domain_content,
     held_by,
     require_occurrences,
     root_content,
 )
-from builder.construct.domain.pretrain import Pretrainer, PretrainSettings
+from builder.construct.domain.pretrain import Pretrainer
 from builder.construct.domain.resuming import INPUTS, TableBuild
+from builder.construct.domain.settings import PlotSettings, PretrainSettings
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.corpus import Corpus, corpus_checksums, split_corpus
 from builder.executors.mapping import ParallelMap, map_here

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from backends.errors import InvalidArgumentError
 from backends.plot.arrays import Keys
 from backends.plot.counts import FragmentCounts
 from backends.plot.header import TableSpec
 from backends.plot.store_writer import expected_bytes
 from backends.plot.table import Table
+from backends.storage import disk_full_is_an_error
 from builder.construct.domain.plots import held_by
 
 _POINTS = 200
+FORMATS = (".svg", ".png", ".pdf")
 
 
 def coverage_report(
@@ -41,6 +45,28 @@ def coverage_curve(counts: FragmentCounts) -> tuple[npt.NDArray[np.float64], npt
     ranks = np.unique(np.geomspace(1, max(1, len(counts.keys)), _POINTS).astype(np.int64))
     kept = np.cumsum(counts.counts)[ranks - 1]
     return ranks / counts.num_fragments, kept / counts.num_occurrences
+
+
+def draw_coverage(corpora: Mapping[str, FragmentCounts], chosen_theta: float | None, path: Path) -> None:
+    """One curve per corpus, theta on a logarithmic axis, the chosen theta marked."""
+    if path.suffix not in FORMATS:
+        raise InvalidArgumentError(f"{path} does not end in one of {', '.join(FORMATS)}")
+    from matplotlib.figure import Figure  # takes a second, and most builds draw nothing
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, counts in corpora.items():
+        axes.plot(*coverage_curve(counts), label=name)
+    if chosen_theta is not None:
+        axes.axvline(chosen_theta, color="grey", linestyle="--", label=f"θ = {chosen_theta:g}")
+    axes.set(xscale="log", ylim=(0, 1), xlabel="θ: share of the distinct fragments", ylabel="share of the occurrences")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    # Without its date a picture of the same counts is the same file.
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    with disk_full_is_an_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata=metadata)
 
 
 def _shares(

@@ -14,8 +14,7 @@ from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.domain.build import VersionPlan, build_version
-from builder.construct.domain.plots import DOMAIN_THETA, PlotSettings
-from builder.construct.domain.pretrain import PretrainSettings
+from builder.construct.domain.settings import DOMAIN_THETA, PlotSettings, PretrainSettings
 from builder.executors.mapping import ParallelMap, map_here
 from builder.locks import Hold, exclusive
 from builder.progress import Report

@@ -9,41 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from backends.errors import InvalidArgumentError
 from backends.root.tokenizer import RootTokenizer
 from builder.construct.domain.masking import MaskedRows, Masking
+from builder.construct.domain.settings import Pace
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.divergence import require_finite
 from builder.construct.training.rows import numbered_batches
-from builder.construct.training.seeds import require_seed
 from builder.progress import Report, Step
 
 LOGGER = logging.getLogger(__name__)
 _SEED_STRIDE = 1_000_003
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long and how hard something learns."""
-
-    steps: int
-    learning_rate: float
-    tokens_per_batch: int = 1024
-    weight_decay: float = 0.01
-    warmup_share: float = 0.1
-    clip_norm: float = 1.0
-    seed: int = 23
-    checkpoint_every: int = 25
-
-    def __post_init__(self) -> None:
-        if min(self.steps, self.tokens_per_batch, self.checkpoint_every) < 1 or self.learning_rate <= 0:
-            raise InvalidArgumentError("steps, tokens per batch and learning rate must be positive")
-        require_seed(self.seed)
-
-    def rate(self, step: int) -> float:
-        """Linear warm-up, then linear down to nothing."""
-        warmup = max(1, round(self.warmup_share * self.steps))
-        return self.learning_rate * min(step / warmup, (self.steps + 1 - step) / max(1, self.steps + 1 - warmup))
 
 
 @dataclass(frozen=True)

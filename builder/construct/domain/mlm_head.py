@@ -16,9 +16,9 @@ from safetensors import SafetensorError, safe_open
 from backends.errors import ConflictError
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum, write_tensors
-from builder.construct.domain.masked_training import Pace
 from builder.construct.domain.mlm import MlmHead
 from builder.construct.domain.pretrain import Pretrainer
+from builder.construct.domain.settings import Pace
 from builder.construct.training.checkpoint import Checkpoint
 from builder.locks import exclusive
 from builder.progress import Report, Step

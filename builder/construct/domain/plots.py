@@ -24,35 +24,12 @@ from backends.plot.writer import TableWriter
 from backends.root.lower import FragmentEncoder
 from backends.root.store import RootFolder
 from builder.construct.domain.ngrams import shortened_counts
+from builder.construct.domain.settings import PlotSettings
 from builder.executors.mapping import ParallelMap, map_here
 from builder.progress import Report, Step
 
-DOMAIN_THETA = 0.005
-"""The share of a domain's fragments that it keeps unless told otherwise; see `bench.theta`."""
 _FRAGMENTS_PER_BATCH = 4096
 MIN_OCCURRENCES = 1000
-
-
-@dataclass(frozen=True)
-class PlotSettings:
-    """Which fragments a table keeps: the `theta` share of the most frequent, `max_fragments` at most."""
-
-    theta: float = 1.0
-    max_fragments: int | None = None
-    max_bigrams: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.theta <= 1:
-            raise InvalidArgumentError(
-                f"theta is the share of fragments to keep, above 0 and at most 1, not {self.theta}"
-            )
-        for limit in (self.max_fragments, self.max_bigrams):
-            if limit is not None and limit < 1:
-                raise InvalidArgumentError("a table must be allowed at least one fragment")
-
-    @property
-    def max_learned(self) -> int | None:
-        return None if self.max_fragments is None else self.max_fragments // 2
 
 
 PlotContent = Mapping[Store, Keys]

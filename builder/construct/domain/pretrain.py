@@ -9,40 +9,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backends.errors import InvalidArgumentError
 from backends.root.lower import FragmentEncoder
 from backends.root.store import RootFolder
-from builder.construct.domain.masked_training import MaskedTexts, MaskedTraining, Pace
+from builder.construct.domain.masked_training import MaskedTexts, MaskedTraining
 from builder.construct.domain.masking import MaskedRows, Masking
 from builder.construct.domain.mlm import MaskedLanguageModel, MlmHead
-from builder.construct.domain.mlm_steps import HEAD_STEPS, LOWER_STEPS
+from builder.construct.domain.settings import Pace, PretrainSettings
 from builder.construct.training.checkpoint import Checkpoint
 from builder.progress import Report
 
 _TEXTS_PER_BATCH = 32
-
-
-@dataclass(frozen=True)
-class PretrainSettings:
-    """How the lower layers and, once per root, the head learn; the defaults take a few minutes on two cores.
-
-    `anchor` weighs the distance from the first boundary states, in units of their variance, against the loss.
-    """
-
-    lower: Pace = field(default_factory=lambda: Pace(steps=LOWER_STEPS, learning_rate=3e-4))
-    head: Pace = field(default_factory=lambda: Pace(steps=HEAD_STEPS, learning_rate=3e-3))
-    anchor: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.anchor < 0:
-            raise InvalidArgumentError(f"the anchor cannot be negative: {self.anchor}")
 
 
 class Pretrainer:

@@ -10,97 +10,24 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from backends.errors import InvalidArgumentError
-from backends.plot.header import Store
 from backends.root.tokenizer import RootTokenizer
-from builder.construct.root.attention_scores import score_losses
-from builder.construct.root.noise import TokenNoise
-from builder.construct.root.pairing import Pairing
-from builder.construct.root.student import Shortening, Student
+from builder.construct.root.augment import Pairing, Shortening, TokenNoise
+from builder.construct.root.settings import DistilSettings
+from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.divergence import require_finite
 from builder.construct.training.rows import PaddedRows, numbered_batches
-from builder.construct.training.seeds import require_seed
 from builder.progress import Report, Step
 
 LOGGER = logging.getLogger(__name__)
 PHASE = "distil the lower half"
-WORD_EMBEDDINGS = "word_embeddings"
-
-
-@dataclass(frozen=True)
-class DistilSettings:
-    """How long and how hard; the defaults suit a 6 × 384 model on two cores.
-
-    The shares say how many of the fragments are shortened while learning, as a table shortens those that it does not
-    hold; without that, what falls back fits badly with its neighbours. Tri-grams are a fallback of 5-grams only.
-    `pair_share` of the texts are made into pairs, as some tasks are about them, and `noise_share` of the tokens are
-    replaced, as other texts have other words.
-    `final_weight` is the weight of the last state in the loss, that of every other state is 1; `attention_weight` is
-    that of the attention scores. An `embedding_learning_rate` of 0 leaves the word embeddings as they are.
-    """
-
-    steps: int = 600
-    tokens_per_batch: int = 2048
-    learning_rate: float = 1e-3
-    train_upper: bool = False
-    upper_learning_rate: float = 1e-4
-    embedding_learning_rate: float = 0.0
-    warmup_steps: int = 40
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
-    final_weight: float = 1.0
-    attention_weight: float = 0.0
-    trigram_share: float = 0.25
-    bigram_share: float = 0.2
-    unigram_share: float = 0.15
-    pair_share: float = 0.3
-    noise_share: float = 0.3
-    seed: int = 17
-    checkpoint_every: int = 50
-
-    def __post_init__(self) -> None:
-        if min(self.steps, self.tokens_per_batch, self.checkpoint_every) < 1 or self.learning_rate <= 0:
-            raise InvalidArgumentError(
-                "steps, tokens per batch, steps between checkpoints and learning rate must be positive"
-            )
-        require_seed(self.seed)
-        if self.train_upper and self.upper_learning_rate <= 0:
-            raise InvalidArgumentError("the upper layers' learning rate must be positive where they learn")
-        if min(self.embedding_learning_rate, self.attention_weight, self.warmup_steps, self.weight_decay) < 0:
-            raise InvalidArgumentError("learning rates, weights, weight decay and warm-up cannot be negative")
-        if min(self.final_weight, self.clip_norm) <= 0:
-            raise InvalidArgumentError("the weight of the final state and the norm to clip at must be positive")
-        shares = self.shares.values()
-        if min(shares) < 0 or sum(shares) > 1:
-            raise InvalidArgumentError(
-                "the shares of shortened fragments must lie between 0 and 1, and so must their sum"
-            )
-        if not 0 <= self.pair_share <= 1:
-            raise InvalidArgumentError(f"the share of pairs must lie between 0 and 1, not at {self.pair_share}")
-        if not 0 <= self.noise_share <= 0.5:
-            raise InvalidArgumentError(f"the share of noise must lie between 0 and 0.5, not at {self.noise_share}")
-
-    @property
-    def shares(self) -> dict[Store, float]:
-        return {Store.TRI: self.trigram_share, Store.BI: self.bigram_share, Store.UNI: self.unigram_share}
-
-    @property
-    def trained_parts(self) -> set[str]:
-        """What of a root differs from its model afterwards."""
-        optional = {"upper": self.train_upper, WORD_EMBEDDINGS: self.embedding_learning_rate > 0}
-        return {"lower", "aggregation", *(name for name, learns in optional.items() if learns)}
-
-    def shortening(self, n: int) -> Shortening:
-        return Shortening(n, self.shares, self.seed)
 
 
 class Distiller:
@@ -111,7 +38,7 @@ class Distiller:
         self._student = student
         self._tokenizer = tokenizer
         self._settings = settings
-        self._shortening = settings.shortening(student.parts.geometry.n)
+        self._shortening = Shortening.of(settings, student.parts.geometry.n)
         self._pairing = Pairing(settings.pair_share, settings.seed)
         self._noise = TokenNoise(tokenizer, student.parts.geometry, settings.noise_share, settings.seed)
         self._modules = nn.ModuleDict(student.parts.modules())
@@ -232,3 +159,34 @@ def _schedule(step: int, settings: DistilSettings) -> float:
         return step / settings.warmup_steps
     progress = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def score_losses(
+    layers: Iterable[tuple[nn.Module, nn.Module]],
+    states: Iterable[tuple[Tensor, Tensor]],
+    rows: PaddedRows,
+    num_heads: int,
+) -> list[Tensor]:
+    """Per upper layer MSE(student, teacher) / Var(teacher) of the scores between a text's own tokens.
+
+    Shape: layers and the states that go into them as (student's, teacher's), states `[T, H]`
+    """
+    pairs = rows.mask[:, None, :, None] & rows.mask[:, None, None, :]  # (B, 1, L, L)
+    chosen = pairs.expand(-1, num_heads, -1, -1)
+    losses = []
+    # No layer follows the last state.
+    for (our_layer, their_layer), (ours, theirs) in zip(layers, states, strict=False):
+        with torch.no_grad():
+            target = _scores(their_layer, rows.pad(theirs), num_heads)[chosen]
+        difference = _scores(our_layer, rows.pad(ours), num_heads)[chosen] - target
+        losses.append(difference.square().mean() / target.var())
+    return losses
+
+
+def _scores(layer: nn.Module, hidden: Tensor, num_heads: int) -> Tensor:
+    """Shape: `[B, L, H]` → `[B, heads, L, L]`."""
+    rows, length, width = hidden.shape
+    query, key, _ = layer.get_submodule("query_key_value")(hidden).chunk(3, dim=-1)
+    heads = [part.view(rows, length, num_heads, width // num_heads).transpose(1, 2) for part in (query, key)]
+    scores: Tensor = torch.matmul(heads[0], heads[1].transpose(-1, -2)) * (width // num_heads) ** -0.5
+    return scores

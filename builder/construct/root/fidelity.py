@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from backends.errors import InvalidArgumentError, TrainingDataError
 from backends.root.tokenizer import Text
-from builder.construct.root.pairing import Pairing
-from builder.construct.root.student import Shortening, Student
+from builder.construct.root.augment import Pairing, Shortening
+from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from builder.construct.tasks import metrics
 from builder.construct.training.corpus import corpus_texts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.construct.domain.plots import PlotSettings
-from builder.construct.root.distil import DistilSettings
+from builder.construct.domain.settings import PlotSettings
+from builder.construct.root.settings import DistilSettings
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from backends.root.store import RootFolder, write_root
 from backends.root.tokenizer import RootTokenizer
 from backends.storage import file_checksum, json_checksum, publishing, read_json, write_json
 from builder.construct.domain.build import VersionPlan, build_version
+from builder.construct.root.augment import Shortening
 from builder.construct.root.config import config_of
 from builder.construct.root.conversion import RootParts, convert
-from builder.construct.root.distil import Distiller, DistilSettings
+from builder.construct.root.distil import Distiller
 from builder.construct.root.distilled import (
     TRAINED_PARTS,
     DistilledWeights,
@@ -31,6 +32,7 @@ from builder.construct.root.distilled import (
 from builder.construct.root.fidelity import FidelityProbe, FidelityReport, held_out_report, sample_texts, spread
 from builder.construct.root.pretrained import locate_pretrained, locate_weights, tokenizer_file, weights_checksum
 from builder.construct.root.request import RootRequest
+from builder.construct.root.settings import DistilSettings
 from builder.construct.root.starting import NUM_SINKS, start_fragments
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
@@ -77,7 +79,7 @@ def check_root(home: Home, name: str, files: Sequence[Path], source: str | None 
     geometry = root.geometry
     teacher = Teacher(folder, convert(folder, geometry.num_lower_layers, geometry.max_tokens, geometry.n))
     parts = RootParts(geometry, root.lower(), root.aggregation(), root.upper())
-    shortening = DistilSettings().shortening(geometry.n)
+    shortening = Shortening.of(DistilSettings(), geometry.n)
     probe = FidelityProbe(teacher, Student(parts, root.tokenizer()), shortening)
     return {str(path): probe.report(sample_texts(path)) for path in files}
 
@@ -167,7 +169,7 @@ class _RootBuild:
             return {**origin, TRAINED_PARTS: sorted(trained)}, start.fidelity if start else {}
         tokenizer = RootTokenizer(self.tokenizer_json, request.max_tokens, self.parts.geometry.pad_id)
         student = Student(self.parts, tokenizer)
-        shortening = (request.training or DistilSettings()).shortening(request.n)
+        shortening = Shortening.of(request.training or DistilSettings(), request.n)
         probe = FidelityProbe(teacher, student, shortening)
         train_texts, held_out = self._texts()
         if request.training is not None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from backends.plot.header import Store, stores_of
 from backends.plot.keys import FragmentShape
 from backends.root.encoder import padded_attention
 from backends.root.lower import sum_overlapping
@@ -51,29 +48,3 @@ class Student:
         summed = sum_overlapping(parts.lower(distinct)[inverse].float(), parts.geometry.centre)
         placed: Tensor = parts.aggregation(summed, rows.positions, rows.flat_types)
         return placed.float()
-
-
-@dataclass(frozen=True)
-class Shortening:
-    """Cuts some fragments down as a table does with those that it lacks; `shares` says how many to which store."""
-
-    n: int
-    shares: Mapping[Store, float]
-    seed: int
-
-    def apply(self, fragments: Tensor, draw: int) -> Tensor:
-        """The same draw gives the same fragments.
-
-        Shape: fragments `[T, n]` → `[T, n]`
-        """
-        chance = torch.Generator().manual_seed(self.seed * 1_000_003 + draw)
-        drawn = torch.rand(len(fragments), generator=chance)
-        shortened = fragments.clone()
-        lowest = 0.0
-        for store in reversed(stores_of(self.n)[1:]):
-            chosen = (drawn >= lowest) & (drawn < lowest + self.shares[store])
-            lowest += self.shares[store]
-            slots = store.slots(self.n)
-            shortened[chosen, : slots.start] = 0
-            shortened[chosen, slots.stop :] = 0
-        return shortened

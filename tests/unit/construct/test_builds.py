@@ -20,12 +20,12 @@ from backends.plot.table import Table
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.domain.domains import DomainRequest, create_domain
-from builder.construct.domain.plots import PlotSettings
+from builder.construct.domain.settings import PlotSettings
 from builder.construct.hplm.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
-from builder.construct.root.distil import DistilSettings
 from builder.construct.root.distilled import export_distilled
 from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
+from builder.construct.root.settings import DistilSettings
 from builder.locks import exclusive
 from builder.progress import Step
 from tiny_home import MAX_TOKENS, ignore, tiny_root, write_corpus, write_task, write_tiny_bert

@@ -20,15 +20,15 @@ from backends.plot.header import Store, stores_of
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder, write_root
 from backends.root.tokenizer import RootTokenizer
-from builder.construct.domain.masked_training import Pace
-from builder.construct.domain.plots import PlotSettings
-from builder.construct.root.attention_scores import score_losses
+from builder.construct.domain.settings import Pace, PlotSettings
+from builder.construct.root.augment import Shortening
 from builder.construct.root.conversion import RootParts, convert
-from builder.construct.root.distil import Distiller, DistilSettings
+from builder.construct.root.distil import Distiller, score_losses
 from builder.construct.root.distilled import export_distilled
 from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
-from builder.construct.root.student import Shortening, Student
+from builder.construct.root.settings import DistilSettings
+from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.rows import PaddedRows

@@ -37,14 +37,12 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.storage import file_checksum
 from builder.construct.domain.domains import DomainRequest, DomainUpdate, create_domain, update_domain
-from builder.construct.domain.masked_training import Pace
 from builder.construct.domain.mlm_head import HeadFile
 from builder.construct.domain.ngrams import CountTexts
-from builder.construct.domain.plots import PlotSettings
-from builder.construct.domain.pretrain import PretrainSettings
-from builder.construct.root.distil import DistilSettings
+from builder.construct.domain.settings import Pace, PlotSettings, PretrainSettings
 from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
+from builder.construct.root.settings import DistilSettings
 from builder.executors.processes import ProcessMap
 from builder.progress import Report, Step
 from tiny_home import (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from backends.root.tokenizer import RootTokenizer, TokenRows
+from builder.construct.root.augment import TokenNoise
 from builder.construct.root.conversion import convert
-from builder.construct.root.noise import TokenNoise
 from tiny_home import MAX_TOKENS, sample_texts
 
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from backends.root.tokenizer import RootTokenizer
+from builder.construct.root.augment import Pairing
 from builder.construct.root.conversion import convert
-from builder.construct.root.distil import Distiller, DistilSettings
-from builder.construct.root.pairing import Pairing
+from builder.construct.root.distil import Distiller
+from builder.construct.root.settings import DistilSettings
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint

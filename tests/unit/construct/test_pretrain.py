@@ -10,8 +10,8 @@ import torch
 from backends.home import Home
 from backends.root.store import RootFolder
 from builder.construct.domain import masking
-from builder.construct.domain.masked_training import Pace
-from builder.construct.domain.pretrain import Pretrainer, PretrainSettings
+from builder.construct.domain.pretrain import Pretrainer
+from builder.construct.domain.settings import Pace, PretrainSettings
 from builder.construct.training.checkpoint import Checkpoint
 from tiny_home import ignore
 

@@ -16,10 +16,10 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.domain.build import VersionPlan, build_version
 from builder.construct.domain.domains import DomainRequest, create_domain
-from builder.construct.domain.plots import PlotSettings
-from builder.construct.root.distil import DistilSettings
+from builder.construct.domain.settings import PlotSettings
 from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
+from builder.construct.root.settings import DistilSettings
 from builder.progress import Report, Step
 from tiny_home import MAX_TOKENS, ignore, write_corpus, write_tiny_bert
 

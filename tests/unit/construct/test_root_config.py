@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from backends.errors import InvalidArgumentError, NotFoundError
-from builder.construct.domain.plots import PlotSettings
+from builder.construct.domain.settings import PlotSettings
 from builder.construct.root.config import as_toml, config_of, merged, read_config, root_request
-from builder.construct.root.distil import DistilSettings
 from builder.construct.root.request import RootRequest
+from builder.construct.root.settings import DistilSettings
 
 TOML = """
 source = "some-package==1.0"

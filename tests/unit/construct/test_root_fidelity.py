@@ -17,12 +17,13 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer
-from builder.construct.domain.plots import PlotSettings
+from builder.construct.domain.settings import PlotSettings
+from builder.construct.root.augment import Shortening
 from builder.construct.root.conversion import convert
-from builder.construct.root.distil import DistilSettings
 from builder.construct.root.fidelity import MAX_TEXTS, FidelityProbe, sample_texts, spearman
 from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root, check_root
+from builder.construct.root.settings import DistilSettings
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from tiny_home import MAX_TOKENS, held_out_of, ignore, write_corpus, write_tiny_bert
@@ -35,7 +36,7 @@ def test_cosines_equal_a_loop_over_texts(tiny_bert: Path, n: int) -> None:
     student = Student(parts, RootTokenizer(tiny_bert / "tokenizer.json", MAX_TOKENS))
     teacher = Teacher(tiny_bert, parts)
     texts = [text.text for text in tiny_texts(41, seed=6)]
-    report = FidelityProbe(teacher, student, DistilSettings().shortening(n)).report(texts)
+    report = FidelityProbe(teacher, student, Shortening.of(DistilSettings(), n)).report(texts)
     layers: list[list[float]] = [[], [], []]
     pooled: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for text in texts:

@@ -13,9 +13,9 @@ from backends.plot.header import stores_of
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.root.conversion import RootParts
-from builder.construct.root.distil import DistilSettings
 from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
+from builder.construct.root.settings import DistilSettings
 from builder.construct.root.student import Student
 from family_models import write_family_model
 from tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus

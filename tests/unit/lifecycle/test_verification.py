@@ -10,8 +10,7 @@ from backends.home import Home
 from backends.lower.encoder import MANIFEST_NAME, WEIGHTS_NAME
 from backends.registry.registry import Registry
 from builder.construct.domain.domains import DomainRequest, create_domain
-from builder.construct.domain.masked_training import Pace
-from builder.construct.domain.pretrain import PretrainSettings
+from builder.construct.domain.settings import Pace, PretrainSettings
 from builder.lifecycle.verification import verify_home
 from tiny_home import ignore, write_corpus
 

@@ -1,0 +1,75 @@
+"""How a domain's version is built; importing this imports no library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from backends.errors import InvalidArgumentError
+from builder.construct.training.seeds import require_seed
+
+LOWER_STEPS = 150
+HEAD_STEPS = 300
+DOMAIN_THETA = 0.005
+"""The share of a domain's fragments that it keeps unless told otherwise; see `bench.theta`."""
+
+
+@dataclass(frozen=True)
+class PlotSettings:
+    """Which fragments a table keeps: the `theta` share of the most frequent, `max_fragments` at most."""
+
+    theta: float = 1.0
+    max_fragments: int | None = None
+    max_bigrams: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.theta <= 1:
+            raise InvalidArgumentError(
+                f"theta is the share of fragments to keep, above 0 and at most 1, not {self.theta}"
+            )
+        for limit in (self.max_fragments, self.max_bigrams):
+            if limit is not None and limit < 1:
+                raise InvalidArgumentError("a table must be allowed at least one fragment")
+
+    @property
+    def max_learned(self) -> int | None:
+        return None if self.max_fragments is None else self.max_fragments // 2
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long and how hard something learns."""
+
+    steps: int
+    learning_rate: float
+    tokens_per_batch: int = 1024
+    weight_decay: float = 0.01
+    warmup_share: float = 0.1
+    clip_norm: float = 1.0
+    seed: int = 23
+    checkpoint_every: int = 25
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.tokens_per_batch, self.checkpoint_every) < 1 or self.learning_rate <= 0:
+            raise InvalidArgumentError("steps, tokens per batch and learning rate must be positive")
+        require_seed(self.seed)
+
+    def rate(self, step: int) -> float:
+        """Linear warm-up, then linear down to nothing."""
+        warmup = max(1, round(self.warmup_share * self.steps))
+        return self.learning_rate * min(step / warmup, (self.steps + 1 - step) / max(1, self.steps + 1 - warmup))
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """How the lower layers and, once per root, the head learn; the defaults take a few minutes on two cores.
+
+    `anchor` weighs the distance from the first boundary states, in units of their variance, against the loss.
+    """
+
+    lower: Pace = field(default_factory=lambda: Pace(steps=LOWER_STEPS, learning_rate=3e-4))
+    head: Pace = field(default_factory=lambda: Pace(steps=HEAD_STEPS, learning_rate=3e-3))
+    anchor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.anchor < 0:
+            raise InvalidArgumentError(f"the anchor cannot be negative: {self.anchor}")

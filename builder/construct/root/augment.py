@@ -1,0 +1,103 @@
+"""How the texts of a distillation are changed: pairs made of single texts, strange words, shortened fragments."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backends.plot.header import Store, stores_of
+from backends.root.geometry import RootGeometry
+from backends.root.tokenizer import RootTokenizer, Text, TokenRows
+from builder.construct.root.settings import DistilSettings
+
+_ECHO_SHARE = 0.5
+_KEPT_WORDS = 0.7
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Makes pairs of a share of the texts, each about as long as the text that it is made from.
+
+    Half of the pairs are a text cut in two; in the others the second half repeats most of the first, since tasks on
+    pairs ask what two texts have in common.
+    """
+
+    share: float
+    seed: int
+
+    def apply(self, texts: Sequence[str], draw: int) -> list[Text]:
+        """The same draw gives the same pairs; a text of one word stays single."""
+        chance = random.Random(self.seed * 1_000_003 + draw)
+        return [_pair(text, chance) if chance.random() < self.share else text for text in texts]
+
+
+def _pair(text: str, chance: random.Random) -> Text:
+    words = text.split()
+    if len(words) < 2:
+        return text
+    first, second = words[: len(words) // 2], words[len(words) // 2 :]
+    if chance.random() < _ECHO_SHARE:
+        second = [word if chance.random() < _KEPT_WORDS else chance.choice(second) for word in first]
+    return " ".join(first), " ".join(second)
+
+
+class TokenNoise:
+    """Replaces tokens by others of the vocabulary, all of these as likely.
+
+    A model says something of any row of tokens, so what it says can be learnt from texts that make no sense; and a
+    corpus of a few subjects holds a small part of the fragments that other texts are made of.
+
+    Args:
+        tokenizer: Its special tokens stay, and come nowhere else.
+        geometry: Of the root.
+        share: Of the tokens, in the mean over the rows; each row draws its own, from nothing to twice that.
+        seed: Of the draws.
+    """
+
+    def __init__(self, tokenizer: RootTokenizer, geometry: RootGeometry, share: float, seed: int) -> None:
+        self._share, self._seed = share, seed
+        self._special = np.array(sorted(tokenizer.special_ids.values()), np.int64)
+        self._words = np.setdiff1d(np.arange(1, geometry.vocab_size), self._special)
+
+    def apply(self, rows: TokenRows, draw: int) -> TokenRows:
+        """The same draw gives the same rows."""
+        chance = np.random.default_rng((self._seed, draw))
+        shares = np.repeat(chance.uniform(0, 2 * self._share, len(rows.lengths)), rows.lengths)
+        replaced = (chance.random(len(shares)) < shares) & ~np.isin(rows.token_ids, self._special)
+        return replace(rows, token_ids=np.where(replaced, chance.choice(self._words, len(shares)), rows.token_ids))
+
+
+@dataclass(frozen=True)
+class Shortening:
+    """Cuts some fragments down as a table does with those that it lacks; `shares` says how many to which store."""
+
+    n: int
+    shares: Mapping[Store, float]
+    seed: int
+
+    @classmethod
+    def of(cls, settings: DistilSettings, n: int) -> Self:
+        return cls(n, settings.shares, settings.seed)
+
+    def apply(self, fragments: Tensor, draw: int) -> Tensor:
+        """The same draw gives the same fragments.
+
+        Shape: fragments `[T, n]` → `[T, n]`
+        """
+        chance = torch.Generator().manual_seed(self.seed * 1_000_003 + draw)
+        drawn = torch.rand(len(fragments), generator=chance)
+        shortened = fragments.clone()
+        lowest = 0.0
+        for store in reversed(stores_of(self.n)[1:]):
+            chosen = (drawn >= lowest) & (drawn < lowest + self.shares[store])
+            lowest += self.shares[store]
+            slots = store.slots(self.n)
+            shortened[chosen, : slots.start] = 0
+            shortened[chosen, slots.stop :] = 0
+        return shortened
