@@ -11,11 +11,11 @@ HOME_FOLDER ?= demo_home
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml clients/pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is needed and was not found; name another with PYTHON=…"; exit 1; }
 	@echo "setting up $(VENV) (a minute or two, most of it PyTorch)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ./clients --editable '.[dev]'
 	@touch $(READY)
 
 demo: $(READY)  ## Build nine tenants' models from real text, serve them with real Triton, ask them

@@ -26,7 +26,7 @@ from bench.kit.report import Report, parser
 from bench.tasks.held_out import held_out_texts
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
-from clients import Classification, HplmClient
+from hplm_client import Classification, HplmClient
 
 _ROWS_PER_BATCH = 64
 

@@ -39,7 +39,7 @@ from builder.export import ExportSettings, render_repository
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.lifecycle.rollback import rollback_hplm
 from builder.serving import ServerConfig, TritonServer
-from clients import NotFoundError
+from hplm_client import NotFoundError
 
 _KINDS = ("create", "update", "rollback", "delete")
 _WEIGHTS = (3, 4, 2, 1)

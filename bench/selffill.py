@@ -40,7 +40,7 @@ from bench.kit.scratch_home import copied_home
 from bench.tasks.held_out import held_out_texts
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
-from clients import Classification, HplmClient
+from hplm_client import Classification, HplmClient
 
 Texts = Sequence[tuple[str, str]]
 """hPLM and text, in the order in which they are asked."""

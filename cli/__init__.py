@@ -25,7 +25,7 @@ def main() -> None:
         sys.stderr.write("hplm: interrupted\n")
         sys.exit(INTERRUPTED)
     except Exception as error:
-        from clients import ClientError  # not above, where all commands would wait for it
+        from hplm_client import ClientError  # not above, where all commands would wait for it
 
         if not isinstance(error, HplmError | ClientError):
             raise

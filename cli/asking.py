@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from backends.errors import InvalidArgumentError
-from clients import Answer, Classification, ClientError, Entities, Value
-from clients.workload import RequestLike
+from hplm_client import Answer, Classification, ClientError, Entities, Value
+from hplm_client.workload import RequestLike
 
 _SHOWN_CHARACTERS = 60
 

@@ -203,7 +203,7 @@ def infer(
 ) -> None:
     """Ask a running server."""
     from cli.asking import answer_as_json, lines_of, request_of, shown_answer
-    from clients import ClientError, HplmClient
+    from hplm_client import ClientError, HplmClient
 
     if texts is None and sys.stdin.isatty():
         raise InvalidArgumentError("give a text, or '-' to read lines from the terminal")

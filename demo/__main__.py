@@ -21,9 +21,9 @@ from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt
-from clients import ClientError
 from demo.building import DemoHome
 from demo.showing import Showing
+from hplm_client import ClientError
 
 _MIN_ACCURACY = 0.80
 _MIN_ABOVE_MAJORITY = 0.20

@@ -16,10 +16,10 @@ from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.serving import TritonServer
-from clients import Classification, ClientError, HplmClient
 from demo.root import ROOT
 from demo.tasks import DemoTask
 from demo.texts import SHARED_TEXTS
+from hplm_client import Classification, ClientError, HplmClient
 
 _REPEATS = 5
 _MAX_WAIT_S = 30.0

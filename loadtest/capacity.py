@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from clients import AsyncHplmClient, UnavailableError
+from hplm_client import AsyncHplmClient, UnavailableError
 from loadtest.errors import RunError
 from loadtest.schedule import Schedule
 from loadtest.sender import Target, request_of

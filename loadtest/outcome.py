@@ -6,7 +6,7 @@ import re
 from enum import StrEnum
 from typing import NamedTuple
 
-from clients import Answer, ClientError, NotReadyError
+from hplm_client import Answer, ClientError, NotReadyError
 
 _REASON_CHARACTERS = 120
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\S+/\S+|\d[\d.,:]*")

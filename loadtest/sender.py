@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clients import AsyncHplmClient, ClientError, Request
-from clients.address import Protocol
+from hplm_client import AsyncHplmClient, ClientError, Request
+from hplm_client.address import Protocol
 from loadtest.outcome import Outcome
 from loadtest.schedule import Schedule
 from loadtest.texts import halves

@@ -10,8 +10,8 @@ from typing import Any
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
-from clients import ClientError, HplmClient, InvalidRequestError, NotFoundError
-from clients.address import parse_address
+from hplm_client import ClientError, HplmClient, InvalidRequestError, NotFoundError
+from hplm_client.address import parse_address
 from loadtest.errors import RunError
 from loadtest.sender import Target
 

@@ -16,7 +16,7 @@ import tritonclient.grpc as triton
 from backends.errors import UnavailableError
 from bench.kit.server_metrics import figure_of
 from builder.serving import TritonServer
-from clients.codec import Call, inputs_of
+from hplm_client.codec import Call, inputs_of
 
 ENSEMBLE, LOWER, UPPER = "hplm", "hplm_lower", "hplm_upper"
 _BETWEEN = {"HIDDEN": "FP16", "TICKET": "INT64", "WORDS": "BYTES"}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from bench.kit.timeline import Asked
-from clients import Classification, ClientError, HplmClient
+from hplm_client import Classification, ClientError, HplmClient
 
 
 class Askable:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clients import AsyncHplmClient, ClientError
+from hplm_client import AsyncHplmClient, ClientError
 
 _KINDS = {"grpc": 0.4, "http": 0.2, "deadline": 0.15, "cancelled": 0.15, "unknown": 0.1}
 """And how often each is asked."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clients import AsyncHplmClient, ClientError
+from hplm_client import AsyncHplmClient, ClientError
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import tritonclient.grpc.aio as triton
 
-from clients.codec import Call, inputs_of
+from hplm_client.codec import Call, inputs_of
 
 Row = tuple[str, str]
 """hPLM and text."""

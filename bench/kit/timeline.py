@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from clients import ClientError
+from hplm_client import ClientError
 
 
 @dataclass(frozen=True)

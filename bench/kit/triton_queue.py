@@ -17,8 +17,8 @@ from tritonclient.utils import InferenceServerException
 
 from bench.kit.open_loop import Ask, Planned
 from builder.export.models import ENSEMBLE, UPPER
-from clients import ClientError
-from clients.codec import Call, inputs_of
+from hplm_client import ClientError
+from hplm_client.codec import Call, inputs_of
 
 _WORDS_OF_LEVELS = (8, 20)
 _PATIENCE_S = 5.0

@@ -31,7 +31,7 @@ from bench.kit.synthetic_home import BaseHome, Family, Words
 from builder.placement import ConstantDelay, SimulatedLoad, Simulation, Simulator, Workload
 from builder.placement.policies import policy_named
 from builder.serving import TritonServer
-from clients import HplmClient
+from hplm_client import HplmClient
 from workload.arrivals import PoissonArrivals
 from workload.deadlines import UniformDeadlines
 from workload.lengths import NormalLengths

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pytest
 
 from builder.serving import ServerConfig, TritonServer
-from clients import AsyncHplmClient, HplmClient
+from hplm_client import AsyncHplmClient, HplmClient
 
 REPOSITORY = Path(__file__).parent / "contract"
 FORWARD_HEADERS = ("--http-header-forward-pattern=x-hplm", "--grpc-header-forward-pattern=x-hplm")

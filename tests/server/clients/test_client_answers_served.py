@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from clients import (
+from hplm_client import (
     Classification,
     Entities,
     HplmClient,

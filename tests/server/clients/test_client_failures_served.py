@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-import clients
-from clients import AsyncHplmClient, ClientError
+import hplm_client
+from hplm_client import AsyncHplmClient, ClientError
 
 pytestmark = pytest.mark.server
 
@@ -40,15 +40,15 @@ def nowhere():
 @pytest.mark.parametrize(
     ("code", "over_grpc", "over_http"),
     [
-        ("NOT_FOUND", clients.NotFoundError, clients.NotFoundError),
-        ("INVALID_ARG", clients.InvalidRequestError, clients.InvalidRequestError),
-        ("UNAVAILABLE", clients.UnavailableError, clients.UnavailableError),
-        ("INTERNAL", clients.ServerError, clients.ServerError),
-        ("UNSUPPORTED", clients.ServerError, clients.ServerError),
+        ("NOT_FOUND", hplm_client.NotFoundError, hplm_client.NotFoundError),
+        ("INVALID_ARG", hplm_client.InvalidRequestError, hplm_client.InvalidRequestError),
+        ("UNAVAILABLE", hplm_client.UnavailableError, hplm_client.UnavailableError),
+        ("INTERNAL", hplm_client.ServerError, hplm_client.ServerError),
+        ("UNSUPPORTED", hplm_client.ServerError, hplm_client.ServerError),
         # Triton answers HTTP with status 400 for what has no status of its own there.
-        ("CANCELLED", clients.RequestCancelledError, clients.InvalidRequestError),
-        ("UNKNOWN", clients.ServerError, clients.InvalidRequestError),
-        ("ALREADY_EXISTS", clients.ServerError, clients.InvalidRequestError),
+        ("CANCELLED", hplm_client.RequestCancelledError, hplm_client.InvalidRequestError),
+        ("UNKNOWN", hplm_client.ServerError, hplm_client.InvalidRequestError),
+        ("ALREADY_EXISTS", hplm_client.ServerError, hplm_client.InvalidRequestError),
     ],
 )
 def test_every_code_of_the_server(server, connect, request, code, over_grpc, over_http):
@@ -59,18 +59,18 @@ def test_every_code_of_the_server(server, connect, request, code, over_grpc, ove
 
 def test_an_unknown_hplm(server, connect):
     error = failure_of(connect(server), "nobody/nothing")
-    assert type(error) is clients.NotFoundError and str(error) == "hPLM nobody/nothing is unknown"
+    assert type(error) is hplm_client.NotFoundError and str(error) == "hPLM nobody/nothing is unknown"
 
 
 def test_a_bug_in_the_server_is_one_line(server, connect):
     error = failure_of(connect(server), "crash/raise")
-    assert type(error) is clients.ServerError and str(error) == "ValueError: a bug in the server"
+    assert type(error) is hplm_client.ServerError and str(error) == "ValueError: a bug in the server"
 
 
 @pytest.mark.parametrize("name", ["not_json", "new_task"])
 def test_an_answer_outside_the_contract(server, connect, name):
     error = failure_of(connect(server), f"raw/{name}")
-    assert type(error) is clients.ServerError
+    assert type(error) is hplm_client.ServerError
 
 
 def test_a_refusal_is_not_tried_again(server, connect):
@@ -84,7 +84,7 @@ def test_timeouts(server, connect):
     for options in ({"timeout_s": 0.3}, {"deadline_ms": 1}):
         started_at = time.monotonic()
         error = failure_of(client, "slow/3000", **options)
-        assert type(error) is clients.RequestTimeoutError and 0.25 < time.monotonic() - started_at < 2.5
+        assert type(error) is hplm_client.RequestTimeoutError and 0.25 < time.monotonic() - started_at < 2.5
     assert client.infer("acme/length", "still works").value == 11
 
 
@@ -95,7 +95,7 @@ def test_a_timeout_of_the_whole_call(server, connect):
     outcomes = client.infer_many(requests, on_error="return", timeout_s=1.1)
     assert 1.0 < time.monotonic() - started_at < 2.0
     kinds = [type(outcome) for outcome in outcomes]
-    assert kinds == [clients.Classification] * 4 + [clients.RequestTimeoutError] * 4
+    assert kinds == [hplm_client.Classification] * 4 + [hplm_client.RequestTimeoutError] * 4
 
 
 def test_concurrency_is_bounded_and_used(server, connect):
@@ -111,24 +111,24 @@ def test_no_server_is_a_clear_error_and_quick(connect):
     started_at = time.monotonic()
     error = failure_of(client, "acme/topics")
     assert time.monotonic() - started_at < NO_SERVER_S
-    assert type(error) is clients.ConnectionFailedError
+    assert type(error) is hplm_client.ConnectionFailedError
     assert str(error).lower().startswith(f"cannot connect to {place.grpc_url}: connect")
     assert client.is_ready() is False
-    with pytest.raises(clients.RequestTimeoutError, match=r"not ready within 0\.3 s"):
+    with pytest.raises(hplm_client.RequestTimeoutError, match=r"not ready within 0\.3 s"):
         client.wait_ready(0.3)
 
 
 def test_an_unknown_host(connect):
     place = SimpleNamespace(grpc_url="no-such-host.invalid:80", http_url="no-such-host.invalid:80")
     error = failure_of(connect(place, retries=0), "acme/topics")
-    assert type(error) is clients.ConnectionFailedError and "no-such-host.invalid:80: " in str(error)
+    assert type(error) is hplm_client.ConnectionFailedError and "no-such-host.invalid:80: " in str(error)
 
 
 def test_no_connection_is_tried_as_often_as_asked_and_not_past_the_timeout(connect):
     client = connect(nowhere(), retries=1000)
     started_at = time.monotonic()
     error = failure_of(client, "acme/topics", timeout_s=0.8)
-    assert type(error) is clients.ConnectionFailedError and 0.3 < time.monotonic() - started_at < 1.6
+    assert type(error) is hplm_client.ConnectionFailedError and 0.3 < time.monotonic() - started_at < 1.6
 
 
 def test_a_server_that_comes_up_later_is_found_by_retries(server, connect, request):
@@ -175,7 +175,7 @@ def test_something_else_listens(connect):
         url = f"127.0.0.1:{listener.getsockname()[1]}"
         error = failure_of(connect(SimpleNamespace(grpc_url=url, http_url=url), retries=0), "acme/topics", timeout_s=5)
         thread.join()
-    assert type(error) in (clients.ServerError, clients.ConnectionFailedError, clients.ConnectionLostError)
+    assert type(error) in (hplm_client.ServerError, hplm_client.ConnectionFailedError, hplm_client.ConnectionLostError)
 
 
 def test_a_server_that_dies_in_mid_flight(doomed_server, connect):
@@ -184,18 +184,18 @@ def test_a_server_that_dies_in_mid_flight(doomed_server, connect):
     threading.Timer(0.5, os.kill, (doomed_server.pid, signal.SIGKILL)).start()
     started_at = time.monotonic()
     error = failure_of(client, "slow/9000", timeout_s=20)
-    assert type(error) is clients.ConnectionLostError and time.monotonic() - started_at < 5
+    assert type(error) is hplm_client.ConnectionLostError and time.monotonic() - started_at < 5
     assert "broke while waiting" in str(error)
     doomed_server.wait(10)
     error = failure_of(client, "acme/topics", timeout_s=1)
-    assert type(error) is clients.ConnectionFailedError
+    assert type(error) is hplm_client.ConnectionFailedError
 
 
 def test_a_dead_model_process(doomed_server, connect):
     client = connect(doomed_server)
     for hplm in ("crash/stub", "acme/topics"):
         error = failure_of(client, hplm, timeout_s=10)
-        assert type(error) is clients.ServerError and "not healthy" in str(error)
+        assert type(error) is hplm_client.ServerError and "not healthy" in str(error)
 
 
 def test_a_closed_client(server, connect):

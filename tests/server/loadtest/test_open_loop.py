@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from builder.serving import TritonServer
-from clients.address import Protocol
+from hplm_client.address import Protocol
 from living_processes import children_with
 from loadtest.generator.master import Crew
 from loadtest.run import Progress, Results, Watcher, play

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clients import HplmClient
+from hplm_client import HplmClient
 from managed_home import LONG, managing, worker_of
 from served_home import Served
 from tiny_home import TOPICS, write_corpus, write_task

@@ -23,7 +23,7 @@ from backends.registry.registry import Registry
 from backends.scheduling.admission_settings import AdmissionSettings
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
-from clients import HplmClient
+from hplm_client import HplmClient
 from tiny_home import build_tiny_home
 
 pytestmark = pytest.mark.server

@@ -14,7 +14,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from backends.registry.registry import Registry
-from clients import Classification, HplmClient, InvalidRequestError, NotFoundError, ServerError, UnavailableError
+from hplm_client import Classification, HplmClient, InvalidRequestError, NotFoundError, ServerError, UnavailableError
 from served_home import Served
 from tiny_home import sample_texts, tiny_hplm
 

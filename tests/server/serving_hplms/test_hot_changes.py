@@ -13,7 +13,7 @@ import pytest
 from backends.registry.registry import Registry
 from builder.construct.domain.domains import DomainRequest, create_domain
 from builder.construct.hplm.hplms import UpdateRequest, update_hplm
-from clients import Answer, ClientError, HplmClient, NotFoundError
+from hplm_client import Answer, ClientError, HplmClient, NotFoundError
 from served_home import Served
 from tiny_home import ignore, tiny_hplm, write_corpus, write_task
 

@@ -15,7 +15,7 @@ from backends.lower.half import LowerHalf
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.importing.hplms import ImportRequest, import_hplm
-from clients import Classification, ClientError, HplmClient
+from hplm_client import Classification, ClientError, HplmClient
 from served_home import Served
 from tiny_home import ignore, sample_texts
 

@@ -21,7 +21,7 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from bench.kit.reference import ReferenceHplm
 from builder.serving import ServerConfig, TritonServer
-from clients import Classification, HplmClient
+from hplm_client import Classification, HplmClient
 from tiny_home import FILLER, MOODS, TOPICS
 
 pytestmark = pytest.mark.server

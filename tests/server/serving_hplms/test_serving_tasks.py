@@ -17,7 +17,7 @@ from backends.registry.registry import Registry
 from bench.kit.reference import ReferenceHplm
 from builder.construct.hplm.hplms import HplmRequest, create_hplm
 from builder.construct.hplm.tune import TuneSettings
-from clients import Classification, ClientError, Entities, Entity, HplmClient, InvalidRequestError, Request, Value
+from hplm_client import Classification, ClientError, Entities, Entity, HplmClient, InvalidRequestError, Request, Value
 from served_home import Served
 from tiny_home import TOPICS, ignore, sample_texts, write_pairs, write_tagged, write_values
 

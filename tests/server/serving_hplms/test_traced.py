@@ -15,7 +15,7 @@ from backends.trace import Lane
 from bench.kit.marks import Mark, mark_all
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer, traced
-from clients import Classification, HplmClient
+from hplm_client import Classification, HplmClient
 from tiny_home import sample_texts
 
 pytestmark = pytest.mark.server

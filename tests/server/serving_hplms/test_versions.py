@@ -14,7 +14,7 @@ from builder.construct.domain.domains import DomainUpdate, update_domain
 from builder.construct.hplm.hplms import UpdateRequest, update_hplm
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.lifecycle.rollback import rollback_domain, rollback_hplm
-from clients import Classification, HplmClient
+from hplm_client import Classification, HplmClient
 from served_home import Served
 from tiny_home import ignore, sample_texts, tiny_hplm, write_corpus, write_task
 

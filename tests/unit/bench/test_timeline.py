@@ -5,7 +5,7 @@ import time
 import pytest
 
 from bench.kit.timeline import Asked, Timeline
-from clients import NotFoundError
+from hplm_client import NotFoundError
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from clients import Classification, Entities, Entity, ServerError, Value
-from clients.answers import read_answer
-from clients.codec import Call, inputs_of
+from hplm_client import Classification, Entities, Entity, ServerError, Value
+from hplm_client.answers import read_answer
+from hplm_client.codec import Call, inputs_of
 
 COMMON = {"hplm": "acme/returns", "version": 4}
 
@@ -24,7 +24,12 @@ def test_classification() -> None:
     scores = {"yes": 0.75, "nö": 0.25}
     answer = read_answer(raw(task="classification", label="yes", score=0.75, scores=scores, level="student"))
     assert answer == Classification(
-        hplm="acme/returns", version=4, task="classification", label="yes", score=0.75, scores=scores
+        **COMMON,
+        task="classification",
+        truncated=False,
+        label="yes",
+        score=0.75,
+        scores=scores,  # type: ignore[arg-type]
     )
     with pytest.raises(dataclasses.FrozenInstanceError):
         answer.version = 5  # type: ignore[misc]
@@ -38,7 +43,7 @@ def test_entities() -> None:
         Entity(start=0, end=3, text="Åsa", label="PER", score=1.0),
         Entity(start=5, end=3, text="Åsa", label="PER", score=1.0),
     )
-    assert read_answer(raw(task="ner", entities=[])) == Entities(**COMMON, task="ner", entities=())  # type: ignore[arg-type]
+    assert read_answer(raw(task="ner", entities=[])) == Entities("acme/returns", 4, "ner", False, ())
 
 
 def test_value() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from clients import (
+from hplm_client import (
     ClientError,
     ConnectionFailedError,
     ConnectionLostError,
@@ -22,9 +22,9 @@ from clients import (
     UnavailableError,
     Value,
 )
-from clients.codec import Call
-from clients.conversation import Conversation, Outcome, Pause, Probe, Send, Speaker, Step
-from clients.limits import RetryPolicy
+from hplm_client.codec import Call
+from hplm_client.conversation import Conversation, Outcome, Pause, Probe, Send, Speaker, Step
+from hplm_client.limits import RetryPolicy
 
 Server = Callable[[Call], list[bytes]]
 
@@ -163,6 +163,30 @@ def test_a_bad_row_costs_its_neighbours_nothing(kind: type[ClientError]) -> None
     outcomes, steps = carry_out(speaker().ask(requests), strict)
     assert [type(outcome) for outcome in outcomes] == [Value, kind, Value]
     assert [len(step.call.texts) for step in steps if isinstance(step, Send)] == [3, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("retries", "sent_rows"), [(0, [16]), (1, [16, 1]), (2, [16, 1, 1])])
+def test_a_failing_server_is_not_asked_for_each_row(retries: int, sent_rows: list[int]) -> None:
+    def down(call: Call) -> list[bytes]:
+        raise ServerError(f"failed with {len(call.texts)} rows")
+
+    outcomes, steps = carry_out(speaker(retries).ask([Request("acme/length", "a")] * 16), down)
+    assert [type(outcome) for outcome in outcomes] == [ServerError] * 16
+    assert [len(step.call.texts) for step in steps if isinstance(step, Send)] == sent_rows
+    assert sum(isinstance(step, Pause) for step in steps) == retries
+
+
+def test_rejected_rows_are_all_sent_alone_without_pauses() -> None:
+    def strict(call: Call) -> list[bytes]:
+        if call.texts != (b"good",):
+            raise InvalidRequestError("cannot read this")
+        return answering(call)
+
+    requests = [Request("acme/length", text) for text in ["bad"] * 15 + ["good"]]
+    outcomes, steps = carry_out(speaker(retries=0).ask(requests), strict)
+    assert [type(outcome) for outcome in outcomes] == [InvalidRequestError] * 15 + [Value]
+    assert [len(step.call.texts) for step in steps if isinstance(step, Send)] == [16] + [1] * 16
+    assert not any(isinstance(step, Pause) for step in steps)
 
 
 def test_an_unreadable_row_costs_its_neighbours_nothing() -> None:

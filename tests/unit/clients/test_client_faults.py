@@ -5,8 +5,8 @@ import pickle
 import pytest
 from tritonclient.utils import InferenceServerException
 
-import clients
-from clients.faults import from_status, typed_faults
+import hplm_client
+from hplm_client.faults import from_status, typed_faults
 
 ADDRESS = "server:8001"
 TRACEBACK = (
@@ -15,24 +15,24 @@ TRACEBACK = (
 )
 
 CASES = [
-    ("NOT_FOUND", "404", "in ensemble 'hplm', hPLM a/b is unknown", clients.NotFoundError, "hPLM a/b is unknown"),
-    ("INVALID_ARGUMENT", "400", "in ensemble 'hplm', text is empty", clients.InvalidRequestError, "text is empty"),
-    ("INVALID_ARGUMENT", "400", "[request id: <id_unknown>] too many", clients.InvalidRequestError, "too many"),
-    ("UNAVAILABLE", "503", "in ensemble 'hplm', deadline missed", clients.UnavailableError, "deadline missed"),
-    ("RESOURCE_EXHAUSTED", "429", "slow down", clients.UnavailableError, "slow down"),
-    ("INTERNAL", "500", TRACEBACK, clients.ServerError, "ValueError: oh no"),
-    ("UNIMPLEMENTED", "501", "not here", clients.ServerError, "not here"),
-    ("UNAUTHENTICATED", "401", "who are you", clients.PermissionDeniedError, "who are you"),
-    ("UNAVAILABLE", "403", "This protocol is restricted, x", clients.PermissionDeniedError, "This protocol is restr"),
-    ("NOT_FOUND", "404", "Request for unknown model: 'hplm' is not found", clients.NotReadyError, "Request for"),
-    ("UNAVAILABLE", "503", "Server not ready", clients.NotReadyError, "Server not ready"),
-    ("INTERNAL", "500", "", clients.ServerError, "the server gave no reason"),
+    ("NOT_FOUND", "404", "in ensemble 'hplm', hPLM a/b is unknown", hplm_client.NotFoundError, "hPLM a/b is unknown"),
+    ("INVALID_ARGUMENT", "400", "in ensemble 'hplm', text is empty", hplm_client.InvalidRequestError, "text is empty"),
+    ("INVALID_ARGUMENT", "400", "[request id: <id_unknown>] too many", hplm_client.InvalidRequestError, "too many"),
+    ("UNAVAILABLE", "503", "in ensemble 'hplm', deadline missed", hplm_client.UnavailableError, "deadline missed"),
+    ("RESOURCE_EXHAUSTED", "429", "slow down", hplm_client.UnavailableError, "slow down"),
+    ("INTERNAL", "500", TRACEBACK, hplm_client.ServerError, "ValueError: oh no"),
+    ("UNIMPLEMENTED", "501", "not here", hplm_client.ServerError, "not here"),
+    ("UNAUTHENTICATED", "401", "who are you", hplm_client.PermissionDeniedError, "who are you"),
+    ("UNAVAILABLE", "403", "This protocol is restricted, x", hplm_client.PermissionDeniedError, "This protocol"),
+    ("NOT_FOUND", "404", "Request for unknown model: 'hplm' is not found", hplm_client.NotReadyError, "Request for"),
+    ("UNAVAILABLE", "503", "Server not ready", hplm_client.NotReadyError, "Server not ready"),
+    ("INTERNAL", "500", "", hplm_client.ServerError, "the server gave no reason"),
 ]
 
 
 @pytest.mark.parametrize(("grpc_status", "http_status", "message", "kind", "line"), CASES)
 def test_status_and_words_become_types(
-    grpc_status: str, http_status: str, message: str, kind: type[clients.ClientError], line: str
+    grpc_status: str, http_status: str, message: str, kind: type[hplm_client.ClientError], line: str
 ) -> None:
     for status in (grpc_status, http_status):
         error = from_status(status, message, ADDRESS)
@@ -45,50 +45,50 @@ def test_status_and_words_become_types(
     [
         (
             "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:1: Connection refused",
-            clients.ConnectionFailedError,
+            hplm_client.ConnectionFailedError,
             "cannot connect to server:8001: Connection refused",
         ),
         (
             "errors resolving x:80: [field:hostname error:lookup failed for x:80: Domain name not found]",
-            clients.ConnectionFailedError,
+            hplm_client.ConnectionFailedError,
             "cannot connect to server:8001: Domain name not found",
         ),
         (
             "Stream removed (Socket closed)",
-            clients.ConnectionLostError,
+            hplm_client.ConnectionLostError,
             "the connection to server:8001 broke while waiting: Stream removed (Socket closed)",
         ),
     ],
 )
-def test_broken_connections_of_grpc(message: str, kind: type[clients.ClientError], line: str) -> None:
+def test_broken_connections_of_grpc(message: str, kind: type[hplm_client.ClientError], line: str) -> None:
     error = from_status("UNAVAILABLE", message, ADDRESS)
     assert type(error) is kind and str(error) == line
 
 
 def test_words_of_a_tenant_cannot_imitate_a_failed_connection() -> None:
     error = from_status("UNAVAILABLE", "in ensemble 'hplm', failed to connect to all addresses", ADDRESS)
-    assert type(error) is clients.UnavailableError and not error.may_repeat
+    assert type(error) is hplm_client.UnavailableError and not error.may_repeat
 
 
 def test_only_what_was_surely_not_executed_may_be_repeated() -> None:
-    repeatable = {kind for kind in _all_kinds(clients.ClientError) if kind.may_repeat}
-    assert repeatable == {clients.ConnectionFailedError, clients.NotReadyError}
+    repeatable = {kind for kind in _all_kinds(hplm_client.ClientError) if kind.may_repeat}
+    assert repeatable == {hplm_client.ConnectionFailedError, hplm_client.NotReadyError}
 
 
 def test_codes_are_set_and_errors_survive_pickling() -> None:
-    for kind in _all_kinds(clients.ClientError):
+    for kind in _all_kinds(hplm_client.ClientError):
         assert kind.code == kind.code.upper() != "UNKNOWN"
         copy = pickle.loads(pickle.dumps(kind("one line", "acme/returns")))
         assert (type(copy), copy.message, copy.hplm, str(copy)) == (kind, "one line", "acme/returns", "one line")
 
 
 def test_tritonclient_errors_are_translated() -> None:
-    with pytest.raises(clients.RequestTimeoutError, match=r"no answer within 0\.25 s"), typed_faults(ADDRESS, 0.25):
+    with pytest.raises(hplm_client.RequestTimeoutError, match=r"no answer within 0\.25 s"), typed_faults(ADDRESS, 0.25):
         raise InferenceServerException("Deadline Exceeded", status="StatusCode.DEADLINE_EXCEEDED")
-    with pytest.raises(clients.ServerError, match="is it a Triton server"), typed_faults(ADDRESS, 1):
+    with pytest.raises(hplm_client.ServerError, match="is it a Triton server"), typed_faults(ADDRESS, 1):
         raise InferenceServerException("could not decode <html>", status="404", debug_details="<html>")
 
 
-def _all_kinds(root: type[clients.ClientError]) -> set[type[clients.ClientError]]:
+def _all_kinds(root: type[hplm_client.ClientError]) -> set[type[hplm_client.ClientError]]:
     below = set(root.__subclasses__())
     return below.union(*(_all_kinds(kind) for kind in below))

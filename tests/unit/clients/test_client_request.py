@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from clients import InvalidRequestError, Request
-from clients.address import Address, parse_address
+from hplm_client import InvalidRequestError, Request
+from hplm_client.address import Address, parse_address
 
 
 def random_text(generator: random.Random) -> str:
@@ -100,7 +100,7 @@ def test_bad_addresses_are_refused(url: str, protocol: str | None) -> None:
 
 
 def test_infinite_timeout_is_not_a_timeout_of_zero() -> None:
-    from clients.limits import check_timeout
+    from hplm_client.limits import check_timeout
 
     check_timeout(math.inf)
     for timeout_s in (0.0, -1.0, math.nan):

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-import clients
-from clients.address import Protocol
+import hplm_client
+from hplm_client.address import Protocol
 
 
 @contextmanager
@@ -48,33 +48,33 @@ NO_ANSWERS = [b"<html>log in</html>", b"", b"[]", b"\xff\xfe", b"{}", b'{"output
 
 @pytest.mark.parametrize("body", NO_ANSWERS)
 def test_a_page_instead_of_an_answer_is_an_error_of_ours(body: bytes) -> None:
-    with answering(body) as url, clients.HplmClient(url) as client:
+    with answering(body) as url, hplm_client.HplmClient(url) as client:
         outcomes = client.infer_many([("a/b", "one"), ("a/c", "two")], on_error="return")
-    assert [type(outcome) for outcome in outcomes] == [clients.ServerError] * 2
+    assert [type(outcome) for outcome in outcomes] == [hplm_client.ServerError] * 2
 
 
 @pytest.mark.parametrize("body", NO_ANSWERS)
 async def test_a_page_instead_of_an_answer_is_an_error_of_ours_under_asyncio(body: bytes) -> None:
     with answering(body) as url:
-        async with clients.AsyncHplmClient(url) as client:
+        async with hplm_client.AsyncHplmClient(url) as client:
             outcomes = await client.infer_many([("a/b", "one"), ("a/c", "two")], on_error="return")
-    assert [type(outcome) for outcome in outcomes] == [clients.ServerError] * 2
+    assert [type(outcome) for outcome in outcomes] == [hplm_client.ServerError] * 2
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("timeout_s", [1e10, math.inf])
 def test_whoever_waits_for_ever_is_told_what_is_wrong(protocol: Protocol, timeout_s: float) -> None:
     """Nobody listens there: an endless time must not look like one that has run out."""
-    client = clients.HplmClient("127.0.0.1:1", protocol, timeout_s=timeout_s, retries=0)
-    with client, pytest.raises(clients.ConnectionFailedError):
+    client = hplm_client.HplmClient("127.0.0.1:1", protocol, timeout_s=timeout_s, retries=0)
+    with client, pytest.raises(hplm_client.ConnectionFailedError):
         client.infer("a/b", "text")
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_whoever_waits_for_ever_is_told_what_is_wrong_under_asyncio(protocol: Protocol) -> None:
     async def ask() -> None:
-        async with clients.AsyncHplmClient("127.0.0.1:1", protocol, timeout_s=math.inf, retries=0) as client:
+        async with hplm_client.AsyncHplmClient("127.0.0.1:1", protocol, timeout_s=math.inf, retries=0) as client:
             await client.infer("a/b", "text")
 
-    with pytest.raises(clients.ConnectionFailedError):
+    with pytest.raises(hplm_client.ConnectionFailedError):
         asyncio.run(ask())

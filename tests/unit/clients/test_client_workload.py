@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from clients import ClientError, InvalidRequestError, NotFoundError, Request, ServerError, Value
-from clients.workload import Chunk, RequestLike, Workload
+from hplm_client import ClientError, InvalidRequestError, NotFoundError, Request, ServerError, Value
+from hplm_client.workload import Chunk, RequestLike, Workload
 
 
 def value(number: float) -> Value:
-    return Value(hplm="acme/length", version=1, task="regression", value=number)
+    return Value(hplm="acme/length", version=1, task="regression", truncated=False, value=number)
 
 
 def all_chunks(workload: Workload) -> list[Chunk]:
@@ -20,8 +20,8 @@ def test_every_request_is_in_one_chunk_of_its_kind_and_answers_keep_order() -> N
     generator = random.Random()
     hplms = [f"tenant{number}/m" for number in range(7)]
     requests = [
-        Request(generator.choice(hplms), f"text {place}", deadline_ms=generator.choice([None, 10]))
-        for place in range(generator.randrange(50, 300))
+        Request(generator.choice(hplms), f"text {position}", deadline_ms=generator.choice([None, 10]))
+        for position in range(generator.randrange(50, 300))
     ]
     workload = Workload(requests, 8, "return", level="full")
     chunks = all_chunks(workload)
@@ -30,8 +30,8 @@ def test_every_request_is_in_one_chunk_of_its_kind_and_answers_keep_order() -> N
         assert 1 <= len(chunk.requests) <= 8
         assert len({(row.hplm, row.deadline_ms, row.level) for row in chunk.requests}) == 1
         assert all(row.level == "full" for row in chunk.requests)
-        assert [requests[place].text for place in chunk.places] == [row.text for row in chunk.requests]
-        workload.settle(chunk, [value(place) for place in chunk.places])
+        assert [requests[position].text for position in chunk.positions] == [row.text for row in chunk.requests]
+        workload.settle(chunk, [value(position) for position in chunk.positions])
     assert [answer.value for answer in workload.outcomes() if isinstance(answer, Value)] == list(range(len(requests)))
 
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from clients import Classification, ConnectionLostError, NotReadyError, UnavailableError
+from hplm_client import Classification, ConnectionLostError, NotReadyError, UnavailableError
 from loadtest.outcome import Kind, Outcome, general
 
 
 def test_kinds() -> None:
-    answer = Classification(hplm="a/b", version=4, task="classification", label="x", score=1.0, scores={"x": 1.0})
+    answer = Classification(
+        hplm="a/b", version=4, task="classification", truncated=False, label="x", score=1.0, scores={"x": 1.0}
+    )
     assert Outcome.of(7, 1.0, 2.0, answer) == Outcome(7, 1.0, 2.0, Kind.ANSWERED, "", 4)
     for error, kind in (
         (UnavailableError("the queue is full"), Kind.REFUSED),

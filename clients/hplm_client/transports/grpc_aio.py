@@ -10,16 +10,17 @@ from typing import Any
 
 import tritonclient.grpc.aio as triton
 
-from clients.address import Address
-from clients.codec import MODEL_NAME, Call, inputs_of, rows_of
-from clients.errors import RequestCancelledError
-from clients.faults import typed_faults
-from clients.transports.grpc import CHANNEL_OPTIONS
+from hplm_client.address import Address
+from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
+from hplm_client.errors import RequestCancelledError
+from hplm_client.faults import typed_faults
+from hplm_client.transports.grpc import CHANNEL_OPTIONS
 
 
 class AsyncGrpcTransport:
     def __init__(self, address: Address) -> None:
         self._address = str(address)
+        self._is_closed = False
 
     @cached_property
     def _client(self) -> Any:
@@ -27,7 +28,7 @@ class AsyncGrpcTransport:
         return triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS)
 
     async def send(self, call: Call, timeout_s: float) -> list[bytes]:
-        with typed_faults(self._address, timeout_s), _closing_is_an_error():
+        with typed_faults(self._address, timeout_s), self._closing_is_an_error():
             result = await self._client.infer(
                 MODEL_NAME,
                 inputs_of(call, triton.InferInput),
@@ -38,21 +39,26 @@ class AsyncGrpcTransport:
         return rows_of(result, call)
 
     async def is_ready(self, timeout_s: float) -> bool:
-        with typed_faults(self._address, timeout_s), _closing_is_an_error():
+        with typed_faults(self._address, timeout_s), self._closing_is_an_error():
             return bool(await self._client.is_model_ready(MODEL_NAME, client_timeout=timeout_s))
 
     async def close(self) -> None:
+        self._is_closed = True
         if "_client" in self.__dict__:
             await self._client.close()
 
+    @contextmanager
+    def _closing_is_an_error(self) -> Iterator[None]:
+        """Tell a closed channel from a cancelled task: gRPC raises the same exception for both."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._is_closed or _is_task_cancelled():
+                raise
+            raise RequestCancelledError("the client was closed while waiting for the answer") from None
 
-@contextmanager
-def _closing_is_an_error() -> Iterator[None]:
-    """A closed channel raises what asyncio reserves for cancelled tasks; only those may go on seeing it."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise RequestCancelledError("the client was closed while waiting for the answer") from None
+
+def _is_task_cancelled() -> bool:
+    """Return whether the running task was cancelled; before Python 3.11 a task does not tell, and the answer is no."""
+    cancelling = getattr(asyncio.current_task(), "cancelling", None)
+    return cancelling is not None and cancelling() > 0

@@ -7,27 +7,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clients.errors import ServerError
+from hplm_client.errors import ServerError
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Answer:
     """What every task answers: which hPLM, in which version, and whether the text was cut at the root's limit."""
 
     hplm: str
     version: int
     task: str
-    truncated: bool = False
+    truncated: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Classification(Answer):
     label: str
     score: float
     scores: Mapping[str, float]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Entity:
     """A span of the text as it was passed in: `text[start:end]`, in characters."""
 
@@ -38,12 +38,12 @@ class Entity:
     score: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Entities(Answer):
     entities: tuple[Entity, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Value(Answer):
     value: float
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import tritonclient.http.aio as triton
 
-from clients.address import Address
-from clients.codec import MODEL_NAME, Call, inputs_of, rows_of
-from clients.errors import ConnectionFailedError, ConnectionLostError
-from clients.faults import one_line, readable, timed_out, typed_faults
+from hplm_client.address import Address
+from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
+from hplm_client.errors import ConnectionFailedError, ConnectionLostError
+from hplm_client.faults import one_line, readable, timed_out, typed_faults
+
+T = TypeVar("T")
 
 
 class AsyncHttpTransport:
@@ -23,33 +24,28 @@ class AsyncHttpTransport:
 
     @cached_property
     def _client(self) -> Any:
-        """Belongs to the event loop in which it is made; how many requests are under way is the caller's to say."""
+        """Belongs to the event loop in which it is made; the caller limits the requests under way."""
         return triton.InferenceServerClient(self._address, conn_limit=0, conn_timeout=None)
 
     async def send(self, call: Call, timeout_s: float) -> list[bytes]:
         inputs = inputs_of(call, triton.InferInput)
-        async with self._limited(timeout_s):
-            with readable(self._address):
-                result = await self._client.infer(
-                    MODEL_NAME, inputs, headers=call.headers, parameters=dict(call.parameters)
-                )
+        infer = self._client.infer(MODEL_NAME, inputs, headers=call.headers, parameters=dict(call.parameters))
+        with readable(self._address):
+            result = await self._limited(infer, timeout_s)
         return rows_of(result, call)
 
     async def is_ready(self, timeout_s: float) -> bool:
-        async with self._limited(timeout_s):
-            return bool(await self._client.is_model_ready(MODEL_NAME))
+        return bool(await self._limited(self._client.is_model_ready(MODEL_NAME), timeout_s))
 
     async def close(self) -> None:
         if "_client" in self.__dict__:
             await self._client.close()
 
-    @asynccontextmanager
-    async def _limited(self, timeout_s: float) -> AsyncIterator[None]:
+    async def _limited(self, exchange: Awaitable[T], timeout_s: float) -> T:
         try:
             with typed_faults(self._address, timeout_s):
-                async with asyncio.timeout(timeout_s):
-                    yield
-        except TimeoutError as error:
+                return await asyncio.wait_for(exchange, timeout_s)
+        except asyncio.TimeoutError as error:
             raise timed_out(timeout_s) from error
         except aiohttp.ClientConnectorError as error:
             reason = error.os_error.strerror or str(error.os_error)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 from urllib.parse import urlsplit
 
-from clients.errors import InvalidRequestError
+from hplm_client.errors import InvalidRequestError
 
 Protocol = Literal["grpc", "http"]
 _DEFAULT_PORTS: dict[str, int] = {"grpc": 8001, "http": 8000}

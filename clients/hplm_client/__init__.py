@@ -5,10 +5,10 @@ Usage:
         answer = client.infer("acme/returns", "It arrived broken.", deadline_ms=50)
 """
 
-from clients.aio import AsyncHplmClient
-from clients.answers import Answer, Classification, Entities, Entity, Value
-from clients.client import HplmClient
-from clients.errors import (
+from hplm_client.aio import AsyncHplmClient
+from hplm_client.answers import Answer, Classification, Entities, Entity, Value
+from hplm_client.client import HplmClient
+from hplm_client.errors import (
     ClientError,
     ConnectionFailedError,
     ConnectionLostError,
@@ -21,7 +21,7 @@ from clients.errors import (
     ServerError,
     UnavailableError,
 )
-from clients.request import Request
+from hplm_client.request import Request
 
 __all__ = [
     "Answer",

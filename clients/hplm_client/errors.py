@@ -1,4 +1,4 @@
-"""What can go wrong with a request, as types; every message is one line."""
+"""Errors of a request, one type for each cause; every message is one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 class ClientError(Exception):
     """Root of all errors of this package.
 
-    `may_repeat` says that the request surely was not executed and that trying again may help.
+    `may_repeat` says that the request was certainly not executed and that sending it again may help.
     """
 
     code: ClassVar[str] = "UNKNOWN"
@@ -36,13 +36,13 @@ class NotFoundError(ClientError):
 
 
 class PermissionDeniedError(ClientError):
-    """A gateway or a restricted server refused the caller."""
+    """A gateway or a restricted server rejected the caller."""
 
     code = "PERMISSION_DENIED"
 
 
 class UnavailableError(ClientError):
-    """The server refused for now: the deadline cannot be met or was missed, or its queue is full."""
+    """The server rejected the request for now: its deadline cannot be met or was missed, or the queue is full."""
 
     code = "UNAVAILABLE"
 

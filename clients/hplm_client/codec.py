@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from clients.errors import ServerError
+from hplm_client.errors import ServerError
 
 MODEL_NAME = "hplm"
 

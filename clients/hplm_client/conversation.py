@@ -9,18 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
-from clients.answers import Answer, read_answer
-from clients.codec import Call
-from clients.errors import ClientError, InvalidRequestError, RequestTimeoutError, ServerError
-from clients.limits import RetryPolicy, Window, check_timeout
-from clients.request import Request
+from hplm_client.answers import Answer, read_answer
+from hplm_client.codec import Call
+from hplm_client.errors import ClientError, InvalidRequestError, RequestTimeoutError, ServerError
+from hplm_client.limits import RetryPolicy, Window, check_timeout
+from hplm_client.request import Request
 
 _READY_POLL_S = 0.1
 _PROBE_TIMEOUT_S = 2.0
 
-Outcome = Answer | ClientError
+Outcome = Union[Answer, ClientError]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Pause:
     duration_s: float
 
 
-Step = Send | Probe | Pause
+Step = Union[Send, Probe, Pause]
 T = TypeVar("T")
 Conversation = Generator[Step, Any, T]
 
@@ -67,19 +67,15 @@ class Speaker:
     ) -> Conversation[list[Outcome]]:
         """Send rows of one hPLM with equal parameters as one Triton request.
 
-        Such a request is answered or refused as a whole. Where a row may be the reason, each is asked again alone, so
-        that a bad one costs no neighbour its answer.
+        Triton answers or rejects such a request as a whole. Where a row may be the reason, each is sent again alone.
         """
         try:
             rows = yield from self._exchange(requests, timeout_s or self.timeout_s, call_ends_at)
         except ClientError as error:
-            if len(requests) > 1 and isinstance(error, InvalidRequestError | ServerError):
-                outcomes = []
-                for request in requests:
-                    outcomes += yield from self.ask([request], timeout_s, call_ends_at)
-                return outcomes
+            if len(requests) > 1 and isinstance(error, (InvalidRequestError, ServerError)):
+                return (yield from self._ask_each(requests, error, timeout_s, call_ends_at))
             return [_about(error, request) for request in requests]
-        return [_read(row, request) for row, request in zip(rows, requests, strict=True)]
+        return [_read(row, request) for row, request in zip(rows, requests)]
 
     def probe(self, within_s: float = _PROBE_TIMEOUT_S) -> Conversation[bool]:
         """Whether the server is up and serves hPLMs; one that cannot be reached is not."""
@@ -95,6 +91,30 @@ class Speaker:
             if time.monotonic() + _READY_POLL_S >= ends_at:
                 raise RequestTimeoutError(f"the server was not ready within {timeout_s:g} s")
             yield Pause(_READY_POLL_S)
+
+    def _ask_each(
+        self, requests: Sequence[Request], error: ClientError, timeout_s: float | None, call_ends_at: float | None
+    ) -> Conversation[list[Outcome]]:
+        """Send each row alone, so that a bad one costs no neighbour its answer.
+
+        A server that fails more often than `retries` allows is the reason itself: the remaining rows are not sent and
+        share its last error.
+        """
+        outcomes: list[Outcome] = []
+        failures = int(isinstance(error, ServerError))
+        has_failed = failures > 0
+        for request in requests:
+            if failures > self.retry.retries:
+                outcomes.append(_about(error, request))
+                continue
+            if has_failed:
+                yield Pause(self.retry.pause_s(failures - 1))
+            (outcome,) = yield from self.ask([request], timeout_s, call_ends_at)
+            outcomes.append(outcome)
+            has_failed = isinstance(outcome, ServerError)
+            if isinstance(outcome, ServerError):
+                error, failures = outcome, failures + 1
+        return outcomes
 
     def _exchange(
         self, requests: Sequence[Request], timeout_s: float | None, call_ends_at: float | None

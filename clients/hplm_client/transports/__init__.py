@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from clients.address import Address
-from clients.codec import Call
+from hplm_client.address import Address
+from hplm_client.codec import Call
 
 
 class Transport(Protocol):
@@ -27,10 +27,10 @@ class AsyncTransport(Protocol):
 def open_transport(address: Address) -> Transport:
     """Loads only the libraries of the protocol that is asked for."""
     if address.protocol == "grpc":
-        from clients.transports.grpc import GrpcTransport
+        from hplm_client.transports.grpc import GrpcTransport
 
         return GrpcTransport(address)
-    from clients.transports.http import HttpTransport
+    from hplm_client.transports.http import HttpTransport
 
     return HttpTransport(address)
 
@@ -38,9 +38,9 @@ def open_transport(address: Address) -> Transport:
 def open_async_transport(address: Address) -> AsyncTransport:
     """Connects on first use, in the event loop that is running then."""
     if address.protocol == "grpc":
-        from clients.transports.grpc_aio import AsyncGrpcTransport
+        from hplm_client.transports.grpc_aio import AsyncGrpcTransport
 
         return AsyncGrpcTransport(address)
-    from clients.transports.http_aio import AsyncHttpTransport
+    from hplm_client.transports.http_aio import AsyncHttpTransport
 
     return AsyncHttpTransport(address)

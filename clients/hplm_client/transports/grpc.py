@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tritonclient.grpc as triton
 
-from clients.address import Address
-from clients.codec import MODEL_NAME, Call, inputs_of, rows_of
-from clients.faults import typed_faults
+from hplm_client.address import Address
+from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
+from hplm_client.faults import typed_faults
 
 _ANY_SIZE = 2**31 - 1
 

@@ -1,4 +1,4 @@
-"""Many requests at once: what goes together in one Triton request, and whose answer goes where."""
+"""Many requests at once: which rows share a Triton request, and the order of their outcomes."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Union
 
-from clients.conversation import Outcome
-from clients.errors import ClientError, InvalidRequestError
-from clients.limits import check_timeout
-from clients.request import Request
+from hplm_client.conversation import Outcome
+from hplm_client.errors import ClientError, InvalidRequestError
+from hplm_client.limits import check_timeout
+from hplm_client.request import Request
 
 OnError = Literal["raise", "return"]
-RequestLike = Request | tuple[str, str] | tuple[str, str, str]
+RequestLike = Union[Request, tuple[str, str], tuple[str, str, str]]
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Requests with the same hPLM and parameters, and their places in the caller's list."""
+    """Requests with the same hPLM and parameters, and their positions in the caller's list."""
 
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     requests: tuple[Request, ...]
 
 
@@ -62,12 +62,12 @@ class Workload:
             return None
 
     def settle(self, chunk: Chunk, outcomes: Sequence[Outcome]) -> None:
-        for place, outcome in zip(chunk.places, outcomes, strict=True):
-            self._outcomes[place] = outcome
+        for position, outcome in zip(chunk.positions, outcomes):
+            self._outcomes[position] = outcome
         self._stop_on(outcome for outcome in outcomes if isinstance(outcome, ClientError))
 
     def abandon(self) -> None:
-        """Hand out nothing more."""
+        """Hand out no further chunk."""
         self._pending.clear()
 
     def outcomes(self) -> list[Outcome]:
@@ -84,7 +84,7 @@ class Workload:
 
 
 def _checked(item: RequestLike, deadline_ms: int | None, level: str | None) -> Request | ClientError:
-    """The request with the call's defaults filled in, or what is wrong with it."""
+    """Fill in the call's defaults; a malformed request becomes its error."""
     try:
         request = item if isinstance(item, Request) else _from_tuple(item)
         return dataclasses.replace(
@@ -104,10 +104,10 @@ def _from_tuple(item: tuple[str, str] | tuple[str, str, str]) -> Request:
 
 def _chunks(items: Sequence[Request | ClientError], rows_per_request: int) -> Iterable[Chunk]:
     groups: dict[tuple[str, int | None, str | None], list[tuple[int, Request]]] = {}
-    for place, item in enumerate(items):
+    for position, item in enumerate(items):
         if isinstance(item, Request):
-            groups.setdefault((item.hplm, item.deadline_ms, item.level), []).append((place, item))
+            groups.setdefault((item.hplm, item.deadline_ms, item.level), []).append((position, item))
     for group in groups.values():
         for start in range(0, len(group), rows_per_request):
-            places, requests = zip(*group[start : start + rows_per_request], strict=True)
-            yield Chunk(places, requests)
+            positions, requests = zip(*group[start : start + rows_per_request])
+            yield Chunk(positions, requests)

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Generic, TypedDict, TypeVar
 
-from clients.address import Address, Protocol, parse_address
-from clients.conversation import Speaker
-from clients.errors import ClientError
-from clients.limits import RetryPolicy, check_count
+from hplm_client.address import Address, Protocol, parse_address
+from hplm_client.conversation import Speaker
+from hplm_client.errors import ClientError
+from hplm_client.limits import RetryPolicy, check_count
 
 TransportT = TypeVar("TransportT")
 

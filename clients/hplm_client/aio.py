@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Literal, Self, TypeVar, Unpack, overload
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from clients.address import Address
-from clients.answers import Answer
-from clients.base import ClientBase, Limits
-from clients.conversation import Conversation, Outcome, Pause, Probe, Send, Step
-from clients.errors import ClientError
-from clients.request import Request
-from clients.transports import AsyncTransport, open_async_transport
-from clients.workload import OnError, RequestLike, Workload
+from hplm_client.address import Address
+from hplm_client.answers import Answer
+from hplm_client.base import ClientBase, Limits
+from hplm_client.conversation import Conversation, Outcome, Probe, Send, Step
+from hplm_client.errors import ClientError
+from hplm_client.request import Request
+from hplm_client.transports import AsyncTransport, open_async_transport
+from hplm_client.workload import OnError, RequestLike, Workload
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
 
 T = TypeVar("T")
 
@@ -59,9 +62,7 @@ class AsyncHplmClient(ClientBase[AsyncTransport]):
     ) -> list[Answer] | list[Outcome]:
         """Answers in the order of the requests; see `HplmClient.infer_many`."""
         workload = Workload(requests, self._rows_per_request, on_error, **limits)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._concurrency, len(workload))):
-                group.create_task(self._work(workload))
+        await _all_or_none(self._work(workload) for _ in range(min(self._concurrency, len(workload))))
         return workload.outcomes()
 
     async def is_ready(self) -> bool:
@@ -94,11 +95,21 @@ class AsyncHplmClient(ClientBase[AsyncTransport]):
 
     async def _perform(self, step: Step) -> list[bytes] | bool | None:
         self._check_open()
-        match step:
-            case Send(call, timeout_s):
-                return await self._transport.send(call, timeout_s)
-            case Probe(timeout_s):
-                return await self._transport.is_ready(timeout_s)
-            case Pause(duration_s):
-                await asyncio.sleep(duration_s)
-                return None
+        if isinstance(step, Send):
+            return await self._transport.send(step.call, step.timeout_s)
+        if isinstance(step, Probe):
+            return await self._transport.is_ready(step.timeout_s)
+        await asyncio.sleep(step.duration_s)
+        return None
+
+
+async def _all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all; where one fails, or this task is cancelled, cancel the others and wait until they have ended."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tritonclient.utils import InferenceServerException
 
-from clients.errors import (
+from hplm_client.errors import (
     ClientError,
     ConnectionFailedError,
     ConnectionLostError,

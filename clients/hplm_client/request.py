@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from clients.errors import InvalidRequestError
+from hplm_client.errors import InvalidRequestError
 
-# The ID also travels as an HTTP header: visible ASCII only. Which IDs exist is the server's to say.
+# The ID also travels as an HTTP header: visible ASCII only. The server decides which IDs exist.
 _HPLM_ID = re.compile(r"[!-.0-~]+/[!-.0-~]+")
 _SEPARATOR = "\t"
 
@@ -16,8 +16,8 @@ _SEPARATOR = "\t"
 class Request:
     """One text for one hPLM.
 
-    A TAB inside a single text is sent as a space: on the wire a TAB separates the halves of a pair. All character
-    offsets stay right.
+    A TAB inside a single text is sent as a space: on the wire a TAB separates the two texts of a pair. Character
+    offsets do not change.
     """
 
     hplm: str
@@ -57,12 +57,12 @@ class Request:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            place = f"character {error.start}"
-            raise InvalidRequestError(f"{name} is not valid Unicode: a lone surrogate at {place}", self.hplm) from error
+            message = f"{name} is not valid Unicode: a lone surrogate at character {error.start}"
+            raise InvalidRequestError(message, self.hplm) from error
 
     def _check_pair(self) -> None:
         if _SEPARATOR in f"{self.text}{self.text_pair}":
-            raise InvalidRequestError("neither half of a pair may contain a TAB, which separates the halves", self.hplm)
+            raise InvalidRequestError("neither text of a pair may contain a TAB, which separates them", self.hplm)
 
     def _check_parameters(self) -> None:
         deadline_ms = self.deadline_ms

@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
-from clients.address import Address
-from clients.answers import Answer
-from clients.base import ClientBase, Limits
-from clients.conversation import Conversation, Outcome, Pause, Probe, Send, Step
-from clients.errors import ClientError
-from clients.request import Request
-from clients.transports import Transport, open_transport
-from clients.workload import OnError, RequestLike, Workload
+from hplm_client.address import Address
+from hplm_client.answers import Answer
+from hplm_client.base import ClientBase, Limits
+from hplm_client.conversation import Conversation, Outcome, Probe, Send, Step
+from hplm_client.errors import ClientError
+from hplm_client.request import Request
+from hplm_client.transports import Transport, open_transport
+from hplm_client.workload import OnError, RequestLike, Workload
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
 
 T = TypeVar("T")
 
@@ -100,11 +103,9 @@ class HplmClient(ClientBase[Transport]):
 
     def _perform(self, step: Step) -> list[bytes] | bool | None:
         self._check_open()
-        match step:
-            case Send(call, timeout_s):
-                return self._transport.send(call, timeout_s)
-            case Probe(timeout_s):
-                return self._transport.is_ready(timeout_s)
-            case Pause(duration_s):
-                time.sleep(duration_s)
-                return None
+        if isinstance(step, Send):
+            return self._transport.send(step.call, step.timeout_s)
+        if isinstance(step, Probe):
+            return self._transport.is_ready(step.timeout_s)
+        time.sleep(step.duration_s)
+        return None

@@ -1,7 +1,7 @@
 """HTTP with blocking calls; safe between threads.
 
 Bodies are tritonclient's, connections are the standard library's: tritonclient's own bind each connection to the thread
-that opened it (gevent) and do not tell a refused connection from a lost one.
+that opened it (gevent) and do not distinguish a connection that failed from one that broke.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import select
+import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -18,10 +19,10 @@ from types import MappingProxyType
 
 import tritonclient.http as triton
 
-from clients.address import Address
-from clients.codec import MODEL_NAME, Call, inputs_of, rows_of
-from clients.errors import ConnectionFailedError, ConnectionLostError
-from clients.faults import from_status, readable, timed_out, typed_faults
+from hplm_client.address import Address
+from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
+from hplm_client.errors import ConnectionFailedError, ConnectionLostError
+from hplm_client.faults import from_status, readable, timed_out, typed_faults
 
 _LENGTH_HEADER = "Inference-Header-Content-Length"
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -92,10 +93,10 @@ class HttpTransport:
 
     @contextmanager
     def _using(self, connection: http.client.HTTPConnection, timeout_s: float) -> Iterator[None]:
-        """Keep the connection for later, unless what was on the way on it is left over."""
+        """Keep the connection for the next exchange, unless this one failed and may have left bytes on it."""
         try:
             yield
-        except TimeoutError as error:
+        except socket.timeout as error:
             connection.close()
             raise timed_out(timeout_s) from error
         except (OSError, http.client.HTTPException) as error:
@@ -109,10 +110,10 @@ class HttpTransport:
 
 
 def _limit(connection: http.client.HTTPConnection, ends_at: float) -> None:
-    """Let the next operation on the connection take no longer than the time that is left."""
+    """Limit the next operation on the connection to the remaining time."""
     remaining_s = ends_at - time.monotonic()
     if remaining_s <= 0:
-        raise TimeoutError
+        raise socket.timeout
     connection.sock.settimeout(remaining_s)
 
 

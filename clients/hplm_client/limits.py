@@ -1,23 +1,26 @@
-"""How long a caller waits, and how often and when a client tries again."""
+"""Timeouts, deadlines and the retry policy."""
 
 from __future__ import annotations
 
 import random
 import time
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING
 
-from clients.errors import InvalidRequestError, UnavailableError
+from hplm_client.errors import InvalidRequestError, UnavailableError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _DEFAULT_TIMEOUT_S = 30.0
 _GRACE_S = 1.0
 _LONGEST_TIMEOUT_S = 30 * 86400.0
-"""For ever, as far as sockets and gRPC can count."""
+"""The longest that sockets and gRPC can count; stands for no limit."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Pauses that double from try to try, with jitter, so that many clients do not come back at the same moment."""
+    """Pauses that double from retry to retry, with jitter, so that many clients do not return at the same moment."""
 
     retries: int = 2
     first_pause_s: float = 0.05
@@ -34,7 +37,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Window:
-    """The time that one exchange has: its own timeout, the server-side deadline, and the end of the whole call."""
+    """Time limits of one exchange: its own timeout, the server-side deadline, and the end of the whole call."""
 
     starts_at: float
     ends_at: float
@@ -42,7 +45,7 @@ class Window:
 
     @classmethod
     def opening_now(cls, timeout_s: float | None, deadline_ms: int | None, call_ends_at: float | None) -> Self:
-        """Without a timeout: the deadline and a grace for the way there and back, or 30 s without a deadline."""
+        """Start now; without a timeout, end one second after the deadline, or after 30 s where there is none."""
         now = time.monotonic()
         deadline_s = None if deadline_ms is None else deadline_ms / 1000
         if timeout_s is None:
@@ -60,13 +63,13 @@ class Window:
         return max(1, round((self.deadline_at - time.monotonic()) * 1000))
 
     def require_in_time(self) -> None:
-        """Refuse an answer that the deadline has overtaken on its way."""
+        """Reject an answer that arrived after its deadline."""
         late_s = 0.0 if self.deadline_at is None else time.monotonic() - self.deadline_at
         if late_s > 0:
             raise UnavailableError(f"the deadline passed {1000 * late_s:.0f} ms before the answer was here")
 
     def allows_pause(self, pause_s: float) -> bool:
-        """Whether there is still time for a try after such a pause."""
+        """Return whether time is left for a retry after such a pause."""
         ends_at = self.ends_at if self.deadline_at is None else min(self.ends_at, self.deadline_at)
         return time.monotonic() + pause_s < ends_at
 
