@@ -24,8 +24,9 @@ demo: $(READY)  ## Build nine tenants' models from real text, serve them with re
 serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics)
 	@$(BIN)/hplm serve --home $(HOME_FOLDER)
 
-test: $(READY)  ## Run all tests; the server tests start the real tritonserver
-	@$(BIN)/python -m pytest -q
+test: $(READY)  ## Run all tests, in parallel; the server tests start the real tritonserver
+	@$(BIN)/python -m pytest -q -m serial
+	@$(BIN)/python -m pytest -q -m "not serial" -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 check: $(READY)  ## Lint, formatting, types, and who imports whom
 	@$(BIN)/ruff check .

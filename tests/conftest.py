@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,16 +8,29 @@ from pathlib import Path
 import pytest
 import torch
 
+import seeds
+from backends.deadline_batcher import FILE_NAME
 from backends.home import Home
+from builder.plugin import build_plugin
+from seeds import SEED
+from shared_builds import built_once
 from tiny_home import build_tiny_home, write_tiny_bert
+
+SHARED_SERVERS = {"served", "served_bf16"}
 
 # The tests' models are so small that a second thread only waits.
 torch.set_num_threads(1)
 
 
+def pytest_report_header() -> str:
+    return f"seed: {SEED} (set {seeds.VARIABLE} to a number, or to random, for another)"
+
+
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Also for the next test: engines that compute in a test's own thread tell PyTorch how many it may take there."""
+def same_beginning() -> Iterator[None]:
+    """Begin every test with the run's seed and one PyTorch thread, whatever ran before it."""
+    torch.manual_seed(SEED)
+    random.seed(SEED)
     yield
     torch.set_num_threads(1)
 
@@ -24,7 +38,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def built_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """The tiny home that every test may read and none may change."""
-    return build_tiny_home(tmp_path_factory.mktemp("tiny"))
+    return Home(built_once(tmp_path_factory, "tiny_home", build_tiny_home) / "home")
 
 
 @pytest.fixture
@@ -34,11 +48,24 @@ def tiny_home(built_home: Home, tmp_path: Path) -> Home:
 
 
 @pytest.fixture(scope="session")
+def built_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Triton's batching plugin, as built for this release."""
+    return built_once(tmp_path_factory, "plugin", lambda folder: build_plugin(folder / FILE_NAME)) / FILE_NAME
+
+
+@pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip GPU tests where there is no GPU; keep tests that share a server or a module's fixtures on one worker."""
     for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def _group(item: pytest.Item) -> str:
+    shared = SHARED_SERVERS.intersection(getattr(item, "fixturenames", ()))
+    return min(shared) if shared else str(item.path)

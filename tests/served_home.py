@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from pathlib import Path
 from backends.home import Home
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
-from tiny_home import build_tiny_home
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,13 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, dtype: str) -> Iterator[Served]:
-    home = build_tiny_home(folder)
+def serving(built: Home, folder: Path, dtype: str) -> Iterator[Served]:
+    """Serve a copy of a home that was built before."""
+    home = Home(Path(shutil.copytree(built.path, folder / "home")))
     parameters = {"dtype": dtype, "slots": "4", "threads": "1"}
     render_repository(home.repository, ExportSettings(lower_instances=2, upper_parameters=parameters))
     config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
     with TritonServer(config) as server:
-        yield Served(home, server, folder / "work")
+        work = folder / "work"
+        work.mkdir()
+        yield Served(home, server, work)

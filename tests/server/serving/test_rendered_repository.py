@@ -8,6 +8,7 @@ import tritonclient.grpc as triton
 
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
+from seeds import SEED
 
 pytestmark = pytest.mark.server
 
@@ -87,7 +88,7 @@ def column(name: str, values: list[str]) -> triton.InferInput:
 
 
 def test_requests_of_any_batch_length_and_hidden_size_share_the_server(server):
-    source = np.random.default_rng()
+    source = np.random.default_rng(SEED)
     with triton.InferenceServerClient(server.grpc_url) as client, ThreadPoolExecutor(16) as threads:
 
         def ask(number: int) -> tuple[list[str], list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import re
+import shutil
 import threading
 import time
 import urllib.request
@@ -19,12 +20,12 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from backends.home import Home
 from backends.registry.registry import Registry
 from backends.scheduling.admission_settings import AdmissionSettings
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
 from hplm_client import HplmClient
-from tiny_home import build_tiny_home
 
 pytestmark = pytest.mark.server
 DEADLINE_MS = 1000
@@ -71,9 +72,9 @@ class Slow:
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
+def slow(built_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
     folder = tmp_path_factory.mktemp("slow")
-    home = build_tiny_home(folder)
+    home = Home(Path(shutil.copytree(built_home.path, folder / "home")))
     turns = folder / "turns"
     admission = AdmissionSettings(max_waiting=2000, tenant_quota=1500)
     parameters = {"dtype": "fp32", "slots": "5", "threads": "1", "max_rows": "2", "turns": str(turns)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -26,7 +27,7 @@ from builder.export import ExportSettings, render_repository
 from builder.plugin import build_plugin
 from builder.serving import ServerConfig, TritonServer
 from served_home import Served
-from tiny_home import build_tiny_home, sample_texts
+from tiny_home import sample_texts
 
 pytestmark = pytest.mark.server
 LOGIT_TOLERANCE = 2e-2  # the table is fp16
@@ -38,17 +39,10 @@ LONG_DELAY_US = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def home_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home_folder(built_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mode_triton")
-    build_tiny_home(folder)
+    shutil.copytree(built_home.path, folder / "home")
     return folder
-
-
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("plugin") / FILE_NAME
-    build_plugin(built)
-    return built
 
 
 @contextmanager
@@ -60,7 +54,7 @@ def serving(folder: Path, settings: ExportSettings, late_plugin: Path | None = N
         (home.repository / "hplm_upper" / "1" / FILE_NAME).write_bytes(late_plugin.read_bytes())
     config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
     with TritonServer(config) as server:
-        yield Served(home, server, folder / "work")
+        yield Served(home, server, folder)
 
 
 def settings(plugin: Path | None, delay_us: int = 1000, cost: CostModel | None = None, **upper: str) -> ExportSettings:
@@ -151,28 +145,24 @@ def log(served: Served) -> str:
     return served.server.log_path.read_text()
 
 
-def test_the_plugin_closes_batches_and_the_answers_are_the_references(home_folder: Path, plugin: Path) -> None:
+def test_the_plugin_closes_batches_and_the_answers_are_the_references(home_folder: Path, built_plugin: Path) -> None:
     """Half as many tokens as a request may have, so batches of several requests and parts of single ones are run."""
-    with serving(home_folder, settings(plugin, max_tokens=str(MAX_TOKENS))) as served:
+    with serving(home_folder, settings(built_plugin, LONG_DELAY_US, max_tokens=str(MAX_TOKENS))) as served:
         assert "batches hold up to 64 rows, 32 tokens and 3 hPLMs" in log(served)
         check_answers(served, seed=random.randrange(1 << 32))
+        until(lambda batches: batches == {4: 10}, lambda: batches_of(served, one_row_each(40)))
 
 
-def test_a_policy_chooses_nothing_and_the_log_says_so(home_folder: Path, plugin: Path) -> None:
-    with serving(home_folder, settings(plugin, policy="das")) as served:
+def test_a_policy_chooses_nothing_and_the_log_says_so(home_folder: Path, built_plugin: Path) -> None:
+    with serving(home_folder, settings(built_plugin, policy="das")) as served:
         assert log(served).count("policy das chooses nothing in mode triton, where Triton forms the batches") == 1
         check_answers(served, seed=random.randrange(1 << 32))
 
 
-def test_batches_are_closed_by_tokens(home_folder: Path, plugin: Path) -> None:
-    with serving(home_folder, settings(plugin, LONG_DELAY_US, max_tokens=str(MAX_TOKENS))) as served:
-        until(lambda batches: batches == {4: 10}, lambda: batches_of(served, one_row_each(40)))
-
-
-def test_batches_are_closed_by_hplms_and_by_the_earliest_deadline(home_folder: Path, plugin: Path) -> None:
+def test_batches_are_closed_by_hplms_and_by_the_earliest_deadline(home_folder: Path, built_plugin: Path) -> None:
     """There are slots for two hPLMs. Each row is said to take 20 seconds, so those that end within 90 are four."""
     cost = CostModel(0.0, 20_000_000.0, 0.0, 0.0, 0.0)
-    with serving(home_folder, settings(plugin, LONG_DELAY_US, cost, slots="3")) as served:
+    with serving(home_folder, settings(built_plugin, LONG_DELAY_US, cost, slots="3")) as served:
         mixed = [[(hplm, TEXT)] for hplm in ("acme/topic", "acme/mood", "initech/mood")] * 8
         until(lambda batches: sum(batches.values()) >= len(mixed) / 4, lambda: batches_of(served, mixed))
         until(lambda batches: max(batches) == 4, lambda: batches_of(served, one_row_each(24), deadline_ms=90_000))
@@ -208,41 +198,45 @@ def test_a_plugin_for_another_triton_or_release_is_not_used(
         assert max(new_batches(before, executed(served))) > MAX_TOKENS / TOKENS
 
 
-def test_what_is_late_is_refused_before_it_is_computed(home_folder: Path, plugin: Path) -> None:
+@pytest.fixture(scope="module")
+def delayed(home_folder: Path, built_plugin: Path) -> Iterator[Served]:
+    with serving(home_folder, settings(built_plugin, LONG_DELAY_US)) as served:
+        yield served
+
+
+def test_what_is_late_is_refused_before_it_is_computed(delayed: Served) -> None:
     """Each waits out Triton's delay first, which is longer than its deadline."""
-    with serving(home_folder, settings(plugin, LONG_DELAY_US)) as served:
-        started_s = time.monotonic()
-        answers = ask(served, one_row_each(8), deadline_ms=100)
-        assert time.monotonic() - started_s >= LONG_DELAY_US / 1e6
-        assert all(isinstance(one, InferenceServerException) for one in answers)
-        assert {one.status() for one in answers} == {"StatusCode.UNAVAILABLE"}
-        assert all("the deadline passed on the way to the engine" in one.message() for one in answers)
-        (answer,) = ask(served, one_row_each(1), deadline_ms=30_000)
-        assert answer[0]["hplm"] == "acme/topic"
+    started_s = time.monotonic()
+    answers = ask(delayed, one_row_each(8), deadline_ms=100)
+    assert time.monotonic() - started_s >= LONG_DELAY_US / 1e6
+    assert all(isinstance(one, InferenceServerException) for one in answers)
+    assert {one.status() for one in answers} == {"StatusCode.UNAVAILABLE"}
+    assert all("the deadline passed on the way to the engine" in one.message() for one in answers)
+    (answer,) = ask(delayed, one_row_each(1), deadline_ms=30_000)
+    assert answer[0]["hplm"] == "acme/topic"
 
 
-def test_a_bad_request_costs_its_batch_nothing(home_folder: Path, plugin: Path) -> None:
+def test_a_bad_request_costs_its_batch_nothing(delayed: Served) -> None:
     """Sent to `hplm_upper` itself, as no lower half would."""
-    with serving(home_folder, settings(plugin, LONG_DELAY_US)) as served:
-        client = tritonclient.grpc.InferenceServerClient(served.grpc_url)
-        pending: list[Future[Any]] = []
-        for width in (6, 5, 6, 7):
-            tensors = []
-            hidden, tickets = np.zeros((1, 2, 64), np.float16), np.full((1, width), 1, np.int64)
-            for name, value, datatype in (("HIDDEN", hidden, "FP16"), ("TICKET", tickets, "INT64")):
-                tensor = tritonclient.grpc.InferInput(name, list(value.shape), datatype)
-                tensor.set_data_from_numpy(value)
-                tensors.append(tensor)
-            words = tritonclient.grpc.InferInput("WORDS", [1, 1], "BYTES")
-            words.set_data_from_numpy(np.array([[b""]], dtype=np.object_))
-            future: Future[Any] = Future()
-            pending.append(future)
-            client.async_infer(
-                "hplm_upper",
-                [*tensors, words],
-                lambda result, error, future=future: future.set_result(error or result),
-            )
-        errors = [str(future.result(timeout=60)) for future in pending]
-        assert all("TICKET has shape [1, " in errors[place] for place in (1, 3))
-        assert not any("TICKET has shape" in errors[place] for place in (0, 2))
-        check_answers(served, seed=3)
+    client = tritonclient.grpc.InferenceServerClient(delayed.grpc_url)
+    pending: list[Future[Any]] = []
+    for width in (6, 5, 6, 7):
+        tensors = []
+        hidden, tickets = np.zeros((1, 2, 64), np.float16), np.full((1, width), 1, np.int64)
+        for name, value, datatype in (("HIDDEN", hidden, "FP16"), ("TICKET", tickets, "INT64")):
+            tensor = tritonclient.grpc.InferInput(name, list(value.shape), datatype)
+            tensor.set_data_from_numpy(value)
+            tensors.append(tensor)
+        words = tritonclient.grpc.InferInput("WORDS", [1, 1], "BYTES")
+        words.set_data_from_numpy(np.array([[b""]], dtype=np.object_))
+        future: Future[Any] = Future()
+        pending.append(future)
+        client.async_infer(
+            "hplm_upper",
+            [*tensors, words],
+            lambda result, error, future=future: future.set_result(error or result),
+        )
+    errors = [str(future.result(timeout=60)) for future in pending]
+    assert all("TICKET has shape [1, " in errors[place] for place in (1, 3))
+    assert not any("TICKET has shape" in errors[place] for place in (0, 2))
+    check_answers(delayed, seed=3)

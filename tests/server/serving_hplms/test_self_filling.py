@@ -22,9 +22,11 @@ from backends.registry.registry import Registry
 from bench.kit.reference import ReferenceHplm
 from builder.serving import ServerConfig, TritonServer
 from hplm_client import Classification, HplmClient
+from seeds import SEED
 from tiny_home import FILLER, MOODS, TOPICS
 
 pytestmark = pytest.mark.server
+RNG = random.Random(SEED)
 HPLM = str(Path(sys.executable).with_name("hplm"))
 WORDS = [*FILLER, *(word for group in (*TOPICS.values(), *MOODS.values()) for word in group)]
 IDS = ("acme/topic", "globex/topic", "initech/mood", "acme/mood")
@@ -37,8 +39,7 @@ def serving(home: Home) -> Iterator[TritonServer]:
 
 
 def word_soup(count: int) -> list[tuple[str, str]]:
-    chance = random.Random()
-    return [(IDS[i % len(IDS)], " ".join(chance.choices(WORDS, k=chance.randint(1, 16)))) for i in range(count)]
+    return [(IDS[i % len(IDS)], " ".join(RNG.choices(WORDS, k=RNG.randint(1, 16)))) for i in range(count)]
 
 
 def ask(server: TritonServer, texts: list[tuple[str, str]]) -> list[Classification]:

@@ -17,18 +17,19 @@ from backends.adapters.parts import Norm
 from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError, InvalidArgumentError
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.storage import file_checksum, publishing, read_json, write_json, write_tensors
+from seeds import SEED
 
+RNG = random.Random(SEED)
 LAYERS, WIDTH, HIDDEN, LABELS = 2, 4, 16, 3
 
 
 def artifact(stored_dtype: str = "bf16") -> HplmArtifact:
-    chance = random.Random()
     adapters = AdapterSet(
         {
-            "attention": random_bottleneck(chance, LAYERS, HIDDEN, WIDTH),
-            "output": random_bottleneck(chance, LAYERS, HIDDEN, 7, norm_first=True),
+            "attention": random_bottleneck(RNG, LAYERS, HIDDEN, WIDTH),
+            "output": random_bottleneck(RNG, LAYERS, HIDDEN, 7, norm_first=True),
         },
-        {"query": random_lora(chance, LAYERS, HIDDEN, HIDDEN), "ffn_in": random_lora(chance, LAYERS, HIDDEN, 24)},
+        {"query": random_lora(RNG, LAYERS, HIDDEN, HIDDEN), "ffn_in": random_lora(RNG, LAYERS, HIDDEN, 24)},
         {"output": Norm(torch.randn(LAYERS, HIDDEN), torch.randn(LAYERS, HIDDEN))},
     )
     dense = torch.randn(HIDDEN, HIDDEN), torch.randn(HIDDEN)
@@ -227,7 +228,7 @@ def test_weights_that_are_not_finite_are_never_written(tmp_path: Path, stored_dt
 
 
 def test_parts_that_no_server_has_room_for_are_never_written(tmp_path: Path) -> None:
-    wide = random_bottleneck(random.Random(), LAYERS, HIDDEN, 257)
+    wide = random_bottleneck(RNG, LAYERS, HIDDEN, 257)
     refused = pytest.raises(InvalidArgumentError, match=r"bottleneck\.output is 257 wide; the widest .* is 256")
     with refused, publishing(tmp_path / "x@1") as staged:
         write_artifact(staged, replace(artifact(), adapters=AdapterSet({"output": wide})))

@@ -14,7 +14,9 @@ from backends.adapters.segments import Segment
 from backends.adapters.slots import SlotLease, SlotTable, StaleLeaseError
 from backends.errors import InvalidArgumentError, UnavailableError
 from backends.root.geometry import RootGeometry
+from seeds import SEED
 
+RNG = random.Random(SEED)
 GEOMETRY = RootGeometry(100, 16, 24, 4, 1, 2, 32, 2, 1e-12, "gelu")
 MAX_WIDTH = 32
 
@@ -24,7 +26,7 @@ def table(num_slots: int) -> SlotTable:
 
 
 def adapters(width: int = 4) -> AdapterSet:
-    return AdapterSet({"attention": random_bottleneck(random.Random(), 2, GEOMETRY.hidden_size, width)})
+    return AdapterSet({"attention": random_bottleneck(RNG, 2, GEOMETRY.hidden_size, width)})
 
 
 def test_eviction_takes_the_least_recently_used_that_is_not_pinned() -> None:
@@ -72,7 +74,7 @@ def test_adapters_that_do_not_fit_leave_the_slots_as_they_were() -> None:
     with pytest.raises(InvalidArgumentError, match="33 wide"):
         slots.acquire(2, lambda: adapters(MAX_WIDTH + 1))
     with pytest.raises(InvalidArgumentError, match=r"bottleneck\.attention\.down_weight has shape \(3, 4, 16\)"):
-        slots.acquire(2, lambda: AdapterSet({"attention": random_bottleneck(random.Random(), 3, 16, 4)}))
+        slots.acquire(2, lambda: AdapterSet({"attention": random_bottleneck(RNG, 3, 16, 4)}))
     assert slots.resident() == [1]
 
 
@@ -190,7 +192,7 @@ def test_a_slot_whose_filling_fails_is_not_lost(monkeypatch: pytest.MonkeyPatch)
         fill(slot, adapters)
         raise torch.OutOfMemoryError("no memory is left on the device")
 
-    wide = AdapterSet({"output": random_bottleneck(random.Random(), 2, GEOMETRY.hidden_size, 8)})
+    wide = AdapterSet({"output": random_bottleneck(RNG, 2, GEOMETRY.hidden_size, 8)})
     monkeypatch.setattr(slots.bank, "fill", fill_half)
     for _ in range(3):
         with pytest.raises(torch.OutOfMemoryError):
@@ -213,13 +215,13 @@ def test_a_copy_that_fails_half_way_leaves_nothing_for_the_next(monkeypatch: pyt
             raise torch.OutOfMemoryError("no memory is left on the device")
         return copy(target, source)
 
-    wide = AdapterSet({"output": random_bottleneck(random.Random(), 2, GEOMETRY.hidden_size, 8)})
+    wide = AdapterSet({"output": random_bottleneck(RNG, 2, GEOMETRY.hidden_size, 8)})
     slots.bank.make_room(wide)
     with monkeypatch.context() as patched:
         patched.setattr(torch.Tensor, "copy_", copy_two)
         with pytest.raises(torch.OutOfMemoryError):
             slots.acquire(1, lambda: wide)
-    narrow = AdapterSet({"output": random_bottleneck(random.Random(), 2, GEOMETRY.hidden_size, 3)})
+    narrow = AdapterSet({"output": random_bottleneck(RNG, 2, GEOMETRY.hidden_size, 3)})
     place = slots.bank.places[slots.acquire(2, lambda: narrow).slot]["bottleneck.output"]
     for name, tensor in place.pool.tensors.items():
         own = narrow.named()[f"bottleneck.output.{name}"]

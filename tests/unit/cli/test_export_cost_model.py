@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import cli
-from backends.deadline_batcher import FILE_NAME
 from backends.engine.settings import EngineSettings
 from backends.home import Home
 from backends.model_settings import ModelSettings
@@ -20,19 +19,11 @@ from backends.scheduling.cost_profile import CostProfile, Measured, write_profil
 from builder.export import ExportSettings
 from builder.export.config import from_text
 from builder.export.cost_model import dearest_cost_model
-from builder.plugin import build_plugin
 
 CHEAP = CostModel(100.0, 20.0, 3.0, 0.01, 5.0)
 DEAR = CostModel(50.0, 10.0, 9.0, 0.0, 0.0)
 """A small batch takes less than with the cheap one, a full one more."""
 NONE = CostModel(0.0, 0.0, 0.0, 0.0, 0.0)
-
-
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("plugin") / FILE_NAME
-    build_plugin(built)
-    return built
 
 
 def measured_here(home: Home, root: str, dtype: str = "bf16") -> Measured:
@@ -63,10 +54,10 @@ def exported(home: Home) -> CostModel | None:
 
 
 def test_the_stored_model_reaches_the_plugin(
-    tiny_home: Home, plugin: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_home: Home, built_plugin: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile(tiny_home, "tiny", CHEAP)
-    export(monkeypatch, tiny_home, "--mode", "triton", "--plugin", str(plugin))
+    export(monkeypatch, tiny_home, "--mode", "triton", "--plugin", str(built_plugin))
     assert exported(tiny_home) == CHEAP
     assert not capsys.readouterr().err
     export(monkeypatch, tiny_home)
@@ -74,9 +65,9 @@ def test_the_stored_model_reaches_the_plugin(
 
 
 def test_a_model_that_does_not_hold_is_left_out_in_one_line(
-    tiny_home: Home, plugin: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_home: Home, built_plugin: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--mode", "triton", "--plugin", str(plugin))
+    options = ("--mode", "triton", "--plugin", str(built_plugin))
     export(monkeypatch, tiny_home, *options)
     assert exported(tiny_home) == NONE
     assert capsys.readouterr().err == "root tiny has no cost model to end batches by; see 'hplm profile'\n"

@@ -6,6 +6,7 @@ import pytest
 
 from hplm_client import ClientError, InvalidRequestError, NotFoundError, Request, ServerError, Value
 from hplm_client.workload import Chunk, RequestLike, Workload
+from seeds import SEED
 
 
 def value(number: float) -> Value:
@@ -17,7 +18,7 @@ def all_chunks(workload: Workload) -> list[Chunk]:
 
 
 def test_every_request_is_in_one_chunk_of_its_kind_and_answers_keep_order() -> None:
-    generator = random.Random()
+    generator = random.Random(SEED)
     hplms = [f"tenant{number}/m" for number in range(7)]
     requests = [
         Request(generator.choice(hplms), f"text {position}", deadline_ms=generator.choice([None, 10]))

@@ -13,6 +13,7 @@ from backends.plot.header import Store
 from backends.plot.keys import WIDE_KEY, unpack
 from backends.root.store import RootFolder
 from builder.construct.domain.ngrams import CountTexts, count_fragments, merge_counts, shortened_counts
+from seeds import SEED
 from tiny_home import ignore, sample_texts
 
 
@@ -65,7 +66,7 @@ def test_top_and_bigrams(built_home: Home) -> None:
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.uint64), WIDE_KEY])
 def test_counts_on_disk(tmp_path: Path, dtype: np.dtype[np.void]) -> None:
-    chance = np.random.default_rng()
+    chance = np.random.default_rng(SEED)
     keys = np.frombuffer(bytearray(chance.bytes(500 * dtype.itemsize)), dtype)
     whole = FragmentCounts(keys, np.sort(chance.integers(1, 900, 500))[::-1].copy())
     short = whole.shortened(123)

@@ -19,13 +19,6 @@ from builder.export.config import from_text
 from builder.plugin import PluginError, build_plugin, find_compiler, require_plugin
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("plugin") / FILE_NAME
-    build_plugin(target)
-    return target
-
-
 def export(monkeypatch: pytest.MonkeyPatch, home: Home, *options: str) -> object:
     monkeypatch.setattr(sys, "argv", ["hplm", "export", "--home", str(home.path), *options])
     try:
@@ -35,10 +28,10 @@ def export(monkeypatch: pytest.MonkeyPatch, home: Home, *options: str) -> object
     return 0
 
 
-def test_a_plugin_says_what_it_was_built_for(built: Path) -> None:
-    assert version_of(built) == PLAN_VERSION
-    require_plugin(built)
-    assert [path.name for path in built.parent.iterdir()] == [FILE_NAME]
+def test_a_plugin_says_what_it_was_built_for(built_plugin: Path) -> None:
+    assert version_of(built_plugin) == PLAN_VERSION
+    require_plugin(built_plugin)
+    assert [path.name for path in built_plugin.parent.iterdir()] == [FILE_NAME]
 
 
 @pytest.mark.parametrize(
@@ -63,15 +56,15 @@ def test_other_files_are_refused_and_the_old_repository_stays(
     assert (repository / "hplm_upper" / "config.pbtxt").read_bytes() == before
 
 
-def test_the_repository_carries_the_plugin_and_what_it_reads(built: Path, tmp_path: Path) -> None:
+def test_the_repository_carries_the_plugin_and_what_it_reads(built_plugin: Path, tmp_path: Path) -> None:
     cost = CostModel(1500.0, 2.5, 1e-05, 0.25, 12.0)
     settings = ExportSettings(
-        mode="triton", plugin=built, cost_model=cost, queue_delay_us=700, upper_parameters={"slots": "9"}
+        mode="triton", plugin=built_plugin, cost_model=cost, queue_delay_us=700, upper_parameters={"slots": "9"}
     )
     render_repository(tmp_path / "repository", settings)
     folder = tmp_path / "repository" / "hplm_upper"
     model = from_text((folder / "config.pbtxt").read_text())
-    assert (folder / "1" / FILE_NAME).read_bytes() == built.read_bytes()
+    assert (folder / "1" / FILE_NAME).read_bytes() == built_plugin.read_bytes()
     assert model.batching is not None
     assert model.batching.max_queue_delay_us == 700
     assert model.parameters["mode"] == "triton"
@@ -106,7 +99,7 @@ def test_the_command_builds_the_plugin_where_there_is_a_compiler(
     assert "there is no C++ compiler to build the deadline batcher with" in capsys.readouterr().err
 
 
-def test_a_compiler_that_fails_is_one_line(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_fails_is_one_line(built_plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / FILE_NAME
     target.write_bytes(b"the old one")
     with pytest.raises(PluginError) as caught:

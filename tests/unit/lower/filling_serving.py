@@ -13,8 +13,10 @@ from backends.lower.settings import FillingSettings, Missing
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.wire import Half, decode_tickets, unfold_rows
+from seeds import SEED
 from tiny_home import FILLER, MOODS, TOPICS
 
+RNG = random.Random(SEED)
 WORDS = [*FILLER, *(word for group in (*TOPICS.values(), *MOODS.values()) for word in group)]
 IDS = ("acme/topic", "globex/topic", "initech/mood", "acme/mood")  # farm, street, street, farm
 SHORTER = ("bi", "uni")
@@ -33,8 +35,7 @@ def serving(home: Home, missing: Missing, overlay_mb: int = 64, compute_limit: i
 
 def fresh_rows(count: int) -> list[tuple[str, str]]:
     """Random word soup for all hPLMs in turn: hardly any of its tri-grams is in a table."""
-    chance = random.Random()
-    return [(IDS[i % len(IDS)], " ".join(chance.choices(WORDS, k=chance.randint(1, 20)))) for i in range(count)]
+    return [(IDS[i % len(IDS)], " ".join(RNG.choices(WORDS, k=RNG.randint(1, 20)))) for i in range(count)]
 
 
 def ask(service: LowerService, rows: list[tuple[str, str]]) -> list[Half]:

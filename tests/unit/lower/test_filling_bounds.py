@@ -21,6 +21,9 @@ from backends.plot.arrays import Keys
 from backends.plot.keys import pack
 from backends.plot.overlay_log import log_keys, overlay_folder
 from backends.registry.registry import Registry
+from seeds import SEED
+
+RNG = np.random.default_rng(SEED)
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def filling_of(service: LowerService, home: Home) -> DomainFilling:
 
 def random_keys(count: int) -> Keys:
     """Distinct, the greatest last."""
-    return np.unique(pack(np.random.default_rng().integers(5, 40, (4 * count, 3))))[-count:]
+    return np.unique(pack(RNG.integers(5, 40, (4 * count, 3))))[-count:]
 
 
 @pytest.mark.usefixtures("quick_upkeep")

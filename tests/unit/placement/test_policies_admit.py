@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 import numpy as np
 import pytest
 
@@ -41,7 +39,6 @@ def played(policy: str, load: SimulatedLoad) -> Simulation:
 
 
 @pytest.mark.parametrize("times", [1.0, 2.0])
-@pytest.mark.parametrize("seed", [secrets.randbits(32)])
 @whole_batches
 def test_who_is_let_in_is_answered_in_time(policy: str, times: float, seed: int) -> None:
     simulation = played(policy, drawn(times, 32, seed))
@@ -51,7 +48,6 @@ def test_who_is_let_in_is_answered_in_time(policy: str, times: float, seed: int)
 
 
 @pytest.mark.parametrize("tenants", [1, 4, 32])
-@pytest.mark.parametrize("seed", [secrets.randbits(32)])
 def test_under_overload_the_shortest_are_worth_most(tenants: int, seed: int) -> None:
     load = drawn(2.0, tenants, seed)
     utility = {policy: played(policy, load).utility for policy in ("fcfs", "edf", "das")}
@@ -59,7 +55,6 @@ def test_under_overload_the_shortest_are_worth_most(tenants: int, seed: int) -> 
 
 
 @pytest.mark.parametrize("lengths", [WIDE, SHORT], ids=["wide", "short"])
-@pytest.mark.parametrize("seed", [secrets.randbits(32)])
 @whole_batches
 def test_a_flood_costs_the_others_two_points_at_most(policy: str, seed: int, lengths: NormalLengths) -> None:
     """20 tenants at nine tenths of their shares, and one that wants 50 times its own."""

@@ -20,6 +20,7 @@ from backends.plot.header import Store
 from backends.plot.overlay import Overlay
 from backends.plot.overlay_log import LogOrigin, LogReader, overlay_folder, overlay_keys
 from backends.plot.overlay_pool import OverlayPool
+from seeds import SEED
 
 POOL_BYTES = 4 << 20
 ROOMY_POOL_BYTES = 256 << 20
@@ -146,7 +147,7 @@ def test_no_flipped_byte_gives_a_wrong_vector(table_folder: Path) -> None:
     writer.close()
     log = overlay_folder(table_folder) / "0.log"
     sound = log.read_bytes()
-    chance = random.Random()
+    chance = random.Random(SEED)
     for _ in range(60):
         damaged = bytearray(sound)
         damaged[chance.randrange(len(sound))] ^= 1 << chance.randrange(8)
@@ -276,7 +277,7 @@ def test_nothing_is_written_beside_a_table_that_was_deleted(table_folder: Path) 
 
 def test_kill_at_any_time_never_gives_a_wrong_vector(table_folder: Path) -> None:
     """Two processes learn and share at once; each is killed and started again."""
-    chance = random.Random()
+    chance = random.Random(SEED)
     promised: dict[int, int] = {}
     for _ in range(2):
         children = [_child(table_folder, seat) for seat in (0, 1)]
