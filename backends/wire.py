@@ -1,4 +1,4 @@
-"""What travels between the client, `hplm_lower` and `hplm_upper`: tensor names, tickets, hidden rows, words."""
+"""The wire contract between the client, `hplm_lower` and `hplm_upper`: tensor names, tickets, hidden rows, words."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ MODEL, TEXT, HIDDEN, TICKET, WORDS, RESULT = "MODEL", "TEXT", "HIDDEN", "TICKET"
 PAIR_SEPARATOR = "\t"
 REQUEST_PARAMETERS = ("deadline_ms", "tenant_token", "level")
 LEVELS = ("full",)
+TICKET_VERSION = 2
+"""Counts up with every change of `TICKET_COLUMNS`; 1 was the tensor of six columns that named no version."""
+TICKET_COLUMNS = ("version", "hplm_key", "num_tokens", "truncated", "deadline_us", "middle", "read_us")
+"""The columns of the tensor `TICKET`, in order; `batch_plan.h` of the deadline batcher declares the same ones."""
 _NO_DEADLINE = 0
-_TICKET_NUMBERS = 6
 _MAX_DEADLINE_MS = 24 * 3600 * 1000
 _INT32_BYTES = 4
 
-Half = npt.NDArray[np.float16]
-Int64 = npt.NDArray[np.int64]
+Float16Array = npt.NDArray[np.float16]
+Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """What the upper half must know of a row.
+    """The facts about a row that `hplm_upper` needs.
 
     `hplm_key` names the hPLM version that the row started with; `deadline_us`, and `read_us` when the server first read
-    the request, are on the machine's monotonic clock; `middle` is the first token of a pair's second half.
+    the request, are on the machine's monotonic clock; `middle` is the first token of a pair's second segment.
     """
 
     hplm_key: int
@@ -44,22 +47,50 @@ class Ticket:
     read_us: int = field(default_factory=now_us)
 
 
-def encode_tickets(tickets: Sequence[Ticket]) -> Int64:
-    """Tickets → `[B, 6]`; a single text is one whose first half is all of it."""
-    rows = [
-        (t.hplm_key, t.num_tokens, int(t.truncated), t.deadline_us or _NO_DEADLINE, t.middle or t.num_tokens, t.read_us)
-        for t in tickets
-    ]
-    return np.array(rows, np.int64).reshape(len(tickets), _TICKET_NUMBERS)
+def encode_tickets(tickets: Sequence[Ticket]) -> Int64Array:
+    """Encode tickets as rows of `TICKET_COLUMNS`.
+
+    Shape:
+        `[B, len(TICKET_COLUMNS)]`.
+    """
+    rows = [[columns[name] for name in TICKET_COLUMNS] for columns in map(_columns_of, tickets)]
+    return np.array(rows, np.int64).reshape(len(tickets), len(TICKET_COLUMNS))
 
 
-def decode_tickets(rows: Int64) -> list[Ticket]:
-    if rows.ndim != 2 or rows.shape[1] != _TICKET_NUMBERS:
-        raise InvalidArgumentError(f"{TICKET} has shape {list(rows.shape)}, not [batch, {_TICKET_NUMBERS}]")
-    return [
-        Ticket(key, tokens, bool(cut), deadline or None, middle if 0 < middle < tokens else None, read)
-        for key, tokens, cut, deadline, middle, read in rows.tolist()
-    ]
+def _columns_of(ticket: Ticket) -> dict[str, int]:
+    """A single text is a pair whose first segment is all of it."""
+    return {
+        "version": TICKET_VERSION,
+        "hplm_key": ticket.hplm_key,
+        "num_tokens": ticket.num_tokens,
+        "truncated": int(ticket.truncated),
+        "deadline_us": ticket.deadline_us or _NO_DEADLINE,
+        "middle": ticket.middle or ticket.num_tokens,
+        "read_us": ticket.read_us,
+    }
+
+
+def decode_tickets(rows: Int64Array) -> list[Ticket]:
+    """Decode what `encode_tickets` made; raises `InvalidArgumentError` for another shape or version."""
+    if rows.ndim != 2 or rows.shape[1] != len(TICKET_COLUMNS):
+        raise InvalidArgumentError(f"{TICKET} has shape {list(rows.shape)}, not [batch, {len(TICKET_COLUMNS)}]")
+    return [_ticket_of(dict(zip(TICKET_COLUMNS, row, strict=True))) for row in rows.tolist()]
+
+
+def _ticket_of(columns: dict[str, int]) -> Ticket:
+    if columns["version"] != TICKET_VERSION:
+        raise InvalidArgumentError(
+            f"{TICKET} has version {columns['version']}; this release reads version {TICKET_VERSION}"
+        )
+    num_tokens, middle = columns["num_tokens"], columns["middle"]
+    return Ticket(
+        columns["hplm_key"],
+        num_tokens,
+        bool(columns["truncated"]),
+        columns["deadline_us"] or None,
+        middle if 0 < middle < num_tokens else None,
+        columns["read_us"],
+    )
 
 
 @dataclass(frozen=True)
@@ -91,7 +122,7 @@ def decode_words(row: bytes) -> TextWords:
     return TextWords(row[table_end:].decode(), RowWords(*table))
 
 
-def fold_rows(rows: Sequence[Half]) -> Half:
+def fold_rows(rows: Sequence[Float16Array]) -> Float16Array:
     """Rows of any lengths → one tensor whose first dimension is the batch, as Triton wants it, without padding rows.
 
     Semantics:
@@ -106,7 +137,7 @@ def fold_rows(rows: Sequence[Half]) -> Half:
     return folded.reshape(len(rows), per_part, -1)
 
 
-def unfold_rows(folded: Half, lengths: Sequence[int]) -> list[Half]:
+def unfold_rows(folded: Float16Array, lengths: Sequence[int]) -> list[Float16Array]:
     """The inverse of `fold_rows`; the rows are views of the array."""
     flat = folded.reshape(-1, folded.shape[-1])
     if sum(lengths) > len(flat):

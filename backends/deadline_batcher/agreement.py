@@ -10,7 +10,7 @@ from backends.scheduling.policy import Capacity
 
 FILE_NAME = "batchstrategy.so"
 """What Triton looks for in a model's version folder."""
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 """Counts up whenever the plugin's parameters or the tickets change; the compiler is told as HPLM_PLAN_VERSION."""
 SOURCE = Path(__file__).parent / "deadline_batcher.cc"
 

@@ -15,9 +15,11 @@
 namespace hplm {
 
 constexpr int64_t kNoDeadline = 0;
+constexpr int64_t kTicketVersion = 2;
 
 // A row of the tensor TICKET, as it lies in memory. The deadline is on the machine's monotonic clock.
 struct Ticket {
+  int64_t version;
   int64_t hplm_key;
   int64_t num_tokens;
   int64_t truncated;
@@ -28,7 +30,7 @@ struct Ticket {
   bool has_deadline() const { return deadline_us != kNoDeadline; }
   bool is_late(int64_t now_us) const { return has_deadline() && deadline_us <= now_us; }
 };
-static_assert(sizeof(Ticket) == 6 * sizeof(int64_t), "a ticket is six integers without gaps");
+static_assert(sizeof(Ticket) == 7 * sizeof(int64_t), "a ticket is seven integers without gaps");
 
 // Numbers of tokens are doubles: a ticket may hold any integer, and its square must not overflow.
 struct BatchShape {

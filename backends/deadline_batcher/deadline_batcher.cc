@@ -133,7 +133,8 @@ Tickets tickets_of(TRITONBACKEND_Request* request) {
       size == static_cast<uint64_t>(shape[0]) * sizeof(hplm::Ticket) &&
       reinterpret_cast<uintptr_t>(buffer) % alignof(hplm::Ticket) == 0;
   if (!is_read) return {};
-  return {static_cast<const hplm::Ticket*>(buffer), static_cast<size_t>(shape[0])};
+  const Tickets tickets{static_cast<const hplm::Ticket*>(buffer), static_cast<size_t>(shape[0])};
+  return tickets.count > 0 && tickets.first->version == hplm::kTicketVersion ? tickets : Tickets{};
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ from backends.clock import now_us
 from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
 from backends.scheduling.fair_share import tenant_of
-from backends.wire import Half, TextWords
+from backends.wire import Float16Array, TextWords
 
 Answer = dict[str, object]
 Respond = Callable[[Answer | HplmError], None]
@@ -32,7 +32,7 @@ class Job:
     """
 
     entry: HplmEntry
-    hidden: Half
+    hidden: Float16Array
     truncated: bool
     deadline_us: int | None
     respond: Respond

@@ -36,7 +36,7 @@ from backends.scheduling.policy import Capacity
 from backends.scheduling.refusal import Refusal, RefusedError
 from backends.scheduling.settings import PolicySettings
 from backends.trace import Lane, span
-from backends.wire import Half, Int64, decode_tickets, decode_words, unfold_rows
+from backends.wire import Float16Array, Int64Array, decode_tickets, decode_words, unfold_rows
 
 LOGGER = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ class HiddenRows:
         hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 6]`; words: B.
     """
 
-    hidden: Half
-    tickets: Int64
+    hidden: Float16Array
+    tickets: Int64Array
     words: Sequence[bytes]
 
 
@@ -126,8 +126,8 @@ class UpperService:
 
     def submit(
         self,
-        hidden: Half,
-        tickets: Int64,
+        hidden: Float16Array,
+        tickets: Int64Array,
         words: Sequence[bytes],
         respond: RespondRequest,
         is_cancelled: IsCancelled = never,
@@ -150,15 +150,15 @@ class UpperService:
         except Exception as error:
             respond(presentable(error))
 
-    def _missing_root(self, tickets: Int64) -> str | None:
+    def _missing_root(self, tickets: Int64Array) -> str | None:
         keys = {ticket.hplm_key for ticket in decode_tickets(tickets)}
         roots = (self._snapshot.by_key(key).domain.root for key in keys)
         return next((root for root in roots if not self._stacks.holds(root)), None)
 
     def _queue(
         self,
-        hidden: Half,
-        tickets: Int64,
+        hidden: Float16Array,
+        tickets: Int64Array,
         words: Sequence[bytes],
         respond: RespondRequest,
         is_cancelled: IsCancelled,
@@ -227,8 +227,8 @@ class UpperService:
 
     def _jobs(
         self,
-        hidden: Half,
-        ticket_rows: Int64,
+        hidden: Float16Array,
+        ticket_rows: Int64Array,
         words: Sequence[bytes],
         respond: RespondRequest,
         is_cancelled: IsCancelled,

@@ -25,7 +25,7 @@ from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer, Text
 from backends.root.words import RowWords
 from backends.trace import Lane, span
-from backends.wire import Half
+from backends.wire import Float16Array
 
 _CHUNK_TOKENS = 256
 
@@ -39,7 +39,7 @@ class EncodedTexts:
         pairs the first token of the second half.
     """
 
-    rows: list[Half]
+    rows: list[Float16Array]
     truncated: npt.NDArray[np.bool_]
     words: Sequence[RowWords | None]
     middles: Sequence[int | None]
@@ -106,7 +106,7 @@ class LowerHalf:
             found = self._chain.lookup(tokens.token_ids, tokens.row_offsets)
         with span(Lane.RETRIEVAL, "aggregate", rows=len(texts)):
             positions, types = torch.from_numpy(tokens.positions), torch.from_numpy(tokens.type_ids)
-            hidden: Half = self._front.hidden(found.states, positions, types).numpy()
+            hidden: Float16Array = self._front.hidden(found.states, positions, types).numpy()
         rows = np.split(hidden, tokens.row_offsets[1:-1])
         statistics = self._chain.statistics(found.levels)
         return EncodedTexts(rows, tokens.truncated, tokens.words, tokens.middles, statistics)

@@ -29,8 +29,8 @@ from backends.scheduling.refusal import Refusal, RefusedError, late_on_arrival, 
 from backends.trace import Lane, span
 from backends.wire import (
     PAIR_SEPARATOR,
-    Half,
-    Int64,
+    Float16Array,
+    Int64Array,
     TextWords,
     Ticket,
     deadline_us,
@@ -64,8 +64,8 @@ class HiddenRequest:
         hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 6]`; words: B (see `encode_words`).
     """
 
-    hidden: Half
-    tickets: Int64
+    hidden: Float16Array
+    tickets: Int64Array
     words: list[bytes]
 
 
@@ -79,7 +79,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class _EncodedRow:
-    hidden: Half
+    hidden: Float16Array
     ticket: Ticket
     words: TextWords | None
 

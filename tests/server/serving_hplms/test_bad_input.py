@@ -14,6 +14,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from backends.registry.registry import Registry
+from backends.wire import TICKET_COLUMNS, Ticket, encode_tickets
 from hplm_client import Classification, HplmClient, InvalidRequestError, NotFoundError, ServerError, UnavailableError
 from served_home import Served
 from tiny_home import sample_texts, tiny_hplm
@@ -158,8 +159,8 @@ def test_nobody_can_guess_a_ticket(served: Served) -> None:
     for key in range(20):
         hidden = tritonclient.grpc.InferInput("HIDDEN", [1, 3, 64], "FP16")
         hidden.set_data_from_numpy(np.zeros((1, 3, 64), np.float16))
-        ticket = tritonclient.grpc.InferInput("TICKET", [1, 6], "INT64")
-        ticket.set_data_from_numpy(np.array([[key, 3, 0, 0, 3, 0]]))
+        ticket = tritonclient.grpc.InferInput("TICKET", [1, len(TICKET_COLUMNS)], "INT64")
+        ticket.set_data_from_numpy(encode_tickets([Ticket(key, 3, False, None)]))
         words = tritonclient.grpc.InferInput("WORDS", [1, 1], "BYTES")
         words.set_data_from_numpy(np.array([[b""]], np.object_))
         with pytest.raises(InferenceServerException, match="does not exist"):

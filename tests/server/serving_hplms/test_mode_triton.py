@@ -22,6 +22,7 @@ from backends.deadline_batcher import FILE_NAME, PLAN_VERSION
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.scheduling.cost_model import CostModel
+from backends.wire import TICKET_COLUMNS
 from bench.kit.reference import ReferenceHplm
 from builder.export import ExportSettings, render_repository
 from builder.plugin import build_plugin
@@ -220,7 +221,8 @@ def test_a_bad_request_costs_its_batch_nothing(delayed: Served) -> None:
     """Sent to `hplm_upper` itself, as no lower half would."""
     client = tritonclient.grpc.InferenceServerClient(delayed.grpc_url)
     pending: list[Future[Any]] = []
-    for width in (6, 5, 6, 7):
+    columns = len(TICKET_COLUMNS)
+    for width in (columns, columns - 1, columns, columns + 1):
         tensors = []
         hidden, tickets = np.zeros((1, 2, 64), np.float16), np.full((1, width), 1, np.int64)
         for name, value, datatype in (("HIDDEN", hidden, "FP16"), ("TICKET", tickets, "INT64")):

@@ -12,7 +12,7 @@ from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, Missing
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.wire import Half, decode_tickets, unfold_rows
+from backends.wire import Float16Array, decode_tickets, unfold_rows
 from seeds import SEED
 from tiny_home import FILLER, MOODS, TOPICS
 
@@ -38,7 +38,7 @@ def fresh_rows(count: int) -> list[tuple[str, str]]:
     return [(IDS[i % len(IDS)], " ".join(RNG.choices(WORDS, k=RNG.randint(1, 20)))) for i in range(count)]
 
 
-def ask(service: LowerService, rows: list[tuple[str, str]]) -> list[Half]:
+def ask(service: LowerService, rows: list[tuple[str, str]]) -> list[Float16Array]:
     """One request per row, all in one batch."""
     requests = [TextRequest([hplm.encode()], [text.encode()], "") for hplm, text in rows]
     results = service.encode(requests)

@@ -27,7 +27,7 @@ from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.lower import sum_overlapping
 from backends.root.store import RootFolder
-from backends.wire import Half
+from backends.wire import Float16Array
 from builder.construct.hplm.states import StateCache
 from builder.progress import Step
 
@@ -38,7 +38,7 @@ def _ignore(step: Step) -> None:
     """Nobody watches."""
 
 
-def exact(home: Home, hplm: str, text: str) -> Half:
+def exact(home: Home, hplm: str, text: str) -> Float16Array:
     """The slow, obvious way: one fragment at a time, from a table or through the domain's lower layers."""
     domain = Registry.open(home).hplm(hplm).domain
     root = RootFolder(home.root(domain.root))

@@ -1,10 +1,21 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
+from backends.deadline_batcher import SOURCE
 from backends.errors import InvalidArgumentError
-from backends.wire import Ticket, decode_tickets, encode_tickets, fold_rows, unfold_rows
+from backends.wire import (
+    TICKET_COLUMNS,
+    TICKET_VERSION,
+    Ticket,
+    decode_tickets,
+    encode_tickets,
+    fold_rows,
+    unfold_rows,
+)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -22,6 +33,20 @@ def test_folding_loses_nothing_and_adds_less_than_a_row_of_tokens(seed: int) -> 
 def test_tickets_round_trip() -> None:
     tickets = [Ticket(7, 12, True, 123_456_789_012, 5), Ticket(2**40, 1, False, None), Ticket(3, 2, False, None, 1)]
     assert decode_tickets(encode_tickets(tickets)) == tickets
+
+
+def test_a_ticket_of_another_version_is_a_clear_error() -> None:
+    rows = encode_tickets([Ticket(7, 12, False, None)] * 2)
+    rows[1, TICKET_COLUMNS.index("version")] = TICKET_VERSION + 1
+    with pytest.raises(InvalidArgumentError, match=f"version {TICKET_VERSION + 1}; this release reads"):
+        decode_tickets(rows)
+
+
+def test_the_plugin_declares_the_same_columns_and_version() -> None:
+    header = SOURCE.with_name("batch_plan.h").read_text()
+    (body,) = re.findall(r"struct Ticket \{(.*?)\n\n", header, re.DOTALL)
+    assert tuple(re.findall(r"int64_t (\w+);", body)) == TICKET_COLUMNS
+    assert re.findall(r"kTicketVersion = (\d+);", header) == [str(TICKET_VERSION)]
 
 
 def test_tensors_that_do_not_belong_together() -> None:
