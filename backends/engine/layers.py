@@ -112,6 +112,7 @@ class _PackedLayer:
     """Computes what `EncoderLayer` computes."""
 
     def __init__(self, layer: EncoderLayer, activation: str) -> None:
+        self._index = layer.index
         self._query_key_value = _PackedLinear.of(layer.query_key_value)
         self._attention_output = _PackedLinear.of(layer.attention_output)
         self._attention_norm, self._ffn_norm = layer.attention_norm, layer.ffn_norm
@@ -126,7 +127,7 @@ class _PackedLayer:
 
     def __call__(self, hidden: Tensor, attend: Attend, adapter: BatchLayer) -> Tensor:
         fused = adapter.project("query_key_value", hidden, self._query_key_value(hidden))
-        context = attend(*fused.chunk(3, dim=-1))
+        context = attend(self._index, *fused.chunk(3, dim=-1))
         inside, after = _residual(adapter, "attention", hidden)
         attended = adapter.project("attention_output", context, self._attention_output(context, inside))
         hidden = adapter.add_and_norm("attention", attended, after, self._attention_norm)

@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from backends.root.geometry import RootGeometry
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(query, key, value), each `[..., H]` → context `[..., H]`."""
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, query, key, value), the tensors each `[..., H]` → context `[..., H]`; layers are counted from 0."""
 
 Projection = Literal["query_key_value", "attention_output", "ffn_in", "ffn_out"]
 Site = Literal["attention", "output"]
@@ -67,14 +67,15 @@ class Unadapted:
 
 
 class EncoderLayer(nn.Module):
-    """A BERT layer.
+    """A BERT layer; `index` is its position in its half, which attention is told.
 
     Semantics:
-        a = LN(attention_output(attend(q, k, v)) + hidden);  out = LN(ffn_out(f(ffn_in(a))) + a), each as adapted
+        a = LN(attention_output(attend(layer, q, k, v)) + hidden);  out = LN(ffn_out(f(ffn_in(a))) + a), each as adapted
     """
 
-    def __init__(self, geometry: RootGeometry) -> None:
+    def __init__(self, geometry: RootGeometry, index: int) -> None:
         super().__init__()
+        self.index = index
         hidden, inner, eps = geometry.hidden_size, geometry.intermediate_size, geometry.layer_norm_eps
         self.query_key_value = nn.Linear(hidden, 3 * hidden)
         self.attention_output = nn.Linear(hidden, hidden)
@@ -87,7 +88,7 @@ class EncoderLayer(nn.Module):
     def forward(self, hidden: Tensor, attend: Attend, adapter: LayerAdapter | None = None) -> Tensor:
         adapter = adapter or Unadapted()
         fused = adapter.project("query_key_value", hidden, self.query_key_value(hidden))
-        context = attend(*fused.chunk(3, dim=-1))
+        context = attend(self.index, *fused.chunk(3, dim=-1))
         attended = adapter.project("attention_output", context, self.attention_output(context))
         hidden = adapter.add_and_norm("attention", attended, hidden, self.attention_norm)
         inner = self._activation(adapter.project("ffn_in", hidden, self.ffn_in(hidden)))
@@ -103,7 +104,7 @@ def padded_attention(num_heads: int, token_mask: Tensor) -> Attend:
     """
     key_mask = token_mask[:, None, None, :]
 
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         rows, length, hidden = query.shape
         split = (rows, length, num_heads, hidden // num_heads)
         heads = [states.view(split).transpose(1, 2) for states in (query, key, value)]
@@ -124,7 +125,7 @@ def fragment_attention(num_heads: int, slot_mask: Tensor, sinks: Tensor) -> Atte
     bias = torch.zeros(slot_mask.shape, device=slot_mask.device).masked_fill_(~slot_mask, float("-inf"))
     bias = functional.pad(bias, (sinks.shape[1], 0))[:, None, None, :]  # (N, 1, 1, S + n)
 
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         fragments, slots, hidden = query.shape
         split = (fragments, -1, num_heads, hidden // num_heads)
         sink_key, sink_value = sinks.to(key.dtype)[:, None].expand(-1, fragments, -1, -1)

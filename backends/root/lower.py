@@ -32,7 +32,7 @@ class FragmentEncoder(nn.Module):
         self.slot_embeddings = nn.Embedding(geometry.n, embedded)
         self.embedding_norm = nn.LayerNorm(embedded, eps=geometry.layer_norm_eps)
         self.embedding_projection = nn.Identity() if geometry.embedding_size is None else nn.Linear(embedded, hidden)
-        self.layers = nn.ModuleList(EncoderLayer(geometry) for _ in range(geometry.num_lower_layers))
+        self.layers = nn.ModuleList(EncoderLayer(geometry, index) for index in range(geometry.num_lower_layers))
         # A pretrained layer rests much of its attention on the special tokens, and most fragments hold none.
         sinks = torch.zeros(geometry.num_lower_layers, 2, geometry.num_sinks, hidden)
         if geometry.num_sinks:

@@ -32,7 +32,7 @@ class UpperLayers(nn.Module):
 
     def __init__(self, geometry: RootGeometry) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(EncoderLayer(geometry) for _ in range(geometry.num_upper_layers))
+        self.layers = nn.ModuleList(EncoderLayer(geometry, index) for index in range(geometry.num_upper_layers))
 
     def forward(self, hidden: Tensor, attend: Attend, adapters: Adapters | None = None) -> Tensor:
         for state in self.states(hidden, attend, adapters):

@@ -35,7 +35,7 @@ class PackedAttention:
         self._longest = max(lengths)
         self._bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         tokens, hidden = query.shape
         split = (tokens, self._num_heads, hidden // self._num_heads)
         heads = [states.view(split) for states in (query, key, value)]
@@ -55,7 +55,7 @@ class TiledAttention:
         self._num_heads = num_heads
         self._tiles = [(tile, _bias(tile, dtype, device)) for tile in tiles]
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         tokens, hidden = query.shape
         if (
             len(self._tiles) == 1

@@ -55,7 +55,7 @@ def test_fragments_attend_to_their_own_slots_and_the_sinks() -> None:
     query, key, value = (torch.randn(5, 3, heads * size, generator=chance) for _ in range(3))
     sinks = torch.randn(2, NUM_SINKS, heads * size, generator=chance)
     filled = torch.tensor([[1, 1, 1], [0, 1, 1], [0, 1, 0], [1, 1, 0], [1, 0, 1]], dtype=torch.bool)
-    attended = fragment_attention(heads, filled, sinks)(query, key, value)
+    attended = fragment_attention(heads, filled, sinks)(0, query, key, value)
     for fragment in range(5):
         for head in range(heads):
             part = slice(head * size, (head + 1) * size)

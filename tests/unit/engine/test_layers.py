@@ -43,7 +43,7 @@ def random_upper() -> UpperLayers:
     return upper
 
 
-def gated(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def gated(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """In place of attention, so that segments may be computed one by one."""
     return torch.tanh(query) + key * 0.5 + value
 

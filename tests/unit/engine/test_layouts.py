@@ -41,7 +41,7 @@ def check_grid(grid: Grid, lengths: list[int]) -> None:
     ends = [start + length for start, length in zip(grid.starts, grid.lengths, strict=True)]
     assert all(end <= start for end, start in zip(ends, [*grid.starts[1:], grid.num_tokens], strict=True))
     fused = torch.randn(grid.num_tokens, 3 * HIDDEN)
-    context = attention(grid, HEADS, torch.float32, CPU)(*fused.chunk(3, dim=-1))
+    context = attention(grid, HEADS, torch.float32, CPU)(0, *fused.chunk(3, dim=-1))
     assert context.isfinite().all()
     for start, end in zip(grid.starts, ends, strict=True):
         torch.testing.assert_close(context[start:end], attended_alone(fused[start:end]), rtol=1e-4, atol=1e-5)
@@ -76,7 +76,7 @@ def test_rows_that_are_laid_apart_are_not_spoilt_by_others() -> None:
             spoilt = [row for row in rows if chance.random() < 0.3]
             for row in spoilt:
                 fused[row] = chance.choice([float("nan"), float("inf")])
-            context = attention(grid, HEADS, torch.float32, CPU)(*fused.chunk(3, dim=-1))
+            context = attention(grid, HEADS, torch.float32, CPU)(0, *fused.chunk(3, dim=-1))
             for row in rows:
                 assert context[row].isfinite().all() == (row not in spoilt), f"seed {seed}"
 
