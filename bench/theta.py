@@ -38,7 +38,7 @@ from backends.plot.table import Table
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.wire import Half
+from backends.wire import Float16Array
 from bench.kit.report import Report, parser
 from bench.tasks.theta_cases import Case, CaseData, cases_of_data, cases_of_demo
 from builder.construct.domain.coverage import draw_coverage
@@ -176,7 +176,7 @@ class Bench:
         """The test accuracy of each seed's hPLM, its texts read by this lower half."""
         data = _task(case)
         objective = objective_of(data)
-        rows: list[Half] = []
+        rows: list[Float16Array] = []
         for start in range(0, len(data.test), _TEXTS_PER_BATCH):
             rows += half.encode([example.text for example in data.test[start : start + _TEXTS_PER_BATCH]]).rows
         no_words = [None] * len(rows)
