@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-_PANELS = {"utility per s": "utility per second", "in time": "answered in time, of all", "goodput": "in time per s"}
+_PANELS = {"utility per s": "utility per second", "on time": "answered on time, of all", "goodput": "on time per s"}
 
 
 def draw_deadlines(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

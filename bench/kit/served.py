@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,8 @@ class Serving:
     mode: Literal["engine", "triton"] = "engine"
     plugin: Path | None = None
     cost_model: CostModel | None = None
+    prepare: Callable[[Path], None] = lambda _: None
+    """Changes the rendered repository."""
 
     def config(self, home: Home) -> ServerConfig:
         """Render the repository, and say how to start a server on it."""
@@ -42,6 +44,7 @@ class Serving:
             cost_model=self.cost_model,
         )
         render_repository(repository, settings, self.code)
+        self.prepare(repository)
         environment = {"HPLM_HOME": str(home.path), **self.environment}
         return ServerConfig(repository=repository, environment=environment)
 

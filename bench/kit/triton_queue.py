@@ -1,7 +1,7 @@
 """Triton's own means against overload, for comparison: priority levels and timeouts of its queue, and nothing of ours.
 
-The shorter a text, the higher its priority; each request carries its deadline as Triton's timeout. No model of ours is
-told a deadline, so nothing is refused but by Triton's queue.
+The shorter a text, the higher its priority; each request carries what is left of its deadline as Triton's timeout. No
+model of ours is told a deadline, so nothing but Triton's queue rejects requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from bench.kit.open_loop import Ask, Planned
 from builder.export.models import ENSEMBLE, UPPER
-from hplm_client import ClientError
+from hplm_client import RequestTimeoutError, UnavailableError
 from hplm_client.codec import Call, inputs_of
 
 _WORDS_OF_LEVELS = (8, 20)
@@ -26,7 +26,7 @@ _PATIENCE_S = 5.0
 
 
 def use_queue_policy(repository: Path) -> None:
-    """Let the upper half of a repository in mode `triton` queue by priorities, and drop who waits too long."""
+    """Let the upper half of a repository in mode `triton` queue by priorities, and drop requests that wait too long."""
     path = repository / UPPER / "config.pbtxt"
     message = text_format.Parse(path.read_text(encoding="utf-8"), schema.ModelConfig())
     batching = message.dynamic_batching
@@ -47,17 +47,18 @@ def _priority(text: str) -> int:
 async def asking_triton(url: str) -> AsyncIterator[Ask]:
     client = triton.InferenceServerClient(url)
 
-    async def ask(planned: Planned) -> None:
+    async def ask(planned: Planned, left_ms: int) -> None:
         try:
             await client.infer(
                 ENSEMBLE,
                 inputs_of(Call(planned.hplm, (planned.text.encode(),), {}), triton.InferInput),
                 priority=_priority(planned.text),
-                timeout=1_000 * planned.deadline_ms,
-                client_timeout=planned.deadline_ms / 1e3 + _PATIENCE_S,
+                timeout=1_000 * left_ms,
+                client_timeout=left_ms / 1e3 + _PATIENCE_S,
             )
         except InferenceServerException as error:
-            raise ClientError(str(error)) from error
+            was_rejected = error.status() == "StatusCode.UNAVAILABLE"
+            raise (UnavailableError if was_rejected else RequestTimeoutError)(str(error)) from error
 
     try:
         yield ask

@@ -21,7 +21,7 @@ from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.policy import Capacity
 from bench.kit.idle import wait_until_idle
-from bench.kit.open_loop import Planned, Played, play
+from bench.kit.open_loop import Fate, Planned, Played, play
 from bench.kit.profiled import profiled
 from bench.kit.progress import one_by_one
 from bench.kit.saturation import saturate
@@ -82,7 +82,7 @@ class Comparison:
     @property
     def attainment(self) -> float:
         """Of the server: what left it in time, whatever a busy client did with it."""
-        return self.played.attainment + self.played.overtaken / len(self.played.sent)
+        return self.played.share(Fate.ON_TIME, Fate.OVERTAKEN)
 
     @property
     def error_points(self) -> float:

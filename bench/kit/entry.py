@@ -1,0 +1,88 @@
+"""A bench's entry: its options, its report, its errors, and the bars that its figures are to keep.
+
+Usage:
+    @bench("lookup", bars={"speedup": at_least(10)})
+    def lookup(options: Namespace) -> Result:
+        ...
+
+    if __name__ == "__main__":
+        lookup.main()
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from backends.errors import HplmError
+from bench.kit.report import Report, parser
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The least or the most that a figure may be."""
+
+    limit: float
+    is_least: bool
+
+    def holds(self, value: float) -> bool:
+        return value >= self.limit if self.is_least else value <= self.limit
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.is_least else '≤'} {self.limit:g}"
+
+
+def at_least(limit: float) -> Bar:
+    return Bar(limit, is_least=True)
+
+
+def at_most(limit: float) -> Bar:
+    return Bar(limit, is_least=False)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a bench has measured."""
+
+    settings: Mapping[str, Any]
+    figures: Mapping[str, float]
+    rows: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One question; `measure` answers it, `add_options` adds options of its own."""
+
+    name: str
+    question: str
+    measure: Callable[[Namespace], Result]
+    bars: Mapping[str, Bar] = field(default_factory=dict)
+    add_options: Callable[[ArgumentParser], None] = lambda _: None
+
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """Measure, print, and write where `--json` says; an error ends the process with one line."""
+        options_parser = parser(self.name, self.question)
+        self.add_options(options_parser)
+        options = options_parser.parse_args(arguments)
+        try:
+            result = self.measure(options)
+        except HplmError as error:
+            sys.exit(f"bench.{self.name}: {error}")
+        Report(self.name, result.settings, options.seed, result.figures, result.rows).publish(options.json)
+
+
+def bench(
+    name: str,
+    bars: Mapping[str, Bar] | None = None,
+    add_options: Callable[[ArgumentParser], None] = lambda _: None,
+) -> Callable[[Callable[[Namespace], Result]], Bench]:
+    """Make a function a bench; the first line of its module's docstring is the question."""
+
+    def made(measure: Callable[[Namespace], Result]) -> Bench:
+        question = (sys.modules[measure.__module__].__doc__ or name).splitlines()[0]
+        return Bench(name, question, measure, bars or {}, add_options)
+
+    return made

@@ -1,0 +1,110 @@
+"""What benches of deadlines share: a profiled home, servers side by side, their capacity, and loads drawn for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from backends.root.geometry import RootGeometry
+from backends.scheduling.cost_model import CostModel
+from bench.kit.open_loop import Planned
+from bench.kit.profiled import profiled
+from bench.kit.saturation import Row, saturate
+from bench.kit.served import Serving
+from bench.kit.synthetic_home import BaseHome, Family, Words
+from builder.serving import TritonServer
+from workload.arrivals import PoissonArrivals
+from workload.deadlines import UniformDeadlines
+from workload.lengths import NormalLengths
+
+WIDE, NARROW = "wide (sd 20)", "narrow (variance 20)"
+LENGTHS = {WIDE: NormalLengths(standard_deviation=20), NARROW: NormalLengths(standard_deviation=20**0.5)}
+"""The length mixes of the paper TCB: 3 to 100 tokens around 20."""
+ROOT = "base"
+_DEADLINES_IN_BATCHES = (5, 20)
+_WARM_BATCHES = 12
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What every server of a bench has in common."""
+
+    batch: int = 64
+    max_tokens: int = 2048
+    dtype: str = "bf16"
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return {"dtype": self.dtype, "max_rows": str(self.batch), "max_tokens": str(self.max_tokens)}
+
+
+class OverloadHome:
+    """One root with tenants on it, its costs measured as `hplm profile` does, and a text of each length."""
+
+    def __init__(
+        self, folder: Path, geometry: RootGeometry, engine: Engine, tenants: int, profiled_batches: int, seed: int
+    ) -> None:
+        rng, words, longest = np.random.default_rng(seed), Words(geometry.vocab_size), LENGTHS[WIDE]
+        self.engine = engine
+        self.texts = {tokens: words.text(rng, tokens) for tokens in range(longest.shortest, longest.longest + 1)}
+        base = BaseHome(folder / "home", seed)
+        base.add_root(ROOT, geometry, list(self.texts.values()))
+        self.home = base.home
+        self.hplms = base.add_hplms(Family(ROOT, "tenant", tenants))
+        self.cost_model: CostModel = profiled(base.home, ROOT, engine.parameters, profiled_batches)
+
+    def rows(self, mix: str, batches: int, rng: np.random.Generator) -> list[Row]:
+        tokens = LENGTHS[mix].draw(batches * self.engine.batch, rng).tolist()
+        keys = rng.integers(len(self.hplms), size=len(tokens)).tolist()
+        return [(self.hplms[key], self.texts[count]) for key, count in zip(keys, tokens, strict=True)]
+
+    def warm(self, server: TritonServer, rng: np.random.Generator, batches: int = _WARM_BATCHES) -> None:
+        """Load what is asked for, and let the server learn what batches take."""
+        self.capacity_per_s(server, WIDE, batches, rng)
+
+    def capacity_per_s(self, server: TritonServer, mix: str, batches: int, rng: np.random.Generator) -> float:
+        """Rows per second of a server that is kept full."""
+        rows, batch = self.rows(mix, batches, rng), self.engine.batch
+        return saturate(server.grpc_url, rows, 3 * batch, batch).rows_per_s
+
+    def plan(
+        self,
+        mix: str,
+        rate_per_s: float,
+        capacity_per_s: float,
+        duration_s: float,
+        rng: np.random.Generator,
+        hplms: Sequence[str] | None = None,
+    ) -> list[Planned]:
+        """Poisson arrivals, tenants drawn uniformly, deadlines in 5 to 20 times what a full batch takes."""
+        hplms = hplms or self.hplms
+        at_s = PoissonArrivals(rate_per_s).times_s(duration_s, rng).tolist()
+        tokens = LENGTHS[mix].draw(len(at_s), rng).tolist()
+        keys = rng.integers(len(hplms), size=len(at_s)).tolist()
+        batch_ms = 1e3 * self.engine.batch / capacity_per_s
+        shortest_ms, longest_ms = (max(1, round(count * batch_ms)) for count in _DEADLINES_IN_BATCHES)
+        deadlines_ms = UniformDeadlines(shortest_ms, longest_ms).draw_ms(len(at_s), rng).tolist()
+        columns = zip(at_s, keys, tokens, deadlines_ms, strict=True)
+        return [Planned(at, hplms[key], self.texts[count], deadline_ms) for at, key, count, deadline_ms in columns]
+
+
+def tokens_of(text: str) -> int:
+    """[CLS] and [SEP] and the words, which are one token each."""
+    return len(text.split()) + 2
+
+
+@contextmanager
+def all_served(home: OverloadHome, servings: Mapping[str, Serving]) -> Iterator[dict[str, TritonServer]]:
+    """Servers started side by side, by the names of their servings."""
+    with ExitStack() as stack:
+        servers = {name: TritonServer(serving.config(home.home)) for name, serving in servings.items()}
+        for server in servers.values():
+            stack.callback(server.stop)
+            server.start()
+        for server in servers.values():
+            server.wait_ready()
+        yield servers

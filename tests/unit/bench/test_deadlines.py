@@ -1,0 +1,46 @@
+"""The figures of `bench.deadlines`, from runs that are made up."""
+
+from __future__ import annotations
+
+import pytest
+
+from backends.scheduling.settings import PolicyName
+from bench.deadlines import Run, figures
+from bench.kit.open_loop import Planned, Played, Sent
+from bench.kit.overload import NARROW, WIDE
+
+PLANNED = Planned(0.0, "acme/topics", "two words", 100)
+ON_TIME, LATE = Sent(0.0, 0.05), Sent(0.0, 0.2)
+REJECTED = Sent(0.0, 0.01, "predicted to be answered in 200 ms; the deadline is in 100 ms", "UNAVAILABLE")
+EXPIRED = Sent(0.0, 0.1, "the deadline passed while the request waited", "UNAVAILABLE")
+
+
+def run(on_time: int, rejected: int = 0, expired: int = 0, late: int = 0) -> Run:
+    sent = [ON_TIME] * on_time + [REJECTED] * rejected + [EXPIRED] * expired + [LATE] * late
+    return Run(1.0, Played([PLANNED] * len(sent), sent, 0.1), 0)
+
+
+def test_figures_are_over_all_cells_that_they_name() -> None:
+    results = {
+        (WIDE, 0.5, PolicyName.DAS): [run(100)],
+        (NARROW, 0.5, PolicyName.FCFS): [run(98, rejected=1, expired=1)],
+        (NARROW, 0.5, "triton's queue"): [run(50, rejected=50)],
+        (WIDE, 2.0, PolicyName.DAS): [run(80), run(90), run(60)],
+        (WIDE, 2.0, PolicyName.FCFS): [run(40), run(40), run(50)],
+        (NARROW, 2.0, PolicyName.DAS): [run(45, expired=5)],
+        (NARROW, 2.0, PolicyName.FCFS): [run(50)],
+        (WIDE, 2.0, "triton's queue"): [run(160, late=40)],
+    }
+    found = figures({WIDE: 10.0, NARROW: 11.0}, results)
+    assert found["rejected_half_load_max"] == pytest.approx(0.02)
+    assert found["admitted_on_time_2x"] == pytest.approx(0.9)
+    assert found["das_over_fcfs_2x"] == pytest.approx(2.0)
+    assert found["das_over_triton_2x"] == pytest.approx(0.5)
+    assert found["das_over_best_mean"] == pytest.approx(0.9**0.5)
+    assert found["das_over_best_min"] == pytest.approx(0.9)
+    assert found["late_unrejected"] == 0
+    assert "das_over_edf_2x" not in found
+
+
+def test_an_answer_after_the_planned_deadline_counts_as_late_unrejected() -> None:
+    assert figures({}, {(WIDE, 2.0, PolicyName.DAS): [run(10, late=2)]})["late_unrejected"] == 2
