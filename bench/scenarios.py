@@ -32,8 +32,7 @@ from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
 from bench.kit.whole_models import write_whole_models
 from bench.kit.whole_repository import render_whole_models
 from builder.serving import ServerConfig, TritonServer
-from loadtest.generator.master import Crew
-from loadtest.run import Results, Watcher, play
+from loadtest.run import LoadTest, Playback, Results, Watcher
 from loadtest.run_folder import RunFolder
 from loadtest.scenarios import Burst, Content, Scenario, Steady
 from loadtest.schedule import Schedule
@@ -171,7 +170,8 @@ class Bench:
 
     def _play(self, schedule: Schedule, target: Target, name: str) -> Results:
         folder = RunFolder.create(self._folder / name)
-        return play(folder, schedule, target, Crew(1), {"scenario": name}, Watcher(_ignore, _ignore))
+        test = LoadTest(schedule, target, settings={"scenario": name})
+        return Playback(folder, test, Watcher(_ignore, _ignore)).play()
 
     def _ask_all(self, server: TritonServer, tenants: int) -> None:
         """Of so many tenants each once: memory is full, and no request of another scenario waits, before any counts."""

@@ -275,12 +275,13 @@ def _play(
 ) -> Results:
     from builder.serving import stop_signals_interrupt
     from cli.loadtest_progress import shown_progress
-    from loadtest.generator.master import Crew
-    from loadtest.run import play
+    from loadtest.run import LoadTest, Playback
+    from loadtest.workers import Workers
 
     with stop_signals_interrupt(), shown_progress(schedule) as watcher:
         try:
-            return play(folder, schedule, target, Crew(workers, master), settings, watcher, max_lateness_ms)
+            test = LoadTest(schedule, target, Workers(workers, master), settings, max_lateness_ms)
+            return Playback(folder, test, watcher).play()
         except KeyboardInterrupt as stop:
             typer.echo(f"hplm: interrupted; {folder.report} shows what came back until then", err=True)
             raise typer.Exit(_INTERRUPTED) from stop

@@ -24,9 +24,9 @@ def shown_progress(schedule: Schedule) -> Iterator[Watcher]:
             bars.update(bar, told=f"{here} of {needed} workers are there")
 
         def advance(now: RunProgress) -> None:
-            waiting = now.due - now.answered - now.refused - now.failed
+            waiting = now.due - now.answered - now.rejected - now.failed - now.unsent
             told = (
-                f"{now.due:,} due · {now.answered:,} answered · {now.refused:,} refused · {now.failed:,} failed · "
+                f"{now.due:,} due · {now.answered:,} answered · {now.rejected:,} rejected · {now.failed:,} failed · "
                 f"{max(0, waiting):,} under way"
             )
             bars.update(bar, completed=min(max(now.elapsed_s, 0.0), schedule.end_s), told=told)

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.outcome import Kind
-from loadtest.run_folder import Requests
+from loadtest.requests import Requests
 
 Column = NDArray[np.float64]
 PERCENTILES = (50, 90, 95, 99, 99.9)
 DEFAULT_LATENESS_MS = 20.0
-_OF_LOAD = ("UNAVAILABLE:", "TIMEOUT:")
+_OF_LOAD = ("UNAVAILABLE:", "TIMEOUT:", "UNSENT:")
+"""Reasons that a load explains: there was no time or no room."""
 _MOST_BINS = 60
 _SHORTEST_BIN_S = 0.5
 _SHORTEST_WINDOW_S = 1.0
@@ -41,25 +42,28 @@ class Overtime:
     middles_s: Column
     offered_per_s: Column
     answered_per_s: Column
-    refused_per_s: Column
+    rejected_per_s: Column
     attainment: Column
 
 
-def summary(requests: Requests, planned: Planned, lateness_limit_ms: float) -> dict[str, Any]:
-    """Every number of a report. Attainment is the share of all planned requests that were answered in time.
+def summary(
+    requests: Requests, planned: Planned, lateness_limit_ms: float, client_cpu_s: float | None = None
+) -> dict[str, Any]:
+    """Compute every number of a report. Attainment is the share of all planned requests that were answered in time.
 
-    Rates count what came while the load lasted: what is still answered afterwards says nothing about how fast.
+    Rates count the answers that came while the load lasted: those that come afterwards say nothing about the rate.
     """
     answered, in_time = requests.answered, requests.in_time
     window_s = _window_s(planned)
     in_window = requests.done_s <= window_s
-    lateness_ms = 1000 * (requests.sent_s - requests.scheduled_s)
+    lateness_ms = 1000 * requests.lag_s
     return {
         "planned": len(planned.times_s),
         "answered": int(answered.sum()),
         "in_time": int(in_time.sum()),
         "late": int((answered & ~in_time).sum()),
-        "refused": int((requests.kinds == Kind.REFUSED).sum()),
+        "rejected": int((requests.kinds == Kind.REJECTED).sum()),
+        "unsent": int((requests.kinds == Kind.UNSENT).sum()),
         "failed": int((requests.kinds == Kind.FAILED).sum()),
         "unfinished": len(planned.times_s) - len(requests),
         "duration_s": _duration_s(planned),
@@ -71,20 +75,21 @@ def summary(requests: Requests, planned: Planned, lateness_limit_ms: float) -> d
         "utility": float((1 / requests.tokens[in_time]).sum()),
         "latency_ms": distribution(1000 * requests.latency_s[answered]),
         "latency_from_sending_ms": distribution(1000 * (requests.done_s - requests.sent_s)[answered]),
-        "refusal_latency_ms": distribution(1000 * requests.latency_s[requests.kinds == Kind.REFUSED]),
+        "rejection_latency_ms": distribution(1000 * requests.latency_s[requests.kinds == Kind.REJECTED]),
         "fairness": fairness(requests, planned),
         "reasons": dict(Counter(requests.reasons[~answered].tolist()).most_common()),
         "sending": {
             "lateness_ms": distribution(lateness_ms),
             "limit_ms": lateness_limit_ms,
             "most_in_flight": most_in_flight(requests),
+            "client_cores": None if client_cpu_s is None else client_cpu_s / _end_s(requests, planned),
             "valid": bool(len(requests)) and float(np.percentile(lateness_ms, 99)) <= lateness_limit_ms,
         },
     }
 
 
 def errors(summary: Mapping[str, Any]) -> dict[str, int]:
-    """What no load excuses: reasons other than that there was no time or room, the most frequent first."""
+    """Count failures by reason, the most frequent first; that there was no time or no room is no failure."""
     return {why: count for why, count in summary["reasons"].items() if not why.startswith(_OF_LOAD)}
 
 
@@ -132,8 +137,8 @@ def most_in_flight(requests: Requests) -> int:
 
 
 def over_time(requests: Requests, planned: Planned) -> Overtime:
-    """Offered and in-time requests by when they were to be sent, answers and refusals by when they came."""
-    end_s = max(_duration_s(planned), float(requests.done_s.max(initial=0.0)))
+    """Offered and in-time requests by when they were to be sent, answers and rejections by when they came."""
+    end_s = _end_s(requests, planned)
     edges = np.linspace(0, end_s, max(1, min(_MOST_BINS, int(end_s / _SHORTEST_BIN_S))) + 1)
     width_s = float(edges[1] - edges[0])
 
@@ -148,15 +153,15 @@ def over_time(requests: Requests, planned: Planned) -> Overtime:
         middles_s=(edges[1:] + edges[:-1]) / 2,
         offered_per_s=offered / width_s,
         answered_per_s=count(requests.done_s[requests.answered]) / width_s,
-        refused_per_s=count(requests.done_s[requests.kinds == Kind.REFUSED]) / width_s,
+        rejected_per_s=count(requests.done_s[requests.kinds == Kind.REJECTED]) / width_s,
         attainment=attainment,
     )
 
 
 def tenants_of(hplms: NDArray[np.str_]) -> NDArray[np.str_]:
     """The part of an ID before its slash."""
-    distinct, places = np.unique(hplms, return_inverse=True)
-    return np.array([hplm.partition("/")[0] for hplm in distinct.tolist()], np.str_)[places]
+    distinct, index_of = np.unique(hplms, return_inverse=True)
+    return np.array([hplm.partition("/")[0] for hplm in distinct.tolist()], np.str_)[index_of]
 
 
 def batch_shares(statistics: Mapping[str, Any] | None) -> dict[int, float] | None:
@@ -166,6 +171,11 @@ def batch_shares(statistics: Mapping[str, Any] | None) -> dict[int, float] | Non
     rows = {int(size): int(size) * int(count) for size, count in statistics["batches"].items()}
     total = sum(rows.values())
     return {size: count / total for size, count in sorted(rows.items())} if total else None
+
+
+def _end_s(requests: Requests, planned: Planned) -> float:
+    """When the last request was to be sent or had its outcome."""
+    return max(_duration_s(planned), float(requests.done_s.max(initial=0.0)))
 
 
 def _duration_s(planned: Planned) -> float:

@@ -1,4 +1,4 @@
-"""What became of one request, small enough to travel in thousands."""
+"""The outcome of one request, small enough to travel in thousands."""
 
 from __future__ import annotations
 
@@ -10,18 +10,26 @@ from hplm_client import Answer, ClientError, NotReadyError
 
 _REASON_CHARACTERS = 120
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\S+/\S+|\d[\d.,:]*")
+_UNSENT_REASON = "UNSENT: the deadline passed before the request was sent"
+_OVERTAKEN = "before the answer was here"
+"""From the SDK's message about an answer that left the server in time and arrived after its deadline."""
 
 
 class Kind(StrEnum):
-    """`REFUSED`: there was no time or room, as a running server says, or the SDK of an answer that came too late."""
+    """The four ways in which a request ends.
+
+    - `REJECTED`: UNAVAILABLE, from a running server, or from the SDK for an answer that arrived after its deadline.
+    - `UNSENT`: nothing of the planned deadline was left when the request was to be sent.
+    """
 
     ANSWERED = "answered"
-    REFUSED = "refused"
+    REJECTED = "rejected"
     FAILED = "failed"
+    UNSENT = "unsent"
 
 
 class Outcome(NamedTuple):
-    """Times count from the start of the load; `number` is the row of the whole schedule."""
+    """How one request ended. Times count from the start of the load; `number` is its row in the whole schedule."""
 
     number: int
     sent_s: float
@@ -31,14 +39,24 @@ class Outcome(NamedTuple):
     version: int | None
 
     @classmethod
-    def of(cls, number: int, sent_s: float, done_s: float, outcome: Answer | ClientError) -> Outcome:
-        if isinstance(outcome, Answer):
-            return cls(number, sent_s, done_s, Kind.ANSWERED, "", outcome.version)
-        code = "NOT_READY" if isinstance(outcome, NotReadyError) else outcome.code
-        kind = Kind.REFUSED if code == "UNAVAILABLE" else Kind.FAILED
-        return cls(number, sent_s, done_s, kind, f"{code}: {general(outcome.message)}", None)
+    def of(cls, number: int, sent_s: float, done_s: float, result: Answer | ClientError | None) -> Outcome:
+        """The outcome of a request that was sent; None is an answer of a model that has no versions."""
+        if not isinstance(result, ClientError):
+            return cls(number, sent_s, done_s, Kind.ANSWERED, "", None if result is None else result.version)
+        code = "NOT_READY" if isinstance(result, NotReadyError) else result.code
+        kind = Kind.REJECTED if code == "UNAVAILABLE" else Kind.FAILED
+        return cls(number, sent_s, done_s, kind, f"{code}: {general(result.message)}", None)
+
+    @classmethod
+    def unsent(cls, number: int, now_s: float) -> Outcome:
+        return cls(number, now_s, now_s, Kind.UNSENT, _UNSENT_REASON, None)
+
+
+def is_overtaken(reason: str) -> bool:
+    """Whether the SDK dropped an answer because its deadline passed on the way to the client."""
+    return _OVERTAKEN in reason
 
 
 def general(message: str) -> str:
-    """A message without what differs from request to request: numbers, names, paths. So that reasons can be counted."""
+    """Remove from a message what differs between requests (numbers, names, paths), so that reasons can be counted."""
     return _VARYING.sub("…", " ".join(message.split()))[:_REASON_CHARACTERS]

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, Percent
 
 from loadtest import figures
 from loadtest.figures import Column, Planned
-from loadtest.run_folder import Requests
+from loadtest.requests import Requests
 
 # Okabe and Ito's colours, which people who see few colours tell apart; lines differ in their dashes too.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#6b7280"
@@ -120,8 +120,8 @@ def _draw_throughput(axes: Axes, runs: Sequence[Shown]) -> None:
         if len(runs) == 1:
             axes.plot(curve.middles_s, curve.offered_per_s, color=GREY, linestyle=":", label="offered")
         axes.plot(curve.middles_s, curve.answered_per_s, color=colour, linestyle=dashes, label=f"{prefix}answered")
-        if len(runs) == 1 and curve.refused_per_s.any():
-            axes.plot(curve.middles_s, curve.refused_per_s, color=RED, linestyle="-.", label="refused")
+        if len(runs) == 1 and curve.rejected_per_s.any():
+            axes.plot(curve.middles_s, curve.rejected_per_s, color=RED, linestyle="-.", label="rejected")
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     _legend_above(axes)
@@ -162,7 +162,7 @@ def _draw_reasons(axes: Axes, runs: Sequence[Shown]) -> None:
     most_of = {reason: max(count.get(reason, 0) for count in counts) for count in counts for reason in count}
     reasons = sorted(most_of, key=lambda reason: most_of[reason])[-_MOST_BARS:]
     if not reasons:
-        _say_nothing(axes, "nothing was refused, nothing failed")
+        _say_nothing(axes, "nothing was rejected, nothing failed")
         return
     height = 0.8 / len(runs)
     for number, (run, count, (colour, _)) in enumerate(zip(runs, counts, _LINES, strict=False)):

@@ -43,7 +43,7 @@ thead th { font-weight: 600; }
 
 _CAPTIONS = {
     "latency": "Counted from the time at which a request was to be sent, so waiting behind a slow server is in it.",
-    "throughput": "Offered by scheduled time; answers and refusals by when they came.",
+    "throughput": "Offered by scheduled time; answers and rejections by when they came.",
     "attainment": "Of the requests planned for each moment, those answered before their deadline.",
     "fairness": "A flat line is even treatment.",
     "reasons": "Numbers and names in the server's messages are left out, so that equal reasons count together.",
@@ -90,8 +90,9 @@ _ROWS: tuple[Row, ...] = (
     ("answered", _at("answered"), _count),
     ("answered in time", _at("in_time"), _count),
     ("answered late", _at("late"), _count),
-    ("refused", _at("refused"), _count),
+    ("rejected", _at("rejected"), _count),
     ("failed", _at("failed"), _count),
+    ("not sent: deadline passed before", _at("unsent"), _count),
     ("unfinished", _at("unfinished"), _count),
     ("offered", _at("offered_per_s"), _rate),
     ("answered per second", _at("answered_per_s"), _rate),
@@ -107,7 +108,7 @@ _ROWS: tuple[Row, ...] = (
     ("latency, p99.9", _at("latency_ms", "p99.9"), _ms),
     ("latency, longest", _at("latency_ms", "max"), _ms),
     ("latency from when it was sent, p99", _at("latency_from_sending_ms", "p99"), _ms),
-    ("time to a refusal, p99", _at("refusal_latency_ms", "p99"), _ms),
+    ("time to a rejection, p99", _at("rejection_latency_ms", "p99"), _ms),
     ("tenants", _at("fairness", "tenants"), _count),
     ("Jain's index of their attainments", _at("fairness", "jain"), _plain),
     ("attainment of the worst tenant", _at("fairness", "lowest"), _percent),
@@ -115,6 +116,7 @@ _ROWS: tuple[Row, ...] = (
     ("sent behind schedule, p50", _at("sending", "lateness_ms", "p50"), _ms),
     ("sent behind schedule, p99", _at("sending", "lateness_ms", "p99"), _ms),
     ("sent behind schedule, most", _at("sending", "lateness_ms", "max"), _ms),
+    ("cores that the load generator used", _at("sending", "client_cores"), _plain),
 )
 _TILES: tuple[Row, ...] = (
     ("answered in time, of all planned", _at("attainment"), _percent),
@@ -122,7 +124,7 @@ _TILES: tuple[Row, ...] = (
     ("offered", _at("offered_per_s"), _rate),
     ("latency, p50", _at("latency_ms", "p50"), _ms),
     ("latency, p99", _at("latency_ms", "p99"), _ms),
-    ("refused", _at("refused"), _count),
+    ("rejected", _at("rejected"), _count),
     ("failed", _at("failed"), _count),
 )
 
@@ -142,7 +144,7 @@ def run_report(results: Results) -> str:
         _figures([_shown(results, name)]),
         '<div class="columns"><section><h2>Numbers</h2>',
         _table(("", ""), printed_rows(results.summary)),
-        "</section><section><h2>Refused and failed</h2>",
+        "</section><section><h2>Rejected and failed</h2>",
         _table(("reason", "requests"), [(why, _count(n)) for why, n in results.summary["reasons"].items()]),
         "<h2>Settings</h2>",
         _table(("", ""), [(key, _setting(value)) for key, value in results.run["settings"].items()]),
@@ -242,9 +244,9 @@ def _name(results: Results) -> str:
 def _circumstances(results: Results) -> str:
     run = results.run
     target, workers = run["target"], run["workers"]
-    crew = f"{workers} load workers" if workers > 1 else "one load worker"
+    senders = f"{workers} load workers" if workers > 1 else "one load worker"
     return (
-        f"{run['began_at']}, {target['url']}, {crew}, {results.summary['planned']:,} requests in "
+        f"{run['began_at']}, {target['url']}, {senders}, {results.summary['planned']:,} requests in "
         f"{results.summary['duration_s']:.1f} s, {run['state']}"
     )
 

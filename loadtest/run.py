@@ -1,10 +1,10 @@
-"""One run: check, send, keep every outcome, and make the report, also of what was interrupted."""
+"""One run: send, keep every outcome, and make the report, also of an interrupted run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,30 +14,44 @@ from loadtest import figures, server
 from loadtest.figures import Planned
 from loadtest.outcome import Kind, Outcome
 from loadtest.report import run_report
-from loadtest.run_folder import Requests, RunFolder, State
+from loadtest.requests import Requests
+from loadtest.run_folder import RunFolder, State
 from loadtest.schedule import Schedule
 from loadtest.sender import Target
+from loadtest.workers import Workers
 
 if TYPE_CHECKING:
-    from loadtest.generator.master import Crew
+    from loadtest.generator.master import Ending
 
 _TICK_S = 0.2
 
 
 @dataclass(frozen=True)
+class LoadTest:
+    """What is sent where, and by how many workers; `settings` are kept with the results for the report."""
+
+    schedule: Schedule
+    target: Target
+    workers: Workers = field(default_factory=Workers)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    lateness_limit_ms: float = figures.DEFAULT_LATENESS_MS
+
+
+@dataclass(frozen=True)
 class Progress:
-    """Where a run is; `due` requests were to be sent by now."""
+    """How far a run is; `due` requests were to be sent by now."""
 
     elapsed_s: float
     due: int
     answered: int
-    refused: int
+    rejected: int
     failed: int
+    unsent: int
 
 
 @dataclass(frozen=True)
 class Watcher:
-    """Who hears how a run goes on."""
+    """Callbacks for a run's progress; `on_waiting` gets the workers that are connected and those that are needed."""
 
     on_waiting: Callable[[int, int], None]
     on_progress: Callable[[Progress], None]
@@ -60,86 +74,103 @@ class Tally:
         self._times_s = schedule.times_s
         self._on_progress = on_progress
         self._counts = dict.fromkeys(Kind, 0)
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             self._counts[Kind(outcome.kind)] += 1
 
     def tick(self, elapsed_s: float) -> None:
-        """Tell how it stands, a few times a second."""
-        if time.monotonic() - self._told_at >= _TICK_S:
-            self.tell(elapsed_s)
+        """Report progress, a few times a second at most."""
+        if time.monotonic() - self._reported_at >= _TICK_S:
+            self.report(elapsed_s)
 
-    def tell(self, elapsed_s: float) -> None:
-        self._told_at = time.monotonic()
+    def report(self, elapsed_s: float) -> None:
+        self._reported_at = time.monotonic()
         due = int(np.searchsorted(self._times_s, elapsed_s, side="right"))
-        counts = self._counts
-        self._on_progress(Progress(elapsed_s, due, counts[Kind.ANSWERED], counts[Kind.REFUSED], counts[Kind.FAILED]))
+        ends = {kind.value: count for kind, count in self._counts.items()}
+        self._on_progress(Progress(elapsed_s, due, **ends))
 
 
-def play(
-    folder: RunFolder,
-    schedule: Schedule,
-    target: Target,
-    crew: Crew,
-    settings: Mapping[str, Any],
-    watcher: Watcher,
-    lateness_limit_ms: float = figures.DEFAULT_LATENESS_MS,
-) -> Results:
-    """Run a load to its end and report it.
+class Playback:
+    """Plays one load into a folder and reports it, also if it is interrupted.
 
-    Ctrl-C ends the sending; what came back until then is reported as an interrupted run, and KeyboardInterrupt goes on.
+    Holds what the report needs of a run that did not come to its end: its state, what went wrong, when it stopped.
     """
-    from loadtest.generator.master import Master  # Locust takes a moment to load
 
-    run: dict[str, Any] = {
-        "state": State.RUNNING,
-        "settings": dict(settings),
-        "target": asdict(target),
-        "workers": crew.workers,
-        "lateness_limit_ms": lateness_limit_ms,
-        "began_at": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    folder.write_schedule(schedule)
-    folder.write_run(run)
-    before = server.batch_counts(target)
-    tally = Tally(schedule, watcher.on_progress)
-    stopped_s: list[float] = [0.0]
+    def __init__(self, folder: RunFolder, test: LoadTest, watcher: Watcher) -> None:
+        self._folder = folder
+        self._test = test
+        self._watcher = watcher
+        self._tally = Tally(test.schedule, watcher.on_progress)
+        self._elapsed_s = 0.0
+        self._run: dict[str, Any] = {
+            "state": State.RUNNING,
+            "settings": dict(test.settings),
+            "target": asdict(test.target),
+            "workers": test.workers.count,
+            "lateness_limit_ms": test.lateness_limit_ms,
+            "began_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
 
-    def tick(elapsed_s: float) -> None:
-        stopped_s[0] = elapsed_s
-        tally.tick(elapsed_s)
+    def play(self) -> Results:
+        """Run the load to its end.
 
-    try:
-        with folder.writing(schedule) as writer:
+        Ctrl-C ends the sending; what came back until then is reported as an interrupted run, and KeyboardInterrupt is
+        raised again.
+        """
+        self._folder.write_schedule(self._test.schedule)
+        self._folder.write_run(self._run)
+        before = server.batch_counts(self._test.target)
+        try:
+            self._finish(self._send())
+        except BaseException as error:
+            self._stop(error)
+            raise
+        finally:
+            self._run["batches"] = server.batches_between(before, server.batch_counts(self._test.target))
+            self._folder.write_run(self._run)
+            results = write_report(self._folder)
+        return results
+
+    def _send(self) -> Ending:
+        from loadtest.generator.master import Master  # importing Locust takes a second
+
+        test = self._test
+        with self._folder.writing(test.schedule) as writer:
 
             def take(outcomes: Sequence[Outcome]) -> None:
                 writer.write(outcomes)
-                tally.add(outcomes)
+                self._tally.add(outcomes)
 
-            playback = Master(crew, folder.log).play(target, schedule, take, watcher.on_waiting, tick)
-            tally.tell(stopped_s[0])
-        run["state"] = State.FAILED if playback.trouble else State.COMPLETE
-        run["trouble"] = list(playback.trouble)
-    except BaseException as error:
-        run["state"] = State.INTERRUPTED if isinstance(error, KeyboardInterrupt) else State.FAILED
-        run["trouble"] = [] if isinstance(error, KeyboardInterrupt) else [str(error) or type(error).__name__]
-        run["stopped_s"] = max(0.0, stopped_s[0])
-        raise
-    finally:
-        run["batches"] = server.batches_between(before, server.batch_counts(target))
-        folder.write_run(run)
-        results = write_report(folder)
-    return results
+            master = Master(test.workers, self._folder.log)
+            ending = master.play(test.target, test.schedule, take, self._watcher.on_waiting, self._tick)
+        self._tally.report(self._elapsed_s)
+        return ending
+
+    def _tick(self, elapsed_s: float) -> None:
+        self._elapsed_s = elapsed_s
+        self._tally.tick(elapsed_s)
+
+    def _finish(self, ending: Ending) -> None:
+        self._run["state"] = State.FAILED if ending.trouble else State.COMPLETE
+        self._run["trouble"] = list(ending.trouble)
+        self._run["client_cpu_s"] = round(ending.client_cpu_s, 3)
+
+    def _stop(self, error: BaseException) -> None:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        self._run["state"] = State.INTERRUPTED if interrupted else State.FAILED
+        self._run["trouble"] = [] if interrupted else [str(error) or type(error).__name__]
+        self._run["stopped_s"] = max(0.0, self._elapsed_s)
 
 
 def read_results(folder: RunFolder) -> Results:
-    """What a folder holds, whatever state its run is in."""
+    """Read what a folder holds, in whatever state its run is."""
     run = folder.read_run()
     requests, schedule = folder.read_requests(), folder.read_schedule()
     planned = _planned(schedule, run, requests)
-    return Results(run, requests, planned, figures.summary(requests, planned, run["lateness_limit_ms"]))
+    summary = figures.summary(requests, planned, run["lateness_limit_ms"], run.get("client_cpu_s"))
+    return Results(run, requests, planned, summary)
 
 
 def write_report(folder: RunFolder) -> Results:
@@ -151,12 +182,12 @@ def write_report(folder: RunFolder) -> Results:
 
 
 def _planned(schedule: Schedule, run: Mapping[str, Any], requests: Requests) -> Planned:
-    """All of a run that ended by itself; of another, what was due when it stopped."""
+    """All requests of a run that ended by itself; for another one those due when it stopped."""
     hplms = np.array(schedule.hplms, np.str_)[schedule.hplm_of]
     match run["state"]:
         case State.COMPLETE:
             due = len(schedule)
-        case State.RUNNING:  # nobody came to say when it stopped
+        case State.RUNNING:  # killed, so its end is not recorded
             due = int(np.searchsorted(schedule.times_s, requests.done_s.max(initial=0.0), side="right"))
         case _:
             due = int(np.searchsorted(schedule.times_s, run.get("stopped_s", np.inf), side="right"))

@@ -17,17 +17,16 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadtest.errors import RunError
 from loadtest.outcome import Kind, Outcome
+from loadtest.requests import Requests
 from loadtest.schedule import Schedule
 
 FORMAT = 1
@@ -45,6 +44,10 @@ _COLUMNS = (
 )
 
 
+_KINDS_BEFORE = {"refused": str(Kind.REJECTED)}
+"""Outcomes as earlier versions wrote them."""
+
+
 class State(StrEnum):
     """`RUNNING` in a folder that nobody writes to any more means that the run was killed."""
 
@@ -52,37 +55,6 @@ class State(StrEnum):
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, eq=False)
-class Requests:
-    """What came back. Shape: [requests] each; NaN for no deadline."""
-
-    numbers: NDArray[np.int64]
-    scheduled_s: NDArray[np.float64]
-    sent_s: NDArray[np.float64]
-    done_s: NDArray[np.float64]
-    tokens: NDArray[np.int64]
-    deadline_ms: NDArray[np.float64]
-    hplms: NDArray[np.str_]
-    kinds: NDArray[np.str_]
-    reasons: NDArray[np.str_]
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @property
-    def answered(self) -> NDArray[np.bool_]:
-        return np.equal(self.kinds, str(Kind.ANSWERED))
-
-    @property
-    def latency_s(self) -> NDArray[np.float64]:
-        """From when a request was to be sent."""
-        return self.done_s - self.scheduled_s
-
-    @property
-    def in_time(self) -> NDArray[np.bool_]:
-        return self.answered & ~(1000 * self.latency_s > self.deadline_ms)
 
 
 class RunFolder:
@@ -211,6 +183,6 @@ def _requests(columns: Mapping[str, Sequence[str]]) -> Requests:
         tokens=np.array(columns["tokens"], np.int64),
         deadline_ms=np.array(deadlines, np.float64),
         hplms=np.array(columns["hplm"], np.str_),
-        kinds=np.array(columns["outcome"], np.str_),
+        kinds=np.array([_KINDS_BEFORE.get(kind, kind) for kind in columns["outcome"]], np.str_),
         reasons=np.array(columns["reason"], np.str_),
     )

@@ -1,24 +1,45 @@
-"""Who asks what when, drawn before anything is sent: a load's rows as columns."""
+"""A load drawn before anything is sent: who asks what when, as columns."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hplm_client import Request
+from loadtest.texts import segments, tokens_of
+
 Indices = NDArray[np.int64]
+
+
+class Row(NamedTuple):
+    """One request as planned: when, from the start of the load, and its deadline, from that moment.
+
+    Without `tokens` its words and the two special tokens are counted.
+    """
+
+    at_s: float
+    hplm: str
+    text: str
+    deadline_ms: int | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Shape: [rows] each; times ascend from 0. `hplm_of` and `text_of` are indices into the two tables.
+    """Rows as columns; times ascend.
 
-    `numbers` are the rows' places in the whole load, of which this may be a share.
+    - `hplm_of`, `text_of`: indices into the two tables.
+    - `deadlines_ms`: 0 for a row without one; None where no row has one.
+    - `pairs`: the hPLMs that read two segments; their texts are cut by `segments`.
+    - `numbers`: the rows' indices in the whole load, of which this may be a share.
+
+    Shape: [rows] each.
     """
 
     times_s: NDArray[np.float64]
@@ -38,12 +59,37 @@ class Schedule:
     def __len__(self) -> int:
         return len(self.times_s)
 
+    @classmethod
+    def of(cls, rows: Iterable[Row], pairs: frozenset[str] = frozenset()) -> Schedule:
+        """The schedule of rows in any order; row k of the schedule is the k-th by time, equal times as given."""
+        ordered = sorted(rows, key=lambda row: row.at_s)
+        hplms = {hplm: index for index, hplm in enumerate(dict.fromkeys(row.hplm for row in ordered))}
+        texts = {text: index for index, text in enumerate(dict.fromkeys(row.text for row in ordered))}
+        return cls(
+            np.array([row.at_s for row in ordered], np.float64),
+            np.array([hplms[row.hplm] for row in ordered], np.int64),
+            np.array([texts[row.text] for row in ordered], np.int64),
+            np.array([tokens_of(row.text) if row.tokens is None else row.tokens for row in ordered], np.int64),
+            np.array([row.deadline_ms or 0 for row in ordered], np.int64),
+            tuple(hplms),
+            tuple(texts),
+            pairs,
+        )
+
     @property
     def end_s(self) -> float:
         return float(self.times_s[-1]) if len(self) else 0.0
 
     def deadline_ms(self, row: int) -> int | None:
-        return None if self.deadlines_ms is None else int(self.deadlines_ms[row])
+        return None if self.deadlines_ms is None else int(self.deadlines_ms[row]) or None
+
+    def request(self, row: int, deadline_ms: int | None) -> Request:
+        """The SDK's request of a row, with what is left of its deadline."""
+        hplm = self.hplms[int(self.hplm_of[row])]
+        text = self.texts[int(self.text_of[row])]
+        if hplm in self.pairs:
+            return Request(hplm, *segments(text), deadline_ms=deadline_ms)
+        return Request(hplm, text, deadline_ms=deadline_ms)
 
     def share(self, index: int, shares: int) -> Schedule:
         """Every `shares`-th row from `index` on, so that all shares are equally busy at all times."""
@@ -61,7 +107,7 @@ class Schedule:
         )
 
     def to_bytes(self) -> bytes:
-        """For the way to another process or machine."""
+        """Serialise for another process or machine."""
         columns = {name: getattr(self, name) for name in _COLUMNS if getattr(self, name) is not None}
         tables = json.dumps({"hplms": self.hplms, "texts": self.texts, "pairs": sorted(self.pairs)})
         packed = io.BytesIO()

@@ -1,83 +1,168 @@
-"""Plays a schedule: each request leaves at its time, whatever became of the others.
+"""The one load generator: asyncio tasks over the SDK; a request is sent once and never repeated.
 
-A request is a task of its own in one asyncio loop, and nothing limits how many are under way. So a slow server delays
-answers, never requests, and latency counts from the scheduled time: what waits because the sender itself fell behind is
-in it too. Asked once, never repeated.
+Two ways to play a schedule:
+
+- Open loop (`in_flight=None`): each request leaves at its planned time, however many wait for their answers. A slow
+  server delays answers and never requests. Latency counts from the planned time and so includes the sender's own lag.
+- Closed loop (`in_flight=n`): n requests are under way at any time; the next row is sent when an answer comes. Planned
+  times are ignored. After a request without an answer its caller pauses 20 ms, so that a full queue is not asked in a
+  busy loop.
+
+Deadlines are those of the plan. A request carries what is left of its deadline at the moment of sending, in whole
+milliseconds rounded down; if nothing is left, it is not sent and its outcome is `Kind.UNSENT`: missed, never admitted.
+
+Usage (`loadtest.in_process.play` does this, and makes columns of the outcomes):
+    async with open_sdk(Target("localhost:8001")) as ask:
+        effort = await Sender(schedule, outcomes.append).play(ask)
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
+import math
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-from hplm_client import AsyncHplmClient, ClientError, Request
+from hplm_client import Answer, AsyncHplmClient, ClientError, Request
 from hplm_client.address import Protocol
-from loadtest.outcome import Outcome
+from loadtest.outcome import Kind, Outcome
 from loadtest.schedule import Schedule
-from loadtest.texts import halves
 
 _ROWS_WITHOUT_PAUSE = 16
+_PAUSE_S = 0.02
 
 
 @dataclass(frozen=True)
 class Target:
-    """The server. `timeout_s` is how long a request may take; None for its deadline and a second, or 30 s without."""
+    """The server. `timeout_s` limits each request; None: its deadline and a second, or 30 s without a deadline."""
 
     url: str
     protocol: Protocol | None = None
     timeout_s: float | None = None
 
 
-class Sender:
-    """One share of a load; `report` is called in the loop's thread with every outcome."""
+Ask = Callable[[Request], Awaitable[Answer | None]]
+"""Sends a request and waits for its answer, None from a model without versions; raises ClientError if there is none."""
+OpenAsk = Callable[[Target], AbstractAsyncContextManager[Ask]]
 
-    def __init__(self, target: Target, schedule: Schedule, report: Callable[[Outcome], None]) -> None:
-        self._target = target
-        self._schedule = schedule
-        self._report = report
-        self._requests = [request_of(schedule, row) for row in range(len(schedule))]
 
-    async def play(self, starts_at: float) -> None:
-        """Send all rows from a moment of the monotonic clock on; ends when the last one has its outcome."""
-        client = AsyncHplmClient(self._target.url, self._target.protocol, retries=0)
-        # A collection in the middle would stop the clock for everything that is loaded.
-        gc.collect()
-        gc.freeze()
-        async with client, asyncio.TaskGroup() as group:
-            for row, at_s in enumerate(self._schedule.times_s):
-                ahead_s = starts_at + float(at_s) - time.monotonic()
-                if ahead_s > 0:
-                    await asyncio.sleep(ahead_s)
-                elif row % _ROWS_WITHOUT_PAUSE == 0:
-                    await asyncio.sleep(0)
-                group.create_task(self._ask(client, row, starts_at))
+@asynccontextmanager
+async def open_sdk(target: Target) -> AsyncIterator[Ask]:
+    """Ask through the SDK, without repetition."""
+    async with AsyncHplmClient(target.url, target.protocol, retries=0) as client:
 
-    async def _ask(self, client: AsyncHplmClient, row: int, starts_at: float) -> None:
-        request = self._requests[row]
-        sent_s = time.monotonic() - starts_at
-        try:
-            outcome = await client.infer(
+        async def ask(request: Request) -> Answer:
+            return await client.infer(
                 request.hplm,
                 request.text,
                 request.text_pair,
                 deadline_ms=request.deadline_ms,
-                timeout_s=self._target.timeout_s,
+                timeout_s=target.timeout_s,
             )
-        except ClientError as error:
-            done_s = time.monotonic() - starts_at
-            self._report(Outcome.of(int(self._schedule.numbers[row]), sent_s, done_s, error))
+
+        yield ask
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What playing a load took, of the whole process."""
+
+    wall_s: float
+    cpu_s: float
+
+
+class Sender:
+    """Plays one schedule.
+
+    Args:
+        schedule: The rows.
+        report: Called in the event loop's thread with every outcome.
+        in_flight: None for open loop, or the number of requests under way in a closed loop.
+        duration_s: Closed loop only: repeat the rows until this time is over, instead of sending each once.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        report: Callable[[Outcome], None],
+        in_flight: int | None = None,
+        duration_s: float | None = None,
+    ) -> None:
+        if in_flight is not None and in_flight < 1:
+            raise ValueError(f"in_flight must be 1 or more, not {in_flight}")
+        if in_flight is None and duration_s is not None:
+            raise ValueError("an open loop lasts as long as its schedule; duration_s goes with in_flight")
+        self._schedule = schedule
+        self._report = report
+        self._in_flight = in_flight
+        self._duration_s = math.inf if duration_s is None else duration_s
+
+    async def play(self, ask: Ask, starts_at: float | None = None) -> Effort:
+        """Send the rows from a moment of the monotonic clock on (None: now); returns when the last one has ended."""
+        # A garbage collection of everything that is loaded would delay requests.
+        gc.collect()
+        gc.freeze()
+        cpu_s, began_s = time.process_time(), time.monotonic()
+        starts_at = began_s if starts_at is None else starts_at
+        try:
+            if self._in_flight is None:
+                await self._play_open_loop(ask, starts_at)
+            else:
+                await self._play_closed_loop(ask, starts_at, self._in_flight)
+        finally:
+            gc.unfreeze()
+        return Effort(time.monotonic() - began_s, time.process_time() - cpu_s)
+
+    async def _play_open_loop(self, ask: Ask, starts_at: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            for row, at_s in enumerate(self._schedule.times_s.tolist()):
+                ahead_s = starts_at + at_s - time.monotonic()
+                if ahead_s > 0:
+                    await asyncio.sleep(ahead_s)
+                elif row % _ROWS_WITHOUT_PAUSE == 0:
+                    await asyncio.sleep(0)
+                group.create_task(self._send(ask, row, starts_at, at_s))
+
+    async def _play_closed_loop(self, ask: Ask, starts_at: float, in_flight: int) -> None:
+        rows = self._rows(starts_at + self._duration_s)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(in_flight):
+                group.create_task(self._send_in_turn(ask, rows, starts_at))
+
+    def _rows(self, ends_at: float) -> Iterator[int]:
+        rows: Iterator[int] = iter(range(len(self._schedule)))
+        if math.isfinite(ends_at):
+            rows = itertools.cycle(rows)
+        return itertools.takewhile(lambda _: time.monotonic() < ends_at, rows)
+
+    async def _send_in_turn(self, ask: Ask, rows: Iterator[int], starts_at: float) -> None:
+        for row in rows:
+            outcome = await self._send(ask, row, starts_at, None)
+            if outcome.kind != Kind.ANSWERED:
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _send(self, ask: Ask, row: int, starts_at: float, planned_s: float | None) -> Outcome:
+        """Send one row; without a planned time its deadline counts from now."""
+        number = int(self._schedule.numbers[row])
+        sent_s = time.monotonic() - starts_at
+        left_ms = self._schedule.deadline_ms(row)
+        if left_ms is not None and planned_s is not None:
+            left_ms = math.floor(left_ms - 1000 * (sent_s - planned_s))
+        if left_ms is not None and left_ms < 1:
+            outcome = Outcome.unsent(number, sent_s)
         else:
-            done_s = time.monotonic() - starts_at
-            self._report(Outcome.of(int(self._schedule.numbers[row]), sent_s, done_s, outcome))
+            result = await _result_of(ask, self._schedule, row, left_ms)
+            outcome = Outcome.of(number, sent_s, time.monotonic() - starts_at, result)
+        self._report(outcome)
+        return outcome
 
 
-def request_of(schedule: Schedule, row: int) -> Request:
-    hplm = schedule.hplms[int(schedule.hplm_of[row])]
-    text = schedule.texts[int(schedule.text_of[row])]
-    deadline_ms = schedule.deadline_ms(row)
-    if hplm in schedule.pairs:
-        return Request(hplm, *halves(text), deadline_ms=deadline_ms)
-    return Request(hplm, text, deadline_ms=deadline_ms)
+async def _result_of(ask: Ask, schedule: Schedule, row: int, left_ms: int | None) -> Answer | ClientError | None:
+    try:
+        return await ask(schedule.request(row, left_ms))
+    except ClientError as error:
+        return error

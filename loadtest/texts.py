@@ -1,4 +1,4 @@
-"""Texts to ask about: of a file, or made of common words to a wanted length."""
+"""Texts to ask about: lines of a file, or common words up to a requested length."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ class Drawn:
 
 
 class Texts(Protocol):
-    def of_lengths(self, tokens: NDArray[np.int64], chance: np.random.Generator) -> Drawn: ...
+    def of_lengths(self, tokens: NDArray[np.int64], rng: np.random.Generator) -> Drawn: ...
 
 
 @dataclass(frozen=True)
 class WordTexts:
     """Common English words, each one token of an English vocabulary; [CLS] and [SEP] count too."""
 
-    def of_lengths(self, tokens: NDArray[np.int64], chance: np.random.Generator) -> Drawn:
+    def of_lengths(self, tokens: NDArray[np.int64], rng: np.random.Generator) -> Drawn:
         lengths, length_of = np.unique(np.maximum(tokens, _SPECIAL_TOKENS + 1), return_inverse=True)
-        texts = [_words(int(length) - _SPECIAL_TOKENS, chance) for length in lengths for _ in range(_VARIANTS)]
-        text_of = length_of * _VARIANTS + chance.integers(_VARIANTS, size=len(tokens))
+        texts = [_words(int(length) - _SPECIAL_TOKENS, rng) for length in lengths for _ in range(_VARIANTS)]
+        text_of = length_of * _VARIANTS + rng.integers(_VARIANTS, size=len(tokens))
         return Drawn(tuple(texts), text_of.astype(np.int64), lengths[length_of])
 
 
 @dataclass(frozen=True, eq=False)
 class FileTexts:
-    """Lines of a file; of those, the ones nearest to a wanted length. A line counts its words as its tokens."""
+    """Lines of a file. A request gets one of the lines nearest to its length; words count as tokens."""
 
     lines: tuple[str, ...]
 
@@ -63,24 +63,24 @@ class FileTexts:
             raise WorkloadError(f"{path}: not UTF-8 text") from error
         if not lines:
             raise WorkloadError(f"{path}: no texts")
-        return cls(tuple(sorted(lines, key=_tokens_of)))
+        return cls(tuple(sorted(lines, key=tokens_of)))
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        return np.array([_tokens_of(line) for line in self.lines], np.int64)
+        return np.array([tokens_of(line) for line in self.lines], np.int64)
 
-    def of_lengths(self, tokens: NDArray[np.int64], chance: np.random.Generator) -> Drawn:
+    def of_lengths(self, tokens: NDArray[np.int64], rng: np.random.Generator) -> Drawn:
         own = self.lengths
         above = np.minimum(np.searchsorted(own, tokens), len(own) - 1)
         below = np.maximum(above - 1, 0)
         nearest = np.where(tokens - own[below] < own[above] - tokens, own[below], own[above])
         first, last = np.searchsorted(own, nearest), np.searchsorted(own, nearest, side="right")
-        text_of = chance.integers(first, last).astype(np.int64)
+        text_of = rng.integers(first, last).astype(np.int64)
         return Drawn(self.lines, text_of, own[text_of])
 
 
-def halves(text: str) -> tuple[str, str]:
-    """A text for an hPLM of pairs: its own halves where a TAB parts them, otherwise cut in the middle."""
+def segments(text: str) -> tuple[str, str]:
+    """Cut a text for an hPLM of pairs: at its TAB if it has one, otherwise in the middle."""
     first, separator, second = text.partition("\t")
     if separator and first.strip() and second.strip():
         return first, second.replace("\t", " ")
@@ -89,9 +89,10 @@ def halves(text: str) -> tuple[str, str]:
     return " ".join(words[:middle]), " ".join(words[middle:] or words[:1])
 
 
-def _words(count: int, chance: np.random.Generator) -> str:
-    return " ".join(_WORDS[place] for place in chance.integers(len(_WORDS), size=count))
+def _words(count: int, rng: np.random.Generator) -> str:
+    return " ".join(_WORDS[index] for index in rng.integers(len(_WORDS), size=count))
 
 
-def _tokens_of(line: str) -> int:
+def tokens_of(line: str) -> int:
+    """Count a line's words and the two special tokens."""
     return len(line.split()) + _SPECIAL_TOKENS

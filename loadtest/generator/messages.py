@@ -1,4 +1,4 @@
-"""What master and workers say to each other, beside what Locust says itself."""
+"""The messages between master and workers, beside Locust's own."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from loadtest.sender import Target
 
 class MessageName(StrEnum):
     SHARE = "hplm_share"
-    """To a worker: what to send where."""
+    """To a worker: its share of the load and the target."""
     ARMED = "hplm_armed"
-    """To the master: the share is there and read."""
+    """To the master: the share was received."""
     GO = "hplm_go"
     """To all workers: when second 0 is, on the wall clock."""
     OUTCOMES = "hplm_outcomes"
+    """To the master: outcomes since the last such message."""
     FINISHED = "hplm_finished"
-    """To the master: every row of the share has its outcome, or what prevented that."""
+    """To the master: every row of the share has its outcome, or the sender failed."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,14 @@ class Share:
     @classmethod
     def from_message(cls, data: Mapping[str, Any]) -> Self:
         return cls(Target(**data["target"]), Schedule.from_bytes(data["schedule"]))
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a worker's share ended: the failure of its sender, if any, and the CPU time of its process."""
+
+    failure: str | None
+    cpu_s: float
 
 
 def outcomes_of(data: Mapping[str, Any]) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""The Locust user: plays its worker's share and tells Locust, and the master, what became of each request."""
+"""The Locust user: plays its worker's share and reports each outcome to Locust and to the master."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from locust import User
 from locust.env import Environment
 from locust.exception import StopUser
 
-from loadtest.generator.messages import Share
+from loadtest.generator.messages import Finished, Share
 from loadtest.outcome import Kind, Outcome
-from loadtest.sender import Sender
+from loadtest.sender import Sender, open_sdk
 
 _DRAIN_S = 0.1
 
 
 class LoadEnvironment(Environment):
-    """Locust's environment with what this worker is to play; `go` is set to the moment of the monotonic clock."""
+    """Locust's environment with this worker's share; `go` is set to second 0 on the monotonic clock."""
 
     def __init__(
-        self, on_outcomes: Callable[[Sequence[Outcome]], None], on_finished: Callable[[str | None], None]
+        self, on_outcomes: Callable[[Sequence[Outcome]], None], on_finished: Callable[[Finished], None]
     ) -> None:
         super().__init__(user_classes=[OpenLoopUser])
         self.share: AsyncResult[Share] = AsyncResult()
@@ -36,28 +36,38 @@ class LoadEnvironment(Environment):
 
 
 class Playing(threading.Thread):
-    """Runs the sender in an event loop of its own; outcomes are left in a deque for whoever takes them."""
+    """Runs the sender in an event loop of its own; `take` returns the outcomes since the last call."""
 
     def __init__(self, share: Share, starts_at: float) -> None:
         super().__init__(name="sender", daemon=True)
         self.failure: str | None = None
         self._outcomes: deque[Outcome] = deque()
-        self._sender = Sender(share.target, share.schedule, self._outcomes.append)
+        self._target = share.target
+        self._sender = Sender(share.schedule, self._outcomes.append)
         self._starts_at = starts_at
+        self._began_cpu_s = time.process_time()
 
     def run(self) -> None:
         try:
-            asyncio.run(self._sender.play(self._starts_at))
+            asyncio.run(self._play())
         except BaseException as error:
             self.failure = f"{type(error).__name__}: {error}"
             raise
+
+    async def _play(self) -> None:
+        async with open_sdk(self._target) as ask:
+            await self._sender.play(ask, self._starts_at)
+
+    @property
+    def finished(self) -> Finished:
+        return Finished(self.failure, time.process_time() - self._began_cpu_s)
 
     def take(self) -> list[Outcome]:
         return [self._outcomes.popleft() for _ in range(len(self._outcomes))]
 
 
 class OpenLoopUser(User):
-    """One per worker: it stands for all who ask through this worker, each request at its own time."""
+    """One per worker: it sends all requests of the worker's share, each at its own time."""
 
     environment: LoadEnvironment
 
@@ -69,11 +79,11 @@ class OpenLoopUser(User):
         while alive:
             gevent.sleep(_DRAIN_S)
             alive = playing.is_alive()
-            self._tell(share, playing.take())
-        self.environment.on_finished(playing.failure)
+            self._report(share, playing.take())
+        self.environment.on_finished(playing.finished)
         raise StopUser
 
-    def _tell(self, share: Share, outcomes: list[Outcome]) -> None:
+    def _report(self, share: Share, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             self.environment.events.request.fire(**_locust_request(share, outcome))
         if outcomes:
@@ -83,7 +93,7 @@ class OpenLoopUser(User):
 
 
 def _locust_request(share: Share, outcome: Outcome) -> dict[str, Any]:
-    """As Locust counts requests: latency from when one was sent."""
+    """Describe an outcome as Locust counts requests: latency from the moment of sending."""
     return {
         "request_type": share.target.protocol or "grpc",
         "name": "infer",

@@ -7,11 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from locust.runners import WorkerRunner
 
-from loadtest.generator.messages import MessageName, Share
+from loadtest.generator.messages import Finished, MessageName, Share
 from loadtest.generator.user import LoadEnvironment
 from loadtest.outcome import Outcome
 
@@ -34,14 +35,14 @@ class Worker:
         self._runner.send_message(MessageName.ARMED)
 
     def _take_go(self, environment: LoadEnvironment, msg: Any, **_: Any) -> None:
-        """The wall clock is what machines share; from here on only this machine's monotonic clock counts."""
+        """Convert second 0 from the wall clock, which machines share, to this machine's monotonic clock."""
         environment.go.set(time.monotonic() + msg.data["starts_at_unix"] - time.time())
 
     def _send_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         self._runner.send_message(MessageName.OUTCOMES, {"rows": [tuple(outcome) for outcome in outcomes]})
 
-    def _send_finished(self, failure: str | None) -> None:
-        self._runner.send_message(MessageName.FINISHED, {"failure": failure})
+    def _send_finished(self, finished: Finished) -> None:
+        self._runner.send_message(MessageName.FINISHED, asdict(finished))
 
 
 def _end_with_master() -> None:
@@ -54,7 +55,7 @@ def main() -> None:
     if _OWNED in rest:
         threading.Thread(target=_end_with_master, daemon=True).start()
     Worker(host, int(port)).run()
-    # Whatever was interrupted is still under way in the sender's thread, and nobody waits for it.
+    # Requests of an interrupted run are still under way in the sender's thread; do not wait for them.
     os._exit(0)
 
 

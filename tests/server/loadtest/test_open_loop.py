@@ -11,18 +11,18 @@ import pytest
 from builder.serving import TritonServer
 from hplm_client.address import Protocol
 from living_processes import children_with
-from loadtest.generator.master import Crew
-from loadtest.run import Progress, Results, Watcher, play
+from loadtest.run import LoadTest, Playback, Progress, Results, Watcher
 from loadtest.run_folder import RunFolder
 from loadtest.schedule import Schedule
 from loadtest.sender import Target
+from loadtest.workers import Workers
 
 pytestmark = pytest.mark.server
-SLOW_MS = 20_000
+SLOW_MS = 6_000
 TIMEOUT_S = 120.0
 RATE_PER_S = 100
 SLOW_ROWS, QUICK_ROWS = 300, 100
-# Whoever waits for an answer before the next request is late by SLOW_MS; a busy machine by far less than half of it.
+# A sender that waits for an answer before the next request is late by SLOW_MS; a busy machine by far less than half.
 BOUND_S = SLOW_MS / 2000
 
 
@@ -41,7 +41,8 @@ def played(folder: Path, server: TritonServer, protocol: Protocol, workers: int)
     seen: list[Progress] = []
     watcher = Watcher(lambda here, needed: None, seen.append)
     schedule = slow_then_quick()
-    results = play(RunFolder.create(folder), schedule, Target(url, protocol, TIMEOUT_S), Crew(workers), {}, watcher)
+    test = LoadTest(schedule, Target(url, protocol, TIMEOUT_S), Workers(workers))
+    results = Playback(RunFolder.create(folder), test, watcher).play()
     assert seen[-1].answered == len(schedule)
     return results
 
@@ -71,7 +72,8 @@ def test_latency_counts_from_the_scheduled_time(slow_server: TritonServer, tmp_p
     due_before = dataclasses.replace(schedule, times_s=schedule.times_s - overdue_s, hplm_of=schedule.hplm_of * 0 + 1)
     watcher = Watcher(lambda here, needed: None, lambda now: None)
     folder = RunFolder.create(tmp_path / "run")
-    results = play(folder, due_before, Target(slow_server.grpc_url, timeout_s=TIMEOUT_S), Crew(1), {}, watcher)
+    test = LoadTest(due_before, Target(slow_server.grpc_url, timeout_s=TIMEOUT_S))
+    results = Playback(folder, test, watcher).play()
     first = results.requests.numbers == 0
     assert results.requests.scheduled_s[first] == -overdue_s
     # Second 0 is a moment ahead when the workers hear of it, so what was due before it can leave a little earlier.
@@ -91,7 +93,8 @@ def test_a_lost_worker_is_told(slow_server: TritonServer, tmp_path: Path) -> Non
 
     folder = RunFolder.create(tmp_path / "run")
     watcher = Watcher(lambda here, needed: None, kill_one)
-    results = play(folder, slow_then_quick(), Target(slow_server.grpc_url, timeout_s=TIMEOUT_S), Crew(2), {}, watcher)
+    test = LoadTest(slow_then_quick(), Target(slow_server.grpc_url, timeout_s=TIMEOUT_S), Workers(2))
+    results = Playback(folder, test, watcher).play()
     assert results.run["state"] == "failed"
     assert results.run["trouble"] == ["1 of 2 load workers were lost"]
     assert results.summary["unfinished"] > 0

@@ -8,8 +8,8 @@ import pytest
 from bench.scenarios import DEDICATED, HPLM, Answered, figures
 from loadtest.figures import Planned
 from loadtest.outcome import Kind
+from loadtest.requests import Requests
 from loadtest.run import Results
-from loadtest.run_folder import Requests
 
 TIMEOUT_S = 10.0
 
@@ -34,7 +34,7 @@ def results(latencies_s: list[float], kinds: list[Kind]) -> Results:
 
 
 def test_what_is_refused_at_once_counts_as_the_timeout() -> None:
-    kinds = [Kind.ANSWERED, Kind.REFUSED, Kind.FAILED, Kind.ANSWERED]
+    kinds = [Kind.ANSWERED, Kind.REJECTED, Kind.FAILED, Kind.ANSWERED]
     found = Answered.of(results([1.0, 0.6, 10.7, 12.0], kinds), TIMEOUT_S)
     assert found.response_s == pytest.approx([1.0, TIMEOUT_S, 10.7, 12.0])
     assert found.answered == 0.5

@@ -33,8 +33,8 @@ def random_outcomes(schedule: Schedule, seed: int, share: float = 0.9) -> list[O
         if chance.random() >= share:
             continue
         sent_s = at_s + chance.exponential(0.002)
-        kind = chance.choice([Kind.ANSWERED, Kind.REFUSED, Kind.FAILED], p=[0.7, 0.2, 0.1])
-        reason = {Kind.ANSWERED: "", Kind.REFUSED: REASONS[row % 2], Kind.FAILED: REASONS[2]}[Kind(kind)]
+        kind = chance.choice([Kind.ANSWERED, Kind.REJECTED, Kind.FAILED], p=[0.7, 0.2, 0.1])
+        reason = {Kind.ANSWERED: "", Kind.REJECTED: REASONS[row % 2], Kind.FAILED: REASONS[2]}[Kind(kind)]
         version = 3 if kind == Kind.ANSWERED else None
         outcomes.append(Outcome(row, sent_s, sent_s + chance.exponential(0.05), str(kind), reason, version))
     return sorted(outcomes, key=lambda outcome: outcome.done_s)

@@ -11,8 +11,9 @@ from random_run import REASONS, random_folder, random_outcomes, random_schedule
 
 from loadtest import figures
 from loadtest.outcome import Kind, Outcome
+from loadtest.requests import Requests
 from loadtest.run import read_results
-from loadtest.run_folder import Requests, RunFolder
+from loadtest.run_folder import RunFolder
 
 
 def percentile(values: list[float], percent: float) -> float:
@@ -37,7 +38,7 @@ def test_summary_is_what_counting_by_hand_gives(tmp_path: Path, seed: int) -> No
     assert summary["planned"] == len(schedule)
     assert (summary["answered"], summary["in_time"]) == (len(answered), len(in_time))
     assert summary["late"] == len(answered) - len(in_time)
-    for name, kind in (("refused", Kind.REFUSED), ("failed", Kind.FAILED)):
+    for name, kind in (("rejected", Kind.REJECTED), ("failed", Kind.FAILED)):
         assert summary[name] == sum(outcome.kind == kind for outcome in outcomes)
     assert summary["unfinished"] == len(schedule) - len(outcomes)
     assert summary["attainment"] == pytest.approx(len(in_time) / len(schedule))
@@ -59,7 +60,7 @@ def test_summary_is_what_counting_by_hand_gives(tmp_path: Path, seed: int) -> No
     for reason, count in summary["reasons"].items():
         assert count == sum(outcome.reason == reason for outcome in outcomes)
     assert figures.errors(summary) == {REASONS[2]: summary["failed"]}
-    assert sum(summary["reasons"].values()) == summary["refused"] + summary["failed"]
+    assert sum(summary["reasons"].values()) == summary["rejected"] + summary["failed"]
 
 
 @pytest.mark.parametrize("times_s", [[0.0], [0.0] * 50, [0.0, 0.1, 0.2, 0.3], [0.0, 20.0], [0.0, 1.0, 2.0]])
@@ -112,7 +113,7 @@ def test_curves_over_time_lose_no_request(tmp_path: Path, seed: int) -> None:
     width_s = float(curve.middles_s[1] - curve.middles_s[0])
     assert (curve.offered_per_s * width_s).sum() == pytest.approx(results.summary["planned"])
     assert (curve.answered_per_s * width_s).sum() == pytest.approx(results.summary["answered"])
-    assert (curve.refused_per_s * width_s).sum() == pytest.approx(results.summary["refused"])
+    assert (curve.rejected_per_s * width_s).sum() == pytest.approx(results.summary["rejected"])
     in_time = np.nansum(curve.attainment * curve.offered_per_s * width_s)
     assert in_time == pytest.approx(results.summary["in_time"])
 

@@ -12,7 +12,7 @@ def test_kinds() -> None:
     )
     assert Outcome.of(7, 1.0, 2.0, answer) == Outcome(7, 1.0, 2.0, Kind.ANSWERED, "", 4)
     for error, kind in (
-        (UnavailableError("the queue is full"), Kind.REFUSED),
+        (UnavailableError("the queue is full"), Kind.REJECTED),
         (NotReadyError("server not ready"), Kind.FAILED),
         (ConnectionLostError("gone"), Kind.FAILED),
     ):

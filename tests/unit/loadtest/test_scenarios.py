@@ -8,7 +8,7 @@ from random_run import random_schedule
 
 from loadtest.scenarios import Burst, Content, Overload, Replay, Steady
 from loadtest.schedule import Schedule
-from loadtest.texts import FileTexts, WordTexts, halves
+from loadtest.texts import FileTexts, WordTexts, segments
 from workload.arrivals import PoissonArrivals
 from workload.errors import WorkloadError
 from workload.lengths import FixedLengths, NormalLengths
@@ -114,10 +114,10 @@ def test_a_files_lines_nearest_to_a_length_are_taken(tmp_path: Path, seed: int) 
         assert abs(own - tokens) == min(abs(length - tokens) for length in (3, 5, 9))
 
 
-def test_halves_of_a_text_for_a_pair() -> None:
-    assert halves("is it new\tno") == ("is it new", "no")
-    assert halves("one two three") == ("one two", "three")
-    assert halves("one") == ("one", "one")
+def test_segments_of_a_text_for_a_pair() -> None:
+    assert segments("is it new\tno") == ("is it new", "no")
+    assert segments("one two three") == ("one two", "three")
+    assert segments("one") == ("one", "one")
 
 
 def test_loads_that_cannot_be_are_refused(tmp_path: Path, seed: int) -> None:
