@@ -33,9 +33,9 @@ from bench.kit.home_load import Askable, Load
 from bench.kit.marks import mark_all, wrong_weights
 from bench.kit.report import Report, parser
 from bench.kit.scratch_home import scratch_home
+from bench.kit.tiny_home import write_corpus, write_task
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
-from tests.tiny_home import write_corpus, write_task
 
 _NAMES_ITS_BUILD = ("name", "hplm", "checksum")
 _PAUSE_S = 0.02

@@ -11,10 +11,10 @@ import torch
 import seeds
 from backends.deadline_batcher import FILE_NAME
 from backends.home import Home
+from bench.kit.tiny_home import build_tiny_home, write_tiny_bert
 from builder.plugin import build_plugin
 from seeds import SEED
 from shared_builds import built_once
-from tiny_home import build_tiny_home, write_tiny_bert
 
 SHARED_SERVERS = {"served", "served_bf16"}
 

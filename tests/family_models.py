@@ -24,7 +24,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from tiny_home import sample_texts, write_tiny_bert
+from bench.kit.tiny_home import sample_texts, write_tiny_bert
 
 SIZES = {
     "hidden_size": 32,

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from backends.errors import InvalidArgumentError
 from backends.home import REGISTRY_VARIABLE, Home
-from tests.tiny_home import build_tiny_home
+from bench.kit.tiny_home import build_tiny_home
 
 _REGISTRY = "registry.db"
 _ROOMS = ("roots", "plots", "bank")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,3 +21,10 @@ def test_every_room_of_the_installed_project_is_looked_at() -> None:
     rooms = {path.parent.name for path in _PROJECT.glob("*/__init__.py")} - {"tests"}
     line = next(line for line in config.splitlines() if line.startswith("root_packages"))
     assert {room for room in rooms if f'"{room}"' not in line} == set()
+
+
+def test_no_room_imports_tests() -> None:
+    rooms = [path.parent for path in _PROJECT.glob("*/__init__.py") if path.parent.name != "tests"]
+    files = [path for room in rooms for path in room.rglob("*.py")]
+    importing = [str(path) for path in files if re.search(r"^\s*(from|import) tests\b", path.read_text(), re.MULTILINE)]
+    assert importing == []

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.kit.tiny_home import TOPICS, write_corpus, write_task
 from hplm_client import HplmClient
 from managed_home import LONG, managing, worker_of
 from served_home import Served
-from tiny_home import TOPICS, write_corpus, write_task
 
 pytestmark = pytest.mark.server
 GUIDE = Path(__file__).parents[3] / "docs" / "manager.md"

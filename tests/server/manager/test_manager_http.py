@@ -15,8 +15,8 @@ import pytest
 
 from backends.home import Home
 from backends.registry.registry import Registry
+from bench.kit.tiny_home import write_corpus, write_task
 from managed_home import Managed, managing
-from tiny_home import write_corpus, write_task
 
 LIMIT_MB = 2
 

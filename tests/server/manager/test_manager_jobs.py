@@ -13,9 +13,9 @@ import pytest
 
 from backends.home import Home
 from backends.registry.registry import Registry
+from bench.kit.tiny_home import write_corpus, write_task
 from living_processes import living
 from managed_home import LONG, SHORT, Managed, managing, worker_of
-from tiny_home import write_corpus, write_task
 
 
 @pytest.fixture(scope="module")

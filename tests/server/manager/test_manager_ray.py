@@ -10,10 +10,10 @@ import pytest
 
 from backends.home import Home
 from backends.registry.registry import Registry
+from bench.kit.tiny_home import ignore, sample_texts, write_task
 from builder.construct.domain.ngrams import CountTexts, count_fragments
 from builder.executors.cluster import RayMap, connect
 from managed_home import LONG, SHORT, managing, worker_of
-from tiny_home import ignore, sample_texts, write_task
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'hplm[ray]'")
 

@@ -20,8 +20,8 @@ import tritonclient.http
 from backends.metrics import INTERVAL_S
 from backends.registry.registry import Registry
 from bench.kit.reference import ReferenceHplm
+from bench.kit.tiny_home import sample_texts
 from served_home import Served
-from tiny_home import sample_texts
 
 pytestmark = pytest.mark.server
 LOGIT_TOLERANCE = 2e-2  # the table is fp16

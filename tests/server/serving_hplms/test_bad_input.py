@@ -15,9 +15,9 @@ from tritonclient.utils import InferenceServerException
 
 from backends.registry.registry import Registry
 from backends.wire import TICKET_COLUMNS, Ticket, encode_tickets
+from bench.kit.tiny_home import sample_texts, tiny_hplm
 from hplm_client import Classification, HplmClient, InvalidRequestError, NotFoundError, ServerError, UnavailableError
 from served_home import Served
-from tiny_home import sample_texts, tiny_hplm
 
 pytestmark = pytest.mark.server
 PROTOCOLS = [pytest.param(tritonclient.grpc, id="grpc"), pytest.param(tritonclient.http, id="http")]

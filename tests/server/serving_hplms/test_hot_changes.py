@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from backends.registry.registry import Registry
+from bench.kit.tiny_home import ignore, tiny_hplm, write_corpus, write_task
 from builder.construct.domain.domains import DomainRequest, create_domain
 from builder.construct.hplm.hplms import UpdateRequest, update_hplm
 from hplm_client import Answer, ClientError, HplmClient, NotFoundError
 from served_home import Served
-from tiny_home import ignore, tiny_hplm, write_corpus, write_task
 
 pytestmark = pytest.mark.server
 WITHIN_S = 5.0

@@ -14,10 +14,10 @@ from transformers import AutoModelForSequenceClassification
 from backends.lower.half import LowerHalf
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from bench.kit.tiny_home import ignore, sample_texts
 from builder.importing.hplms import ImportRequest, import_hplm
 from hplm_client import Classification, ClientError, HplmClient
 from served_home import Served
-from tiny_home import ignore, sample_texts
 
 pytestmark = pytest.mark.server
 LABELS = ("glad", "sad", "neither")

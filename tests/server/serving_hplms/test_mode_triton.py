@@ -24,11 +24,11 @@ from backends.registry.registry import Registry
 from backends.scheduling.cost_model import CostModel
 from backends.wire import TICKET_COLUMNS
 from bench.kit.reference import ReferenceHplm
+from bench.kit.tiny_home import sample_texts
 from builder.export import ExportSettings, render_repository
 from builder.plugin import build_plugin
 from builder.serving import ServerConfig, TritonServer
 from served_home import Served
-from tiny_home import sample_texts
 
 pytestmark = pytest.mark.server
 LOGIT_TOLERANCE = 2e-2  # the table is fp16

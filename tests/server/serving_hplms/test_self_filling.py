@@ -20,10 +20,10 @@ import torch
 from backends.home import Home
 from backends.registry.registry import Registry
 from bench.kit.reference import ReferenceHplm
+from bench.kit.tiny_home import FILLER, MOODS, TOPICS
 from builder.serving import ServerConfig, TritonServer
 from hplm_client import Classification, HplmClient
 from seeds import SEED
-from tiny_home import FILLER, MOODS, TOPICS
 
 pytestmark = pytest.mark.server
 RNG = random.Random(SEED)

@@ -15,11 +15,11 @@ from backends.adapters.recipe import AdapterRecipe
 from backends.engine.entities import best_tags
 from backends.registry.registry import Registry
 from bench.kit.reference import ReferenceHplm
+from bench.kit.tiny_home import TOPICS, ignore, sample_texts, write_pairs, write_tagged, write_values
 from builder.construct.hplm.hplms import HplmRequest, create_hplm
 from builder.construct.hplm.tune import TuneSettings
 from hplm_client import Classification, ClientError, Entities, Entity, HplmClient, InvalidRequestError, Request, Value
 from served_home import Served
-from tiny_home import TOPICS, ignore, sample_texts, write_pairs, write_tagged, write_values
 
 pytestmark = pytest.mark.server
 TAGGING = TuneSettings(

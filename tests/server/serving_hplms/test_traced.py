@@ -13,10 +13,10 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.trace import Lane
 from bench.kit.marks import Mark, mark_all
+from bench.kit.tiny_home import sample_texts
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer, traced
 from hplm_client import Classification, HplmClient
-from tiny_home import sample_texts
 
 pytestmark = pytest.mark.server
 

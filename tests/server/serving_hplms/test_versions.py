@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pytest
 
 from backends.registry.registry import Registry
+from bench.kit.tiny_home import ignore, sample_texts, tiny_hplm, write_corpus, write_task
 from builder.construct.domain.domains import DomainUpdate, update_domain
 from builder.construct.hplm.hplms import UpdateRequest, update_hplm
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.lifecycle.rollback import rollback_domain, rollback_hplm
 from hplm_client import Classification, HplmClient
 from served_home import Served
-from tiny_home import ignore, sample_texts, tiny_hplm, write_corpus, write_task
 
 pytestmark = pytest.mark.server
 WITHIN_S = 5.0

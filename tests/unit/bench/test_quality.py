@@ -11,8 +11,8 @@ import pytest
 
 from backends.errors import ConflictError, NotFoundError
 from bench import quality, theta
+from bench.kit.tiny_home import write_corpus, write_task, write_tiny_bert
 from bench.tasks.schemes import Outcome
-from tiny_home import write_corpus, write_task, write_tiny_bert
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ from rich.console import Console
 
 import cli
 from backends.home import Home
+from bench.kit.tiny_home import write_corpus, write_task
 from builder.progress import Step, progress_bars
 from builder.serving import ServerConfig
 from builder.serving.ports import PortClaims
 from cli.options import print_entry, print_rows
-from tiny_home import write_corpus, write_task
 
 
 def hplm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:

@@ -12,8 +12,8 @@ import pytest
 
 import cli
 from backends.home import Home
+from bench.kit.tiny_home import write_corpus
 from builder.executors.processes import ProcessMap
-from tiny_home import write_corpus
 
 Run = Callable[..., str]
 

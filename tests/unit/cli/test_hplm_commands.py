@@ -12,8 +12,8 @@ import pytest
 
 import cli
 from backends.home import Home
+from bench.kit.tiny_home import write_pairs, write_tagged, write_task, write_values
 from builder.construct.training.checkpoint import Checkpoint
-from tiny_home import write_pairs, write_tagged, write_task, write_values
 
 Run = Callable[..., tuple[int, str, str]]
 

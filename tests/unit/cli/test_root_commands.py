@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backends.home import Home
-from tiny_home import MAX_TOKENS, write_corpus
+from bench.kit.tiny_home import MAX_TOKENS, write_corpus
 
 Run = Callable[..., str]
 

@@ -19,6 +19,7 @@ from backends.plot.header import Store
 from backends.plot.table import Table
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from bench.kit.tiny_home import MAX_TOKENS, ignore, tiny_root, write_corpus, write_task, write_tiny_bert
 from builder.construct.domain.domains import DomainRequest, create_domain
 from builder.construct.domain.settings import PlotSettings
 from builder.construct.hplm.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
@@ -28,7 +29,6 @@ from builder.construct.root.roots import add_root
 from builder.construct.root.settings import DistilSettings
 from builder.locks import exclusive
 from builder.progress import Step
-from tiny_home import MAX_TOKENS, ignore, tiny_root, write_corpus, write_task, write_tiny_bert
 
 
 def stored(home: Home, domain: str) -> dict[Store, tuple[np.ndarray, np.ndarray]]:

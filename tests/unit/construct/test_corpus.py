@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from backends.errors import TrainingDataError
+from bench.kit.tiny_home import held_out_of
 from builder.construct.training.corpus import corpus_texts, split_corpus
-from tiny_home import held_out_of
 
 
 def write(path: Path, content: bytes) -> Path:

@@ -18,6 +18,7 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
+from bench.kit.tiny_home import ignore, sample_texts, write_task, write_tiny_bert
 from builder.construct.hplm.dedicated import Dedicated
 from builder.construct.hplm.dedicated_teacher import REWRITING, UNLABELLED_PER_EXAMPLE, DedicatedTeacher
 from builder.construct.hplm.hplms import HplmRequest, create_hplm, live_settings
@@ -26,7 +27,6 @@ from builder.construct.hplm.settings import ClassWeights, TuneSettings
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.progress import Step
-from tiny_home import ignore, sample_texts, write_task, write_tiny_bert
 
 SETTINGS = TuneSettings(epochs=4, rows_per_batch=16, learning_rate=2e-3, head_learning_rate=1e-2, patience=4)
 PUPIL = TuneSettings()

@@ -20,6 +20,7 @@ from backends.plot.header import Store, stores_of
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder, write_root
 from backends.root.tokenizer import RootTokenizer
+from bench.kit.tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 from builder.construct.domain.settings import Pace, PlotSettings
 from builder.construct.root.augment import Shortening
 from builder.construct.root.conversion import RootParts, convert
@@ -33,7 +34,6 @@ from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.rows import PaddedRows
 from builder.progress import Step
-from tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 
 SHORT = DistilSettings(steps=6, tokens_per_batch=512, warmup_steps=2, checkpoint_every=4, noise_share=0.0)
 EVERYTHING = replace(

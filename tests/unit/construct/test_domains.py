@@ -36,16 +36,7 @@ from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.storage import file_checksum
-from builder.construct.domain.domains import DomainRequest, DomainUpdate, create_domain, update_domain
-from builder.construct.domain.mlm_head import HeadFile
-from builder.construct.domain.ngrams import CountTexts
-from builder.construct.domain.settings import Pace, PlotSettings, PretrainSettings
-from builder.construct.root.request import RootRequest
-from builder.construct.root.roots import add_root
-from builder.construct.root.settings import DistilSettings
-from builder.executors.processes import ProcessMap
-from builder.progress import Report, Step
-from tiny_home import (
+from bench.kit.tiny_home import (
     FILLER,
     MAX_TOKENS,
     MOODS,
@@ -57,6 +48,15 @@ from tiny_home import (
     write_corpus,
     write_tiny_bert,
 )
+from builder.construct.domain.domains import DomainRequest, DomainUpdate, create_domain, update_domain
+from builder.construct.domain.mlm_head import HeadFile
+from builder.construct.domain.ngrams import CountTexts
+from builder.construct.domain.settings import Pace, PlotSettings, PretrainSettings
+from builder.construct.root.request import RootRequest
+from builder.construct.root.roots import add_root
+from builder.construct.root.settings import DistilSettings
+from builder.executors.processes import ProcessMap
+from builder.progress import Report, Step
 
 PRETRAIN = PretrainSettings(
     lower=Pace(steps=16, learning_rate=3e-3, tokens_per_batch=256, checkpoint_every=4),

@@ -15,9 +15,9 @@ from backends.home import Home
 from backends.lower.half import LowerHalf
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from bench.kit.tiny_home import ignore, sample_texts, write_corpus, write_task
 from builder.construct.domain.domains import DomainRequest, create_domain
 from builder.construct.root.distilled import export_distilled
-from tiny_home import ignore, sample_texts, write_corpus, write_task
 
 
 def reason_on_a_full_disk(limit_bytes: int, *arguments: str) -> str:

@@ -18,6 +18,7 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from bench.kit.tiny_home import ignore, write_corpus, write_pairs, write_tagged, write_task, write_values
 from builder.construct.domain.domains import DomainUpdate, update_domain
 from builder.construct.hplm.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
 from builder.construct.hplm.lessons import Lessons
@@ -26,7 +27,6 @@ from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import LabelledText
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.progress import Report, Step
-from tiny_home import ignore, write_corpus, write_pairs, write_tagged, write_task, write_values
 
 QUICK = TuneSettings(recipe=AdapterRecipe(width=4), epochs=2, learning_rate=1e-2)
 LONGER = TuneSettings(recipe=AdapterRecipe(width=8), epochs=10, learning_rate=1e-2)

@@ -14,8 +14,8 @@ from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer
+from bench.kit.tiny_home import sample_texts
 from builder.construct.domain.masking import Masking
-from tiny_home import sample_texts
 
 
 def test_shares_and_neighbours(built_home: Home) -> None:

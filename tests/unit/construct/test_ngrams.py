@@ -12,9 +12,9 @@ from backends.plot.counts import COUNTS_NAME, FragmentCounts
 from backends.plot.header import Store
 from backends.plot.keys import WIDE_KEY, unpack
 from backends.root.store import RootFolder
+from bench.kit.tiny_home import ignore, sample_texts
 from builder.construct.domain.ngrams import CountTexts, count_fragments, merge_counts, shortened_counts
 from seeds import SEED
-from tiny_home import ignore, sample_texts
 
 
 def texts(count: int, seed: int) -> list[str]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from backends.root.tokenizer import RootTokenizer, TokenRows
+from bench.kit.tiny_home import MAX_TOKENS, sample_texts
 from builder.construct.root.augment import TokenNoise
 from builder.construct.root.conversion import convert
-from tiny_home import MAX_TOKENS, sample_texts
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from backends.root.tokenizer import RootTokenizer
+from bench.kit.tiny_home import MAX_TOKENS, sample_texts
 from builder.construct.root.augment import Pairing
 from builder.construct.root.conversion import convert
 from builder.construct.root.distil import Distiller
@@ -16,7 +17,6 @@ from builder.construct.root.settings import DistilSettings
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint
-from tiny_home import MAX_TOKENS, sample_texts
 
 TEXTS = [text.text for text in sample_texts(400, seed=5)]
 

@@ -14,6 +14,7 @@ from backends.plot.header import Store
 from backends.plot.table import Table
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from bench.kit.tiny_home import MAX_TOKENS, ignore, write_corpus, write_tiny_bert
 from builder.construct.domain.build import VersionPlan, build_version
 from builder.construct.domain.domains import DomainRequest, create_domain
 from builder.construct.domain.settings import PlotSettings
@@ -21,7 +22,6 @@ from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
 from builder.construct.root.settings import DistilSettings
 from builder.progress import Report, Step
-from tiny_home import MAX_TOKENS, ignore, write_corpus, write_tiny_bert
 
 
 class InterruptedRunError(Exception):

@@ -8,9 +8,9 @@ import torch
 
 from backends.errors import InvalidArgumentError
 from backends.root.tokenizer import RootTokenizer
+from bench.kit.tiny_home import MAX_TOKENS, sample_texts
 from builder.construct.hplm.rewriting import NearWords, Rewriting
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
-from tiny_home import MAX_TOKENS, sample_texts
 
 HIDDEN = 6
 

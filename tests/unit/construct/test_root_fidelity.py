@@ -17,6 +17,8 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer
+from bench.kit.tiny_home import MAX_TOKENS, held_out_of, ignore, write_corpus, write_tiny_bert
+from bench.kit.tiny_home import sample_texts as tiny_texts
 from builder.construct.domain.settings import PlotSettings
 from builder.construct.root.augment import Shortening
 from builder.construct.root.conversion import convert
@@ -26,8 +28,6 @@ from builder.construct.root.roots import add_root, check_root
 from builder.construct.root.settings import DistilSettings
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
-from tiny_home import MAX_TOKENS, held_out_of, ignore, write_corpus, write_tiny_bert
-from tiny_home import sample_texts as tiny_texts
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])

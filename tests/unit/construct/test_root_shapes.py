@@ -12,13 +12,13 @@ from backends.plot import PlotChain, Table
 from backends.plot.header import stores_of
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from bench.kit.tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 from builder.construct.root.conversion import RootParts
 from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
 from builder.construct.root.settings import DistilSettings
 from builder.construct.root.student import Student
 from family_models import write_family_model
-from tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 
 ROOTS = [("roberta", 5), ("distilbert", 2), ("electra-small", 3)]
 

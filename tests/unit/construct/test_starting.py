@@ -6,11 +6,11 @@ from transformers import BertModel
 
 from backends.root.encoder import fragment_attention
 from backends.root.tokenizer import RootTokenizer
+from bench.kit.tiny_home import MAX_TOKENS, sample_texts, write_tiny_bert
 from builder.construct.root.conversion import convert
 from builder.construct.root.starting import NUM_SINKS, start_fragments
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
-from tests.tiny_home import MAX_TOKENS, sample_texts, write_tiny_bert
 
 
 def started(model: Path) -> Student:

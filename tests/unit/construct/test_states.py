@@ -12,12 +12,12 @@ import pytest
 from backends.home import Home
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
+from bench.kit.tiny_home import sample_texts
 from builder.construct.hplm import state_rows, states
 from builder.construct.hplm.computed_fragments import exact_half
 from builder.construct.hplm.state_rows import StateRows
 from builder.construct.hplm.states import StateCache
 from builder.progress import Step
-from tiny_home import sample_texts
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from backends.errors import HplmError, InvalidArgumentError
 from backends.home import Home
 from backends.root.store import RootFolder
 from backends.root.words import RowWords
+from bench.kit.tiny_home import ignore
 from builder.construct.hplm.fitting import Fitting, rate_share, read
 from builder.construct.hplm.lessons import Lessons
 from builder.construct.hplm.reading import Reading
@@ -34,7 +35,6 @@ from builder.construct.tasks.objective import Objective, balanced_weights
 from builder.construct.tasks.regression import Regression
 from builder.construct.training.checkpoint import Checkpoint
 from builder.progress import Step
-from tiny_home import ignore
 
 SMALL = AdapterRecipe(width=4)
 

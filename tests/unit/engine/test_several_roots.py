@@ -15,8 +15,8 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.scheduling.policy import Capacity
+from bench.kit.tiny_home import tiny_hplm, tiny_root
 from served_engine import ask, hold_runs, keys_of, running
-from tiny_home import tiny_hplm, tiny_root
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from importer import Importer, round_model
 
 from backends.home import Home
-from tiny_home import write_tiny_bert
+from bench.kit.tiny_home import write_tiny_bert
 
 
 @pytest.fixture(scope="session")

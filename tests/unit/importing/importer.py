@@ -15,10 +15,10 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder, write_root
+from bench.kit.tiny_home import ignore
 from builder.construct.root.conversion import convert
 from builder.construct.root.pretrained import weights_checksum
 from builder.importing.hplms import ImportRequest, import_hplm
-from tiny_home import ignore
 
 LOWER = 2
 

@@ -272,7 +272,7 @@ def test_another_base_never_slips_in(importer: Importer, tmp_path: Path, tiny_be
 
 
 def test_an_adapter_of_another_size_is_refused(importer: Importer, tmp_path: Path) -> None:
-    from tiny_home import write_tiny_bert
+    from bench.kit.tiny_home import write_tiny_bert
 
     model = write_tiny_bert(tmp_path / "narrow", hidden_size=32)
     make_peft(model, tmp_path / "x", "SEQ_CLS")

@@ -15,9 +15,9 @@ from backends.errors import ConflictError, FingerprintMismatchError, InvalidArgu
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from bench.kit.tiny_home import tiny_root, write_task
 from builder.construct.hplm.hplms import publish_artifact
 from cli.app import app
-from tiny_home import tiny_root, write_task
 
 
 def run(home: Home, *arguments: str) -> Result:

@@ -23,9 +23,9 @@ from backends.lower.settings import FillingSettings, Missing
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.policy import Capacity
+from bench.kit.tiny_home import ignore
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.lifecycle.verification import verify_home
-from tiny_home import ignore
 
 DATA = Path(__file__).parents[2] / "data" / "home_of_format_2"
 SERVED: list[dict[str, Any]] = json.loads((DATA / "served.json").read_text(encoding="utf-8"))

@@ -12,10 +12,10 @@ from backends.errors import ConflictError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.storage import file_checksum
+from bench.kit.tiny_home import ignore, write_corpus, write_task
 from builder.construct.domain.domains import DomainRequest, DomainUpdate, create_domain, update_domain
 from builder.construct.hplm.hplms import UpdateRequest, publish_artifact, update_hplm
 from builder.progress import Step
-from tiny_home import ignore, write_corpus, write_task
 
 
 def test_the_second_is_told_and_touches_nothing(tiny_home: Home) -> None:

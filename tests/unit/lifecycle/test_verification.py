@@ -9,10 +9,10 @@ import pytest
 from backends.home import Home
 from backends.lower.encoder import MANIFEST_NAME, WEIGHTS_NAME
 from backends.registry.registry import Registry
+from bench.kit.tiny_home import ignore, write_corpus
 from builder.construct.domain.domains import DomainRequest, create_domain
 from builder.construct.domain.settings import Pace, PretrainSettings
 from builder.lifecycle.verification import verify_home
-from tiny_home import ignore, write_corpus
 
 
 @pytest.mark.parametrize("lost", [MANIFEST_NAME, WEIGHTS_NAME])

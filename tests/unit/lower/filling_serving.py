@@ -13,8 +13,8 @@ from backends.lower.settings import FillingSettings, Missing
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.wire import Float16Array, decode_tickets, unfold_rows
+from bench.kit.tiny_home import FILLER, MOODS, TOPICS
 from seeds import SEED
-from tiny_home import FILLER, MOODS, TOPICS
 
 RNG = random.Random(SEED)
 WORDS = [*FILLER, *(word for group in (*TOPICS.values(), *MOODS.values()) for word in group)]

@@ -19,8 +19,8 @@ from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.store import RootFolder
 from backends.wire import decode_tickets, unfold_rows
+from bench.kit.tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 from builder.construct.domain.domains import DomainRequest, create_domain
-from tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 
 
 @pytest.fixture

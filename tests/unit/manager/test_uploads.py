@@ -16,11 +16,11 @@ import pytest
 
 from backends.errors import HplmError, InvalidArgumentError, NotFoundError, StorageFullError
 from backends.home import Home
+from bench.kit.tiny_home import sample_texts
 from builder.manager import archives
 from builder.manager.archives import unpack
 from builder.manager.upload_checks import CHECKS
 from builder.manager.uploads import Incoming, Upload, UploadKind, Uploads, UploadTooLargeError
-from tiny_home import sample_texts
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.registry import database
 from backends.registry.registry import Registry
+from bench.kit.tiny_home import sample_texts, write_task
 from builder.construct.hplm.dedicated_teacher import REWRITING
 from builder.construct.hplm.state_rows import find_rows
 from builder.executors.mapping import map_here
@@ -26,7 +27,6 @@ from builder.manager.upload_checks import CHECKS
 from builder.manager.uploads import UploadKind, Uploads
 from builder.manager.worker import run_attempt
 from builder.manager.workers import TRY_AGAIN
-from tiny_home import sample_texts, write_task
 
 
 def deletion(store: JobStore) -> int:

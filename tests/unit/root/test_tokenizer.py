@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from backends.errors import CorruptFileError
 from backends.root.tokenizer import RootTokenizer
-from tiny_home import sample_texts
+from bench.kit.tiny_home import sample_texts
 
 
 def test_rows_are_the_texts_one_by_one(tiny_bert: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from backends.root.words import RowWords
+from bench.kit.tiny_home import SPECIAL
 from family_models import ROBERTA_SPECIAL, byte_level_tokenizer
-from tiny_home import SPECIAL
 
 TEXT = 'We met in London. He (Bob) said:  "Levi\'s, New-York" café 日本。 (London) end!'
 WORDS = ["We", "met", "in", "London", ".", "He", "(", "Bob", ")", "said", ":", '"', "Levi", "'", "s", ",", "New", "-"]

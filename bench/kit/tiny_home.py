@@ -1,4 +1,4 @@
-"""A complete home in seconds: a small random BERT, two domains, four hPLMs of three tenants."""
+"""A complete trained home in seconds, for tests and benches: a small random BERT, two domains, four hPLMs."""
 
 from __future__ import annotations
 
