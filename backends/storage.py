@@ -12,10 +12,11 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import xxhash
 
@@ -46,11 +47,18 @@ def json_checksum(content: dict[str, Any]) -> str:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a durable file, replacing an old one in one step; a failure leaves the old one and nothing else."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file to write to, which replaces an old one as `write_file` does: for what is too large to hold twice."""
     staged = path.with_name(path.name + HALF_WRITTEN)
     with disk_full_is_an_error(path):
         try:
             with staged.open("wb") as file:
-                file.write(content)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             staged.replace(path)
@@ -117,6 +125,16 @@ def disk_full_is_an_error(path: Path) -> Iterator[None]:
         if error.errno in _DISK_FULL:
             raise StorageFullError(f"no space left on the disk while writing {path}; nothing was published") from error
         raise
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder under another name, so that a kill in the middle leaves no part that looks like the whole."""
+    doomed = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}.garbage")
+    try:
+        path.rename(doomed)
+    except FileNotFoundError:  # another process was faster
+        return
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def staging_folder(target: Path) -> Path:

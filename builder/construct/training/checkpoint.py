@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import torch
 
-from backends.storage import write_file
+from backends.storage import replacing
 
 LOGGER = logging.getLogger(__name__)
 
@@ -23,10 +22,13 @@ class Checkpoint:
     inputs: str
 
     def save(self, content: dict[str, Any]) -> None:
-        buffer = io.BytesIO()
-        torch.save({**content, "inputs": self.inputs}, buffer)
         self.path.parent.mkdir(parents=True, exist_ok=True)  # a cache may be cleared at any time
-        write_file(self.path, buffer.getvalue())
+        with replacing(self.path) as file:
+            try:
+                torch.save({**content, "inputs": self.inputs}, file)
+            except RuntimeError as error:
+                # The library's writer hides what the file said.
+                raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
     def load(self) -> dict[str, Any] | None:
         """What was saved last, unless it is unreadable or belongs to other inputs."""
