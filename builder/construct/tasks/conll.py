@@ -11,7 +11,6 @@ from builder.construct.tasks.lines import numbered_lines
 
 OUTSIDE = "O"
 _TAG = re.compile(r"O|[BI]-\S(.*\S)?")
-_LINE = re.compile(rf"[^\t]*[^\t\s][^\t]*\t({_TAG.pattern})")
 
 
 def read_sentences(path: Path) -> list[TaggedSentence]:
@@ -45,7 +44,8 @@ def read_sentences(path: Path) -> list[TaggedSentence]:
 def is_conll(path: Path) -> bool:
     """Whether the first line that is not blank looks like `token<TAB>tag`."""
     first = next((line for _, line in numbered_lines(path) if line.strip()), "")
-    return _LINE.fullmatch(first) is not None
+    word, _, tag = first.partition("\t")  # cheaper than one pattern, which would try each beginning of a long line
+    return bool(word.strip()) and _TAG.fullmatch(tag) is not None
 
 
 def _split(line: str, where: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -157,6 +158,16 @@ def test_the_kind_of_a_file_is_seen(tmp_path: Path) -> None:
     assert is_conll(write(tmp_path / "t", "\nword\tB-X\n"))
     assert not is_conll(write(tmp_path / "t", '{"text": "a\tO", "label": "x"}'))
     assert not is_conll(write(tmp_path / "t", ""))
+    assert not is_conll(write(tmp_path / "t", " \tO\n"))
+    assert not is_conll(write(tmp_path / "t", "word\tB-X\tmore\n"))
+
+
+@pytest.mark.parametrize("line", ["x" * ((1 << 20) - 2), "x " * ((1 << 19) - 1), "a\tB-" + "x " * ((1 << 19) - 4)])
+def test_a_long_line_is_looked_at_once(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path / "t", line + "\n")
+    started_s = time.process_time()
+    assert not is_conll(path)
+    assert time.process_time() - started_s < 1  # minutes where each beginning of the line is tried
 
 
 def test_classes_of_both_files(tmp_path: Path) -> None:
