@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backends.errors import InvalidArgumentError
+from builder.construct.tasks.conll import OUTSIDE
 from builder.construct.tasks.dataset import NER, REGRESSION
 from builder.importing.heads import ImportedHead
 
@@ -23,8 +24,10 @@ def require_labels(head: ImportedHead, given: tuple[str, ...] | None) -> tuple[s
         raise InvalidArgumentError(
             f"the head has {head.num_outputs} outputs; given are {len(set(labels))} different labels: {_shown(labels)}"
         )
-    if head.task == NER and not any(label.startswith("B-") for label in labels):
-        raise InvalidArgumentError(f"NER labels are O, B-… and I-…; these are {_shown(labels)}")
+    if head.task == NER and (OUTSIDE not in labels or not any(label.startswith("B-") for label in labels)):
+        raise InvalidArgumentError(
+            f"NER labels are O, for words outside of entities, B-… and I-…; these are {_shown(labels)}"
+        )
     return labels
 
 

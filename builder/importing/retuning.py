@@ -30,7 +30,7 @@ def _head(candidate: Candidate, build: HplmBuild, settings: TuneSettings) -> tup
         if not data.labels:
             return candidate.complete_head(imported), imported.pooling
         if candidate.knows_labels(imported):
-            head = relabelled(candidate.complete_head(imported), candidate.labels(imported), data.labels)
+            head = relabelled(candidate.complete_head(imported), candidate.labels(imported), data.labels, settings.seed)
             return head, imported.pooling
     pooling = pooling_for(build.objective, settings)
     return new_head(build.objective.num_outputs, pooled_width(pooling, build.root.geometry.hidden_size)), pooling

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,4 +102,8 @@ def _owner(target: Path) -> Path:
 
 def _last_written(path: Path) -> float:
     parts = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
-    return max(part.lstat().st_mtime for part in parts)
+    written = 0.0
+    for part in parts:
+        with suppress(FileNotFoundError):  # its own build removes it
+            written = max(written, part.lstat().st_mtime)
+    return written

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backends.errors import CorruptFileError
 from backends.plot.header import TableHeader
-from backends.storage import HALF_WRITTEN, disk_full_is_an_error, read_json, staging_folder, write_json
+from backends.storage import HALF_WRITTEN, disk_full_is_an_error, read_json, remove_folder, staging_folder, write_json
 
 LOGGER = logging.getLogger(__name__)
 INPUTS = "inputs"
@@ -30,7 +30,7 @@ class TableBuild:
         if self._published_inputs() == self.inputs:
             return True
         LOGGER.warning("%s was built from other inputs and is not registered; building it again", self.target)
-        shutil.rmtree(self.target)
+        remove_folder(self.target)
         return False
 
     def require_same_staging(self) -> None:

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
 from backends.errors import InvalidArgumentError
@@ -166,13 +168,13 @@ class HplmBuild:
         }
 
 
-def relabelled(head: Head, old: Sequence[str], new: Sequence[str]) -> Head:
-    """A head whose rows follow other labels: those of labels that stay are kept, the others are new."""
-    fresh = new_head(len(new), head.weight.shape[1])
+def relabelled(head: Head, old: Sequence[str], new: Sequence[str], seed: int) -> Head:
+    """A head whose rows follow other labels: those of labels that stay are kept, the others drawn by the seed."""
+    fresh = new_head(len(new), head.weight.shape[1], torch.Generator().manual_seed(seed))
     weight, bias = fresh.weight, fresh.bias
-    for place, label in enumerate(new):
+    for row, label in enumerate(new):
         if label in old:
-            weight[place], bias[place] = head.weight[old.index(label)].float(), head.bias[old.index(label)].float()
+            weight[row], bias[row] = head.weight[old.index(label)].float(), head.bias[old.index(label)].float()
     return replace(head, weight=weight, bias=bias)
 
 

@@ -88,7 +88,7 @@ class DedicatedTeacher:
                 }
                 kept.save(known)
                 self._kept("teacher", self._inputs(data, pupil)).remove()
-                remove_forgotten(self.home.states)
+                remove_forgotten(self.home)
         return Reading(Head(**known["head"]), states, known["pooling"]), known["figures"]
 
     def _model(self, data: TaskData, pupil: TuneSettings, report: Report) -> Dedicated:

@@ -262,7 +262,7 @@ def _next_start(
         return settings, None
     tuned = _tuned(artifact)
     if data.labels != artifact.labels:
-        tuned = replace(tuned, head=relabelled(tuned.head, artifact.labels, data.labels))
+        tuned = replace(tuned, head=relabelled(tuned.head, artifact.labels, data.labels, settings.seed))
     return settings, Start(tuned, file_checksum(home.path / live.folder / "manifest.json"))
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from backends.errors import CorruptFileError
 from backends.root.words import RowWords
-from backends.storage import check_file, disk_full_is_an_error, fsync_folder, read_json, write_json
+from backends.storage import check_file, disk_full_is_an_error, fsync_folder, read_json, remove_folder, write_json
 
 EncodedRow = tuple[npt.NDArray[np.float16], RowWords | None, int | None]
 """One text's hidden rows `[L, H]`, its words where they were asked for, and a pair's first token of the second half."""
@@ -83,16 +83,6 @@ def find_rows(store: Path) -> StateRows | None:
         return None
 
 
-def drop_store(store: Path) -> None:
-    """Under another name first: a kill in the middle must not leave a part that looks like a store."""
-    dropped = store.with_name(f".{store.name}.{os.getpid()}.{time.monotonic_ns()}.dropped")
-    try:
-        store.rename(dropped)
-    except FileNotFoundError:  # another process was faster
-        return
-    shutil.rmtree(dropped, ignore_errors=True)
-
-
 def size_of_store(store: Path) -> int:
     """In bytes, nearly all of it; raises FileNotFoundError where there is none."""
     return (store / _HIDDEN).stat().st_size
@@ -117,7 +107,7 @@ def _make(store: Path, encode: Callable[[], Iterator[EncodedRow]]) -> StateRows:
 def _publish(unfinished: Path, store: Path) -> None:
     if find_rows(store) is not None:  # somebody else was faster
         return
-    drop_store(store)
+    remove_folder(store)
     try:
         unfinished.rename(store)
     except OSError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,9 +11,10 @@ import xxhash
 from backends.home import Home
 from backends.registry.entries import DomainEntry
 from backends.root.tokenizer import Text
-from backends.storage import file_checksum, json_checksum
+from backends.storage import file_checksum, json_checksum, remove_folder
 from builder.construct.hplm.computed_fragments import ComputedFragments, exact_half
-from builder.construct.hplm.state_rows import EncodedRow, StateRows, drop_store, size_of_store, stored_rows
+from builder.construct.hplm.state_rows import EncodedRow, StateRows, size_of_store, stored_rows
+from builder.lifecycle.leftovers import forgotten_states
 from builder.progress import Report, Step
 
 MAX_STORED_BYTES = 20 << 30
@@ -38,6 +38,7 @@ class StateCache:
             report(Step(f"look up the {what} texts", count, len(texts)))
 
         rows = stored_rows(store, lambda: self._encoded(texts, with_words, done))
+        remove_forgotten(self._home)
         _remove_oldest(self._home.states, keep=store)
         return rows
 
@@ -67,20 +68,18 @@ class StateCache:
 
 def _remove_oldest(states: Path, keep: Path) -> None:
     """Drop what was used longest ago until the rest is within the limit; what took hours to make stays its day."""
-    remove_forgotten(states)
     stores = [path for path in states.glob("*") if not path.name.startswith(".")]
     total_bytes = sum(_size_bytes(path) for path in states.glob(".*"))
     for store in sorted(stores, key=_used_at, reverse=True):
         total_bytes += _size_bytes(store)
         if total_bytes > MAX_STORED_BYTES and store != keep:
-            drop_store(store)
+            remove_folder(store)
 
 
-def remove_forgotten(states: Path) -> None:
-    """What teachers made a day ago, and what killed builds left behind."""
-    for path in states.glob(".*"):
-        if time.time() - _used_at(path) > _HIDDEN_KEPT_S:
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+def remove_forgotten(home: Home) -> None:
+    """Remove what teachers made a day ago, and what killed builds left behind; a lock may be held however old it is."""
+    for path in forgotten_states(home, _HIDDEN_KEPT_S):
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _used_at(path: Path) -> float:

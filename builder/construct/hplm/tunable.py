@@ -136,9 +136,10 @@ def scaled(head: Head, offset: float, factor: float) -> Head:
     return head.map(change)
 
 
-def new_head(num_outputs: int, width: int) -> Head:
+def new_head(num_outputs: int, width: int, rng: torch.Generator = torch.default_generator) -> Head:
     limit = 1 / math.sqrt(width)
-    return Head(torch.empty(num_outputs, width).uniform_(-limit, limit), torch.zeros(num_outputs))
+    weight = torch.empty(num_outputs, width).uniform_(-limit, limit, generator=rng)
+    return Head(weight, torch.zeros(num_outputs))
 
 
 def pooling_for(objective: Objective[Any], settings: TuneSettings) -> str:

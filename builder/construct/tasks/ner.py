@@ -22,6 +22,9 @@ from builder.construct.tasks.conll import OUTSIDE
 from builder.construct.tasks.examples import TaggedSentence, is_visible
 from builder.construct.tasks.objective import Objective, balanced_weights, distribution_distance
 
+_UNKNOWN = -100
+"""A target that a cross-entropy leaves out."""
+
 
 @dataclass(frozen=True)
 class TaggedRow:
@@ -86,8 +89,9 @@ class Ner(Objective[TaggedRow]):
         )
 
     def _tag(self, tag: str, goes_on: bool) -> int:
+        """A test file may name kinds that nobody trained, and imported labels may lack even O."""
         tag = OUTSIDE if tag == OUTSIDE else f"{'I' if goes_on else 'B'}-{tag[2:]}"
-        return self._places.get(tag, self._places[OUTSIDE])  # a test file may name kinds that nobody trained
+        return self._places.get(tag, self._places.get(OUTSIDE, _UNKNOWN))
 
     def _found(self, logits: Tensor, target: TaggedRow) -> frozenset[Span]:
         return frozenset(each.span for each in find_entities(logits, target.words, target.text, self._labels))

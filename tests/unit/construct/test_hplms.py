@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,14 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.tiny_home import ignore, write_corpus, write_pairs, write_tagged, write_task, write_values
 from builder.construct.domain.domains import DomainUpdate, update_domain
-from builder.construct.hplm.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
+from builder.construct.hplm.hplms import (
+    HplmRequest,
+    UpdateRequest,
+    building_hplm,
+    create_hplm,
+    publish_artifact,
+    update_hplm,
+)
 from builder.construct.hplm.lessons import Lessons
 from builder.construct.hplm.tune import TuneSettings
 from builder.construct.tasks.dataset import TaskData
@@ -201,6 +209,36 @@ def test_labels_change_only_where_that_is_wanted(tiny_home: Home, registry: Regi
     heads = [artifact(tiny_home, each).head for each in (first, changed)]
     torch.testing.assert_close(heads[1].weight[1], heads[0].weight[0], rtol=1e-2, atol=1e-4)  # glad
     assert not torch.allclose(heads[1].weight[0], heads[0].weight[1], rtol=1e-2, atol=1e-2)
+
+
+def test_rows_of_new_labels_are_the_same_whatever_was_drawn_before(
+    tiny_home: Home, registry: Registry, tmp_path: Path
+) -> None:
+    files = mood_files(tmp_path)
+    create_hplm(tiny_home, registry, HplmRequest("new/one", "tiny", "farm", **files, tune=QUICK), ignore)
+    for path in files.values():
+        relabel(path, lambda label: "angry" if label == "sad" else label)
+    heads = []
+    for seed in (1, 2):
+        home = Home(Path(shutil.copytree(tiny_home.path, tmp_path / f"home{seed}")))
+        torch.manual_seed(seed)
+        request = UpdateRequest("new/one", **files, labels_may_change=True, force=True)
+        heads.append(artifact(home, update_hplm(home, Registry.open(home), request, ignore)).head)
+    assert torch.equal(heads[0].weight, heads[1].weight)
+
+
+def test_a_version_whose_labels_lack_o_can_be_updated(tiny_home: Home, registry: Registry, tmp_path: Path) -> None:
+    """Earlier releases imported such."""
+    train, dev = write_tagged(tmp_path, seed=7)
+    tune = replace(QUICK, epochs=1)
+    first = create_hplm(tiny_home, registry, HplmRequest("new/ner", "tiny", "farm", train, dev, tune=tune), ignore)
+    made = artifact(tiny_home, first)
+    head = replace(made.head, weight=made.head.weight[1:], bias=made.head.bias[1:])
+    imported = replace(made, hplm="new/imported", labels=made.labels[1:], head=head)
+    with building_hplm(tiny_home, imported.hplm):
+        publish_artifact(tiny_home, registry, imported, registry.domain("tiny", "farm"), {})
+    request = UpdateRequest("new/imported", train, dev, labels_may_change=True, force=True)
+    assert update_hplm(tiny_home, registry, request, ignore).labels == first.labels
 
 
 def test_an_update_moves_to_the_live_domain_unless_it_is_pinned(

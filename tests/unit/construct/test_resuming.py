@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import resource
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from backends.errors import InvalidArgumentError, NotFoundError
+from backends import storage
+from backends.errors import InvalidArgumentError, NotFoundError, StorageFullError
 from backends.home import Home
 from backends.plot.header import Store
 from backends.plot.table import Table
@@ -21,6 +25,7 @@ from builder.construct.domain.settings import PlotSettings
 from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
 from builder.construct.root.settings import DistilSettings
+from builder.construct.training.checkpoint import Checkpoint
 from builder.progress import Report, Step
 
 
@@ -130,6 +135,51 @@ def test_a_published_table_that_is_not_registered(tiny_home: Home, tmp_path: Pat
     assert bool(steps) == (what != "nothing")
     create_domain(tiny_home, registry, replace(request, name="fresh"), ignore)
     assert np.array_equal(keys_of(tiny_home, "new"), keys_of(tiny_home, "fresh"))
+
+
+def test_a_kill_while_an_unregistered_table_is_removed_leaves_no_part_of_it(
+    tiny_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, root = Registry.open(tiny_home), RootFolder(tiny_home.root("tiny"))
+    corpus = write_corpus(tmp_path / "a.txt", 300, seed=61)
+    plan = VersionPlan("new", 1, (corpus,), PlotSettings(), registry.domain("tiny", "general"))
+    build_version(tiny_home, root, plan, ignore)  # and then it is killed
+
+    def killed(folder: Path, **_: object) -> None:
+        (folder / "tri.keys").unlink()
+        raise InterruptedRunError
+
+    with monkeypatch.context() as patched, pytest.raises(InterruptedRunError):
+        patched.setattr(storage.shutil, "rmtree", killed)
+        build_version(tiny_home, root, replace(plan, plot=PlotSettings(theta=0.5)), ignore)
+    create_domain(tiny_home, registry, DomainRequest("new", "tiny", (corpus,)), ignore)
+    assert len(keys_of(tiny_home, "new"))
+
+
+def test_a_checkpoint_is_not_held_twice(tmp_path: Path) -> None:
+    content = {"weights": torch.zeros(8 << 20)}  # 32 MiB, which PyTorch allocates where tracemalloc does not look
+    checkpoint = Checkpoint(tmp_path / "checkpoint", "inputs")
+    tracemalloc.start()
+    checkpoint.save(content)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 8 << 20
+    loaded = checkpoint.load()
+    assert loaded is not None and torch.equal(loaded["weights"], content["weights"])
+
+
+def test_a_checkpoint_on_a_full_disk_leaves_the_old_one(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "checkpoint", "inputs")
+    checkpoint.save({"step": 1})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(StorageFullError, match=r"no space left on the disk while writing .*checkpoint"):
+            checkpoint.save({"step": 2, "weights": torch.zeros(1 << 20)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    loaded = checkpoint.load()
+    assert loaded is not None and loaded["step"] == 1
 
 
 def test_a_corpus_of_equal_lines_is_refused(tmp_path: Path, request_a: RootRequest) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from backends import storage
 from backends.home import Home
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
@@ -119,7 +120,7 @@ def test_a_kill_while_a_store_is_dropped_leaves_no_part_of_it(
 
     monkeypatch.setattr(states, "MAX_STORED_BYTES", 0)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(state_rows.shutil, "rmtree", killed)
+        patched.setattr(storage.shutil, "rmtree", killed)
         rows_of(tiny_home, domain, count=110)
     assert not old.exists()
     assert len(rows_of(tiny_home, domain, count=100)[0]) == 100

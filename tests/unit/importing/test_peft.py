@@ -115,6 +115,12 @@ def test_token_classification_gives_the_librarys_logits(importer: Importer, tmp_
         assert (logits - expected[:length]).abs().max() <= 1e-3
 
 
+def test_ner_labels_have_a_name_for_what_is_no_entity(importer: Importer, tmp_path: Path) -> None:
+    make_peft(importer.model, tmp_path / "tokens", "TOKEN_CLS")
+    with refused(importer, "O, for words outside of entities"):
+        importer.take(tmp_path / "tokens", labels=("B-LOC", "B-PER", "I-PER"))
+
+
 def test_a_regression_has_one_output_and_no_labels(importer: Importer, tmp_path: Path) -> None:
     hidden, mask = random_rows(64)
     wrapped = make_peft(importer.model, tmp_path / "value", "SEQ_CLS", num_labels=1)
