@@ -8,19 +8,19 @@ Usage:
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import xxhash
 
-from backends.errors import ConflictError, CorruptFileError, StorageFullError
+from backends.errors import CorruptFileError, StorageFullError
+from backends.file_lock import locked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HALF_WRITTEN = ".new"
 _CHUNK_BYTES = 4 << 20
 _READABLE = 0o644
-# EFBIG is a limit on one file; whoever builds meets it as a disk that takes no more.
+# EFBIG is a limit on one file; a build meets it as a disk that takes no more.
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -186,85 +186,13 @@ def fsync_folder_entry(folder: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, open_path: Callable[[Path], int], conflict: str) -> Iterator[None]:
-    """Hold an advisory lock on a file or folder; it goes with its process, however that ends."""
-    descriptor = _lock(path, open_path, conflict)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def one_at_a_time(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold an advisory lock on a file, which is made; who comes while somebody has it says so, and waits."""
-    descriptor = _wait_for_lock(path, on_wait)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _wait_for_lock(path: Path, on_wait: Callable[[], None]) -> int:
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _READABLE)
-        try:
-            if not _lock_now(descriptor):
-                on_wait()
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_at(descriptor, path):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _lock_now(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _lock(path: Path, open_path: Callable[[Path], int], conflict: str) -> int:
-    while True:
-        descriptor = open_path(path)
-        if not _lock_now(descriptor):
-            os.close(descriptor)
-            raise ConflictError(conflict)
-        if _is_at(descriptor, path):
-            return descriptor
-        os.close(descriptor)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """The last holder may have renamed or removed it meanwhile; a lock on that would exclude nobody."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _open_folder(folder: Path) -> int:
-    """Others may make it, rename it or remove it between any two of these lines."""
-    while True:
-        with suppress(FileExistsError):
-            folder.mkdir(parents=True)
-        with suppress(FileNotFoundError):
-            return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
-@contextmanager
 def publishing(target: Path) -> Iterator[Path]:
     """Yield an empty staging folder; on success it becomes `target`, on failure it is removed."""
     staged = staging_folder(target)
-    with disk_full_is_an_error(target), locked(staged, _open_folder, f"{target} is being written by another process"):
+    with disk_full_is_an_error(target), being_written(target):
         try:
             _bring_back(target)
-            _empty(staged)
+            _make_empty(staged)
             yield staged
             publish_folder(target)
         except BaseException:
@@ -272,9 +200,12 @@ def publishing(target: Path) -> Iterator[Path]:
             raise
 
 
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+def being_written(target: Path) -> AbstractContextManager[None]:
+    """Keep other processes from writing the same folder meanwhile."""
+    return locked(target.with_name(f".{target.name}.writing"), f"{target} is being written by another process")
+
+
+def _make_empty(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)

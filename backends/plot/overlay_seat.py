@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
 from backends.errors import ConflictError
-from backends.storage import locked
+from backends.file_lock import locked
 
 
 class Seat:
@@ -24,11 +23,7 @@ class Seat:
 
     def _take(self, path: Path) -> bool:
         try:
-            self._lock.enter_context(locked(path, _open_file, f"{path} is taken"))
+            self._lock.enter_context(locked(path, f"{path} is held"))
         except ConflictError:
             return False
         return True
-
-
-def _open_file(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -9,9 +9,8 @@ Usage:
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +20,14 @@ from backends.errors import ConflictError, CorruptFileError, InvalidArgumentErro
 from backends.plot.arrays import Halves, Keys
 from backends.plot.header import Store, TableHeader, TableSpec
 from backends.plot.store_writer import StoreWriter
-from backends.storage import disk_full_is_an_error, publish_folder, read_json, staging_folder, write_json
+from backends.storage import (
+    being_written,
+    disk_full_is_an_error,
+    publish_folder,
+    read_json,
+    staging_folder,
+    write_json,
+)
 
 CHECKPOINT_BYTES = 256 << 20
 _PROGRESS_NAME = "progress.json"
@@ -35,12 +41,14 @@ class TableWriter:
         self._target = target
         self._folder = staging_folder(target)
         self._bytes_since_checkpoint = 0
-        self._lock = self._lock_folder()
-        try:
+        if target.exists():
+            raise ConflictError(f"table {target} is published already")
+        with ExitStack() as opened:
+            with disk_full_is_an_error(self._folder):
+                opened.enter_context(being_written(target))
+                self._folder.mkdir(parents=True, exist_ok=True)
             self._stores = self._open_stores()
-        except BaseException:
-            os.close(self._lock)
-            raise
+            self._lock = opened.pop_all()
 
     def count(self, store: Store) -> int:
         """Entries that were appended so far, those of an earlier, killed build included."""
@@ -80,10 +88,10 @@ class TableWriter:
         return self._target
 
     def close(self) -> None:
-        """Let go of the files; what was not finished stays in the staging folder for the next writer."""
+        """Close the files and release the lock; an unfinished table stays in the staging folder for the next writer."""
         for store in self._stores.values():
             store.close()
-        os.close(self._lock)
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -92,19 +100,6 @@ class TableWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _lock_folder(self) -> int:
-        if self._target.exists():
-            raise ConflictError(f"table {self._target} is published already")
-        with disk_full_is_an_error(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise ConflictError(f"another process is building {self._target}") from error
-        return descriptor
 
     def _open_stores(self) -> dict[Store, StoreWriter]:
         entries = self._read_progress()

@@ -19,6 +19,7 @@ from backends.registry.garbage import Garbage, KeepRule, Kind
 from backends.registry.registry import Registry
 from builder.lifecycle.holds import running_builds, unheld
 from builder.lifecycle.leftovers import Leftover, attachments, forgotten_states, leftovers, size_bytes
+from builder.locks import no_build_begins
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,12 @@ class GarbageReport:
 
 
 def collect_garbage(home: Home, registry: Registry, settings: GarbageSettings, dry_run: bool = False) -> GarbageReport:
-    """Remove what nothing needs; a crash on the way leaves files that the next call finds."""
+    """Remove what nothing needs; a crash on the way leaves files that the next call finds. Builds begin afterwards."""
+    with no_build_begins(home):
+        return _collect(home, registry, settings, dry_run)
+
+
+def _collect(home: Home, registry: Registry, settings: GarbageSettings, dry_run: bool) -> GarbageReport:
     builds = running_builds(home)
     rule = KeepRule(settings.keep, time.time() - settings.grace_s, builds.folders, all_domains=not builds.all_known)
     garbage = registry.unneeded(rule) if dry_run else registry.forget_unneeded(rule)

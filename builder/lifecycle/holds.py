@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backends.errors import ConflictError
 from backends.home import Home
-from builder.locks import exclusive, folders_read, is_held
+from builder.locks import folders_read, is_held, not_built
 
 
 @contextmanager
@@ -17,8 +17,8 @@ def unheld(home: Home, target: Path) -> Iterator[bool]:
     """Keep builds away from a folder of the home meanwhile; False where one is at work on it."""
     with ExitStack() as stack:
         try:
-            for place in _guards(home, target):
-                stack.enter_context(exclusive(place, str(place)))
+            for guard in _guards(home, target):
+                stack.enter_context(not_built(guard, str(guard)))
         except ConflictError:
             stack.close()
             yield False
@@ -35,7 +35,7 @@ class RunningBuilds:
 
 
 def running_builds(home: Home) -> RunningBuilds:
-    """What the builds on this home read; it may be live no more."""
+    """Say what the builds on this home read, live or not; the caller has `no_build_begins`."""
     rooms = [home.path / "roots", home.path / "bank", *(home.path / "plots").glob("*")]
     read = [folders_read(path) for room in rooms for path in room.glob(".*.lock") if is_held(path)]
     known = [folders for folders in read if folders is not None]
@@ -43,12 +43,12 @@ def running_builds(home: Home) -> RunningBuilds:
 
 
 def _guards(home: Home, target: Path) -> list[Path]:
-    """The places whose locks say that somebody builds `target`: its own, its name's in any version, its root's."""
+    """The targets whose build locks guard `target`: its own, its name's in any version, its root's."""
     names = dict.fromkeys([target.name, target.name.partition("@")[0]])
-    places = [target.with_name(name) for name in names]
+    guards = [target.with_name(name) for name in names]
     room, *rest = target.relative_to(home.path).parts
     if room == "bank" and len(rest) > 1:
-        places += [home.path / "bank" / name for name in names]
+        guards += [home.path / "bank" / name for name in names]
     if room == "plots" and len(rest) > 1:
-        places.append(home.path / "roots" / rest[0])
-    return places
+        guards.append(home.path / "roots" / rest[0])
+    return guards

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -13,9 +12,9 @@ from pathlib import Path
 import uvicorn
 
 from backends.errors import InvalidArgumentError, UnavailableError
+from backends.file_lock import locked
 from backends.home import Home
 from backends.registry.registry import Registry
-from backends.storage import disk_full_is_an_error, locked
 from builder.manager.api.app import create_app
 from builder.manager.housekeeping import Housekeeping, Retention
 from builder.manager.local_workers import LocalWorkers
@@ -101,13 +100,7 @@ def _listening(address: str, port: int) -> socket.socket:
 
 
 def _only_manager_of(home: Home) -> AbstractContextManager[None]:
-    return locked(home.run / "manager.lock", _open_lock, f"a manager of {home.path} is running already")
-
-
-def _open_lock(path: Path) -> int:
-    with disk_full_is_an_error(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    return locked(home.run / "manager.lock", f"a manager of {home.path} is running already")
 
 
 def _workers(home: Home, config: ManagerConfig) -> Workers:

@@ -118,7 +118,7 @@ def _publish(
 
 def _building(home: Home, root: str, name: str) -> AbstractContextManager[Hold]:
     """One build of a domain at a time, whichever version it makes."""
-    return exclusive(home.path / "plots" / root / name, f"domain {name!r}")
+    return exclusive(home, home.path / "plots" / root / name, f"domain {name!r}")
 
 
 def _plot_settings(live: DomainEntry, update: DomainUpdate) -> PlotSettings:

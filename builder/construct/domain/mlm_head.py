@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from backends.errors import ConflictError
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum, write_tensors
 from builder.construct.domain.mlm import MlmHead
 from builder.construct.domain.pretrain import Pretrainer
 from builder.construct.domain.settings import Pace
 from builder.construct.training.checkpoint import Checkpoint
-from builder.locks import exclusive
+from builder.locks import made_in_turn
 from builder.progress import Report, Step
 
-_POLL_INTERVAL_S = 1.0
+_WAIT = Step("wait for the masked-LM head", 0, 1, "another build trains it")
 _ORIGIN = "origin"
 _ROOT = "root_fingerprint"
 
@@ -46,7 +42,7 @@ class HeadFile:
 
         `corpus` are the checksums of the texts that the pretrainer has.
         """
-        with _waiting(self.path, report):
+        with made_in_turn(self.path, lambda: report(_WAIT)):
             head = self._read()
             if head is None:
                 inputs = {"root": self._root.fingerprint, "pace": asdict(pace), "corpus": list(corpus)}
@@ -75,21 +71,3 @@ class HeadFile:
 def _origin(metadata: Mapping[str, str]) -> dict[str, Any]:
     """What a head was made of; the files of earlier releases name the root only."""
     return {**metadata, **json.loads(metadata.get(_ORIGIN, "{}"))}
-
-
-@contextmanager
-def _waiting(path: Path, report: Report) -> Iterator[None]:
-    """The build lock of the head, waited for: it is the same head that both want."""
-    with ExitStack() as held:
-        while not _is_entered(held, path):
-            report(Step("wait for the masked-LM head", 0, 1, "another build trains it"))
-            time.sleep(_POLL_INTERVAL_S)
-        yield
-
-
-def _is_entered(held: ExitStack, path: Path) -> bool:
-    try:
-        held.enter_context(exclusive(path, "the masked-LM head")).will_read(())  # the build around it says what it does
-    except ConflictError:
-        return False
-    return True

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from backends.adapters.head import Head
+from backends.file_lock import locked_in_turn
 from backends.home import Home
 from backends.root.store import RootFolder
-from backends.storage import json_checksum, one_at_a_time
+from backends.storage import json_checksum
 from builder.construct.hplm.dedicated import FINE_TUNING, Dedicated
 from builder.construct.hplm.lessons import Lessons
 from builder.construct.hplm.reading import Reading
@@ -108,7 +109,7 @@ class DedicatedTeacher:
     def _alone(self, data: TaskData, pupil: TuneSettings, report: Report) -> AbstractContextManager[None]:
         """One process makes a model; others who need it wait, and find it made."""
         path = self._path("lock", self._inputs(data, pupil))
-        return one_at_a_time(path, lambda: report(Step("wait for another build's model", 0, 1)))
+        return locked_in_turn(path, lambda: report(Step("wait for another build's model", 0, 1)))
 
     def _settings(self, pupil: TuneSettings) -> TuneSettings:
         return replace(self.settings, class_weights=pupil.class_weights, pooling=pupil.pooling)

@@ -217,7 +217,7 @@ def _check_search(search: int) -> None:
 
 def building_hplm(home: Home, hplm: str) -> AbstractContextManager[Hold]:
     """IDs belong to the whole home, so one lock holds for all roots."""
-    return exclusive(home.path / "bank" / hplm.replace("/", "--"), f"hPLM {hplm!r}")
+    return exclusive(home, home.path / "bank" / hplm.replace("/", "--"), f"hPLM {hplm!r}")
 
 
 def _next_domain(registry: Registry, live: HplmEntry, wanted: str | None) -> tuple[DomainEntry, bool | None]:

@@ -55,7 +55,7 @@ def add_root(
     """Convert, distil and write a root; build its general table; register both. Resumes what was interrupted."""
     check_name(request.name, "root")
     target = home.root(request.name)
-    with exclusive(target, f"root {request.name!r}") as hold:
+    with exclusive(home, target, f"root {request.name!r}") as hold:
         hold.will_read(())
         registry.require_new_root(request.name)
         _build_root(home, request, report)

@@ -216,7 +216,7 @@ def test_two_builds_of_one_thing_at_once(tiny_home: Home, tmp_path: Path) -> Non
     started, finish = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with exclusive(target, "domain"):
+        with exclusive(tiny_home, target, "domain"):
             started.set()
             finish.wait()
 

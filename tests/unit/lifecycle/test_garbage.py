@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from backends.errors import CorruptFileError, InvalidArgumentError
+from backends.errors import CorruptFileError, InvalidArgumentError, NotFoundError
 from backends.home import Home
+from backends.registry.garbage import Garbage, KeepRule
 from backends.registry.registry import Registry
 from backends.storage import publishing, staging_folder, write_json
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.lifecycle.rollback import rollback_domain, rollback_hplm
-from builder.locks import exclusive
+from builder.locks import LOGGER, exclusive, no_build_begins, not_built
 from seeds import SEED
 
 AT_ONCE = GarbageSettings(grace_s=0, unfinished_s=0)
@@ -249,7 +251,7 @@ def test_the_files_of_a_root_of_a_longer_name_stay(home: Home, registry: Registr
 @pytest.mark.parametrize("held", ["plots/mini/shop@1", "plots/mini/shop", "roots/mini"])
 def test_what_a_running_build_holds_stays(home: Home, registry: Registry, held: str) -> None:
     staging_folder(home.plot("mini", "shop", 1)).mkdir()
-    with exclusive(home.path / held, "somebody's build"):
+    with exclusive(home, home.path / held, "somebody's build"):
         report = collect_garbage(home, registry, AT_ONCE)
         assert (report.removed, report.in_use) == ((), ("plots/mini/.shop@1.building",))
     assert removed(home, registry) == {"plots/mini/.shop@1.building"}
@@ -262,7 +264,7 @@ def test_a_running_build_keeps_what_it_reads(home: Home, registry: Registry) -> 
         add_domain(home, registry, "shop")
         add_domain(home, registry, "shoes", "shop")
     settings = GarbageSettings(keep=0, grace_s=0)
-    with exclusive(home.path / "bank/acme--x", "hPLM 'acme/x'") as hold:
+    with exclusive(home, home.path / "bank/acme--x", "hPLM 'acme/x'") as hold:
         hold.will_read(registry.domain("mini", "shoes", 1).folders)
         report = collect_garbage(home, registry, settings)
         assert not report.domains_kept
@@ -276,7 +278,7 @@ def test_a_killed_build_keeps_nothing(home: Home, registry: Registry) -> None:
     lock = home.path / "bank/.acme--x.lock"
     lock.parent.mkdir(exist_ok=True)
     lock.write_text('["plots/mini/shop@1"]')
-    with exclusive(home.path / "bank/acme--x", "hPLM 'acme/x'"):
+    with exclusive(home, home.path / "bank/acme--x", "hPLM 'acme/x'"):
         assert collect_garbage(home, registry, GarbageSettings(keep=0, grace_s=0)).domains_kept
     lock.write_text('["plots/mini/shop@1"]')
     assert removed(home, registry, GarbageSettings(keep=0, grace_s=0)) == {"plots/mini/shop@1"}
@@ -287,10 +289,69 @@ def test_a_build_that_has_just_begun_keeps_all_domains(home: Home, registry: Reg
     for _ in range(3):
         add_domain(home, registry, "shop")
     settings = GarbageSettings(keep=0, grace_s=0)
-    with exclusive(home.path / "bank/acme--x", "hPLM 'acme/x'"):
+    with exclusive(home, home.path / "bank/acme--x", "hPLM 'acme/x'"):
         report = collect_garbage(home, registry, settings)
         assert (report.removed, report.domains_kept) == ((), True)
     assert removed(home, registry, settings) == {"plots/mini/shop@1", "plots/mini/shop@2"}
+
+
+class BeginningBuild:
+    """A build on an old version of a domain, begun in another thread; `moved` once it waits or knows what it reads."""
+
+    def __init__(self, home: Home, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._home = home
+        self._registry = registry
+        self._moved = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.outcome: str | Exception | None = None
+        monkeypatch.setattr(LOGGER, "info", lambda *_: self._moved.set())
+
+    def begin(self) -> None:
+        self._thread.start()
+        assert self._moved.wait(30)
+
+    def join(self) -> None:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            with exclusive(self._home, self._home.path / "bank/acme--x", "hPLM 'acme/x'") as hold:
+                domain = self._registry.find_domain("mini", "shop@1")
+                hold.will_read(domain.folders)
+                self.outcome = domain.folders[0]
+        except Exception as error:
+            self.outcome = error
+        self._moved.set()
+
+
+def test_a_build_that_begins_during_a_collection_reads_nothing_that_is_collected(
+    home: Home, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        add_domain(home, registry, "shop")
+    build = BeginningBuild(home, Registry.open(home), monkeypatch)
+    forget = registry.forget_unneeded
+
+    def forget_while_a_build_begins(rule: KeepRule) -> list[Garbage]:
+        build.begin()
+        return forget(rule)
+
+    monkeypatch.setattr(registry, "forget_unneeded", forget_while_a_build_begins)
+    assert "plots/mini/shop@1" in removed(home, registry, GarbageSettings(keep=0, grace_s=0))
+    build.join()
+    assert isinstance(build.outcome, NotFoundError), build.outcome
+
+
+def test_a_build_that_begins_while_its_lock_is_looked_at_waits(
+    home: Home, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_domain(home, registry, "shop")
+    build = BeginningBuild(home, Registry.open(home), monkeypatch)
+    with no_build_begins(home), not_built(home.path / "bank/acme--x", "held"):
+        build.begin()
+    build.join()
+    assert build.outcome == "plots/mini/shop@1"
 
 
 def test_a_version_without_its_files_does_not_go_live(home: Home, registry: Registry) -> None:

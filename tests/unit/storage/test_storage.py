@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path, PosixPath
 
 import pytest
@@ -13,8 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from backends.errors import ConflictError
-from backends.storage import locked, publish_folder, publishing, staging_folder, write_file, write_tensors
-from builder.locks import exclusive
+from backends.storage import publish_folder, publishing, staging_folder, write_file, write_tensors
 
 
 def publish(target: Path, content: str) -> None:
@@ -85,25 +84,6 @@ def test_the_staging_of_a_killed_publisher_is_emptied(tmp_path: Path) -> None:
     (staging_folder(target) / "stale").write_text("stale")
     publish(target, "new")
     assert names(target) == ["file"]
-
-
-def test_a_lock_on_a_file_that_its_holder_removed_excludes_nobody_and_is_not_taken(tmp_path: Path) -> None:
-    target = tmp_path / "x"
-    with ExitStack() as first, ExitStack() as second:
-        first.enter_context(exclusive(target, "x"))
-        opened: list[int] = []
-
-        def open_before_the_first_lets_go(path: Path) -> int:
-            opened.append(os.open(path, os.O_RDWR | os.O_CREAT))
-            if len(opened) == 1:
-                first.close()
-                second.enter_context(exclusive(target, "x"))
-            return opened[-1]
-
-        busy = locked(tmp_path / ".x.lock", open_before_the_first_lets_go, "busy")
-        with pytest.raises(ConflictError, match="busy"), busy:
-            pass
-        assert len(opened) == 2
 
 
 def test_tensors_are_readable_for_others(tmp_path: Path) -> None:
