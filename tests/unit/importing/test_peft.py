@@ -19,6 +19,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from backends.errors import FingerprintMismatchError, HplmError, InvalidArgumentError
 from builder.importing.base import Base
+from builder.importing.peft_lora import read_peft_lora
 
 LENGTHS = (9, 1, 4, 7, 2)
 UPPER = [LOWER, LOWER + 1]
@@ -32,6 +33,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "target_modules": ["query", "value", "intermediate.dense"],
         "rank_pattern": {"layer.3.attention.self.query": 9},
         "alpha_pattern": {"value": 3, "layer.2.intermediate.dense": 1},
+    },
+    "regular expressions": {
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ["query", "value", "intermediate.dense"],
+        "rank_pattern": {
+            r"^bert\.encoder\.layer\.(2|3)\.attention\.self\.query": 9,
+            r".*\.[0-9]+\.intermediate\.dense": 3,
+        },
+        "alpha_pattern": {r"layer\.\d+\.attention\.self\.(query|value)": 3},
     },
     "rslora": {"r": 6, "lora_alpha": 5, "use_rslora": True},
     "one layer": {"r": 4, "lora_alpha": 8, "layers_to_transform": [LOWER + 1]},
@@ -198,6 +209,10 @@ def test_what_the_library_saves_but_nobody_can_serve(
         ({"rank_pattern": [8]}, "rank_pattern is not a JSON object"),
         ({"rank_pattern": {"query(": 8}}, r"rank_pattern has 'query\(', which is no regular expression"),
         ({"alpha_pattern": {"*key": 8}}, r"alpha_pattern has '\*key', which is no regular expression"),
+        ({"rank_pattern": {r"(query)\1": 8}}, "no regular expression that is read here: invalid escape sequence"),
+        ({"rank_pattern": {"((a{999}){999}){999}": 8}}, "no regular expression that is read here: invalid repetition"),
+        ({"rank_pattern": {"q" * 1001: 8}}, "rank_pattern has a pattern of 1001 characters"),
+        ({"alpha_pattern": dict.fromkeys(map(str, range(1001)), 8)}, "has 1001 patterns; 1000 are allowed"),
         ({"use_newest_idea": True}, "unknown setting 'use_newest_idea'"),
     ],
 )
@@ -208,6 +223,13 @@ def test_settings_that_change_what_is_computed(
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes, "unknown_but_unused": None}))
     with refused(strict_importer, reason):
         strict_importer.take(lora)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("pattern", ["(([a-z0-9.]+)+X)", "(.*)*(.*)*(.*)*X"])
+def test_a_pattern_that_would_be_tried_in_countless_ways_costs_no_time(lora: Path, pattern: str) -> None:
+    config = json.loads((lora / "adapter_config.json").read_text())
+    assert len(read_peft_lora(lora, {**config, "rank_pattern": {pattern: 3}}).modules) == 4
 
 
 @pytest.mark.parametrize(
