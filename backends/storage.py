@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 HALF_WRITTEN = ".new"
+_STAGED_NAME = re.compile(rf"(\.[0-9a-f]{{8}})?{re.escape(HALF_WRITTEN)}$")
 _CHUNK_BYTES = 4 << 20
 _READABLE = 0o644
 # EFBIG is a limit on one file; a build meets it as a disk that takes no more.
@@ -53,8 +56,11 @@ def write_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write to, which replaces an old one as `write_file` does: for what is too large to hold twice."""
-    staged = path.with_name(path.name + HALF_WRITTEN)
+    """Yield a file to write to, which replaces an old one as `write_file` does: for what is too large to hold twice.
+
+    Of several writers of one path each has a file of its own, and the last to end wins.
+    """
+    staged = path.with_name(f"{path.name}.{secrets.token_hex(4)}{HALF_WRITTEN}")
     with disk_full_is_an_error(path):
         try:
             with staged.open("wb") as file:
@@ -65,6 +71,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             staged.unlink(missing_ok=True)
             raise
+
+
+def finished_name(name: str) -> str:
+    """Name what a half-written file becomes, also one of an earlier release; other files keep their names."""
+    return _STAGED_NAME.sub("", name)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backends.home import Home
-from backends.storage import HALF_WRITTEN
+from backends.storage import finished_name
 
 _HIDDEN = "."
 _LOCK = ".lock"
@@ -76,10 +76,11 @@ def _in_room(home: Home, folder: Path, known: Collection[str]) -> Iterator[Lefto
     for path in sorted(folder.iterdir()):
         if path.suffix == _LOCK:
             continue
+        whole = finished_name(path.name)
         if path.name.startswith(_HIDDEN):
-            yield Leftover(path, path.with_name(path.name[1:].rpartition(".")[0]), "unfinished build")
-        elif path.name.endswith(HALF_WRITTEN):
-            yield Leftover(path, path.with_name(path.name.removesuffix(HALF_WRITTEN)), "unfinished file")
+            yield Leftover(path, path.with_name(whole[1:].rpartition(".")[0]), "unfinished build")
+        elif whole != path.name:
+            yield Leftover(path, path.with_name(whole), "unfinished file")
         elif _is_stray(home, path, known):
             yield Leftover(path, path, "unknown folder")
 

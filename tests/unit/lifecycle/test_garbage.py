@@ -238,6 +238,20 @@ def test_what_one_build_has_left_goes_together(home: Home, registry: Registry) -
     assert removed(home, registry, GarbageSettings(grace_s=0)) == left
 
 
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        (".big.checkpoint.0a1b2c3d.new", "big"),
+        ("mini.mlm_head.safetensors.0a1b2c3d.new", "mini.mlm_head.safetensors"),
+    ],
+)
+def test_a_half_written_file_stays_while_its_build_runs(home: Home, registry: Registry, name: str, held: str) -> None:
+    (home.path / "roots" / name).write_bytes(b"1")
+    with exclusive(home, home.root(held), "its build"):
+        assert removed(home, registry) == set()
+    assert removed(home, registry) == {f"roots/{name}"}
+
+
 def test_the_files_of_a_root_of_a_longer_name_stay(home: Home, registry: Registry) -> None:
     add_root(home, registry, "other")
     add_root(home, registry, "other.v2")

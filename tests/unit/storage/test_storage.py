@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path, PosixPath
@@ -13,7 +14,15 @@ import torch
 from safetensors.torch import load_file
 
 from backends.errors import ConflictError
-from backends.storage import publish_folder, publishing, staging_folder, write_file, write_tensors
+from backends.storage import (
+    finished_name,
+    publish_folder,
+    publishing,
+    replacing,
+    staging_folder,
+    write_file,
+    write_tensors,
+)
 
 
 def publish(target: Path, content: str) -> None:
@@ -99,14 +108,39 @@ def test_tensors_are_readable_for_others(tmp_path: Path) -> None:
     assert names(tmp_path) == ["t.safetensors"]
 
 
-def test_a_write_that_fails_keeps_the_old_file(tmp_path: Path) -> None:
+def test_a_write_that_fails_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_file(path, b"old")
-    path.with_name("file.new").symlink_to("/dev/full")
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "0a1b2c3d")
+    path.with_name("file.0a1b2c3d.new").symlink_to("/dev/full")
     with pytest.raises(Exception, match="no space left on the disk"):
         write_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
+
+
+def test_two_writers_of_one_file_both_succeed_and_the_last_to_end_wins(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with replacing(path) as slow:
+        slow.write(b"slow " * 1000)
+        write_file(path, b"quick")
+        assert path.read_bytes() == b"quick"
+        slow.write(b"end")
+    assert path.read_bytes() == b"slow " * 1000 + b"end"
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("name", "finished"),
+    [
+        ("x.json.0a1b2c3d.new", "x.json"),
+        (".mini.checkpoint.0a1b2c3d.new", ".mini.checkpoint"),
+        ("x.json.new", "x.json"),
+        ("x.json", "x.json"),
+    ],
+)
+def test_what_a_half_written_file_becomes(name: str, finished: str) -> None:
+    assert finished_name(name) == finished
 
 
 def test_many_publish_at_once_and_nobody_meets_anything_but_a_conflict(tmp_path: Path) -> None:
