@@ -20,7 +20,8 @@ ConfigOption = Annotated[
     Path | None, typer.Option(help="TOML or JSON file with the recipe; options given here go before it.")
 ]
 SourceOption = Annotated[
-    str | None, typer.Option("--from", help="A Hugging Face model: its folder, or a pip package that carries one.")
+    str | None,
+    typer.Option("--from", help="A Hugging Face model: its folder, hf:ORG/NAME[@REVISION], or pip:NAME==VERSION."),
 ]
 LowerOption = Annotated[
     int | None, typer.Option(help="How many layers become the lookup table; the rest stays shared.")
@@ -168,7 +169,7 @@ def check(
     name: str,
     texts: Annotated[list[Path], typer.Option(help="A text file, one text per line; may be repeated.")],
     source: Annotated[
-        str | None, typer.Option("--from", help="Where the root's model lies, if not where it was taken from.")
+        str | None, typer.Option("--from", help="The root's model, if not where it came from: a folder, hf:… or pip:….")
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,

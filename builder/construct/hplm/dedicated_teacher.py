@@ -26,7 +26,7 @@ from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.state_rows import find_rows, stored_rows
 from builder.construct.hplm.states import remove_forgotten
 from builder.construct.hplm.tunable import pooling_for
-from builder.construct.root.pretrained import locate_weights
+from builder.construct.root.source import locate_weights
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objectives import objective_of

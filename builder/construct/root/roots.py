@@ -30,9 +30,11 @@ from builder.construct.root.distilled import (
     require_distilled,
 )
 from builder.construct.root.fidelity import FidelityProbe, FidelityReport, held_out_report, sample_texts, spread
-from builder.construct.root.pretrained import locate_pretrained, locate_weights, tokenizer_file, weights_checksum
+from builder.construct.root.model_folder import weights_checksum
+from builder.construct.root.pretrained import tokenizer_file
 from builder.construct.root.request import RootRequest
 from builder.construct.root.settings import DistilSettings
+from builder.construct.root.source import locate_pretrained, locate_weights
 from builder.construct.root.starting import NUM_SINKS, start_fragments
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher

@@ -122,9 +122,11 @@ def test_failures_are_one_line(run: Run, built_home: Home, tmp_path: Path) -> No
     corpus = write_corpus(tmp_path / "c.txt", 300, seed=1)
     assert "exists already" in failure(run, "domain", "create", "farm", "--corpus", str(corpus), *home)
     assert "theta" in failure(run, "domain", "create", "x", "--corpus", str(corpus), "--theta", "2", *home)
-    assert "neither a folder" in failure(
-        run, "root", "add", "r", "--from", "./nope/", "--lower", "2", "--corpus", str(corpus), *home
-    )
+    for source in ("./nope/", "bert-base-uncased"):
+        assert (
+            failure(run, "root", "add", "r", "--from", source, "--lower", "2", "--corpus", str(corpus), *home)
+            == f"hplm: {source} is not a folder; --from takes a folder, hf:ORG/NAME or pip:NAME==VERSION"
+        )
 
 
 def test_numbers_that_cannot_be_are_one_line(run: Run, built_home: Home, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder, write_root
 from bench.kit.tiny_home import ignore
 from builder.construct.root.conversion import convert
-from builder.construct.root.pretrained import weights_checksum
+from builder.construct.root.model_folder import weights_checksum
 from builder.importing.hplms import ImportRequest, import_hplm
 
 LOWER = 2

@@ -17,7 +17,9 @@ from backends.root.encoder import padded_attention
 from backends.root.tokenizer import RootTokenizer
 from bench.kit.tiny_home import sample_texts
 from builder.construct.root.conversion import RootParts, convert, padding_exchange
-from builder.construct.root.pretrained import load_pretrained, locate_pretrained, tokenizer_file, weights_checksum
+from builder.construct.root.model_folder import weights_checksum
+from builder.construct.root.pretrained import load_pretrained, tokenizer_file
+from builder.construct.root.source import locate_pretrained
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.rows import padded_rows
 from family_models import FAMILY_MODELS, ROBERTA_LIKE, write_family_model

