@@ -40,30 +40,8 @@ plugin: $(READY)  ## Build Triton's batching plugin, build/batchstrategy.so (exp
 demo_home/registry.db:
 	@$(MAKE) demo HOME_FOLDER=demo_home
 
-bench: $(READY) demo_home/registry.db  ## Run the benchmarks in their quick sizes, some of them on what the demo has built
-	@$(BIN)/python -m bench.lookup --quick
-	@$(BIN)/python -m bench.limit --quick
-	@$(BIN)/python -m bench.mixing --quick
-	@$(BIN)/python -m bench.ragged --quick
-	@$(BIN)/python -m bench.memory --quick
-	@$(BIN)/python -m bench.fidelity --quick
-	@$(BIN)/python -m bench.registry --quick
-	@$(BIN)/python -m bench.lifecycle --quick
-	@$(BIN)/python -m bench.theta --quick
-	@$(BIN)/python -m bench.selffill --quick
-	@$(BIN)/python -m bench.interrupted --quick
-	@$(BIN)/python -m bench.throughput --quick
-	@$(BIN)/python -m bench.limit_triton --quick
-	@$(BIN)/python -m bench.pipeline --quick
-	@$(BIN)/python -m bench.latency --quick
-	@$(BIN)/python -m bench.modes --quick
-	@$(BIN)/python -m bench.gpu --quick
-	@$(BIN)/python -m bench.fairness --quick
-	@$(BIN)/python -m bench.simulator --quick
-	@$(BIN)/python -m bench.decision --quick
-	@$(BIN)/python -m bench.scenarios --quick
-	@$(BIN)/python -m bench.leaks --quick
-	@$(BIN)/python -m bench.deadlines --quick
+bench: $(READY) demo_home/registry.db  ## Run the benches in their quick sizes, one table at the end (ONLY="limit mixing", RESUME=1)
+	@$(BIN)/python -m bench all --quick $(if $(ONLY),--only $(ONLY)) $(if $(RESUME),--resume) --json build/bench/table.json
 
 demo-root: $(READY)  ## Repeat the distillation of the demo's root (about twenty minutes)
 	@$(BIN)/python -m demo.root

@@ -16,11 +16,9 @@ small model and short batches the time of the clients and of the lower half woul
 from __future__ import annotations
 
 import os
-import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -29,12 +27,12 @@ import numpy as np
 from backends.root.geometry import RootGeometry
 from backends.scheduling.settings import PolicyName
 from bench.kit.deadlines_picture import draw_deadlines
-from bench.kit.entry import Result, at_least, at_most, bench
+from bench.kit.entry import QUICK_LOADS_S, Result, at_least, at_most, bench
 from bench.kit.idle import wait_until_idle
 from bench.kit.open_loop import Fate, Planned, Played, asking_hplm, play
-from bench.kit.overload import NARROW, WIDE, Engine, OverloadHome, all_served, tokens_of
+from bench.kit.overload import NARROW, WIDE, Engine, OverloadHome, overload_home, tokens_of
 from bench.kit.progress import one_by_one
-from bench.kit.served import Serving
+from bench.kit.served import Serving, all_served
 from bench.kit.server_metrics import figure_of
 from bench.kit.synthetic_home import BERT_BASE, MIDDLE
 from bench.kit.triton_queue import asking_triton, use_queue_policy
@@ -173,10 +171,11 @@ def servings(home: OverloadHome, settings: Settings) -> dict[str, Serving]:
 
 
 def measured(settings: Settings, geometry: RootGeometry, seed: int) -> tuple[dict[str, float], dict[Cell, list[Run]]]:
-    with tempfile.TemporaryDirectory(prefix="bench_deadlines_") as folder:
-        home = OverloadHome(Path(folder), geometry, settings.engine, settings.tenants, settings.profiled_batches, seed)
-        with all_served(home, servings(home, settings)) as servers:
-            return Deadlines(home, servers, settings, seed).measure()
+    with (
+        overload_home(geometry, settings.engine, settings.tenants, settings.profiled_batches, seed) as home,
+        all_served(home.home, servings(home, settings)) as servers,
+    ):
+        return Deadlines(home, servers, settings, seed).measure()
 
 
 def table(results: Runs) -> list[dict[str, Any]]:
@@ -305,6 +304,7 @@ def chosen(options: Namespace) -> Settings:
 
 @bench(
     "deadlines",
+    quick_s=QUICK_LOADS_S,
     bars={
         "rejected_half_load_max": at_most(0.002),
         "admitted_on_time_2x": at_least(0.99),

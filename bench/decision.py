@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -24,7 +25,7 @@ from backends.scheduling.policy import Capacity, Policy
 from backends.scheduling.settings import DasSettings, PolicyName, PolicySettings
 from backends.scheduling.waiting_room import WaitingRoom
 from bench.kit.bare import ROWS, bare_engine, interleaved
-from bench.kit.report import Report, parser
+from bench.kit.entry import Result, at_most, bench
 from bench.kit.small_instances import Instance, optimum, random_instance
 from bench.limit import geometry_of
 
@@ -211,13 +212,14 @@ def measure(settings: Settings, seed: int) -> tuple[dict[str, float], list[dict[
     return figures, rows
 
 
-def main() -> None:
-    question = "What does it cost to decide what runs next, and how far from the best is it?"
-    arguments = parser("decision", question).parse_args()
-    settings = QUICK if arguments.quick else FULL
-    figures, rows = measure(settings, arguments.seed)
-    Report("decision", asdict(settings), arguments.seed, figures, rows).publish(arguments.json)
+@bench(
+    "decision",
+    bars={"decision_ms_10000": at_most(5), "decision_share_percent_400": at_most(2)},
+)
+def decision(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    return Result(asdict(settings), *measure(settings, options.seed))
 
 
 if __name__ == "__main__":
-    main()
+    decision.main()

@@ -11,23 +11,21 @@ what is answered without overload (`others_fall_points_quiet_shares_*`).
 from __future__ import annotations
 
 import os
-import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import numpy as np
 
 from backends.scheduling.settings import PolicyName
-from bench.kit.entry import Result, at_most, bench
+from bench.kit.entry import QUICK_LOADS_S, Result, at_most, bench
 from bench.kit.idle import wait_until_idle
 from bench.kit.open_loop import Fate, Planned, Played, play
-from bench.kit.overload import WIDE, Engine, OverloadHome, all_served, tokens_of
+from bench.kit.overload import WIDE, Engine, OverloadHome, overload_home, tokens_of
 from bench.kit.progress import one_by_one
-from bench.kit.served import Serving
+from bench.kit.served import Serving, all_served
 from bench.kit.synthetic_home import BERT_BASE, MIDDLE
 from builder.serving import TritonServer
 
@@ -157,7 +155,7 @@ def measure(home: OverloadHome, settings: Settings, seed: int) -> list[Outcome]:
     results: list[Outcome] = []
     for policy in settings.policies:
         serving = Serving(f"by_{policy}", upper={**settings.engine.parameters, "policy": policy})
-        with all_served(home, {policy: serving}) as servers:
+        with all_served(home.home, {policy: serving}) as servers:
             results += fairness.outcomes(policy, servers[policy])
     return results
 
@@ -189,13 +187,12 @@ def figures(results: Sequence[Outcome]) -> dict[str, float]:
     return {"others_fall_points": max(by_policy.values()), **by_policy, **of_quiet}
 
 
-@bench("fairness", bars={"others_fall_points": at_most(5)})
+@bench("fairness", quick_s=QUICK_LOADS_S, bars={"others_fall_points": at_most(2)})
 def fairness(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL
     geometry = MIDDLE if options.quick else BERT_BASE
-    with tempfile.TemporaryDirectory(prefix="bench_fairness_") as folder:
-        tenants, profiled_batches = settings.others + 1, settings.profiled_batches
-        home = OverloadHome(Path(folder), geometry, settings.engine, tenants, profiled_batches, options.seed)
+    tenants, profiled_batches = settings.others + 1, settings.profiled_batches
+    with overload_home(geometry, settings.engine, tenants, profiled_batches, options.seed) as home:
         results = measure(home, settings, options.seed)
     return Result(asdict(settings), figures(results), table(results))
 

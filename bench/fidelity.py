@@ -11,18 +11,18 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from backends.errors import HplmError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
+from bench.kit.entry import Result, at_least, at_most, bench
 from bench.kit.reference import ReferenceHplm
-from bench.kit.report import Report, parser
 from bench.tasks.held_out import held_out_texts
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
@@ -99,15 +99,25 @@ def _centred(logits: Tensor) -> Tensor:
     return logits - logits.mean()
 
 
-def main() -> None:
-    arguments_parser = parser("fidelity", "Does the server answer what a plain fp32 forward pass answers?")
-    arguments_parser.add_argument("--home", type=Path, default=Path("demo_home"), help="a home that the demo built")
-    arguments_parser.add_argument("--texts", type=int, help="texts per hPLM (100, or 8 with --quick)")
-    arguments = arguments_parser.parse_args()
-    home = Home(arguments.home.absolute())
-    texts_per_hplm = arguments.texts or (8 if arguments.quick else 100)
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--home", type=Path, default=Path("demo_home"), help="a home that the demo built")
+    arguments.add_argument("--texts", type=int, help="texts per hPLM (100, or 8 with --quick)")
+
+
+@bench(
+    "fidelity",
+    bars={
+        "fp32_max_logit_difference": at_most(2e-2),
+        "bf16_same_label_share": at_least(0.995),
+        "bf16_mean_probability_difference": at_most(0.01),
+    },
+    add_options=add_options,
+)
+def fidelity(options: Namespace) -> Result:
+    home = Home(options.home.absolute())
+    texts_per_hplm = options.texts or (8 if options.quick else 100)
     entries = Registry.open(home).hplms()
-    asked = questions(home, entries, texts_per_hplm, arguments.seed)
+    asked = questions(home, entries, texts_per_hplm, options.seed)
     compared = {dtype: compare(asked, served(home, dtype, asked)) for dtype in ("fp32", "bf16")}
     rows = [
         {
@@ -127,11 +137,8 @@ def main() -> None:
         "fallback_same_label_share": sum(int(q.reference.argmax() == q.exact.argmax()) for q in asked) / len(asked),
     }
     settings = {"texts_per_hplm": texts_per_hplm, "hplms": len(entries), "concurrent_requests": _ROWS_PER_BATCH}
-    Report("fidelity", settings, arguments.seed, figures, rows).publish(arguments.json)
+    return Result(settings, figures, rows)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.fidelity: {error}")
+    fidelity.main()

@@ -7,33 +7,25 @@ GPU the same runs in a small size on the CPU, and the report's `device` says so.
 from __future__ import annotations
 
 import sys
-import tempfile
-import time
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from backends.adapters.bank import read_artifact
-from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import HplmError
-from backends.home import Home
-from backends.registry.registry import Registry
-from backends.root.geometry import RootGeometry
-from backends.root.store import RootFolder
-from bench.kit.report import Report, parser
+from backends.engine.stack import StackSettings
+from bench.kit.bare import HomeEngine, interleaved, multiply_adds
+from bench.kit.entry import QUICK_LOADS_S, Result, bench
+from bench.kit.peak import peak_seconds, square_products
+from bench.kit.random_root import random_rows
 from bench.kit.saturation import draw, saturate
 from bench.kit.served import Serving, served
-from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
+from bench.kit.synthetic_home import BERT_BASE, ROOT, SMALL, TenantHome, tenant_home
 
-_ROOT = "base"
 _LENGTHS = (128, 20)
-_WIDTH = 64
-_LABELS = 2
 _TERA = 1e12
 
 
@@ -45,14 +37,17 @@ class Settings:
     geometry: str
     tenants: int
     rows: int
-    batch: int
     slots: int
     bare_batches: int
-    peak_size: int
+    batch: int = 64
     repeats: int = 5
     texts: int = 128
     dtype: str = "bf16"
     lower_instances: int = 1
+
+    @property
+    def kind(self) -> Literal["cpu", "gpu"]:
+        return "gpu" if self.device == "cuda" else "cpu"
 
 
 GPU = Settings(
@@ -60,164 +55,105 @@ GPU = Settings(
     geometry="BERT-base, 6 of 12 x 768 above PLOT",
     tenants=10_000,
     rows=20_000,
-    batch=64,
     slots=256,
     bare_batches=50,
-    peak_size=8192,
     lower_instances=8,
 )
 CPU = Settings(
     device="cpu (no GPU here; small sizes)",
     geometry="small, 6 of 12 x 256 above PLOT",
-    tenants=1_000,
+    tenants=500,
     rows=192,
-    batch=64,
     slots=128,
     bare_batches=4,
-    peak_size=1024,
+    repeats=3,
 )
 
 
-def peak_per_s(device: torch.device, size: int, repeats: int) -> float:
-    """Floating-point operations a second of the bf16 matrix product, a multiply-add being two."""
-    left, right = (torch.randn(size, size, dtype=torch.bfloat16, device=device) for _ in range(2))
-    found = []
-    for _ in range(repeats + 1):
-        started_s = time.perf_counter()
-        for _ in range(4):
-            left @ right
-        _synchronise(device)
-        found.append(4 * 2 * size**3 / (time.perf_counter() - started_s))
-    return median(found[1:])
-
-
-def operations_per_row(geometry: RootGeometry, length: int) -> float:
-    """Of the upper half, an adapter after each attention and a head included."""
-    hidden, inner = geometry.hidden_size, geometry.intermediate_size
-    per_token = 4 * hidden**2 + 2 * hidden * inner + 2 * hidden * _WIDTH
-    attention = 2 * length * hidden
-    return 2.0 * (length * geometry.num_upper_layers * (per_token + attention) + hidden * _LABELS)
-
-
-class BareEngine:
-    """The stack alone, every row of a batch another tenant's."""
-
-    def __init__(self, home: Home, settings: Settings, device: torch.device) -> None:
-        root = RootFolder(home.root(_ROOT))
-        self._settings, self._device, self._geometry = settings, device, root.geometry
-        stack_settings = StackSettings(device=str(device), dtype=settings.dtype, num_slots=settings.batch + 1)
-        self._stack = UpperStack(root, stack_settings)
-        registry = Registry.open(home)
-        entries = registry.hplms()[: settings.batch]
-        registry.close()
-        self._hplms = [
-            self._stack.ready(entry.key, lambda entry=entry: read_artifact(home.path / entry.folder, root.fingerprint))  # type: ignore[misc]
-            for entry in entries
-        ]
-
-    def rows_per_s(self, length: int) -> float:
-        rows = [torch.randn(length, self._geometry.hidden_size).bfloat16() for _ in range(self._settings.batch)]
-        started_s = time.perf_counter()
-        for _ in range(self._settings.bare_batches):
-            packed = self._stack.pack(rows, self._hplms)
-            self._stack.copies.wait(self._stack.copies.mark())
-            self._stack.run(packed, self._hplms)
-        _synchronise(self._device)
-        return self._settings.bare_batches * len(rows) / (time.perf_counter() - started_s)
-
-
-def measure_bare(home: Home, settings: Settings, geometry: RootGeometry) -> list[dict[str, Any]]:
-    device = torch.device("cuda" if settings is GPU else "cpu")
-    bare = BareEngine(home, settings, device)
+def measure_bare(home: TenantHome, settings: Settings, seed: int) -> list[dict[str, Any]]:
+    """Every row of a batch another tenant's."""
+    device, generator = torch.device("cuda" if settings is GPU else "cpu"), torch.Generator().manual_seed(seed)
+    stack = StackSettings(device=str(device), dtype=settings.dtype, num_slots=settings.batch + 1)
+    engine = HomeEngine(home.home, ROOT, settings.batch, stack)
+    squares = square_products(device)
     rows = []
     for length in _LENGTHS:
-        bare.rows_per_s(length)
-        found = [(bare.rows_per_s(length), peak_per_s(device, settings.peak_size, 3)) for _ in range(settings.repeats)]
-        rows_per_s, peak = (median(values) for values in zip(*found, strict=True))
-        share = median(rate * operations_per_row(geometry, length) / limit for rate, limit in found)
+        lengths = [length] * settings.batch
+        waiting = random_rows(lengths, engine.geometry.hidden_size, generator)
+        work = multiply_adds(engine.geometry, lengths)
+        engine.rows_per_s(waiting, settings.bare_batches)
+        rates, peaks = [], []
+        for _ in range(settings.repeats):
+            rates.append(engine.rows_per_s(waiting, settings.bare_batches))
+            seconds = interleaved({name: products.run for name, products in squares.items()}, 1)
+            peaks.append(1 / peak_seconds(seconds, squares)[0])
+        shares = [rate * work / settings.batch / peak for rate, peak in zip(rates, peaks, strict=True)]
         rows.append(
             {
                 "way": "bare",
                 "tokens": length,
-                "rows per s": rows_per_s,
-                "of the peak": share,
-                "peak TFLOP/s": peak / _TERA,
+                "rows per s": median(rates),
+                "of the peak": median(shares),
+                "peak TFLOP/s": 2 * median(peaks) / _TERA,
             }
         )
     return rows
 
 
-def measure_served(
-    home: Home, hplms: Sequence[str], texts: dict[int, list[str]], settings: Settings, seed: int
-) -> list[dict[str, Any]]:
+def measure_served(home: TenantHome, settings: Settings, seed: int) -> list[dict[str, Any]]:
     rng, rows = np.random.default_rng(seed), []
     for way, slots in (("Triton, swapping", settings.slots), ("Triton, all on the device", settings.tenants)):
         upper = {"dtype": settings.dtype, "slots": str(slots + 1), "max_rows": str(settings.batch)}
-        device = "gpu" if settings is GPU else "cpu"
-        serving = Serving(lower_instances=settings.lower_instances, upper=upper, device=device)  # type: ignore[arg-type]
-        with served(home, serving) as server:
+        serving = Serving(lower_instances=settings.lower_instances, upper=upper, device=settings.kind)
+        with served(home.home, serving) as server:
             for length in _LENGTHS:
-                url, in_flight = server.grpc_url, 4 * settings.batch
-                saturate(url, draw(hplms, texts[length], settings.rows, rng), in_flight, settings.batch)
-                found = [
-                    saturate(url, draw(hplms, texts[length], settings.rows, rng), in_flight, settings.batch)
-                    for _ in range(settings.repeats)
-                ]
+                runs = [
+                    saturate(
+                        server.grpc_url,
+                        draw(home.hplms, home.texts[length], settings.rows, rng),
+                        4 * settings.batch,
+                        settings.batch,
+                    )
+                    for _ in range(settings.repeats + 1)
+                ][1:]
                 rows.append(
                     {
                         "way": way,
                         "tokens": length,
-                        "rows per s": median(taken.rows_per_s for taken in found),
-                        "p50 ms": median(taken.percentile_ms(50) for taken in found),
-                        "p99 ms": median(taken.percentile_ms(99) for taken in found),
-                        "client cores": median(taken.client_cores for taken in found),
+                        "rows per s": median(taken.rows_per_s for taken in runs),
+                        "p50 ms": median(taken.percentile_ms(50) for taken in runs),
+                        "p99 ms": median(taken.percentile_ms(99) for taken in runs),
+                        "client cores": median(taken.client_cores for taken in runs),
                     }
                 )
     return rows
 
 
 def figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    rates = {(row["way"], row["tokens"]): row["rows per s"] for row in rows}
+    by_cell = {(row["way"], row["tokens"]): row for row in rows}
+    values: dict[str, float] = {}
     for length, suffix in zip(_LENGTHS, ("", "_short"), strict=True):
-        bare, swapping = (_row(rows, way, length) for way in ("bare", "Triton, swapping"))
-        found[f"bare_rows_per_s{suffix}"] = bare["rows per s"]
-        found[f"bare_over_peak{suffix}"] = bare["of the peak"]
-        found[f"triton_rows_per_s{suffix}"] = swapping["rows per s"]
-        found[f"triton_p99_ms{suffix}"] = swapping["p99 ms"]
-        found[f"triton_over_bare{suffix}"] = swapping["rows per s"] / bare["rows per s"]
-        found[f"swapping_over_resident{suffix}"] = swapping["rows per s"] / rates["Triton, all on the device", length]
-    return found
+        bare, swapping = by_cell["bare", length], by_cell["Triton, swapping", length]
+        resident = by_cell["Triton, all on the device", length]
+        values[f"bare_rows_per_s{suffix}"] = bare["rows per s"]
+        values[f"bare_over_peak{suffix}"] = bare["of the peak"]
+        values[f"triton_rows_per_s{suffix}"] = swapping["rows per s"]
+        values[f"triton_p99_ms{suffix}"] = swapping["p99 ms"]
+        values[f"triton_over_bare{suffix}"] = swapping["rows per s"] / bare["rows per s"]
+        values[f"swapping_over_resident{suffix}"] = swapping["rows per s"] / resident["rows per s"]
+    return values
 
 
-def _row(rows: Sequence[dict[str, Any]], way: str, length: int) -> dict[str, Any]:
-    return next(row for row in rows if (row["way"], row["tokens"]) == (way, length))
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def main() -> None:
-    question = "What does the engine make of a GPU: rows a second with 10,000 tenants, and the share of its peak?"
-    arguments = parser("gpu", question).parse_args()
-    settings, geometry = (GPU, BERT_BASE) if torch.cuda.is_available() and not arguments.quick else (CPU, SMALL)
+@bench("gpu", quick_s=QUICK_LOADS_S)
+def gpu(options: Namespace) -> Result:
+    settings, geometry = (GPU, BERT_BASE) if torch.cuda.is_available() and not options.quick else (CPU, SMALL)
     if settings is CPU:
         print("no GPU is used: a small size on the CPU", file=sys.stderr)
-    words, rng = Words(geometry.vocab_size), np.random.default_rng(arguments.seed)
-    texts = {length: [words.text(rng, length) for _ in range(settings.texts)] for length in _LENGTHS}
-    with tempfile.TemporaryDirectory(prefix="bench_gpu_") as folder:
-        base = BaseHome(Path(folder) / "home", arguments.seed)
-        base.add_root(_ROOT, geometry, [text for of_length in texts.values() for text in of_length])
-        hplms = base.add_hplms(Family(_ROOT, "tenant", settings.tenants))
-        rows = measure_bare(base.home, settings, geometry)
-        rows += measure_served(base.home, hplms, texts, settings, arguments.seed)
-    Report("gpu", asdict(settings), arguments.seed, figures(rows), rows).publish(arguments.json)
+    with tenant_home(geometry, settings.tenants, _LENGTHS, options.seed, settings.texts) as home:
+        rows = measure_bare(home, settings, options.seed)
+        rows += measure_served(home, settings, options.seed)
+    return Result(asdict(settings), figures(rows), rows)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.gpu: {error}")
+    gpu.main()

@@ -16,8 +16,9 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,9 +30,9 @@ from backends.errors import HplmError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
-from bench.kit.home_load import Askable, Load
+from bench.kit.entry import Result, at_most, bench
+from bench.kit.home_load import TEXTS, Askable, Load
 from bench.kit.marks import mark_all, wrong_weights
-from bench.kit.report import Report, parser
 from bench.kit.scratch_home import scratch_home
 from bench.kit.tiny_home import write_corpus, write_task
 from builder.export import ExportSettings, render_repository
@@ -39,7 +40,6 @@ from builder.serving import ServerConfig, TritonServer
 
 _NAMES_ITS_BUILD = ("name", "hplm", "checksum")
 _PAUSE_S = 0.02
-_TEXTS = [f"a {word} text about {number} things" for number in range(50) for word in ("good", "poor", "cat", "saw")]
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def run(home: Home, settings: Settings, seed: int) -> tuple[dict[str, float], li
     config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
     figures: dict[str, float] = {}
     rows = []
-    with TritonServer(config) as server, Load(f"grpc://{server.grpc_url}", askable, _TEXTS, 1, seed, _PAUSE_S) as load:
+    with TritonServer(config) as server, Load(f"grpc://{server.grpc_url}", askable, TEXTS, 1, seed, _PAUSE_S) as load:
         for subject in subjects:
             of_subject = Killer(home, subject, chance).run(settings.kills)
             differences = [row["difference"] for row in of_subject]
@@ -300,24 +300,31 @@ def run(home: Home, settings: Settings, seed: int) -> tuple[dict[str, float], li
     return {**figures, **served}, rows
 
 
-def main() -> None:
-    arguments_parser = parser("interrupted", "Does a killed build go on, and end as an undisturbed one?")
-    arguments_parser.add_argument("--home", type=Path, help="a home to copy; by default a tiny one is built")
-    arguments_parser.add_argument("--kills", type=int, help="kills per kind of build (20, or 2 with --quick)")
-    arguments = arguments_parser.parse_args()
-    settings = QUICK if arguments.quick else FULL
-    if arguments.kills:
-        settings = Settings(**{**asdict(settings), "kills": arguments.kills})
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--home", type=Path, help="a home to copy; by default a tiny one is built")
+    arguments.add_argument("--kills", type=int, help="kills per kind of build (20, or 2 with --quick)")
+
+
+@bench(
+    "interrupted",
+    bars={
+        "domain_largest_difference": at_most(0),
+        "tuning_largest_difference": at_most(0),
+        "failed_requests": at_most(0),
+        "wrong_weights": at_most(0),
+    },
+    add_options=add_options,
+)
+def interrupted(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    if options.kills:
+        settings = replace(settings, kills=options.kills)
     # The scratch home's models are so small that a second thread only waits, here and in the commands.
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
-    with scratch_home(arguments.home) as home:
-        figures, rows = run(home, settings, arguments.seed)
-    Report("interrupted", asdict(settings), arguments.seed, figures, rows).publish(arguments.json)
+    with scratch_home(options.home) as home:
+        return Result(asdict(settings), *run(home, settings, options.seed))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.interrupted: {error}")
+    interrupted.main()

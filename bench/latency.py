@@ -7,24 +7,20 @@ do not explain is Triton, gRPC, the ways between the processes and the client. A
 
 from __future__ import annotations
 
-import sys
-import tempfile
 import time
+from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from backends.errors import HplmError
-from backends.home import Home
 from backends.trace import TRACE_VARIABLE, Lane
-from bench.kit.report import Report, parser
+from bench.kit.entry import Result, bench
 from bench.kit.saturation import Row, Taken, draw, saturate
 from bench.kit.served import Serving, served
-from bench.kit.synthetic_home import BERT_BASE, BaseHome, Family, Words
+from bench.kit.synthetic_home import BERT_BASE, TenantHome, tenant_home
 from builder.serving import TracedSpan, read_spans
 
 _FLUSH_S = 1.0
@@ -82,10 +78,9 @@ def run_phase(url: str, rows: Sequence[Row], batch: int) -> tuple[Taken, tuple[f
     return taken, (start_us, time.monotonic_ns() / 1e3)
 
 
-def measure(
-    home: Home, hplms: Sequence[str], texts: Mapping[int, list[str]], settings: Settings, seed: int
-) -> list[Phase]:
+def measure(base: TenantHome, settings: Settings, seed: int) -> list[Phase]:
     rng = np.random.default_rng(seed)
+    home, hplms, texts = base.home, base.hplms, base.texts
     trace = home.path / "trace"
     windows = []
     with served(home, Serving(upper={"dtype": settings.dtype}, environment={TRACE_VARIABLE: str(trace)})) as server:
@@ -151,23 +146,15 @@ def figures(phases: Sequence[Phase]) -> dict[str, float]:
     return dict(found)
 
 
-def main() -> None:
-    arguments = parser("latency", "Where does the time of a request go, one row at a time and 64 at once?").parse_args()
-    settings = QUICK if arguments.quick else FULL
-    rng = np.random.default_rng(arguments.seed)
-    words = Words(BERT_BASE.vocab_size)
-    texts = {length: [words.text(rng, length) for _ in range(settings.texts)] for length in _LENGTHS}
-    with tempfile.TemporaryDirectory(prefix="bench_latency_") as folder:
-        base = BaseHome(Path(folder) / "home", arguments.seed)
-        base.add_root("base", BERT_BASE, [text for of_length in texts.values() for text in of_length])
-        hplms = base.add_hplms(Family("base", "tenant", settings.tenants))
-        phases = measure(base.home, hplms, texts, settings, arguments.seed)
-    report = Report("latency", asdict(settings), arguments.seed, figures(phases), stage_rows(phases))
-    report.publish(arguments.json)
+@bench(
+    "latency",
+)
+def latency(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    with tenant_home(BERT_BASE, settings.tenants, _LENGTHS, options.seed, settings.texts) as home:
+        phases = measure(home, settings, options.seed)
+    return Result(asdict(settings), figures(phases), stage_rows(phases))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.latency: {error}")
+    latency.main()

@@ -9,9 +9,9 @@ Memory, threads and shared memory are those of all processes of the server, afte
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 import time
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from backends.errors import HplmError
 from bench.kit.cancellation import Cancellation, Cancelled
+from bench.kit.entry import Result, at_most, bench
 from bench.kit.footprint import Footprint
 from bench.kit.mixed_load import MixedLoad
-from bench.kit.report import Report, parser
 from bench.kit.served import Serving, served
 from bench.kit.server_metrics import figure_of
 from bench.kit.synthetic_home import SMALL, BaseHome, Family, Words
@@ -75,7 +74,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Found:
+class Results:
     """All that was seen."""
 
     cancelled: Sequence[Cancelled]
@@ -118,7 +117,7 @@ class Found:
         return 60 * float(np.polyfit(minutes, [size_bytes(one.footprint) / _MB for one in half], 1)[0])
 
 
-def measure(folder: Path, settings: Settings, seed: int) -> Found:
+def measure(folder: Path, settings: Settings, seed: int) -> Results:
     words, rng = Words(SMALL.vocab_size), np.random.default_rng(seed)
     texts = [words.text(rng, int(length)) for length in rng.integers(3, 101, size=settings.texts)]
     base = BaseHome(folder / "home", seed)
@@ -139,7 +138,7 @@ def measure(folder: Path, settings: Settings, seed: int) -> Found:
         time.sleep(5.0)  # what waits is answered, and figures are told
         waiting_rows = figure_of(server, "hplm_waiting_rows")
         samples += [*during, Sample("after the load", settings.minutes, Footprint.of(server))]
-    return Found(cancelled, samples, outcomes, waiting_rows)
+    return Results(cancelled, samples, outcomes, waiting_rows)
 
 
 def _rss_bytes_of(held: Footprint, name: str) -> int:
@@ -159,22 +158,28 @@ async def _play_and_sample(
     return await playing, samples
 
 
-def main() -> None:
-    arguments = parser("leaks", "Does anything stay behind of cancelled requests, and of half an hour of mixed load?")
-    arguments.add_argument("--minutes", type=float, help="of mixed load; 30, or 0.5 with --quick")
-    options = arguments.parse_args()
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--minutes", type=_positive, help="of mixed load; 30, or 0.5 with --quick")
+
+
+def _positive(text: str) -> float:
+    if not (value := float(text)) > 0:
+        raise ValueError
+    return value
+
+
+@bench(
+    "leaks",
+    bars={"waiting_rows_after": at_most(0), "threads_more": at_most(0), "shared_files_more": at_most(0)},
+    add_options=add_options,
+)
+def leaks(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL
-    if options.minutes is not None:
-        if not options.minutes > 0:
-            arguments.error("--minutes must be above 0")
-        settings = replace(settings, minutes=options.minutes)
-    with tempfile.TemporaryDirectory(prefix="bench_leaks_") as folder:
-        found = measure(Path(folder), settings, options.seed)
-    Report("leaks", asdict(settings), options.seed, found.figures(), found.rows()).publish(options.json)
+    settings = replace(settings, minutes=options.minutes or settings.minutes)
+    with tempfile.TemporaryDirectory(prefix="hplm-bench-") as folder:
+        results = measure(Path(folder), settings, options.seed)
+    return Result(asdict(settings), results.figures(), results.rows())
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.leaks: {error}")
+    leaks.main()

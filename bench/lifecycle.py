@@ -16,6 +16,7 @@ import random
 import shutil
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,15 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from backends.errors import HplmError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.registry.snapshot import REFRESH_INTERVAL_S
 from backends.storage import publishing
-from bench.kit.home_load import Askable, Load
+from bench.kit.entry import Result, at_most, bench
+from bench.kit.home_load import TEXTS, Askable, Load
 from bench.kit.marks import mark_all, publish_marked, wrong_weights
-from bench.kit.report import Report, parser
 from bench.kit.scratch_home import scratch_home
 from bench.kit.timeline import Asked, Timeline
 from builder.export import ExportSettings, render_repository
@@ -210,14 +210,19 @@ def judged(timeline: Timeline, asked: Sequence[Asked], allowance_s: float) -> di
     }
 
 
-def main() -> None:
-    arguments_parser = parser("lifecycle", "Does serving go on while hPLMs and domains are published and deleted?")
-    arguments_parser.add_argument("--home", type=Path, help="a home to copy; by default a tiny one is built")
-    arguments = arguments_parser.parse_args()
-    settings = QUICK if arguments.quick else FULL
-    texts = [f"a {word} text about {number} things" for number in range(50) for word in ("good", "poor", "cat", "saw")]
-    with scratch_home(arguments.home) as home:
-        course = run(home, settings, texts, arguments.seed)
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--home", type=Path, help="a home to copy; by default a tiny one is built")
+
+
+@bench(
+    "lifecycle",
+    bars={"failed": at_most(0), "stale_answers": at_most(0), "wrong_weights": at_most(0)},
+    add_options=add_options,
+)
+def lifecycle(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    with scratch_home(options.home) as home:
+        course = run(home, settings, TEXTS, options.seed)
     done, (quiet, publishing_phase) = course.done, course.phases
     figures = {
         **course.figures(settings.allowance_s),
@@ -227,12 +232,8 @@ def main() -> None:
         "p99_publishing_ms": publishing_phase.p99_ms,
     }
     operations = {f"{kind}s": done[kind] for kind in (*_KINDS, "domain")}
-    rows = [phase.row() for phase in course.phases]
-    Report("lifecycle", {**asdict(settings), **operations}, arguments.seed, figures, rows).publish(arguments.json)
+    return Result({**asdict(settings), **operations}, figures, [phase.row() for phase in course.phases])
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.lifecycle: {error}")
+    lifecycle.main()

@@ -7,42 +7,33 @@ a thread out while that is faster.
 
 from __future__ import annotations
 
-import sys
-import tempfile
-import time
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
-from backends.adapters.bank import read_artifact
-from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import HplmError
-from backends.home import Home
-from backends.lower.half import LowerHalf
-from backends.registry.registry import Registry
-from backends.root.geometry import RootGeometry
-from backends.root.store import RootFolder
-from bench.kit.report import Report, parser
+from backends.engine.stack import StackSettings
+from bench.kit.bare import HomeEngine
+from bench.kit.entry import Result, at_least, bench
+from bench.kit.random_root import random_rows
 from bench.kit.saturation import draw, saturate
 from bench.kit.served import Serving, served
-from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
+from bench.kit.synthetic_home import BERT_BASE, ROOT, TenantHome, tenant_home
 
-_ROOT = "base"
 _LENGTHS = {128: "", 20: "_short"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    geometry: str
     rows: int
     short_rows: int
     bare_batches: int
-    repeats: int = 5
+    repeats: int
+    geometry: str = "BERT-base, 6 of 12 x 768 above PLOT"
     batch: int = 64
     tenants: int = 16
     texts: int = 128
@@ -52,50 +43,26 @@ class Settings:
         return self.rows if length == max(_LENGTHS) else self.short_rows
 
 
-FULL = Settings("BERT-base, 6 of 12 x 768 above PLOT", rows=512, short_rows=2_048, bare_batches=6)
-QUICK = Settings("small, 6 of 12 x 256 above PLOT", rows=192, short_rows=512, bare_batches=4)
+FULL = Settings(rows=512, short_rows=2_048, bare_batches=6, repeats=5)
+QUICK = Settings(rows=192, short_rows=512, bare_batches=1, repeats=1)
 
 
-class BareEngine:
-    """The stack alone: rows of mixed hPLMs that lie in memory, packed and run batch by batch."""
-
-    def __init__(self, home: Home, hplms: Sequence[str], settings: Settings) -> None:
-        root = RootFolder(home.root(_ROOT))
-        self._settings = settings
-        self._stack = UpperStack(root, StackSettings(dtype=settings.dtype, num_slots=settings.tenants + 1))
-        registry = Registry.open(home)
-        self._half = LowerHalf.open(home, registry.domain(_ROOT, _ROOT))
-        entries = [entry for entry in registry.hplms() if entry.id in set(hplms)]
-        registry.close()
-        self._hplms = [
-            self._stack.ready(entry.key, lambda entry=entry: read_artifact(home.path / entry.folder, root.fingerprint))  # type: ignore[misc]
-            for entry in entries
-        ]
-
-    def rows_per_s(self, texts: Sequence[str], rng: np.random.Generator) -> float:
-        batch = self._settings.batch
-        rows = [torch.from_numpy(row).bfloat16() for row in self._half.encode(texts[:batch]).rows]
-        started_s = time.perf_counter()
-        for _ in range(self._settings.bare_batches):
-            hplms = [self._hplms[number] for number in rng.integers(len(self._hplms), size=len(rows))]
-            self._stack.run(self._stack.pack(rows, hplms), hplms)
-        return self._settings.bare_batches * len(rows) / (time.perf_counter() - started_s)
-
-
-def measure(
-    home: Home, hplms: Sequence[str], texts: dict[int, list[str]], settings: Settings, seed: int
-) -> list[dict[str, Any]]:
-    rng = np.random.default_rng(seed)
-    bare = BareEngine(home, hplms, settings)
-    found = []
-    with served(home, Serving(upper={"dtype": settings.dtype})) as server:
+def measure(home: TenantHome, settings: Settings, seed: int) -> list[dict[str, Any]]:
+    rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    stack = StackSettings(dtype=settings.dtype, num_slots=settings.tenants + 1)
+    bare = HomeEngine(home.home, ROOT, settings.tenants, stack)
+    rows_of = {
+        length: random_rows([length] * settings.batch, bare.geometry.hidden_size, generator) for length in _LENGTHS
+    }
+    results = []
+    with served(home.home, Serving(upper={"dtype": settings.dtype})) as server:
         for repeat in range(settings.repeats + 1):
             for length in _LENGTHS:
-                bare_rows_per_s = bare.rows_per_s(texts[length], rng)
-                rows = draw(hplms, texts[length], settings.rows_of(length), rng)
+                bare_rows_per_s = bare.rows_per_s(rows_of[length], settings.bare_batches)
+                rows = draw(home.hplms, home.texts[length], settings.rows_of(length), rng)
                 taken = saturate(server.grpc_url, rows, 2 * settings.batch, settings.batch)
                 if repeat:  # the first finds nothing in memory
-                    found.append(
+                    results.append(
                         {
                             "tokens": length,
                             "bare rows per s": bare_rows_per_s,
@@ -104,7 +71,7 @@ def measure(
                             "client cores": taken.client_cores,
                         }
                     )
-    return found
+    return results
 
 
 def figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -118,23 +85,13 @@ def figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    question = "How much of the bare engine's throughput is left with clients, Triton and lookups on top?"
-    arguments = parser("limit_triton", question).parse_args()
-    settings = QUICK if arguments.quick else FULL
-    geometry: RootGeometry = SMALL if arguments.quick else BERT_BASE
-    words, rng = Words(geometry.vocab_size), np.random.default_rng(arguments.seed)
-    texts = {length: [words.text(rng, length) for _ in range(settings.texts)] for length in _LENGTHS}
-    with tempfile.TemporaryDirectory(prefix="bench_limit_") as folder:
-        base = BaseHome(Path(folder) / "home", arguments.seed)
-        base.add_root(_ROOT, geometry, [text for of_length in texts.values() for text in of_length])
-        hplms = base.add_hplms(Family(_ROOT, "tenant", settings.tenants))
-        rows = measure(base.home, hplms, texts, settings, arguments.seed)
-    Report("limit_triton", asdict(settings), arguments.seed, figures(rows), rows).publish(arguments.json)
+@bench("limit_triton", bars={"triton_over_bare": at_least(0.85), "triton_over_bare_short": at_least(0.6)})
+def limit_triton(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    with tenant_home(BERT_BASE, settings.tenants, _LENGTHS, options.seed, settings.texts) as home:
+        rows = measure(home, settings, options.seed)
+    return Result(asdict(settings), figures(rows), rows)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.limit_triton: {error}")
+    limit_triton.main()

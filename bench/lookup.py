@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,7 +22,7 @@ import torch
 from backends.errors import HplmError
 from backends.plot import PlotChain, Store, Table, TableSpec, TableWriter, fragment_keys, pack, right_bigram
 from backends.plot.arrays import Found, Ids, Keys, Rows
-from bench.kit.report import Report, parser
+from bench.kit.entry import Result, bench
 
 Batch = TypeVar("Batch")
 Row = dict[str, Any]
@@ -211,7 +212,7 @@ def measure_cold(folder: Path, text: Text, settings: Settings) -> list[Row]:
     return results
 
 
-def run(folder: Path, settings: Settings, seed: int) -> Report:
+def measure(folder: Path, settings: Settings, seed: int) -> Result:
     rng = np.random.default_rng(seed)
     text = Text(settings, rng)
     build_seconds = build_table(folder, settings, text, rng)
@@ -238,22 +239,26 @@ def run(folder: Path, settings: Settings, seed: int) -> Report:
         "build_seconds": build_seconds,
         **{f"hit_rate_{name.partition('@')[0]}": rate for name, rate in hit_rates.items()},
     }
-    return Report("lookup", asdict(settings), seed, figures, keys + states + cold)
+    return Result(asdict(settings), figures, keys + states + cold)
 
 
-def main() -> None:
-    options = parser("lookup", "How fast does PLOT turn tokens into rows and rows into hidden states, on one core?")
-    options.add_argument("--entries", type=int, help="tri-grams in the table")
-    options.add_argument("--workdir", type=Path, help="where the table is built; it is deleted at the end")
-    arguments = options.parse_args()
-    settings = QUICK if arguments.quick else FULL
-    settings = replace(settings, entries=arguments.entries or settings.entries)
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--entries", type=int, help="tri-grams in the table")
+    arguments.add_argument("--workdir", type=Path, help="where the table is built; it is deleted at the end")
+
+
+@bench(
+    "lookup",
+    add_options=add_options,
+)
+def lookup(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    settings = replace(settings, entries=options.entries or settings.entries)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="bench_lookup_", dir=arguments.workdir) as workdir:
-        report = run(Path(workdir) / "bench@1", settings, arguments.seed)
-    report.publish(arguments.json)
+    with tempfile.TemporaryDirectory(prefix="hplm-bench-", dir=options.workdir) as workdir:
+        return measure(Path(workdir) / "bench@1", settings, options.seed)
 
 
 if __name__ == "__main__":
-    main()
+    lookup.main()

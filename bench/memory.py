@@ -9,6 +9,7 @@ take no device memory, so there the host sets the limit.
 from __future__ import annotations
 
 import tempfile
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,8 +23,8 @@ from backends.adapters.parts import MAX_WIDTH
 from backends.adapters.recipe import AdapterRecipe
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
+from bench.kit.entry import Result, at_most, bench
 from bench.kit.random_root import BERT_BASE_UPPER, RECIPES, WIDTH, random_hplm, random_root
-from bench.kit.report import Report, parser
 
 GB = 1_000_000_000
 FLOAT_BYTES = {"fp32": 4, "bf16": 2}
@@ -127,8 +128,11 @@ def _row(scheme: str, first: float, further: float, most: int | None) -> dict[st
     return {"scheme": scheme, "first MB": first / 1e6, "each further MB": further / 1e6, "most in 16 GB": most}
 
 
-def main() -> None:
-    arguments = parser("memory", "What does one more hPLM take, and how many fit?").parse_args()
+@bench(
+    "memory",
+    bars={"device_bytes_per_hplm": at_most(1.3e6), "device_bytes_per_swapped_hplm": at_most(0)},
+)
+def memory(options: Namespace) -> Result:
     settings = Settings()
     taken = {name: measure(BERT_BASE_UPPER, settings, recipe) for name, (_, recipe) in RECIPES.items()}
     figures = {
@@ -136,9 +140,8 @@ def main() -> None:
         for name, (suffix, _) in RECIPES.items()
         for figure, value in taken[name].figures().items()
     }
-    rows = table(settings, taken)
-    Report("memory", asdict(settings), arguments.seed, figures, rows).publish(arguments.json)
+    return Result(asdict(settings), figures, table(settings, taken))
 
 
 if __name__ == "__main__":
-    main()
+    memory.main()

@@ -8,6 +8,7 @@ reference: the same layers, with a Python loop in each that gives one row after 
 from __future__ import annotations
 
 import statistics
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -19,8 +20,8 @@ from backends.adapters.device_bank import AdapterBank
 from backends.adapters.segments import Segment
 from backends.root.encoder import Projection, Site
 from bench.kit.bare import ROWS, BareEngine, bare_engine, interleaved, median_ratio
+from bench.kit.entry import Result, at_most, bench
 from bench.kit.random_root import RECIPES
-from bench.kit.report import Report, parser
 from bench.limit import geometry_of
 
 DISTINCT = (1, 2, 8, 64)
@@ -38,7 +39,7 @@ class Settings:
 
 
 FULL = Settings(layers=6, repeats=9)
-QUICK = Settings(layers=1, repeats=5)
+QUICK = Settings(layers=6, repeats=2)
 
 
 class LoopedAdapters:
@@ -110,18 +111,21 @@ def measure(
     return figures, table
 
 
-def main() -> None:
-    arguments = parser("mixing", "What do 64 different hPLMs in one batch cost over one?").parse_args()
-    settings = QUICK if arguments.quick else FULL
+@bench(
+    "mixing",
+    bars={"mixed_64_over_1": at_most(1.1)},
+)
+def mixing(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
     figures: dict[str, float] = {}
     rows: list[dict[str, object]] = []
     for adapters, (suffix, recipe) in RECIPES.items():
-        with bare_engine(geometry_of(settings.layers), DISTINCT[-1], arguments.seed, recipe) as engine:
+        with bare_engine(geometry_of(settings.layers), DISTINCT[-1], options.seed, recipe) as engine:
             of_recipe, table = measure(engine, settings, adapters, suffix)
         figures.update(of_recipe)
         rows += table
-    Report("mixing", asdict(settings), arguments.seed, figures, rows).publish(arguments.json)
+    return Result(asdict(settings), figures, rows)
 
 
 if __name__ == "__main__":
-    main()
+    mixing.main()

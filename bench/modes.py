@@ -7,7 +7,6 @@ and the same for all three. The plugin's cost model is measured as `hplm profile
 
 from __future__ import annotations
 
-import tempfile
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -20,12 +19,12 @@ import numpy as np
 
 from backends.deadline_batcher import FILE_NAME
 from backends.root.geometry import RootGeometry
-from bench.kit.entry import Result, bench
+from bench.kit.entry import QUICK_LOADS_S, Result, bench
 from bench.kit.idle import wait_until_idle
 from bench.kit.open_loop import Fate, Played, play
-from bench.kit.overload import WIDE, Engine, OverloadHome, all_served
+from bench.kit.overload import WIDE, Engine, OverloadHome, overload_home
 from bench.kit.progress import one_by_one
-from bench.kit.served import Serving
+from bench.kit.served import Serving, all_served
 from bench.kit.synthetic_home import BERT_BASE, MIDDLE
 from builder.plugin import build_plugin
 from builder.serving import TritonServer
@@ -65,6 +64,11 @@ def servings(home: OverloadHome, plugin: Path) -> dict[str, Serving]:
         TRITON: Serving(TRITON, upper=upper, mode="triton"),
         PLUGIN: Serving(PLUGIN, upper=upper, mode="triton", plugin=plugin, cost_model=home.cost_model),
     }
+
+
+def built_plugin(folder: Path) -> Path:
+    build_plugin(folder / FILE_NAME)
+    return folder / FILE_NAME
 
 
 def measure(
@@ -127,17 +131,16 @@ def _ratio(one: float, other: float) -> float:
     return one / max(other, 1e-3)
 
 
-@bench("modes")
+@bench("modes", quick_s=QUICK_LOADS_S)
 def modes(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL
     geometry: RootGeometry = MIDDLE if options.quick else BERT_BASE
-    with tempfile.TemporaryDirectory(prefix="bench_modes_") as folder:
-        profiled_batches = settings.profiled_batches
-        home = OverloadHome(Path(folder), geometry, settings.engine, settings.tenants, profiled_batches, options.seed)
-        plugin = Path(folder) / FILE_NAME
-        build_plugin(plugin)
-        with all_served(home, servings(home, plugin)) as servers:
-            capacity_per_s, results = measure(home, servers, settings, options.seed)
+    profiled_batches = settings.profiled_batches
+    with (
+        overload_home(geometry, settings.engine, settings.tenants, profiled_batches, options.seed) as home,
+        all_served(home.home, servings(home, built_plugin(home.home.path))) as servers,
+    ):
+        capacity_per_s, results = measure(home, servers, settings, options.seed)
     described = asdict(settings) | home.cost_model.to_json()
     return Result(described, figures(capacity_per_s, results), table(results))
 

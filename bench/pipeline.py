@@ -10,27 +10,22 @@ time.
 from __future__ import annotations
 
 import shutil
-import sys
-import tempfile
+from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from backends.errors import HplmError
 from backends.home import Home
-from backends.root.geometry import RootGeometry
+from bench.kit.entry import QUICK_LOADS_S, Result, at_most, bench
 from bench.kit.remembered import INSTALLED
-from bench.kit.report import Report, parser
 from bench.kit.saturation import draw, saturate
-from bench.kit.served import Serving
-from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
+from bench.kit.served import Serving, all_served
+from bench.kit.synthetic_home import BERT_BASE, TenantHome, tenant_home
 from builder.export.repository import installed_code
-from builder.serving import TritonServer
 
 PIPELINED, REMEMBERED = "pipelined", "retrieval switched off"
 
@@ -49,7 +44,7 @@ class Settings:
 
 
 FULL = Settings("BERT-base, 6 of 12 x 768 above PLOT", rows=448, tenants=2_000)
-QUICK = Settings("small, 6 of 12 x 256 above PLOT", rows=192, tenants=500)
+QUICK = Settings("BERT-base, 6 of 12 x 768 above PLOT", rows=192, tenants=500, repeats=3)
 
 
 def servings(home: Home, settings: Settings) -> dict[str, Serving]:
@@ -73,21 +68,12 @@ def _remembering_code(folder: Path) -> Path:
     return folder
 
 
-def measure(
-    home: Home, hplms: Sequence[str], texts: Sequence[str], settings: Settings, seed: int
-) -> dict[str, list[float]]:
-    rng = np.random.default_rng(seed)
+def measure(base: TenantHome, settings: Settings, seed: int) -> dict[str, list[float]]:
+    rng, texts = np.random.default_rng(seed), base.texts[settings.length]
     taken: dict[str, list[float]] = defaultdict(list)
-    with ExitStack() as running:
-        servers = {}
-        for name, serving in servings(home, settings).items():
-            servers[name] = TritonServer(serving.config(home))
-            running.callback(servers[name].stop)
-            servers[name].start()
-        for server in servers.values():
-            server.wait_ready()
+    with all_served(base.home, servings(base.home, settings)) as servers:
         for repeat in range(settings.repeats + 1):
-            rows = draw(hplms, texts, settings.rows, rng)
+            rows = draw(base.hplms, texts, settings.rows, rng)
             for name, server in servers.items():
                 rows_per_s = saturate(server.grpc_url, rows, 2 * settings.batch, settings.batch).rows_per_s
                 if repeat:  # the first finds nothing in memory
@@ -111,28 +97,22 @@ def figures(of_pipelined: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    question = "What does it gain that retrieval, adapter loading and computing run side by side?"
-    arguments = parser("pipeline", question).parse_args()
-    settings = QUICK if arguments.quick else FULL
-    geometry: RootGeometry = SMALL if arguments.quick else BERT_BASE
-    words, rng = Words(geometry.vocab_size), np.random.default_rng(arguments.seed)
-    texts = [words.text(rng, settings.length) for _ in range(settings.texts)]
-    with tempfile.TemporaryDirectory(prefix="bench_pipeline_") as folder:
-        base = BaseHome(Path(folder) / "home", arguments.seed)
-        base.add_root("base", geometry, texts)
-        hplms = base.add_hplms(Family("base", "tenant", settings.tenants))
-        taken = measure(base.home, hplms, texts, settings, arguments.seed)
+@bench(
+    "pipeline",
+    quick_s=QUICK_LOADS_S,
+    bars={"retrieval_cost": at_most(0.05)},
+)
+def pipeline(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    with tenant_home(BERT_BASE, settings.tenants, [settings.length], options.seed, settings.texts) as home:
+        taken = measure(home, settings, options.seed)
     of_pipelined = shares(taken)
     rows = [
-        {"setting": name, "rows per s": median(found), "of pipelined": of_pipelined[name]}
-        for name, found in taken.items()
+        {"setting": name, "rows per s": median(rates), "of pipelined": of_pipelined[name]}
+        for name, rates in taken.items()
     ]
-    Report("pipeline", asdict(settings), arguments.seed, figures(of_pipelined), rows).publish(arguments.json)
+    return Result(asdict(settings), figures(of_pipelined), rows)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.pipeline: {error}")
+    pipeline.main()

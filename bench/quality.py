@@ -7,11 +7,11 @@ the file of `--trials`, and the same command goes on where it was.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -21,16 +21,16 @@ from statistics import mean, stdev
 from types import MappingProxyType
 from typing import Any
 
-from backends.errors import ConflictError, HplmError, NotFoundError
+from backends.errors import ConflictError, NotFoundError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.geometry import FRAGMENT_SIZES
 from backends.root.store import RootFolder
-from bench.kit.report import Report, parser
+from bench.kit.entry import Result, bench
 from bench.tasks.data import Caps, task_names, write_demo_tasks, write_everyday
 from bench.tasks.picture import draw_quality
 from bench.tasks.results import Results
-from bench.tasks.schemes import SCHEMES, Bench, Outcome, Place, Trial
+from bench.tasks.schemes import SCHEMES, Outcome, Place, Schemes, Trial
 from builder.construct.domain.settings import PlotSettings
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.hplm.settings import TuneSettings
@@ -106,12 +106,12 @@ class RunTrial:
 
     def __call__(self, trial: Trial) -> tuple[Trial, Outcome]:
         title = f"{trial.task} {trial.scheme} seed {trial.settings.seed}"
-        return trial, _bench(self.place).run(trial, progress_lines(title, _LINE_EVERY_S))
+        return trial, _schemes(self.place).run(trial, progress_lines(title, _LINE_EVERY_S))
 
 
 @lru_cache(maxsize=1)
-def _bench(place: Place) -> Bench:
-    return Bench(place)
+def _schemes(place: Place) -> Schemes:
+    return Schemes(place)
 
 
 def run_trials(
@@ -214,8 +214,42 @@ def ensure_demo_root(place: Place) -> None:
             add_root(Home(place.home), registry, request, report)
 
 
-def main() -> None:
-    arguments = _arguments()
+def _require_n(place: Place, wanted: int | None) -> None:
+    """A root that was there already, as the demo's is, has the n that it was built with."""
+    n = RootFolder(Home(place.home).root(place.root)).geometry.n
+    if wanted not in (None, n):
+        raise ConflictError(f"root {place.root!r} has n = {n}, not {wanted}; name another with --root, and --data")
+
+
+def _rates(settings: TuneSettings) -> dict[str, float | None]:
+    """What differs between the schemes."""
+    return {"learning_rate": settings.learning_rate, "head_learning_rate": settings.head_learning_rate}
+
+
+def add_options(options: ArgumentParser) -> None:
+    options.add_argument("--data", type=Path, help="folder with corpora/ and tasks/; the demo's own texts without it")
+    options.add_argument("--home", type=Path, default=Path("build/quality/home"))
+    options.add_argument("--root", default="minilm", help="root in that home; built when it is not there")
+    options.add_argument("--source", default=demo_root.SOURCE, help="pretrained model of a root that is to be built")
+    options.add_argument("--lower", type=int, default=3, help="its lower layers")
+    options.add_argument("--n", type=int, choices=FRAGMENT_SIZES, help=f"tokens of its fragments ({_DEFAULT_N})")
+    options.add_argument("--steps", type=int, default=_DISTILLATION.steps, help="its distillation steps")
+    options.add_argument("--cache", type=Path, default=Path("build/quality"), help="where trials and states stay")
+    options.add_argument("--trials", type=Path, help="file that keeps what was measured (trials.jsonl in --cache)")
+    options.add_argument("--report", action="store_true", help="try nothing more; report what was measured so far")
+    options.add_argument("--tasks", nargs="+", metavar="TASK", help="only these")
+    options.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES))
+    options.add_argument("--seeds", type=int, default=2, help="how many seeds, from --seed on")
+    options.set_defaults(seed=_FIRST_SEED)
+    options.add_argument("--epochs", type=int, default=6, help=f"of all but dedicated, which has {FINE_TUNING.epochs}")
+    weight = SETTINGS["hplm"].states_weight
+    options.add_argument("--states-weight", type=float, default=weight, help="of hplm; 0: its teacher only answers")
+    options.add_argument("--cap", type=int, default=5000, help="training examples at most; 0 for all")
+    options.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="trials at once, one thread each")
+
+
+@bench("quality", add_options=add_options)
+def quality(arguments: Namespace) -> Result:
     caps = Caps(train=96, dev=32, test=64) if arguments.quick else Caps(train=arguments.cap or None)
     data = arguments.data or write_demo_tasks(arguments.cache / "demo_tasks")
     place = Place(data.absolute(), arguments.home, arguments.root, arguments.cache, caps)
@@ -252,50 +286,10 @@ def main() -> None:
         "rates": json.dumps({scheme: _rates(SETTINGS[scheme]) for scheme in plan.schemes}),
         "adapters": json.dumps(asdict(SETTINGS["hplm"].recipe)),
     }
-    report = Report("quality", settings, arguments.seed, figures, rows)
-    report.publish(arguments.json)
     if arguments.json is not None:
         draw_quality(rows, plan.schemes, arguments.json.with_suffix(".svg"))
-
-
-def _require_n(place: Place, wanted: int | None) -> None:
-    """A root that was there already, as the demo's is, has the n that it was built with."""
-    n = RootFolder(Home(place.home).root(place.root)).geometry.n
-    if wanted not in (None, n):
-        raise ConflictError(f"root {place.root!r} has n = {n}, not {wanted}; name another with --root, and --data")
-
-
-def _rates(settings: TuneSettings) -> dict[str, float | None]:
-    """What differs between the schemes."""
-    return {"learning_rate": settings.learning_rate, "head_learning_rate": settings.head_learning_rate}
-
-
-def _arguments() -> argparse.Namespace:
-    options = parser("quality", (__doc__ or "").partition("\n")[0])
-    options.add_argument("--data", type=Path, help="folder with corpora/ and tasks/; the demo's own texts without it")
-    options.add_argument("--home", type=Path, default=Path("build/quality/home"))
-    options.add_argument("--root", default="minilm", help="root in that home; built when it is not there")
-    options.add_argument("--source", default=demo_root.SOURCE, help="pretrained model of a root that is to be built")
-    options.add_argument("--lower", type=int, default=3, help="its lower layers")
-    options.add_argument("--n", type=int, choices=FRAGMENT_SIZES, help=f"tokens of its fragments ({_DEFAULT_N})")
-    options.add_argument("--steps", type=int, default=_DISTILLATION.steps, help="its distillation steps")
-    options.add_argument("--cache", type=Path, default=Path("build/quality"), help="where trials and states stay")
-    options.add_argument("--trials", type=Path, help="file that keeps what was measured (trials.jsonl in --cache)")
-    options.add_argument("--report", action="store_true", help="try nothing more; report what was measured so far")
-    options.add_argument("--tasks", nargs="+", metavar="TASK", help="only these")
-    options.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES))
-    options.add_argument("--seeds", type=int, default=2, help="how many seeds, from --seed on")
-    options.set_defaults(seed=_FIRST_SEED)
-    options.add_argument("--epochs", type=int, default=6, help=f"of all but dedicated, which has {FINE_TUNING.epochs}")
-    weight = SETTINGS["hplm"].states_weight
-    options.add_argument("--states-weight", type=float, default=weight, help="of hplm; 0: its teacher only answers")
-    options.add_argument("--cap", type=int, default=5000, help="training examples at most; 0 for all")
-    options.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="trials at once, one thread each")
-    return options.parse_args()
+    return Result(settings, figures, rows)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.quality: {error}")
+    quality.main()

@@ -8,7 +8,7 @@ and a standard deviation of 20 (a clipped normal). Each batch is formed from 64 
 from __future__ import annotations
 
 import statistics
-import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,10 +18,10 @@ import numpy as np
 
 from backends.engine.layouts import LAYOUT_NAMES
 from backends.engine.stack import UpperStack
-from backends.errors import HplmError
+from backends.errors import InvalidArgumentError
 from backends.root.tokenizer import RootTokenizer
 from bench.kit.bare import ROWS, BareEngine, Seconds, WaitingRows, bare_engine, timed
-from bench.kit.report import Report, parser
+from bench.kit.entry import Result, at_least, bench
 from bench.limit import geometry_of
 from bench.tasks.data import Caps, load_task, task_names
 from builder.construct.hplm.prepare import task_text
@@ -147,25 +147,34 @@ def workloads(settings: Settings, seed: int, real: Mapping[str, Sequence[int]]) 
     return made
 
 
-def main() -> None:
-    options = parser("ragged", "How much of what padding costs do the layouts win back?")
-    options.add_argument("--data", type=Path, help="a folder whose tasks/ hold real texts; needs --tokenizer")
-    options.add_argument("--tokenizer", type=Path, help="a tokenizer.json for them")
-    arguments = options.parse_args()
-    settings = QUICK if arguments.quick else FULL
-    if (arguments.data is None) != (arguments.tokenizer is None):
-        options.error("--data and --tokenizer belong together")
-    real = real_lengths(arguments.data, arguments.tokenizer, settings.max_tokens) if arguments.data else {}
-    with bare_engine(geometry_of(settings.layers), settings.hplms, arguments.seed) as engine:
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--data", type=Path, help="a folder whose tasks/ hold real texts; needs --tokenizer")
+    arguments.add_argument("--tokenizer", type=Path, help="a tokenizer.json for them")
+
+
+@bench(
+    "ragged",
+    bars={
+        "waste_recovered_v20": at_least(0.9),
+        "waste_recovered_v100": at_least(0.9),
+        "waste_recovered_s20": at_least(0.9),
+        "ragged_over_padded_s20": at_least(2.2),
+        "ragged_over_sorted_s20": at_least(1.1),
+    },
+    add_options=add_options,
+)
+def ragged(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    if (options.data is None) != (options.tokenizer is None):
+        raise InvalidArgumentError("--data and --tokenizer belong together")
+    real = real_lengths(options.data, options.tokenizer, settings.max_tokens) if options.data else {}
+    with bare_engine(geometry_of(settings.layers), settings.hplms, options.seed) as engine:
         stacks = {layout: engine.stack(layout, settings.dtype) for layout in LAYOUT_NAMES}
-        made = workloads(settings, arguments.seed, real)
+        made = workloads(settings, options.seed, real)
         measured = {name: measure(engine, stacks, settings, lengths) for name, lengths in made.items()}
     rows = [row for name, one in measured.items() for row in table(name, one)]
-    Report("ragged", asdict(settings), arguments.seed, figures_of(measured), rows).publish(arguments.json)
+    return Result(asdict(settings), figures_of(measured), rows)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.ragged: {error}")
+    ragged.main()

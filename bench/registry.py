@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -22,7 +23,7 @@ from backends.registry.database import Database
 from backends.registry.registry import Registry
 from backends.registry.schema import HplmRow, HplmVersionRow
 from backends.registry.snapshot import RegistrySnapshot
-from bench.kit.report import Report, parser
+from bench.kit.entry import Result, bench
 from bench.kit.scratch_home import copied_home, scratch_home
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
@@ -139,12 +140,17 @@ def measure(few: Home, many: Home, settings: Settings) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    arguments_parser = parser("registry", "What do thousands of registered hPLMs cost?")
-    arguments_parser.add_argument("--home", type=Path, help="a home to copy; by default a tiny one is built")
-    arguments = arguments_parser.parse_args()
-    settings = QUICK if arguments.quick else FULL
-    with scratch_home(arguments.home) as few:
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--home", type=Path, help="a home to copy; by default a tiny one is built")
+
+
+@bench(
+    "registry",
+    add_options=add_options,
+)
+def registry(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    with scratch_home(options.home) as few:
         many = copied_home(few.path, few.path.with_name("many"))
         populate(few, settings.few, settings.own_folder_every)
         populate(many, settings.many, settings.own_folder_every)
@@ -155,11 +161,8 @@ def main() -> None:
         "startup_extra_s": by_many["start-up s"] - by_few["start-up s"],
         "refresh_ms": by_many["refresh ms"],
     }
-    Report("registry", asdict(settings), arguments.seed, figures, rows).publish(arguments.json)
+    return Result(asdict(settings), figures, rows)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.registry: {error}")
+    registry.main()

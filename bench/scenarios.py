@@ -11,8 +11,8 @@ been just then, so the ratios of means are lower bounds where the baseline does 
 
 from __future__ import annotations
 
-import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.errors import HplmError
 from backends.root.geometry import RootGeometry
+from bench.kit.entry import QUICK_LOADS_S, Result, bench
 from bench.kit.footprint import Footprint
-from bench.kit.report import Report, parser
 from bench.kit.saturation import draw, saturate
 from bench.kit.scenarios_picture import draw_scenarios
 from bench.kit.served import Serving
@@ -112,7 +111,7 @@ class Answered:
         return float(self.response_s.mean())
 
 
-class Bench:
+class Loads:
     """A home with everything that both servers read, and the loads that both are asked."""
 
     def __init__(self, folder: Path, geometry: RootGeometry, settings: Settings, seed: int) -> None:
@@ -214,24 +213,22 @@ def table(found: Mapping[Cell, Answered]) -> Sequence[Mapping[str, Any]]:
     ]
 
 
-def main() -> None:
-    arguments = parser("scenarios", "How long do requests take under the HMI paper's loads, shared or each its own?")
-    options = arguments.parse_args()
-    settings, geometry = (QUICK, SMALL) if options.quick else (FULL, BERT_BASE)
-    with tempfile.TemporaryDirectory(prefix="bench_scenarios_") as folder:
-        bench = Bench(Path(folder), geometry, settings, options.seed)
-        hplms, budget_bytes = bench.play_hplms()
-        dedicated, resident = bench.play_dedicated(budget_bytes)
-    found = {(name, scheme): one[name] for name in hplms for scheme, one in ((HPLM, hplms), (DEDICATED, dedicated))}
+@bench(
+    "scenarios",
+    quick_s=QUICK_LOADS_S,
+)
+def scenarios(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    with tempfile.TemporaryDirectory(prefix="hplm-bench-") as folder:
+        loads = Loads(Path(folder), BERT_BASE if settings is FULL else SMALL, settings, options.seed)
+        hplms, budget_bytes = loads.play_hplms()
+        dedicated, resident = loads.play_dedicated(budget_bytes)
+    results = {(name, scheme): one[name] for name in hplms for scheme, one in ((HPLM, hplms), (DEDICATED, dedicated))}
     if options.json is not None:
-        curves = {cell: one.response_s for cell, one in found.items()}
+        curves = {cell: one.response_s for cell, one in results.items()}
         draw_scenarios(curves, settings.timeout_s, options.json.with_suffix(".svg"))
-    report = Report("scenarios", asdict(settings), options.seed, figures(found, budget_bytes, resident), table(found))
-    report.publish(options.json)
+    return Result(asdict(settings), figures(results, budget_bytes, resident), table(results))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.scenarios: {error}")
+    scenarios.main()

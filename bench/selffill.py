@@ -11,10 +11,10 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import sys
 import tempfile
 import time
 import urllib.request
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from backends.errors import HplmError, InvalidArgumentError
+from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.lower.settings import FillingSettings, Missing
 from backends.plot.header import TableHeader
@@ -34,8 +34,8 @@ from backends.plot.writer import TableWriter
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from bench.fidelity import Question, compare
+from bench.kit.entry import Result, at_least, at_most, bench
 from bench.kit.reference import ReferenceHplm
-from bench.kit.report import Report, parser
 from bench.kit.scratch_home import copied_home
 from bench.tasks.held_out import held_out_texts
 from builder.export import ExportSettings, render_repository
@@ -208,7 +208,7 @@ def logit_difference(home: Home, server: Served, hplms: Sequence[HplmEntry], tex
     return max(each.logit_difference for each in compare(asked, server.answers(texts)).values())
 
 
-def measure(home: Home, texts_path: Path | None, settings: Settings, seed: int, work: Path) -> Report:
+def measure(home: Home, texts_path: Path | None, settings: Settings, seed: int, work: Path) -> Result:
     hplms = [entry for entry in Registry.open(home).hplms() if entry.task == "classification" and not entry.pair]
     if not hplms:
         raise InvalidArgumentError(f"{home.path} has no hPLM that classifies single texts")
@@ -236,27 +236,30 @@ def measure(home: Home, texts_path: Path | None, settings: Settings, seed: int, 
         "overlay_mb": sum(path.stat().st_size for path in learned.path.glob("plots/*/*.overlay/*.log")) / (1 << 20),
     }
     rows = [each.row() for each in [*passes, *served]]
-    return Report("selffill", {**vars(settings), "texts": len(texts), "hplms": len(hplms)}, seed, figures, rows)
+    return Result({**vars(settings), "texts": len(texts), "hplms": len(hplms)}, figures, rows)
 
 
-def main() -> None:
-    arguments_parser = parser("selffill", "Does a server that fills its own tables become as good as with full ones?")
-    arguments_parser.add_argument(
-        "--home", type=Path, default=Path("demo_home"), help="a home with hPLMs; it is copied"
-    )
-    arguments_parser.add_argument(
-        "--texts", type=Path, help="held-out texts, one a line; without, the demo's, which are fewer"
-    )
-    arguments = arguments_parser.parse_args()
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--home", type=Path, default=Path("demo_home"), help="a home with hPLMs; it is copied")
+    help_of_texts = "held-out texts, one a line; without, the demo's, which are fewer"
+    arguments.add_argument("--texts", type=Path, help=help_of_texts)
+
+
+@bench(
+    "selffill",
+    bars={
+        "second_pass_found_share": at_least(0.999),
+        "compute_max_logit_difference": at_most(2e-2),
+        "p99_ratio_to_full_table": at_most(1.1),
+    },
+    add_options=add_options,
+)
+def selffill(options: Namespace) -> Result:
     torch.set_num_threads(1)  # The reference's tensors are so small that a second thread only waits.
-    home = Home(arguments.home.absolute())
-    with tempfile.TemporaryDirectory(prefix="selffill-") as work:
-        settings = QUICK if arguments.quick else FULL
-        measure(home, arguments.texts, settings, arguments.seed, Path(work)).publish(arguments.json)
+    home = Home(options.home.absolute())
+    with tempfile.TemporaryDirectory(prefix="hplm-bench-") as work:
+        return measure(home, options.texts, QUICK if options.quick else FULL, options.seed, Path(work))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.selffill: {error}")
+    selffill.main()

@@ -8,19 +8,16 @@ that was measured on the same server just before: "foretold".
 
 from __future__ import annotations
 
-import sys
-import tempfile
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from backends.errors import HplmError
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.policy import Capacity
-from bench.kit.report import Report, parser
+from bench.kit.entry import QUICK_LOADS_S, Result, at_most, bench
 from bench.kit.synthetic_home import BERT_BASE, SMALL
 from bench.kit.twin import Calibration, Comparison, TwinSettings, compare
 from builder.placement import ConstantDelay, Simulator, Workload
@@ -117,21 +114,23 @@ def figures(hours: Sequence[dict[str, Any]], calibration: Calibration, twin: Seq
     }
 
 
-def main() -> None:
-    options = parser("simulator", "Does the simulator come out as the server does, and how long does an hour take it?")
-    options.add_argument("--policy", default="fcfs", choices=POLICY_NAMES, help="what the server runs by")
-    arguments = options.parse_args()
-    settings = QUICK if arguments.quick else FULL
-    hours = hour_rows(settings, POLICY_NAMES, arguments.seed)
-    with tempfile.TemporaryDirectory(prefix="bench_simulator_") as folder:
-        calibration, comparisons = compare(Path(folder), settings.twin, arguments.policy, arguments.seed)
-    rows = [*hours, *twin_rows(arguments.policy, comparisons)]
-    found = figures(hours, calibration, comparisons)
-    Report("simulator", asdict(settings), arguments.seed, found, rows).publish(arguments.json)
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--policy", default="fcfs", choices=POLICY_NAMES, help="what the server runs by")
+
+
+@bench(
+    "simulator",
+    quick_s=QUICK_LOADS_S,
+    bars={"simulated_hour_s": at_most(30)},
+    add_options=add_options,
+)
+def simulator(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    hours = hour_rows(settings, POLICY_NAMES, options.seed)
+    calibration, comparisons = compare(settings.twin, options.policy, options.seed)
+    rows = [*hours, *twin_rows(options.policy, comparisons)]
+    return Result(asdict(settings), figures(hours, calibration, comparisons), rows)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.simulator: {error}")
+    simulator.main()

@@ -13,8 +13,7 @@ on where it was.
 
 from __future__ import annotations
 
-import argparse
-import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -26,7 +25,6 @@ import numpy as np
 import torch
 
 from backends.adapters.bank import read_artifact
-from backends.errors import HplmError
 from backends.home import Home
 from backends.lower.encoder import WEIGHTS_NAME
 from backends.lower.half import LowerHalf
@@ -39,7 +37,7 @@ from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.wire import Float16Array
-from bench.kit.report import Report, parser
+from bench.kit.entry import Result, bench
 from bench.tasks.theta_cases import Case, CaseData, cases_of_data, cases_of_demo
 from builder.construct.domain.coverage import draw_coverage
 from builder.construct.domain.domains import DomainRequest, create_domain
@@ -94,7 +92,7 @@ def with_seeds_from(settings: Settings, first: int) -> Settings:
     return replace(settings, seeds=tuple(first + number for number in range(len(settings.seeds))))
 
 
-class Bench:
+class Tables:
     """Domains, tables and hPLMs of one home; whatever is there already is taken as it is."""
 
     def __init__(self, home: Home, root: str, settings: Settings, progress: Progress) -> None:
@@ -224,13 +222,13 @@ def prepared_home(
     return home, registry.root(root or ROOT).name
 
 
-def figures(rows: Sequence[dict[str, Any]], bench: Bench) -> dict[str, float]:
+def figures(rows: Sequence[dict[str, Any]], tables: Tables) -> dict[str, float]:
     result: dict[str, float] = {}
     for domain in dict.fromkeys(row["domain"] for row in rows):
         of_theta = {row["theta"]: row for row in rows if row["domain"] == domain}
         chosen, everything = of_theta[DOMAIN_THETA], of_theta[1.0]
-        entry = bench.registry.domain(bench.root.manifest.name, f"theta-{domain}")
-        layers_bytes = (bench.home.path / entry.folders[0] / WEIGHTS_NAME).stat().st_size
+        entry = tables.registry.domain(tables.root.manifest.name, f"theta-{domain}")
+        layers_bytes = (tables.home.path / entry.folders[0] / WEIGHTS_NAME).stat().st_size
         result[f"{domain}_space_ratio"] = everything["table bytes"] / chosen["table bytes"]
         result[f"{domain}_space_ratio_with_layers"] = everything["table bytes"] / (chosen["table bytes"] + layers_bytes)
         result[f"{domain}_task_change"] = chosen["accuracy"] - everything["accuracy"]
@@ -244,37 +242,35 @@ def figures(rows: Sequence[dict[str, Any]], bench: Bench) -> dict[str, float]:
     return {**result, "largest_task_change": max(changes)}
 
 
-def options() -> argparse.Namespace:
-    arguments_parser = parser("theta", "How much of a domain's table can be left out before its tasks notice?")
-    arguments_parser.add_argument("--data", type=Path, help="corpora and tasks; otherwise the demo's texts are used")
-    arguments_parser.add_argument("--home", type=Path, help="kept between runs; a new one gets the demo's root")
-    arguments_parser.add_argument("--root", help=f"which root of the home ({ROOT})")
-    arguments_parser.set_defaults(seed=_FIRST_SEED)
-    return arguments_parser.parse_args()
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--data", type=Path, help="corpora and tasks; otherwise the demo's texts are used")
+    arguments.add_argument("--home", type=Path, help="kept between runs; a new one gets the demo's root")
+    arguments.add_argument("--root", help=f"which root of the home ({ROOT})")
+    arguments.set_defaults(seed=_FIRST_SEED)
 
 
-def main() -> None:
-    arguments = options()
-    settings = with_seeds_from(QUICK if arguments.quick else FULL, arguments.seed)
-    path = arguments.home or Path("build") / ("theta-quick" if arguments.quick else "theta")
-    data = cases_of_data(arguments.data) if arguments.data else cases_of_demo(path / "texts")
+@bench(
+    "theta",
+    add_options=add_options,
+)
+def theta(options: Namespace) -> Result:
+    settings = with_seeds_from(QUICK if options.quick else FULL, options.seed)
+    path = options.home or Path("build") / ("theta-quick" if options.quick else "theta")
+    data = cases_of_data(options.data) if options.data else cases_of_demo(path / "texts")
     rows: list[dict[str, Any]] = []
     counts: dict[str, FragmentCounts] = {}
     with progress_bars("theta") as progress:
-        home, root = prepared_home(path, arguments.root, data, settings, progress)
-        bench = Bench(home, root, settings, progress)
+        home, root = prepared_home(path, options.root, data, settings, progress)
+        tables = Tables(home, root, settings, progress)
         for case in data.cases:
             if settings.corpus_texts and settings.task_texts:
                 case = case.shortened(path / "texts/short", settings.corpus_texts, settings.task_texts)
-            of_case, counts[case.domain] = bench.rows(case)
+            of_case, counts[case.domain] = tables.rows(case)
             rows += of_case
-    if arguments.json is not None:
-        draw_coverage(counts, DOMAIN_THETA, arguments.json.with_suffix(".svg"))
-    Report("theta", asdict(settings), arguments.seed, figures(rows, bench), rows).publish(arguments.json)
+    if options.json is not None:
+        draw_coverage(counts, DOMAIN_THETA, options.json.with_suffix(".svg"))
+    return Result(asdict(settings), figures(rows, tables), rows)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.theta: {error}")
+    theta.main()

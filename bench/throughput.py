@@ -8,8 +8,7 @@ embeddings shared. What tenants do not share is swapped in one process within th
 
 from __future__ import annotations
 
-import sys
-import tempfile
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,12 +16,11 @@ from statistics import median
 
 import numpy as np
 
-from backends.errors import HplmError
 from backends.root.geometry import RootGeometry
+from bench.kit.entry import QUICK_LOADS_S, Result, at_least, bench
 from bench.kit.progress import one_by_one
-from bench.kit.report import Report, parser
 from bench.kit.saturation import draw, saturate
-from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
+from bench.kit.synthetic_home import BERT_BASE, BaseHome, Family, Words, base_home
 from bench.kit.whole_models import write_whole_models
 from bench.kit.whole_repository import render_whole_models
 from builder.export import ExportSettings, render_repository
@@ -80,7 +78,7 @@ QUICK = replace(
 
 
 @dataclass(frozen=True)
-class Bench:
+class Schemes:
     """A home with everything that the cells ask, and the repository that serves it."""
 
     base: BaseHome
@@ -147,20 +145,20 @@ class Bench:
             render_whole_models(home.repository / scheme, parameters)
 
 
-def measure(bench: Bench) -> dict[Cell, list[float]]:
-    texts = bench.build()
-    home = bench.base.home
-    taken: dict[Cell, list[float]] = {cell: [] for cell in bench.settings.cells}
+def measure(schemes: Schemes) -> dict[Cell, list[float]]:
+    texts = schemes.build()
+    home = schemes.base.home
+    taken: dict[Cell, list[float]] = {cell: [] for cell in schemes.settings.cells}
     config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
     with TritonServer(config) as server:
         # A version's file is checked when it is first asked for, which a server does once in its life.
-        first_rows = [(hplm, texts[0].split()[0]) for hplm in bench.hplms]
-        saturate(server.grpc_url, first_rows, bench.settings.in_flight)
-        for repeat in one_by_one(range(bench.settings.repeats + 1), "throughput", "repeats"):
+        first_rows = [(hplm, texts[0].split()[0]) for hplm in schemes.hplms]
+        saturate(server.grpc_url, first_rows, schemes.settings.in_flight)
+        for repeat in one_by_one(range(schemes.settings.repeats + 1), "throughput", "repeats"):
             # In an order of its own each time, so that no scheme always follows the same other one.
-            for place in bench.rng.permutation(len(bench.settings.cells)):
-                cell = bench.settings.cells[place]
-                rows_per_s = bench.rows_per_s(server.grpc_url, cell, texts)
+            for place in schemes.rng.permutation(len(schemes.settings.cells)):
+                cell = schemes.settings.cells[place]
+                rows_per_s = schemes.rows_per_s(server.grpc_url, cell, texts)
                 if repeat:  # the first finds nothing in memory
                     taken[cell].append(rows_per_s)
     return taken
@@ -181,29 +179,31 @@ def figures(taken: Mapping[Cell, Sequence[float]]) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    arguments = parser(
-        "throughput", "How many rows a second, for 1 to 10,000 tenants, shared or each its own?"
-    ).parse_args()
-    settings, geometry = (QUICK, SMALL) if arguments.quick else (FULL, BERT_BASE)
-    with tempfile.TemporaryDirectory(prefix="bench_throughput_") as folder:
-        base = BaseHome(Path(folder) / "home", arguments.seed)
-        taken = measure(Bench(base, settings, geometry, np.random.default_rng(arguments.seed)))
+@bench(
+    "throughput",
+    quick_s=QUICK_LOADS_S,
+    bars={
+        "hplm_over_dedicated_16": at_least(2.3),
+        "hplm_over_dedicated_1000": at_least(5),
+        "flat_10000_over_1": at_least(0.95),
+    },
+)
+def throughput(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    with base_home(options.seed) as base:
+        taken = measure(Schemes(base, settings, BERT_BASE, np.random.default_rng(options.seed)))
     rows = [
         {
             "scheme": scheme,
             "tenants": tenants,
-            "rows per s": median(found),
-            "of 1 hPLM": median(found) / median(taken["hplm", 1]),
+            "rows per s": median(rates),
+            "of 1 hPLM": median(rates) / median(taken["hplm", 1]),
         }
-        for (scheme, tenants), found in taken.items()
+        for (scheme, tenants), rates in taken.items()
     ]
     described = {name: value for name, value in asdict(settings).items() if name != "cells"}
-    Report("throughput", described, arguments.seed, figures(taken), rows).publish(arguments.json)
+    return Result(described, figures(taken), rows)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except HplmError as error:
-        sys.exit(f"bench.throughput: {error}")
+    throughput.main()

@@ -6,20 +6,23 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from backends.adapters.bank import HplmArtifact
+from backends.adapters.bank import HplmArtifact, read_artifact
 from backends.adapters.device_bank import AdapterBank
 from backends.adapters.product import BatchAdapters, SegmentedAdapters
 from backends.adapters.recipe import AdapterRecipe
 from backends.adapters.segments import Segment
 from backends.engine.stack import ReadyHplm, StackSettings, UpperStack
+from backends.home import Home
+from backends.registry.registry import Registry
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
 from bench.kit.random_root import BOTTLENECK, WIDTH, random_hplm, random_root, random_rows
@@ -74,6 +77,32 @@ class BareEngine:
         """The rows of as many hPLMs as that, in turn."""
         keys = [place % num_distinct for place in range(len(rows))]
         return WaitingRows(stack, rows, [stack.ready(key + 1, partial(self._hplms.__getitem__, key)) for key in keys])
+
+
+class HomeEngine:
+    """The stack of a home's root: rows of mixed hPLMs that lie in memory, packed and run batch by batch."""
+
+    def __init__(self, home: Home, root_name: str, num_hplms: int, settings: StackSettings) -> None:
+        root = RootFolder(home.root(root_name))
+        self.geometry = root.geometry
+        self._stack = UpperStack(root, settings)
+        with closing(Registry.open(home)) as registry:
+            entries = registry.hplms()[:num_hplms]
+        self._hplms = [
+            self._stack.ready(entry.key, partial(read_artifact, home.path / entry.folder, root.fingerprint))
+            for entry in entries
+        ]
+
+    def rows_per_s(self, rows: Sequence[Tensor], batches: int) -> float:
+        """Over batches of the same rows, each time of the next hPLMs."""
+        hplms = cycle(self._hplms)
+        started_s = time.perf_counter()
+        for _ in range(batches):
+            of_batch = list(islice(hplms, len(rows)))
+            packed = self._stack.pack(rows, of_batch)
+            self._stack.copies.wait(self._stack.copies.mark())
+            self._stack.run(packed, of_batch)
+        return batches * len(rows) / (time.perf_counter() - started_s)
 
 
 @contextmanager

@@ -20,6 +20,9 @@ from typing import Any
 from backends.errors import HplmError
 from bench.kit.report import Report, parser
 
+QUICK_S, QUICK_LOADS_S = 50.0, 480.0
+"""How long a quick size may take; the second is for benches with several servers or loads."""
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -54,35 +57,39 @@ class Result:
 
 @dataclass(frozen=True)
 class Bench:
-    """One question; `measure` answers it, `add_options` adds options of its own."""
+    """One question; `measure` answers it, `add_options` adds options of its own, `quick_s` bounds the quick size."""
 
     name: str
     question: str
     measure: Callable[[Namespace], Result]
     bars: Mapping[str, Bar] = field(default_factory=dict)
     add_options: Callable[[ArgumentParser], None] = lambda _: None
+    quick_s: float = QUICK_S
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Measure, print, and write where `--json` says; an error ends the process with one line."""
         options_parser = parser(self.name, self.question)
         self.add_options(options_parser)
+        arguments = sys.argv[1:] if arguments is None else arguments
         options = options_parser.parse_args(arguments)
         try:
             result = self.measure(options)
         except HplmError as error:
             sys.exit(f"bench.{self.name}: {error}")
-        Report(self.name, result.settings, options.seed, result.figures, result.rows).publish(options.json)
+        report = Report(self.name, result.settings, options.seed, result.figures, result.rows, arguments=arguments)
+        report.publish(options.json)
 
 
 def bench(
     name: str,
     bars: Mapping[str, Bar] | None = None,
     add_options: Callable[[ArgumentParser], None] = lambda _: None,
+    quick_s: float = QUICK_S,
 ) -> Callable[[Callable[[Namespace], Result]], Bench]:
     """Make a function a bench; the first line of its module's docstring is the question."""
 
     def made(measure: Callable[[Namespace], Result]) -> Bench:
         question = (sys.modules[measure.__module__].__doc__ or name).splitlines()[0]
-        return Bench(name, question, measure, bars or {}, add_options)
+        return Bench(name, question, measure, bars or {}, add_options, quick_s)
 
     return made

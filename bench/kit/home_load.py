@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from bench.kit.timeline import Asked
 from hplm_client import Classification, ClientError, HplmClient
 
+TEXTS = [f"a {word} text about {number} things" for number in range(50) for word in ("good", "poor", "cat", "saw")]
+
 
 class Askable:
     """The hPLMs that may be asked for now."""

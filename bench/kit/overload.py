@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from backends.home import Home
 from backends.root.geometry import RootGeometry
 from backends.scheduling.cost_model import CostModel
 from bench.kit.open_loop import Planned
 from bench.kit.profiled import profiled
 from bench.kit.saturation import Row, saturate
-from bench.kit.served import Serving
-from bench.kit.synthetic_home import BaseHome, Family, Words
+from bench.kit.synthetic_home import ROOT, tenant_home
 from builder.serving import TritonServer
 from workload.arrivals import PoissonArrivals
 from workload.deadlines import UniformDeadlines
@@ -24,7 +23,6 @@ from workload.lengths import NormalLengths
 WIDE, NARROW = "wide (sd 20)", "narrow (variance 20)"
 LENGTHS = {WIDE: NormalLengths(standard_deviation=20), NARROW: NormalLengths(standard_deviation=20**0.5)}
 """The length mixes of the paper TCB: 3 to 100 tokens around 20."""
-ROOT = "base"
 _DEADLINES_IN_BATCHES = (5, 20)
 _WARM_BATCHES = 12
 
@@ -42,20 +40,15 @@ class Engine:
         return {"dtype": self.dtype, "max_rows": str(self.batch), "max_tokens": str(self.max_tokens)}
 
 
+@dataclass(frozen=True)
 class OverloadHome:
     """One root with tenants on it, its costs measured as `hplm profile` does, and a text of each length."""
 
-    def __init__(
-        self, folder: Path, geometry: RootGeometry, engine: Engine, tenants: int, profiled_batches: int, seed: int
-    ) -> None:
-        rng, words, longest = np.random.default_rng(seed), Words(geometry.vocab_size), LENGTHS[WIDE]
-        self.engine = engine
-        self.texts = {tokens: words.text(rng, tokens) for tokens in range(longest.shortest, longest.longest + 1)}
-        base = BaseHome(folder / "home", seed)
-        base.add_root(ROOT, geometry, list(self.texts.values()))
-        self.home = base.home
-        self.hplms = base.add_hplms(Family(ROOT, "tenant", tenants))
-        self.cost_model: CostModel = profiled(base.home, ROOT, engine.parameters, profiled_batches)
+    home: Home
+    hplms: Sequence[str]
+    texts: Mapping[int, str]
+    engine: Engine
+    cost_model: CostModel
 
     def rows(self, mix: str, batches: int, rng: np.random.Generator) -> list[Row]:
         tokens = LENGTHS[mix].draw(batches * self.engine.batch, rng).tolist()
@@ -92,19 +85,17 @@ class OverloadHome:
         return [Planned(at, hplms[key], self.texts[count], deadline_ms) for at, key, count, deadline_ms in columns]
 
 
+@contextmanager
+def overload_home(
+    geometry: RootGeometry, engine: Engine, tenants: int, profiled_batches: int, seed: int
+) -> Iterator[OverloadHome]:
+    lengths = range(LENGTHS[WIDE].shortest, LENGTHS[WIDE].longest + 1)
+    with tenant_home(geometry, tenants, lengths, seed, texts=1) as made:
+        texts = {tokens: text for tokens, (text,) in made.texts.items()}
+        cost_model = profiled(made.home, ROOT, engine.parameters, profiled_batches)
+        yield OverloadHome(made.home, made.hplms, texts, engine, cost_model)
+
+
 def tokens_of(text: str) -> int:
     """[CLS] and [SEP] and the words, which are one token each."""
     return len(text.split()) + 2
-
-
-@contextmanager
-def all_served(home: OverloadHome, servings: Mapping[str, Serving]) -> Iterator[dict[str, TritonServer]]:
-    """Servers started side by side, by the names of their servings."""
-    with ExitStack() as stack:
-        servers = {name: TritonServer(serving.config(home.home)) for name, serving in servings.items()}
-        for server in servers.values():
-            stack.callback(server.stop)
-            server.start()
-        for server in servers.values():
-            server.wait_ready()
-        yield servers

@@ -1,10 +1,4 @@
-"""What every benchmark prints and writes.
-
-Usage:
-    arguments = parser("lookup", "How fast is a PLOT lookup?").parse_args()
-    report = Report("lookup", settings, seed, figures, rows)
-    report.publish(arguments.json)
-"""
+"""What every bench prints and writes."""
 
 from __future__ import annotations
 
@@ -12,7 +6,6 @@ import argparse
 import json
 import os
 import platform
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -64,19 +57,22 @@ class Report:
     figures: Mapping[str, float]
     rows: Sequence[Mapping[str, Any]]
     machine: Mapping[str, Any] = field(default_factory=machine)
+    arguments: Sequence[str] = ()
 
     def publish(self, json_path: Path | None) -> None:
         """Print the tables; with a path, write JSON there and the tables as Markdown beside it."""
-        console = Console(width=_WIDEST)
         for title, rows in self._tables():
-            console.print(_table(title, rows))
+            print_table(title, rows)
         if json_path is not None:
             json_path.parent.mkdir(parents=True, exist_ok=True)
-            json_path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            json_path.write_text(json.dumps(self._content(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             json_path.with_suffix(".md").write_text(self.markdown(), encoding="utf-8")
 
+    def _content(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "arguments"}
+
     def markdown(self) -> str:
-        command = f".venv/bin/python -m bench.{self.bench} {' '.join(sys.argv[1:])}".strip()
+        command = f".venv/bin/python -m bench.{self.bench} {' '.join(self.arguments)}".strip()
         parts = [f"# bench.{self.bench}", f"```\n{command}\n```", *(_markdown(rows) for _, rows in self._tables())]
         parts += [f"{name}: {_pairs(values)}" for name, values in (("Settings", self.settings), ("On", self.machine))]
         return "\n\n".join(parts) + "\n"
@@ -84,6 +80,10 @@ class Report:
     def _tables(self) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
         figures = [{"figure": name, "value": value} for name, value in self.figures.items()]
         return [(self.bench, self.rows), ("figures", figures)]
+
+
+def print_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    Console(width=_WIDEST).print(_table(title, rows))
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -53,3 +53,16 @@ class Serving:
 def served(home: Home, serving: Serving) -> Iterator[TritonServer]:
     with TritonServer(serving.config(home)) as server:
         yield server
+
+
+@contextmanager
+def all_served(home: Home, servings: Mapping[str, Serving]) -> Iterator[dict[str, TritonServer]]:
+    """Servers started side by side, by the names of their servings."""
+    with ExitStack() as stack:
+        servers = {name: TritonServer(serving.config(home)) for name, serving in servings.items()}
+        for server in servers.values():
+            stack.callback(server.stop)
+            server.start()
+        for server in servers.values():
+            server.wait_ready()
+        yield servers

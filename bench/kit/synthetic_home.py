@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +39,7 @@ from backends.root.upper import UpperLayers
 from backends.storage import json_checksum, publishing, read_json
 from bench.kit.random_root import BERT_BASE_UPPER
 
+ROOT = "base"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LABELS = ("no", "yes")
 _LETTERS = "bcdfghjklmnpqrstvwxz"
@@ -198,6 +201,34 @@ class BaseHome:
             for row, version in zip(rows, versions, strict=True):
                 row.live_version_id = version.id
         database.close()
+
+
+@dataclass(frozen=True)
+class TenantHome:
+    """A home of one root, `base`, its tenants' hPLMs, and texts by their number of tokens."""
+
+    home: Home
+    hplms: Sequence[str]
+    texts: Mapping[int, Sequence[str]]
+
+
+@contextmanager
+def base_home(seed: int) -> Iterator[BaseHome]:
+    """An empty one, which lives as long as the block."""
+    with tempfile.TemporaryDirectory(prefix="hplm-bench-") as folder:
+        yield BaseHome(Path(folder) / "home", seed)
+
+
+@contextmanager
+def tenant_home(
+    geometry: RootGeometry, tenants: int, lengths: Iterable[int], seed: int, texts: int = 128
+) -> Iterator[TenantHome]:
+    """With so many texts of each length."""
+    rng, words = np.random.default_rng(seed), Words(geometry.vocab_size)
+    by_length = {length: [words.text(rng, length) for _ in range(texts)] for length in lengths}
+    with base_home(seed) as base:
+        base.add_root(ROOT, geometry, [text for of_length in by_length.values() for text in of_length])
+        yield TenantHome(base.home, base.add_hplms(Family(ROOT, "tenant", tenants)), by_length)
 
 
 def random_upper(geometry: RootGeometry) -> UpperLayers:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -22,23 +20,19 @@ from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.policy import Capacity
 from bench.kit.idle import wait_until_idle
 from bench.kit.open_loop import Fate, Planned, Played, play
-from bench.kit.profiled import profiled
+from bench.kit.overload import LENGTHS, WIDE, Engine, OverloadHome, overload_home
 from bench.kit.progress import one_by_one
 from bench.kit.saturation import saturate
 from bench.kit.served import Serving, served
 from bench.kit.server_metrics import figure_of
-from bench.kit.synthetic_home import BaseHome, Family, Words
 from builder.placement import ConstantDelay, SimulatedLoad, Simulation, Simulator, Workload
 from builder.placement.policies import policy_named
 from builder.serving import TritonServer
 from hplm_client import HplmClient
 from workload.arrivals import PoissonArrivals
 from workload.deadlines import UniformDeadlines
-from workload.lengths import NormalLengths
 from workload.tenants import UniformTenants
 
-ROOT = "base"
-LENGTHS = NormalLengths(standard_deviation=20)
 _ALONE = 20
 
 
@@ -96,50 +90,36 @@ class Comparison:
         return 100 * abs(self.attainment - simulation.attainment)
 
 
-def compare(folder: Path, settings: TwinSettings, policy: str, seed: int) -> tuple[Calibration, list[Comparison]]:
-    words = Words(settings.geometry.vocab_size)
-    texts = _texts(words, seed)
-    base = BaseHome(folder / "home", seed)
-    base.add_root(ROOT, settings.geometry, list(texts.values()))
-    hplms = base.add_hplms(Family(ROOT, "tenant", settings.tenants))
-    upper = {"dtype": settings.dtype, "max_rows": str(settings.max_rows), "policy": policy}
-    profile = profiled(base.home, ROOT, upper, settings.profiled_batches)
-    with served(base.home, Serving(upper=upper)) as server:
-        twin = Twin(server, profile, texts, hplms, settings, policy)
+def compare(settings: TwinSettings, policy: str, seed: int) -> tuple[Calibration, list[Comparison]]:
+    engine = Engine(batch=settings.max_rows, dtype=settings.dtype)
+    upper = {**engine.parameters, "policy": policy}
+    profiled_batches = settings.profiled_batches
+    with (
+        overload_home(settings.geometry, engine, settings.tenants, profiled_batches, seed) as home,
+        served(home.home, Serving(upper=upper)) as server,
+    ):
+        twin = Twin(server, home, settings, policy)
         calibration = twin.calibrated(seed)
         loads = enumerate(one_by_one(settings.loads, "simulator", "loads"))
         return calibration, [twin.compared(load, calibration, seed + number) for number, load in loads]
 
 
-def _texts(words: Words, seed: int) -> dict[int, str]:
-    """One text of each length; the root's table holds the fragments of all."""
-    chance = np.random.default_rng(seed)
-    return {tokens: words.text(chance, tokens) for tokens in range(LENGTHS.shortest, LENGTHS.longest + 1)}
-
-
 class Twin:
     """A running server, and what is asked of it and of its simulation."""
 
-    def __init__(
-        self,
-        server: TritonServer,
-        profile: CostModel,
-        texts: dict[int, str],
-        hplms: Sequence[str],
-        settings: TwinSettings,
-        policy: str,
-    ) -> None:
+    def __init__(self, server: TritonServer, home: OverloadHome, settings: TwinSettings, policy: str) -> None:
         self._server = server
-        self._profile = profile
-        self._texts = texts
-        self._hplms = hplms
+        self._profile = home.cost_model
+        self._engine = home.engine
+        self._texts = home.texts
+        self._hplms = home.hplms
         self._settings = settings
         self._policy = policy
 
     def calibrated(self, seed: int) -> Calibration:
         chance = np.random.default_rng(seed)
         max_rows = self._settings.max_rows
-        tokens = LENGTHS.draw(self._settings.calibration_rows, chance)
+        tokens = LENGTHS[WIDE].draw(self._settings.calibration_rows, chance)
         keys = chance.integers(len(self._hplms), size=len(tokens))
         columns = zip(keys.tolist(), tokens.tolist(), strict=True)
         rows = [(self._hplms[key], self._texts[length]) for key, length in columns]
@@ -168,7 +148,7 @@ class Twin:
         shortest, longest = (max(1, round(times * batch_ms)) for times in self._settings.deadlines_in_batches)
         workload = Workload(
             PoissonArrivals(load * calibration.rate_per_s),
-            LENGTHS,
+            LENGTHS[WIDE],
             UniformTenants(len(self._hplms)),
             UniformDeadlines(shortest, longest),
             ConstantDelay(calibration.delay_us),
@@ -185,7 +165,7 @@ class Twin:
         ]
 
     def _simulated(self, load: SimulatedLoad, model: CostModel) -> Simulation:
-        capacity = Capacity(max_rows=self._settings.max_rows)
+        capacity = Capacity(self._engine.batch, self._engine.max_tokens)
         return Simulator(policy_named(self._policy, model), model, capacity, AdmissionSettings()).run(load)
 
     def _delay_us(self, model: CostModel) -> int:

@@ -146,7 +146,7 @@ class Run:
         return self.trial.settings
 
 
-class Bench:
+class Schemes:
     """What one process needs to run trials; states are read from the cache, or made for all that come later."""
 
     def __init__(self, place: Place) -> None:
@@ -267,12 +267,12 @@ def _outcome(objective: Objective[Any], dev: Mapping[str, float], test: Mapping[
 _STATES: Mapping[str, States] = MappingProxyType({"model": _of_model(0), "final": _of_model(-1), "root": _of_root})
 _SCHEMES = MappingProxyType(
     {
-        "dedicated": Bench.dedicated,
-        "shared": Bench.shared,
-        "adapter": Bench.adapter,
-        "plot": Bench.plot,
-        "untaught": Bench.untaught,
-        "hplm": Bench.hplm,
+        "dedicated": Schemes.dedicated,
+        "shared": Schemes.shared,
+        "adapter": Schemes.adapter,
+        "plot": Schemes.plot,
+        "untaught": Schemes.untaught,
+        "hplm": Schemes.hplm,
     }
 )
 SCHEMES = tuple(_SCHEMES)

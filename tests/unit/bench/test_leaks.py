@@ -8,17 +8,17 @@ import pytest
 
 from bench.kit.cancellation import Cancelled
 from bench.kit.footprint import Footprint
-from bench.leaks import Found, Sample
+from bench.leaks import Results, Sample
 
 MB = 1_000_000
 CANCELLED = Cancelled("hplm_upper", dropped=970, waiting_while_stopped=0, batches=2, left_s=1.5)
 
 
-def found(rss_mb: list[float], threads_after: int = 40) -> Found:
+def found(rss_mb: list[float], threads_after: int = 40) -> Results:
     """A sample before, then one a minute."""
     samples = [Sample(f"{minute}", float(minute), footprint(rss, 40)) for minute, rss in enumerate(rss_mb)]
     samples[-1] = Sample("after", float(len(rss_mb) - 1), footprint(rss_mb[-1], threads_after))
-    return Found([CANCELLED], samples, Counter({"grpc_answered": 900, "http_answered": 100}), 0.0)
+    return Results([CANCELLED], samples, Counter({"grpc_answered": 900, "http_answered": 100}), 0.0)
 
 
 def footprint(rss_mb: float, threads: int) -> Footprint:

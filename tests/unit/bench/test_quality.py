@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backends.errors import ConflictError, NotFoundError
 from bench import quality, theta
 from bench.kit.tiny_home import write_corpus, write_task, write_tiny_bert
-from bench.tasks.schemes import Outcome
+from bench.tasks.schemes import Outcome, Trial
+from builder.progress import Report
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +28,25 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def trials_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schemes are not what is tested here, so each trial has an outcome at once, in this process."""
+
+    class Instant:
+        def run(self, trial: Trial, report: Report) -> Outcome:
+            return Outcome("accuracy", 0.5, 50.0 + trial.settings.seed, 1)
+
+    monkeypatch.setattr(quality, "_schemes", lambda place: Instant())
+    monkeypatch.setattr(quality, "local_map", lambda workers: map)
+
+
 def measured(data: Path, place: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[str, Any]:
     """The report of one run of the bench, and the seeds of its trials."""
     root = ["--data", str(data), "--source", str(data / "model"), "--lower", "2", "--steps", "2"]
     places = ["--home", str(place / "home"), "--cache", str(place / "cache"), "--json", str(place / "report.json")]
     few = ["--schemes", "shared", "hplm", "--epochs", "1", "--workers", "1"]
     monkeypatch.setattr(sys, "argv", ["bench.quality", *root, *places, *few, *options])
-    quality.main()
+    quality.quality.main()
     report: dict[str, Any] = json.loads((place / "report.json").read_text())
     return report
 
@@ -49,17 +62,18 @@ def test_n_and_the_seeds_are_those_asked_for(
     report = measured(data, tmp_path, monkeypatch, "--n", str(n), "--seed", "11")
     assert (report["settings"]["n"], report["settings"]["K"], report["seed"]) == (n, 2, 11)
     assert trial_seeds(tmp_path) == {11, 12}
-    with pytest.raises(ConflictError, match=f"has n = {n}, not {other}"):
+    with pytest.raises(SystemExit, match=f"has n = {n}, not {other}"):
         measured(data, tmp_path, monkeypatch, "--n", str(other))
     measured(data, tmp_path, monkeypatch, "--seeds", "1")
     assert trial_seeds(tmp_path) == {1, 11, 12}
 
 
-def test_the_seeds_of_theta_begin_at_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench.theta"])
-    assert theta.with_seeds_from(theta.FULL, theta.options().seed).seeds == theta.FULL.seeds
-    monkeypatch.setattr(sys, "argv", ["bench.theta", "--seed", "7"])
-    assert theta.with_seeds_from(theta.FULL, theta.options().seed).seeds == (7, 8, 9)
+@pytest.mark.parametrize(("arguments", "seeds"), [([], theta.FULL.seeds), (["--seed", "7"], (7, 8, 9))])
+def test_the_seeds_of_theta_begin_at_the_one_asked_for(arguments: list[str], seeds: tuple[int, ...]) -> None:
+    options = ArgumentParser()
+    options.add_argument("--seed", type=int)
+    theta.add_options(options)
+    assert theta.with_seeds_from(theta.FULL, options.parse_args(arguments).seed).seeds == seeds
 
 
 def test_what_was_tried_is_not_tried_again(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,14 +82,14 @@ def test_what_was_tried_is_not_tried_again(data: Path, tmp_path: Path, monkeypat
     lines = trials.read_text()
     assert len(lines.splitlines()) == 2
     trials.write_text(lines + lines[:40])  # a kill in the middle of a line
-    monkeypatch.setattr(quality, "local_map", None)  # whatever is tried now fails
-    again = measured(data, tmp_path, monkeypatch, "--seeds", "2", "--report")
+    with monkeypatch.context() as patched:
+        patched.setattr(quality, "local_map", None)  # whatever is tried now fails
+        again = measured(data, tmp_path, patched, "--seeds", "2", "--report")
     assert (again["figures"], again["rows"]) == (first["figures"], first["rows"])
-    monkeypatch.undo()
     more = measured(data, tmp_path, monkeypatch, "--seeds", "2")
     assert more["settings"]["trials"] == 4
     assert [line["seed"] for line in map(json.loads, trials.read_text().splitlines()[3:])] == [2, 2]
-    with pytest.raises(NotFoundError, match="no task has been tried"):
+    with pytest.raises(SystemExit, match="no task has been tried"):
         measured(data, tmp_path, monkeypatch, "--seed", "5", "--report")
 
 

@@ -1,0 +1,69 @@
+"""The peak of the machine: square matrix products of the engine's precision."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from bench.kit.bare import Seconds
+
+_CPU_SIZES = (1024, 2048, 4096)
+_GPU_SIZES = (*_CPU_SIZES, 8192)
+
+
+@dataclass(frozen=True)
+class Products:
+    """Square products, and how many multiply-adds they are together."""
+
+    run: Callable[[], object]
+    multiply_adds: int
+
+
+def square_products(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> dict[str, Products]:
+    """On a CPU the threads share a product, or each has one of its own, as the engine's have."""
+
+    def product(size: int) -> Products:
+        left, right, out = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(3))
+
+        def run() -> None:
+            torch.mm(left, right, out=out)
+            out[0, 0].item()
+
+        return Products(run, size**3)
+
+    if device.type == "cpu":
+        return {f"square {size}": product(size) for size in _CPU_SIZES} | _side_by_side(dtype)
+    return {f"square {size}": product(size) for size in _GPU_SIZES}
+
+
+def _side_by_side(dtype: torch.dtype) -> dict[str, Products]:
+    """As many at once as there are threads, each in a thread of its own."""
+    count = torch.get_num_threads()
+    pool = ThreadPoolExecutor(count, initializer=_compute_alone)
+
+    def products(size: int) -> Products:
+        matrices = [[torch.randn(size, size, dtype=dtype) for _ in range(3)] for _ in range(count)]
+
+        def run() -> None:
+            for future in [pool.submit(torch.mm, left, right, out=out) for left, right, out in matrices]:
+                future.result()
+
+        return Products(run, count * size**3)
+
+    return {f"{count} squares {size} side by side": products(size) for size in _CPU_SIZES[:-1]}
+
+
+def _compute_alone() -> None:
+    """One thread for what this one computes; PyTorch keeps the count for each thread once it was read there."""
+    torch.get_num_threads()
+    torch.set_num_threads(1)
+
+
+def peak_seconds(seconds: Seconds, squares: Mapping[str, Products]) -> list[float]:
+    """Seconds of one multiply-add, per repeat, in the products that were fastest on the whole."""
+    per_one = [[each / of.multiply_adds for each in seconds[name]] for name, of in squares.items()]
+    return min(per_one, key=statistics.median)
