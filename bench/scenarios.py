@@ -31,7 +31,8 @@ from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
 from bench.kit.whole_models import write_whole_models
 from bench.kit.whole_repository import render_whole_models
 from builder.serving import ServerConfig, TritonServer
-from loadtest.run import LoadTest, Playback, Results, Watcher
+from loadtest.results import Results
+from loadtest.run import LoadTest, Playback, Watcher
 from loadtest.run_folder import RunFolder
 from loadtest.scenarios import Burst, Content, Scenario, Steady
 from loadtest.schedule import Schedule

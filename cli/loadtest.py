@@ -20,7 +20,7 @@ from cli.load_options import Shape, check_shape, content_of, scenario_of, usual
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json
 
 if TYPE_CHECKING:
-    from loadtest.run import Results
+    from loadtest.results import Results
     from loadtest.scenarios import Content, Scenario
     from loadtest.schedule import Schedule
     from loadtest.sender import Target
@@ -189,7 +189,7 @@ def compare(
 ) -> None:
     """Two runs side by side, as one HTML file; ratios are of the second to the first."""
     from loadtest.report import comparison
-    from loadtest.run import read_results
+    from loadtest.results import read_results
     from loadtest.run_folder import RunFolder
 
     with _one_line():

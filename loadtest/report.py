@@ -12,7 +12,7 @@ from loadtest.pictures import Shown, pictures
 from loadtest.run_folder import State
 
 if TYPE_CHECKING:
-    from loadtest.run import Results
+    from loadtest.results import Results
 
 _CSS = """
 :root { color-scheme: light; }

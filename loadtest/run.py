@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadtest import figures, server
-from loadtest.figures import Planned
 from loadtest.outcome import Kind, Outcome
 from loadtest.report import run_report
-from loadtest.requests import Requests
+from loadtest.results import Results, read_results
 from loadtest.run_folder import RunFolder, State
 from loadtest.schedule import Schedule
 from loadtest.sender import Target
@@ -55,16 +54,6 @@ class Watcher:
 
     on_waiting: Callable[[int, int], None]
     on_progress: Callable[[Progress], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Results:
-    """All of a run that its report shows."""
-
-    run: Mapping[str, Any]
-    requests: Requests
-    planned: Planned
-    summary: Mapping[str, Any]
 
 
 class Tally:
@@ -164,32 +153,9 @@ class Playback:
         self._run["stopped_s"] = max(0.0, self._elapsed_s)
 
 
-def read_results(folder: RunFolder) -> Results:
-    """Read what a folder holds, in whatever state its run is."""
-    run = folder.read_run()
-    requests, schedule = folder.read_requests(), folder.read_schedule()
-    planned = _planned(schedule, run, requests)
-    summary = figures.summary(requests, planned, run["lateness_limit_ms"], run.get("client_cpu_s"))
-    return Results(run, requests, planned, summary)
-
-
 def write_report(folder: RunFolder) -> Results:
     """Summary and HTML report of a run's folder; also of one that was killed."""
     results = read_results(folder)
     folder.write_summary({"run": results.run, **results.summary})
     folder.write_report(run_report(results))
     return results
-
-
-def _planned(schedule: Schedule, run: Mapping[str, Any], requests: Requests) -> Planned:
-    """All requests of a run that ended by itself; for another one those due when it stopped."""
-    hplms = np.array(schedule.hplms, np.str_)[schedule.hplm_of]
-    match run["state"]:
-        case State.COMPLETE:
-            due = len(schedule)
-        case State.RUNNING:  # killed, so its end is not recorded
-            due = int(np.searchsorted(schedule.times_s, requests.done_s.max(initial=0.0), side="right"))
-        case _:
-            due = int(np.searchsorted(schedule.times_s, run.get("stopped_s", np.inf), side="right"))
-    due = max(due, int(requests.numbers.max(initial=-1)) + 1)
-    return Planned(schedule.times_s[:due], hplms[:due])

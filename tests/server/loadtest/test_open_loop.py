@@ -11,7 +11,8 @@ import pytest
 from builder.serving import TritonServer
 from hplm_client.address import Protocol
 from living_processes import children_with
-from loadtest.run import LoadTest, Playback, Progress, Results, Watcher
+from loadtest.results import Results
+from loadtest.run import LoadTest, Playback, Progress, Watcher
 from loadtest.run_folder import RunFolder
 from loadtest.schedule import Schedule
 from loadtest.sender import Target

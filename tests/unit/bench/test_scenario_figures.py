@@ -9,7 +9,7 @@ from bench.scenarios import DEDICATED, HPLM, Answered, figures
 from loadtest.figures import Planned
 from loadtest.outcome import Kind
 from loadtest.requests import Requests
-from loadtest.run import Results
+from loadtest.results import Results
 
 TIMEOUT_S = 10.0
 

@@ -12,7 +12,7 @@ from random_run import REASONS, random_folder, random_outcomes, random_schedule
 from loadtest import figures
 from loadtest.outcome import Kind, Outcome
 from loadtest.requests import Requests
-from loadtest.run import read_results
+from loadtest.results import read_results
 from loadtest.run_folder import RunFolder
 
 

@@ -7,7 +7,8 @@ import pytest
 from random_run import random_folder, random_outcomes, random_schedule
 
 from loadtest.errors import RunError
-from loadtest.run import read_results, write_report
+from loadtest.results import read_results
+from loadtest.run import write_report
 from loadtest.run_folder import RunFolder, State
 
 

@@ -13,7 +13,7 @@ from random_run import REASONS, random_folder
 
 from loadtest.pictures import BLUE, RED
 from loadtest.report import comparison, notices, run_report
-from loadtest.run import Results, read_results
+from loadtest.results import Results, read_results
 
 _VOID = {"meta", "br", "link", "img", "input", "hr"}
 _REFERRING = {"src", "href", "xlink:href", "action", "data", "poster", "srcset"}
