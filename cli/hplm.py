@@ -17,7 +17,7 @@ from cli.progress import resumable_progress
 from cli.session import open_home
 
 if TYPE_CHECKING:
-    from builder.construct.hplm.lessons import Teacher
+    from builder.construct.hplm.teacher_data import Teacher
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")]
 TrainOption = Annotated[

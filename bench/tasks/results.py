@@ -14,7 +14,7 @@ from backends.storage import file_checksum, json_checksum
 from bench.tasks.data import unlabelled_corpora
 from bench.tasks.schemes import Outcome, Place, Trial
 from builder.construct.hplm.dedicated import FINE_TUNING
-from builder.construct.hplm.dedicated_teacher import LESSONS_FORMAT, REWRITING
+from builder.construct.hplm.dedicated_teacher import REWRITING, TEACHER_DATA_FORMAT
 from builder.construct.hplm.settings import TEACHING
 
 _NEEDS_OF_ROOT = {"adapter": ("lower",), "plot": ("root",), "untaught": ("root",), "hplm": ("root", "teacher")}
@@ -38,7 +38,7 @@ class Results:
             "teacher": {
                 "settings": asdict(FINE_TUNING),
                 "rewriting": asdict(REWRITING),
-                "lessons": LESSONS_FORMAT,
+                "lessons": TEACHER_DATA_FORMAT,
             },
         }
         self._place = place

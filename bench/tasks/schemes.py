@@ -32,10 +32,11 @@ from bench.tasks.data import Caps, load_task, write_unlabelled
 from builder.construct.hplm.computed_fragments import exact_half
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.hplm.dedicated_teacher import DedicatedTeacher
-from builder.construct.hplm.fitting import Fitting, predict
-from builder.construct.hplm.lessons import Lessons
 from builder.construct.hplm.prepare import task_text
 from builder.construct.hplm.state_rows import EncodedRow, stored_rows
+from builder.construct.hplm.teacher_data import TeacherData
+from builder.construct.hplm.trainable import predict
+from builder.construct.hplm.trainer import Trainer
 from builder.construct.hplm.tunable import EncodedSet, TunableHplm, new_head, pooled_width, pooling_for, scaled
 from builder.construct.hplm.tune import TuneSettings, Upper, evaluate, tune
 from builder.construct.root.conversion import RootParts, convert
@@ -159,7 +160,7 @@ class Schemes:
 
     def dedicated(self, run: Run) -> Outcome:
         model = self._teacher(run.settings).model(run.data, run.settings, run.report)
-        return _outcome(run.objective, model.fitted.metrics, model.evaluate(run.data.test), model.fitted.epoch)
+        return _outcome(run.objective, model.best.metrics, model.evaluate(run.data.test), model.best.epoch)
 
     def shared(self, run: Run) -> Outcome:
         torch.manual_seed(run.settings.seed)
@@ -174,9 +175,9 @@ class Schemes:
     def hplm(self, run: Run) -> Outcome:
         unlabelled = write_unlabelled(self._place.data, run.trial.task, self._place.cache)
         teacher = self._teacher(replace(FINE_TUNING, seed=run.settings.seed), unlabelled)
-        lessons = teacher(run.data, run.settings, run.report)
-        taught = replace(run, data=replace(run.data, train=lessons.examples))
-        return self._tuned(taught, "root", Upper(self._both.root.upper(), self._both.geometry), lessons)
+        teacher_data = teacher(run.data, run.settings, run.report)
+        taught = replace(run, data=replace(run.data, train=teacher_data.examples))
+        return self._tuned(taught, "root", Upper(self._both.root.upper(), self._both.geometry), teacher_data)
 
     def plot(self, run: Run) -> Outcome:
         torch.manual_seed(run.settings.seed)
@@ -194,14 +195,14 @@ class Schemes:
         def scores(dataset: EncodedSet) -> dict[str, float]:
             return objective.metrics(predict(model, objective, dataset, torch.device("cpu")), dataset.targets)
 
-        fitting = Fitting(model, objective, train, lambda _: scores(dev), run.settings, f"tune {run.trial.scheme}")
-        fitted = fitting.run(run.report)
-        model.load_state_dict(fitted.weights, strict=False)
-        return _outcome(objective, fitted.metrics, scores(test), fitted.epoch)
+        trainer = Trainer(model, objective, train, lambda _: scores(dev), run.settings, f"tune {run.trial.scheme}")
+        best = trainer.run(run.report)
+        model.load_state_dict(best.weights, strict=False)
+        return _outcome(objective, best.metrics, scores(test), best.epoch)
 
-    def _tuned(self, run: Run, states: str, upper: Upper, lessons: Lessons | None = None) -> Outcome:
+    def _tuned(self, run: Run, states: str, upper: Upper, teacher_data: TeacherData | None = None) -> Outcome:
         train, dev, test = self._sets(run, states)
-        tuned = tune(upper, run.objective, train, dev, run.settings, run.report, lessons=lessons)
+        tuned = tune(upper, run.objective, train, dev, run.settings, run.report, teacher_data=teacher_data)
         return _outcome(run.objective, tuned.metrics, evaluate(upper, run.objective, tuned, test), tuned.epoch)
 
     def _sets(self, run: Run, states: str) -> list[EncodedSet]:

@@ -11,8 +11,8 @@ from builder.construct.domain.domains import DomainRequest, DomainUpdate, create
 from builder.construct.domain.settings import PlotSettings, PretrainSettings
 from builder.construct.hplm.dedicated_teacher import DedicatedTeacher
 from builder.construct.hplm.hplms import HplmRequest, UpdateRequest, create_hplm, update_hplm
-from builder.construct.hplm.lessons import Teacher
 from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.teacher_data import Teacher
 from builder.construct.tasks.dataset import TaskFiles
 from builder.importing.base import Base
 from builder.importing.hplms import ImportRequest, Retuning, import_hplm

@@ -8,23 +8,43 @@ from, because the shared layers and the tables of the parents go with those.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from backends.root.lower import FragmentEncoder
 from backends.root.store import RootFolder
-from builder.construct.domain.masked_training import MaskedTexts, MaskedTraining
+from backends.root.tokenizer import RootTokenizer
 from builder.construct.domain.masking import MaskedRows, Masking
 from builder.construct.domain.mlm import MaskedLanguageModel, MlmHead
 from builder.construct.domain.settings import Pace, PretrainSettings
 from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.loop import ParameterGroup, Schedule, TrainingLoop
+from builder.construct.training.rows import numbered_batches
+from builder.construct.training.seeds import step_seed
 from builder.progress import Report
 
 _TEXTS_PER_BATCH = 32
+
+
+@dataclass(frozen=True)
+class MaskedTexts:
+    """Texts that become masked batches."""
+
+    texts: Sequence[str]
+    tokenizer: RootTokenizer
+    masking: Masking
+
+    def batches(self, pace: Pace, after_step: int) -> Iterator[MaskedRows]:
+        """The rows of each step that is still to be done."""
+        steps = range(after_step + 1, pace.steps + 1)
+        batches = numbered_batches(self.texts, self.tokenizer, pace.tokens_per_batch, pace.seed, steps)
+        for step, batch in zip(steps, batches, strict=True):
+            yield self.masking.apply(self.tokenizer.encode(batch), step_seed(pace.seed, step))
 
 
 class Pretrainer:
@@ -42,8 +62,11 @@ class Pretrainer:
             torch.manual_seed(pace.seed)
             head = MlmHead(self._root.geometry)
         model = MaskedLanguageModel(self._root, self._root.lower(), head)
-        training = MaskedTraining(head, lambda masked: _mean(model.guess(masked)[0]), pace)
-        training.run(self._texts, "train the masked-LM head", checkpoint, report)
+
+        def loss(masked: MaskedRows, step: int) -> Tensor:
+            return _mean(model.guess(masked)[0])
+
+        _train(head, "train the masked-LM head", self._texts, loss, pace, checkpoint, report)
         return head.requires_grad_(False)
 
     def train_lower(
@@ -54,13 +77,12 @@ class Pretrainer:
         lower.word_embeddings.requires_grad_(False)
         before, after = (MaskedLanguageModel(self._root, part, head) for part in (start, lower))
 
-        def loss(masked: MaskedRows) -> Tensor:
+        def loss(masked: MaskedRows, step: int) -> Tensor:
             losses, boundary = after.guess(masked)
             anchor = before.boundary(masked.rows)
             return _mean(losses) + settings.anchor * functional.mse_loss(boundary, anchor) / anchor.var()
 
-        training = MaskedTraining(lower, loss, settings.lower)
-        training.run(self._texts, "pretrain the lower layers", checkpoint, report)
+        _train(lower, "pretrain the lower layers", self._texts, loss, settings.lower, checkpoint, report)
         return lower.requires_grad_(False), {
             "pretrain_steps": settings.lower.steps,
             "mlm_loss_before": self._held_out_loss(before),
@@ -90,6 +112,29 @@ class Pretrainer:
     def _held_out_batches(self) -> Iterator[Sequence[str]]:
         for start in range(0, len(self._held_out), _TEXTS_PER_BATCH):
             yield self._held_out[start : start + _TEXTS_PER_BATCH]
+
+
+def _train(
+    learner: nn.Module,
+    phase: str,
+    texts: MaskedTexts,
+    loss: Callable[[MaskedRows, int], Tensor],
+    pace: Pace,
+    checkpoint: Checkpoint,
+    report: Report,
+) -> None:
+    """Train what of a learner is not frozen."""
+    learning = {name: part for name, part in learner.named_parameters() if part.requires_grad}
+    group = ParameterGroup(learning, pace.learning_rate, pace.weight_decay)
+    schedule = Schedule(
+        steps=pace.steps,
+        warmup_steps=max(1, round(pace.warmup_share * pace.steps)),
+        round_steps=pace.checkpoint_every,
+        decay="linear",
+        clip_norm=pace.clip_norm,
+        seed=pace.seed,
+    )
+    TrainingLoop(phase, [group], schedule, lambda done: texts.batches(pace, done), loss).run(checkpoint, report)
 
 
 def _mean(losses: Tensor) -> Tensor:

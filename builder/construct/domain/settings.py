@@ -53,11 +53,6 @@ class Pace:
             raise InvalidArgumentError("steps, tokens per batch and learning rate must be positive")
         require_seed(self.seed)
 
-    def rate(self, step: int) -> float:
-        """Linear warm-up, then linear down to nothing."""
-        warmup = max(1, round(self.warmup_share * self.steps))
-        return self.learning_rate * min(step / warmup, (self.steps + 1 - step) / max(1, self.steps + 1 - warmup))
-
 
 @dataclass(frozen=True)
 class PretrainSettings:

@@ -17,10 +17,10 @@ from backends.home import Home
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
-from builder.construct.hplm.lessons import Lessons, Teacher
 from builder.construct.hplm.prepare import encoded
 from builder.construct.hplm.search import Trial, best_trial, candidates, run_trials
 from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.teacher_data import Teacher, TeacherData
 from builder.construct.hplm.tunable import EncodedSet, Tuned, new_head
 from builder.construct.hplm.tune import Upper, evaluate, tune
 from builder.construct.tasks.dataset import CLASSIFICATION, TaskData, TaskFiles
@@ -49,7 +49,7 @@ class HplmBuild:
         self.root = RootFolder(home.root(domain.root))
         self.data = data
         self._home, self._domain, self._files, self._target, self._report = home, domain, files, target, report
-        self._lessons: Lessons | None = None
+        self._teacher_data: TeacherData | None = None
         self._upper = Upper(self.root.upper(), self.root.geometry)
         if note := _leaks(data):
             report(Step("read the examples", 1, 1, note))
@@ -64,9 +64,11 @@ class HplmBuild:
                 "an update takes it over from the live version, unless --settings names another (1)"
             )
         objective = objective_of(self.data, settings.balances_classes)
-        lessons = teacher(self.data, settings, self._report) if teacher else None
-        self._lessons = lessons
-        train = self._encoded(objective, lessons.examples if lessons else self.data.train, self._domain, "train")
+        teacher_data = teacher(self.data, settings, self._report) if teacher else None
+        self._teacher_data = teacher_data
+        train = self._encoded(
+            objective, teacher_data.examples if teacher_data else self.data.train, self._domain, "train"
+        )
         dev = self._encoded(objective, self.data.dev, self._domain, "dev")
         self._target.parent.mkdir(parents=True, exist_ok=True)
         inputs = self._inputs()
@@ -82,7 +84,7 @@ class HplmBuild:
                 dev,
                 of_trial,
                 report,
-                lessons=lessons,
+                teacher_data=teacher_data,
                 start=first,
                 checkpoint=checkpoint,
             )
@@ -102,7 +104,7 @@ class HplmBuild:
         if self.data.test:
             figures |= _prefixed("test", self.score(best.tuned, self.data.test, self._domain, "test"))
         figures |= _majorities(self.data)
-        figures |= self._lessons.figures if self._lessons else {}
+        figures |= self._teacher_data.figures if self._teacher_data else {}
         figures |= {name: count for name, count in self.data.leaks.items() if count}
         if len(trials) > 1:
             figures["search"] = [trial.described(main_metric) for trial in trials]
@@ -133,7 +135,7 @@ class HplmBuild:
     @property
     def trained_texts(self) -> TrainedTexts:
         """Also those that only a teacher has answered."""
-        return TrainedTexts.of([*self.data.train, *(self._lessons.examples if self._lessons else ())])
+        return TrainedTexts.of([*self.data.train, *(self._teacher_data.examples if self._teacher_data else ())])
 
     def forget_checkpoints(self) -> None:
         """Of this version, and of earlier ones that were killed when all but this was done."""
@@ -147,7 +149,7 @@ class HplmBuild:
 
     @property
     def _teacher_digest(self) -> str | None:
-        return self._lessons.digest if self._lessons else None
+        return self._teacher_data.digest if self._teacher_data else None
 
     def _encoded(
         self, objective: Objective[Any], examples: Sequence[Example], domain: DomainEntry, what: str

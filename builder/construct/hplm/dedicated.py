@@ -18,16 +18,17 @@ from backends.adapters.head import Head
 from backends.engine.heads import POOL_FUNCTIONS
 from backends.root.geometry import RootGeometry
 from backends.root.tokenizer import RootTokenizer, TokenRows
-from builder.construct.hplm.fitting import Fitted, Fitting, OnRows, Places, Weights, predict, read
 from builder.construct.hplm.prepare import task_text
 from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.trainable import Indices, OnRows, predict, read
+from builder.construct.hplm.trainer import BestWeights, Trainer, Weights
 from builder.construct.hplm.tunable import pooled_width, pooling_for
 from builder.construct.root.conversion import padding_exchange
 from builder.construct.root.pretrained import load_pretrained
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
 from builder.construct.training.checkpoint import Checkpoint
-from builder.construct.training.rows import halves_of, padded_length
+from builder.construct.training.rows import padded_length, segments_of
 from builder.progress import Report, Step
 
 _READ_AT_ONCE = 512
@@ -45,19 +46,19 @@ class TokenSet:
     max_tokens: int
 
     @property
-    def lengths(self) -> Places:
+    def lengths(self) -> Indices:
         return self.rows.lengths
 
-    def padded(self, places: Places, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Token and type ids `[B, L, 2]`, and which half each token is in (`halves_of`)."""
-        lengths = self.lengths[places]
+    def padded(self, indices: Indices, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Token and type ids `[B, L, 2]`, and the segment of each token (`segments_of`)."""
+        lengths = self.lengths[indices]
         length = padded_length(lengths, self.max_tokens)
         mask = np.arange(length) < lengths[:, None]
-        flat = np.concatenate([np.arange(*self.rows.row_offsets[place : place + 2]) for place in places])
+        flat = np.concatenate([np.arange(*self.rows.row_offsets[index : index + 2]) for index in indices])
         inputs = np.zeros((*mask.shape, 2), np.int64)
         inputs[mask] = np.stack([self.rows.token_ids[flat], self.rows.type_ids[flat]], axis=1)
-        halves = halves_of(lengths, [self.rows.middles[place] for place in places], length)
-        return torch.from_numpy(inputs).to(device), halves.to(device)
+        segments = segments_of(lengths, [self.rows.middles[index] for index in indices], length)
+        return torch.from_numpy(inputs).to(device), segments.to(device)
 
 
 class DedicatedModel(nn.Module):
@@ -78,17 +79,17 @@ class DedicatedModel(nn.Module):
         for name, parameter in self.pretrained.named_parameters():
             parameter.requires_grad_(not name.startswith("pooler"))
 
-    def forward(self, inputs: Tensor, halves: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, segments: Tensor) -> Tensor:
         """`[B, L, 2]` and `[B, L]` → `[B, C]`, or `[B, L, C]` without pooling."""
-        return self.answer(self.read(inputs, halves))
+        return self.answer(self.read(inputs, segments))
 
-    def read(self, inputs: Tensor, halves: Tensor) -> Tensor:
+    def read(self, inputs: Tensor, segments: Tensor) -> Tensor:
         ids, types = inputs.unbind(dim=-1)
         own_ids: Tensor = self.get_buffer("_own_ids")[ids]
         more = {"token_type_ids": types} if self._has_types else {}
-        states = self.pretrained(input_ids=own_ids, attention_mask=(halves > 0).long(), **more).last_hidden_state
+        states = self.pretrained(input_ids=own_ids, attention_mask=(segments > 0).long(), **more).last_hidden_state
         with torch.autocast(inputs.device.type, enabled=False):
-            return self._pool(states, halves).float()
+            return self._pool(states, segments).float()
 
     def answer(self, states: Tensor) -> Tensor:
         with torch.autocast(states.device.type, enabled=False):
@@ -101,12 +102,12 @@ class DedicatedModel(nn.Module):
 
 @dataclass(frozen=True)
 class Dedicated:
-    """A fine-tuned model; `fitted` says from which epoch it is and what it reached on the dev file."""
+    """A fine-tuned model; `best` says from which epoch it is and what it reached on the dev file."""
 
     model: DedicatedModel
     tokenizer: RootTokenizer
     objective: Objective[Any]
-    fitted: Fitted
+    best: BestWeights
 
     @classmethod
     def fine_tune(
@@ -131,9 +132,9 @@ class Dedicated:
             return _scores(model, objective, dev_set)
 
         train_set = token_set(tokenizer, objective, train)
-        fitted = Fitting(model, objective, train_set, measure, settings, _PHASE).run(report, checkpoint)
-        model.load_state_dict(fitted.weights, strict=False)
-        return cls(model, tokenizer, objective, fitted)
+        best = Trainer(model, objective, train_set, measure, settings, _PHASE).run(report, checkpoint)
+        model.load_state_dict(best.weights, strict=False)
+        return cls(model, tokenizer, objective, best)
 
     def read(self, examples: Sequence[Example], report: Report | None = None) -> Iterator[Tensor]:
         """What the head reads of each: `[m, P]`. Some hundred at a time: a state of each word is gigabytes."""

@@ -19,12 +19,11 @@ from backends.home import Home
 from backends.root.store import RootFolder
 from backends.storage import json_checksum
 from builder.construct.hplm.dedicated import FINE_TUNING, Dedicated
-from builder.construct.hplm.lessons import Lessons
-from builder.construct.hplm.reading import Reading
 from builder.construct.hplm.rewriting import Rewriting
 from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.state_rows import find_rows, stored_rows
 from builder.construct.hplm.states import remove_forgotten
+from builder.construct.hplm.teacher_data import TeacherData, TeacherStates
 from builder.construct.hplm.tunable import pooling_for
 from builder.construct.root.source import locate_weights
 from builder.construct.tasks.dataset import TaskData
@@ -34,7 +33,7 @@ from builder.construct.tasks.unlabelled import unlabelled_examples
 from builder.construct.training.checkpoint import Checkpoint
 from builder.progress import Report, Step
 
-LESSONS_FORMAT = 3
+TEACHER_DATA_FORMAT = 3
 """Of what a teacher hands on: 1 had answers, 2 states of all but words."""
 _LARGEST = torch.finfo(torch.float16).max
 REWRITING = Rewriting()
@@ -56,22 +55,22 @@ class DedicatedTeacher:
     settings: TuneSettings = FINE_TUNING
     rewriting: Rewriting = REWRITING
 
-    def __call__(self, data: TaskData, pupil: TuneSettings, report: Report) -> Lessons:
+    def __call__(self, data: TaskData, pupil: TuneSettings, report: Report) -> TeacherData:
         examples, num_unlabelled = self._examples(data)
-        reading, figures = self._reading(data, examples, pupil, report)
-        answers = reading.answers(*objective_of(data).scale)
-        return Lessons(examples, answers, reading, {**figures, **_counted(num_unlabelled)})
+        states, figures = self._states(data, examples, pupil, report)
+        answers = states.answers(*objective_of(data).scale)
+        return TeacherData(examples, answers, states, {**figures, **_counted(num_unlabelled)})
 
     def model(self, data: TaskData, pupil: TuneSettings, report: Report) -> Dedicated:
         """What teaches; made once, as long as nobody has asked for its answers."""
         with self._alone(data, pupil, report):
             return self._model(data, pupil, report)
 
-    def _reading(
+    def _states(
         self, data: TaskData, examples: Sequence[Example], pupil: TuneSettings, report: Report
-    ) -> tuple[Reading, dict[str, float]]:
+    ) -> tuple[TeacherStates, dict[str, float]]:
         """What the model's head reads, and what the model reached; made where it is not kept whole."""
-        of_examples = {**self._inputs(data, pupil), "examples": repr(examples), "format": LESSONS_FORMAT}
+        of_examples = {**self._inputs(data, pupil), "examples": repr(examples), "format": TEACHER_DATA_FORMAT}
         kept = self._kept("lessons", of_examples)
         with self._alone(data, pupil, report):
             known = kept.load()
@@ -90,7 +89,7 @@ class DedicatedTeacher:
                 kept.save(known)
                 self._kept("teacher", self._inputs(data, pupil)).remove()
                 remove_forgotten(self.home)
-        return Reading(Head(**known["head"]), states, known["pooling"]), known["figures"]
+        return TeacherStates(Head(**known["head"]), states, known["pooling"]), known["figures"]
 
     def _model(self, data: TaskData, pupil: TuneSettings, report: Report) -> Dedicated:
         root, settings = RootFolder(self.home.root(self.root_name)), self._settings(pupil)
@@ -144,7 +143,7 @@ class DedicatedTeacher:
 
 def _figures(dedicated: Dedicated) -> dict[str, float]:
     metric = dedicated.objective.main_metric
-    return {f"teacher_dev_{metric}": round(dedicated.fitted.metrics[metric], 4)}
+    return {f"teacher_dev_{metric}": round(dedicated.best.metrics[metric], 4)}
 
 
 def _in_half(states: Tensor) -> npt.NDArray[np.float16]:

@@ -24,8 +24,8 @@ from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.storage import file_checksum, publishing
 from builder.construct.hplm.build import HplmBuild, Start, relabelled
-from builder.construct.hplm.lessons import Teacher
 from builder.construct.hplm.settings import TEACHING, TuneSettings
+from builder.construct.hplm.teacher_data import Teacher
 from builder.construct.hplm.tunable import Tuned
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.trained_texts import TrainedTexts

@@ -18,10 +18,10 @@ from backends.engine.heads import POOL_FUNCTIONS
 from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
-from builder.construct.hplm.fitting import Places
 from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.trainable import Indices
 from builder.construct.tasks.objective import NO_SCALE, Objective
-from builder.construct.training.rows import halves_of, padded_length
+from builder.construct.training.rows import padded_length, segments_of
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class EncodedSet:
 
     rows: Sequence[Tensor]
     targets: Sequence[Any]
-    lengths: Places
+    lengths: Indices
     middles: Sequence[int | None]
 
-    def padded(self, places: Places, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Some rows as `[B, L, H]` fp32, and which half each token is in (`halves_of`)."""
-        rows = [self.rows[place] for place in places]
-        length = padded_length(self.lengths[places])
-        halves = halves_of(self.lengths[places], [self.middles[place] for place in places], length)
+    def padded(self, indices: Indices, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Some rows as `[B, L, H]` fp32, and the segment of each token (`segments_of`)."""
+        rows = [self.rows[index] for index in indices]
+        length = padded_length(self.lengths[indices])
+        segments = segments_of(self.lengths[indices], [self.middles[index] for index in indices], length)
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         padded = functional.pad(padded, (0, 0, 0, length - padded.shape[1]))
-        return padded.to(device, torch.float32), halves.to(device)
+        return padded.to(device, torch.float32), segments.to(device)
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class TunableHplm(nn.Module):
         raw = scaled(head, -self._offset / self._factor, 1 / self._factor)
         self._head = raw.map(lambda name, tensor: self._train("head", name, tensor.to(device)))
 
-    def forward(self, rows: Tensor, halves: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, segments: Tensor) -> Tensor:
         """`[B, L, H]` and `[B, L]` → `[B, C]`, or `[B, L, C]` without pooling."""
-        return self.answer(self.read(rows, halves))
+        return self.answer(self.read(rows, segments))
 
-    def read(self, rows: Tensor, halves: Tensor) -> Tensor:
-        states = self._upper(rows, padded_attention(self._num_heads, halves > 0), self._adapters)
+    def read(self, rows: Tensor, segments: Tensor) -> Tensor:
+        states = self._upper(rows, padded_attention(self._num_heads, segments > 0), self._adapters)
         with torch.autocast(rows.device.type, enabled=False):
-            return self._pool(states, halves).float()
+            return self._pool(states, segments).float()
 
     def answer(self, states: Tensor) -> Tensor:
         with torch.autocast(states.device.type, enabled=False):
@@ -143,7 +143,7 @@ def new_head(num_outputs: int, width: int, rng: torch.Generator = torch.default_
 
 
 def pooling_for(objective: Objective[Any], settings: TuneSettings) -> str:
-    """The mean of a pair tells its halves apart."""
+    """The mean of a pair tells its segments apart."""
     if objective.about_words:
         return NO_POOLING
     return HALVES if objective.about_pairs and settings.pooling == "mean" else settings.pooling

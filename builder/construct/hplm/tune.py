@@ -15,11 +15,10 @@ from torch import Tensor
 from backends.adapters.bank import ADAPTERS_DTYPE, HEAD_DTYPE
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
-from builder.construct.hplm import fitting
-from builder.construct.hplm.fitting import Fitting, Weights
-from builder.construct.hplm.lessons import Lessons
-from builder.construct.hplm.reading import Reading
+from builder.construct.hplm import trainable
 from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.teacher_data import TeacherData, TeacherStates
+from builder.construct.hplm.trainer import Trainer, Weights
 from builder.construct.hplm.tunable import (
     EncodedSet,
     TunableHplm,
@@ -61,7 +60,7 @@ def tune(
     settings: TuneSettings,
     report: Report,
     *,
-    lessons: Lessons | None = None,
+    teacher_data: TeacherData | None = None,
     start: Tuned | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Tuned:
@@ -74,18 +73,14 @@ def tune(
         dev: To choose the best epoch by.
         settings: See there.
         report: Gets a step for each batch.
-        lessons: A teacher's, of the rows of `train`. What its head reads is followed, and a new head starts as that
-            one, but not where the task does better without, where the settings pool states in another way, or where
-            there is a `start`, whose head reads others.
+        teacher_data: A teacher's, for the rows of `train`. Its states are distilled too, and a new head starts as its
+            head; ignored where there is a `start`, where the pooling differs, or where the task does better without.
         start: Weights to go on from; new ones otherwise.
         checkpoint: Where each epoch is noted; an interrupted tuning goes on there and ends the same, and a finished one
             is not repeated.
     """
-    teacher, reading = (lessons.answers, lessons.reading) if lessons else (None, None)
-    is_like_ours = reading is not None and reading.pooling == pooling_for(objective, settings)
-    is_asked_for = objective.learns_states and settings.states_weight > 0
-    followed = reading if is_like_ours and is_asked_for and start is None else None
-    first = start or _untuned(upper, objective, settings, followed)
+    states = None if start else _distilled_states(teacher_data, objective, settings)
+    first = start or _untuned(upper, objective, settings, states)
     model = upper.model(first, objective.scale, settings.dropout)
 
     def tuned(weights: Weights, metrics: dict[str, float], epoch: int) -> Tuned:
@@ -99,24 +94,35 @@ def tune(
     def measure(weights: Weights) -> dict[str, float]:
         return evaluate(upper, objective, tuned(weights, {}, 0), dev)
 
-    best = Fitting(model, objective, train, measure, settings, _PHASE, teacher, followed).run(report, checkpoint)
+    answers = teacher_data.answers if teacher_data else None
+    best = Trainer(model, objective, train, measure, settings, _PHASE, answers, states).run(report, checkpoint)
     return tuned(best.weights, best.metrics, best.epoch)
 
 
 def predict(upper: Upper, objective: Objective[Any], tuned: Tuned, dataset: EncodedSet) -> list[Tensor]:
     """What the task looks at of each row: `[m, C]`."""
-    return fitting.predict(upper.model(tuned), objective, dataset, upper.device)
+    return trainable.predict(upper.model(tuned), objective, dataset, upper.device)
 
 
 def evaluate(upper: Upper, objective: Objective[Any], tuned: Tuned, dataset: EncodedSet) -> dict[str, float]:
     return objective.metrics(predict(upper, objective, tuned, dataset), dataset.targets)
 
 
-def _untuned(upper: Upper, objective: Objective[Any], settings: TuneSettings, reading: Reading | None) -> Tuned:
+def _distilled_states(
+    teacher_data: TeacherData | None, objective: Objective[Any], settings: TuneSettings
+) -> TeacherStates | None:
+    """The states that the pupil's own are compared with, if they help and both pool alike."""
+    states = teacher_data.states if teacher_data else None
+    if states is None or states.pooling != pooling_for(objective, settings):
+        return None
+    return states if objective.learns_states and settings.states_weight > 0 else None
+
+
+def _untuned(upper: Upper, objective: Objective[Any], settings: TuneSettings, states: TeacherStates | None) -> Tuned:
     torch.manual_seed(settings.seed)
     adapters = settings.recipe.identity(upper.geometry, upper.layers)
     pooling = pooling_for(objective, settings)
     width = pooled_width(pooling, upper.geometry.hidden_size)
-    head = reading.head if reading else new_head(objective.num_outputs, width)
+    head = states.head if states else new_head(objective.num_outputs, width)
     offset, factor = objective.scale
     return Tuned(adapters, scaled(head, offset, factor), pooling, {}, 0)

@@ -15,6 +15,7 @@ from backends.plot.header import Store, stores_of
 from backends.root.geometry import RootGeometry
 from backends.root.tokenizer import RootTokenizer, Text, TokenRows
 from builder.construct.root.settings import DistilSettings
+from builder.construct.training.seeds import step_seed
 
 _ECHO_SHARE = 0.5
 _KEPT_WORDS = 0.7
@@ -33,17 +34,17 @@ class Pairing:
 
     def apply(self, texts: Sequence[str], draw: int) -> list[Text]:
         """The same draw gives the same pairs; a text of one word stays single."""
-        chance = random.Random(self.seed * 1_000_003 + draw)
-        return [_pair(text, chance) if chance.random() < self.share else text for text in texts]
+        rng = random.Random(step_seed(self.seed, draw))
+        return [_pair(text, rng) if rng.random() < self.share else text for text in texts]
 
 
-def _pair(text: str, chance: random.Random) -> Text:
+def _pair(text: str, rng: random.Random) -> Text:
     words = text.split()
     if len(words) < 2:
         return text
     first, second = words[: len(words) // 2], words[len(words) // 2 :]
-    if chance.random() < _ECHO_SHARE:
-        second = [word if chance.random() < _KEPT_WORDS else chance.choice(second) for word in first]
+    if rng.random() < _ECHO_SHARE:
+        second = [word if rng.random() < _KEPT_WORDS else rng.choice(second) for word in first]
     return " ".join(first), " ".join(second)
 
 
@@ -67,10 +68,10 @@ class TokenNoise:
 
     def apply(self, rows: TokenRows, draw: int) -> TokenRows:
         """The same draw gives the same rows."""
-        chance = np.random.default_rng((self._seed, draw))
-        shares = np.repeat(chance.uniform(0, 2 * self._share, len(rows.lengths)), rows.lengths)
-        replaced = (chance.random(len(shares)) < shares) & ~np.isin(rows.token_ids, self._special)
-        return replace(rows, token_ids=np.where(replaced, chance.choice(self._words, len(shares)), rows.token_ids))
+        rng = np.random.default_rng((self._seed, draw))
+        shares = np.repeat(rng.uniform(0, 2 * self._share, len(rows.lengths)), rows.lengths)
+        replaced = (rng.random(len(shares)) < shares) & ~np.isin(rows.token_ids, self._special)
+        return replace(rows, token_ids=np.where(replaced, rng.choice(self._words, len(shares)), rows.token_ids))
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ class Shortening:
 
         Shape: fragments `[T, n]` → `[T, n]`
         """
-        chance = torch.Generator().manual_seed(self.seed * 1_000_003 + draw)
-        drawn = torch.rand(len(fragments), generator=chance)
+        rng = torch.Generator().manual_seed(step_seed(self.seed, draw))
+        drawn = torch.rand(len(fragments), generator=rng)
         shortened = fragments.clone()
         lowest = 0.0
         for store in reversed(stores_of(self.n)[1:]):

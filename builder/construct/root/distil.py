@@ -1,15 +1,12 @@
 """Distillation of a root: the fragment encoder learns to hand the upper layers what the unchanged model would.
 
 Loss per batch: Σ over the boundary state and each upper state of MSE(student, teacher) / Var(teacher), and where it is
-asked for the same of the upper layers' attention scores. What learns besides the lower layers, the gate and the second
-embeddings, and how fast, is for the settings to say.
+wanted the same of the upper layers' attention scores. The settings say what learns besides the lower layers, the gate
+and the second embeddings, and how fast.
 """
 
 from __future__ import annotations
 
-import logging
-import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
@@ -22,12 +19,12 @@ from builder.construct.root.settings import DistilSettings
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint
-from builder.construct.training.divergence import require_finite
+from builder.construct.training.loop import ParameterGroup, Schedule, TrainingLoop, Watch
 from builder.construct.training.rows import PaddedRows, numbered_batches
-from builder.progress import Report, Step
+from builder.progress import Report
 
-LOGGER = logging.getLogger(__name__)
 PHASE = "distil the lower half"
+_FINAL_RATE_SHARE = 0.05
 
 
 class Distiller:
@@ -42,61 +39,53 @@ class Distiller:
         self._pairing = Pairing(settings.pair_share, settings.seed)
         self._noise = TokenNoise(tokenizer, student.parts.geometry, settings.noise_share, settings.seed)
         self._modules = nn.ModuleDict(student.parts.modules())
-        self._groups = self._parameter_groups()
-        self._optimiser = torch.optim.AdamW(self._groups, weight_decay=settings.weight_decay)
+        self._schedule = Schedule(
+            steps=settings.steps,
+            warmup_steps=settings.warmup_steps,
+            round_steps=settings.checkpoint_every,
+            final_share=_FINAL_RATE_SHARE,
+            clip_norm=settings.clip_norm,
+            seed=settings.seed,
+        )
 
     def run(self, texts: Sequence[str], measure: Callable[[], float], checkpoint: Checkpoint, report: Report) -> float:
         """Train to the end, from the checkpoint where there is one, and return the seconds that this took in all.
 
-        `measure` is asked for the held-out cosine at every checkpoint.
+        `measure` gives the held-out cosine and is called before every checkpoint.
         """
-        torch.manual_seed(self._settings.seed)
-        total = self._settings.steps
-        done, seconds = self._resume(checkpoint)
-        clock = _Clock(done, seconds)
-        cosine = measure()
-        for step, batch in self._batches(texts, done):
-            loss = self._step(batch, step)
-            if step % self._settings.checkpoint_every == 0 or step == total:
-                cosine = measure()
-                self._save(checkpoint, step, clock.seconds)
-            note = f"loss {loss:.3f}, held-out cosine {cosine:.4f}, {clock.minutes_left(step, total)} min left"
-            report(Step(PHASE, step, total, note))
+
+        def batches(after_step: int) -> Iterator[list[str]]:
+            steps = range(after_step + 1, self._settings.steps + 1)
+            return numbered_batches(texts, self._tokenizer, self._settings.tokens_per_batch, self._settings.seed, steps)
+
+        groups = self._parameter_groups()
+        loop = TrainingLoop(PHASE, groups, self._schedule, batches, self._loss, _HeldOutCosine(measure))
+        seconds = loop.run(checkpoint, report)
         self._modules.requires_grad_(False)
-        return clock.seconds
+        return seconds
 
-    def _parameter_groups(self) -> list[dict[str, object]]:
+    def _parameter_groups(self) -> list[ParameterGroup]:
         """What learns, with its rate; the rest is frozen."""
-        parts, settings = self._student.parts, self._settings
+        settings, words = self._settings, "lower.word_embeddings.weight"
         self._modules.requires_grad_(True)
-        words = parts.lower.word_embeddings
-        words.requires_grad_(settings.embedding_learning_rate > 0)
-        parts.upper.requires_grad_(settings.train_upper)
-        lower = [*parts.lower.parameters(), *parts.aggregation.parameters()]
+        named = dict(self._modules.named_parameters())
+        upper = {name: one for name, one in named.items() if name.startswith("upper.")}
+        lower = {name: one for name, one in named.items() if name not in upper and name != words}
         groups = [
-            {"params": [one for one in lower if one is not words.weight], "peak": settings.learning_rate},
-            {"params": list(parts.upper.parameters()), "peak": settings.upper_learning_rate},
+            ParameterGroup(lower, settings.learning_rate, settings.weight_decay),
+            ParameterGroup(upper, settings.upper_learning_rate if settings.train_upper else 0, settings.weight_decay),
             # Decay would draw the words that no batch holds towards nothing.
-            {"params": [words.weight], "peak": settings.embedding_learning_rate, "weight_decay": 0.0},
+            ParameterGroup({words: named[words]}, settings.embedding_learning_rate, 0.0),
         ]
-        return [group for group in groups if group["params"][0].requires_grad]  # type: ignore[index]
+        for group in groups:
+            for parameter in group.parameters.values():
+                parameter.requires_grad_(group.learning_rate > 0)
+        return [group for group in groups if group.learning_rate]
 
-    def _step(self, batch: list[str], step: int) -> float:
-        tokens = self._tokenizer.encode(self._pairing.apply(batch, step))
-        rows = self._student.padded(self._noise.apply(tokens, step))
-        for group in self._optimiser.param_groups:
-            group["lr"] = group["peak"] * _schedule(step, self._settings)
-        loss = self._loss(rows, step)
-        self._optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        trained = [parameter for group in self._optimiser.param_groups for parameter in group["params"]]
-        norm = nn.utils.clip_grad_norm_(trained, self._settings.clip_norm)
-        require_finite(loss, norm, step)
-        self._optimiser.step()
-        return float(loss.detach()) / (self._student.parts.geometry.num_upper_layers + 1)
-
-    def _loss(self, rows: PaddedRows, step: int) -> Tensor:
+    def _loss(self, texts: list[str], step: int) -> Tensor:
         """Summed over the states, and over the attention scores."""
+        tokens = self._tokenizer.encode(self._pairing.apply(texts, step))
+        rows = self._student.padded(self._noise.apply(tokens, step))
         settings = self._settings
         with torch.autocast("cpu", dtype=torch.bfloat16):
             with torch.no_grad():
@@ -114,51 +103,20 @@ class Distiller:
             loss = loss + settings.attention_weight * torch.stack(scores).sum()
         return loss
 
-    def _batches(self, texts: Sequence[str], done: int) -> Iterator[tuple[int, list[str]]]:
-        """The batches of the steps that are still to be done."""
-        settings, steps = self._settings, range(done + 1, self._settings.steps + 1)
-        return numbered_batches(texts, self._tokenizer, settings.tokens_per_batch, settings.seed, steps)
 
-    def _save(self, checkpoint: Checkpoint, step: int, seconds: float) -> None:
-        learns = {name for name, parameter in self._modules.named_parameters() if parameter.requires_grad}
-        student = {name: tensor for name, tensor in self._modules.state_dict().items() if name in learns}
-        content = {"student": student, "optimiser": self._optimiser.state_dict()}
-        checkpoint.save({"step": step, "seconds": seconds, **content})
+class _HeldOutCosine(Watch):
+    """How near the student is, for the progress."""
 
-    def _resume(self, checkpoint: Checkpoint) -> tuple[int, float]:
-        """The steps that are done, and the seconds that they took."""
-        content = checkpoint.load()
-        if content is None:
-            return 0, 0.0
-        self._modules.load_state_dict(content["student"], strict=False)
-        self._optimiser.load_state_dict(content["optimiser"])
-        LOGGER.info("resuming at step %d of %d", content["step"], self._settings.steps)
-        return int(content["step"]), float(content["seconds"])
+    def __init__(self, measure: Callable[[], float]) -> None:
+        self._measure = measure
+        self._cosine: float | None = None
 
-
-class _Clock:
-    """Seconds over all runs, and the minutes that are left at this run's pace."""
-
-    def __init__(self, done: int, seconds: float) -> None:
-        self._done = done
-        self._seconds_before = seconds
-        self._started = time.monotonic()
+    def end_round(self, number: int) -> None:
+        self._cosine = self._measure()
 
     @property
-    def seconds(self) -> float:
-        return self._seconds_before + time.monotonic() - self._started
-
-    def minutes_left(self, step: int, total: int) -> int:
-        per_step = (time.monotonic() - self._started) / (step - self._done)
-        return math.ceil(per_step * (total - step) / 60)
-
-
-def _schedule(step: int, settings: DistilSettings) -> float:
-    """Linear warm-up, then half a cosine down to a twentieth."""
-    if step < settings.warmup_steps:
-        return step / settings.warmup_steps
-    progress = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
-    return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress))
+    def note(self) -> str:
+        return "" if self._cosine is None else f", held-out cosine {self._cosine:.4f}"
 
 
 def score_losses(

@@ -12,6 +12,8 @@ import torch
 from backends.storage import replacing
 
 LOGGER = logging.getLogger(__name__)
+_FORMAT_VERSION = 2
+"""Of what is kept: 1 named no format, and each kind of training had its own entries."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +27,22 @@ class Checkpoint:
         self.path.parent.mkdir(parents=True, exist_ok=True)  # a cache may be cleared at any time
         with replacing(self.path) as file:
             try:
-                torch.save({**content, "inputs": self.inputs}, file)
+                torch.save({**content, "inputs": self.inputs, "format": _FORMAT_VERSION}, file)
             except RuntimeError as error:
                 # The library's writer hides what the file said.
                 raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
     def load(self) -> dict[str, Any] | None:
-        """What was saved last, unless it is unreadable or belongs to other inputs."""
+        """What was saved last, unless it is unreadable, of another release or of other inputs."""
         if not self.path.exists():
             return None
         try:
             content: dict[str, Any] = torch.load(self.path, weights_only=True)
         except Exception as error:  # every kind of damage raises another type
             LOGGER.warning("checkpoint %s is not readable (%s); starting again", self.path.name, type(error).__name__)
+            return None
+        if content.get("format") != _FORMAT_VERSION:
+            LOGGER.warning("checkpoint %s was written by another release; starting again", self.path.name)
             return None
         if content.get("inputs") != self.inputs:
             LOGGER.warning("checkpoint %s was made from other inputs; starting again", self.path.name)

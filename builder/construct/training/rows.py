@@ -87,32 +87,32 @@ def filled_up(values: Tensor) -> Tensor:
     return torch.cat([values, values[-1:].expand(-len(values) % _FILLED_STEP, -1)])
 
 
-def halves_of(lengths: npt.NDArray[np.int64], middles: Sequence[int | None], length: int) -> Tensor:
-    """Which half each token is in: 1 the first, or a single text; 2 the second; 0 where there is none.
+def segments_of(lengths: npt.NDArray[np.int64], middles: Sequence[int | None], length: int) -> Tensor:
+    """The segment of each token: 1 the first, or a single text; 2 the second; 0 where there is no token.
 
     Shape:
         lengths `[B]`, middles B → `[B, length]`.
     """
     ends_of_first = np.array([own if middle is None else middle for own, middle in zip(lengths, middles, strict=True)])
-    places = np.arange(length)
-    is_token = places < lengths[:, None]
-    return torch.from_numpy(is_token.astype(np.int64) + (is_token & (places >= ends_of_first[:, None])))
+    positions = np.arange(length)
+    is_token = positions < lengths[:, None]
+    return torch.from_numpy(is_token.astype(np.int64) + (is_token & (positions >= ends_of_first[:, None])))
 
 
 def length_batches(texts: Sequence[str], tokenizer: RootTokenizer, max_tokens: int, seed: int) -> Iterator[list[str]]:
     """One pass over the texts in batches of at most `max_tokens` tokens, padding included."""
-    order = np.random.default_rng(seed)
-    shuffled = order.permutation(len(texts))
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(len(texts))
     for start in range(0, len(texts), _POOL_TEXTS):
         pool = [texts[index] for index in shuffled[start : start + _POOL_TEXTS]]
         batches = list(_by_length(pool, tokenizer.encode(pool).lengths, max_tokens))
-        for index in order.permutation(len(batches)):
+        for index in rng.permutation(len(batches)):
             yield batches[index]
 
 
 def numbered_batches(
     texts: Sequence[str], tokenizer: RootTokenizer, max_tokens: int, seed: int, steps: range
-) -> Iterator[tuple[int, list[str]]]:
+) -> Iterator[list[str]]:
     """The batches of these steps, counted from 1 over as many passes as it takes; each pass has an order of its own."""
     step = epoch = 0
     while step + 1 < steps.stop:
@@ -121,7 +121,7 @@ def numbered_batches(
             if step >= steps.stop:
                 return
             if step >= steps.start:
-                yield step, batch
+                yield batch
         epoch += 1
 
 

@@ -84,8 +84,8 @@ def test_rows_as_long_as_the_model_has_positions(tmp_path: Path) -> None:
 def test_texts_are_learnt(tiny_bert: Path, tokenizer: RootTokenizer) -> None:
     data = TaskData("classification", ("glad", "sad"), classification(160, 1), classification(60, 2))
     dedicated = fine_tuned(tiny_bert, tokenizer, data)
-    assert dedicated.fitted.metrics["accuracy"] > 0.85
-    assert dedicated.evaluate(data.dev) == dedicated.fitted.metrics
+    assert dedicated.best.metrics["accuracy"] > 0.85
+    assert dedicated.evaluate(data.dev) == dedicated.best.metrics
     assert [tuple(row.shape) for row in answers(dedicated, data.dev)] == [(1, 2)] * 60
 
 
@@ -95,7 +95,7 @@ def test_numbers_are_learnt_on_their_own_scale(tiny_bert: Path, tokenizer: RootT
 
     data = TaskData("regression", (), valued(160, 1), valued(60, 2))
     dedicated = fine_tuned(tiny_bert, tokenizer, data)
-    assert dedicated.fitted.metrics["pearson"] > 0.7
+    assert dedicated.best.metrics["pearson"] > 0.7
     assert 20 < float(torch.cat(answers(dedicated, data.dev)).mean()) < 80
 
 
@@ -110,5 +110,5 @@ def test_entities_are_learnt(tiny_bert: Path, tokenizer: RootTokenizer) -> None:
 
     data = TaskData("ner", ("O", "B-X", "I-X"), tagged(160, 1), tagged(60, 2))
     dedicated = fine_tuned(tiny_bert, tokenizer, data, replace(SETTINGS, epochs=16, patience=16))
-    assert dedicated.fitted.metrics["f1"] > 0.8
+    assert dedicated.best.metrics["f1"] > 0.8
     assert [len(row) for row in answers(dedicated, data.dev)] == [len(sentence.words) for sentence in data.dev]

@@ -60,8 +60,8 @@ def test_an_hplm_learns_from_a_dedicated_model(tiny_home: Home, tmp_path: Path) 
     assert [tuple(answer.shape) for answer in lessons.answers] == [(1, 2)] * len(lessons.examples)
     assert len([step for step in again if step.done < step.total]) == 0  # the finished fine-tuning is not repeated
     assert not list(tiny_home.states.glob(".teacher-*"))
-    assert lessons.reading is not None
-    assert lessons.reading.states.hidden.shape == (len(lessons.examples), 64)
+    assert lessons.states is not None
+    assert lessons.states.rows.hidden.shape == (len(lessons.examples), 64)
     assert max(path.stat().st_size for path in tiny_home.states.glob(".lessons-*")) < 10_000  # a head, and no model
 
 
@@ -72,8 +72,8 @@ def test_the_model_is_made_once_until_its_answers_are_there(tiny_home: Home, tmp
     again: list[Step] = []
     lessons = teacher(data, PUPIL, again.append)
     assert {step.phase for step in again if step.done < step.total} == {"ask it for its answers"}
-    assert lessons.reading is not None
-    both = zip(lessons.reading.states, lessons.answers, model.read(lessons.examples), strict=True)
+    assert lessons.states is not None
+    both = zip(lessons.states.rows, lessons.answers, model.read(lessons.examples), strict=True)
     for kept, answer, states in both:
         torch.testing.assert_close(kept.float(), states, atol=1e-6, rtol=1e-3)
         torch.testing.assert_close(answer, model.model.answer(states).detach(), atol=5e-3, rtol=0)
@@ -220,12 +220,12 @@ def test_what_is_kept_comes_back_as_it_was(tiny_home: Home) -> None:
         steps: list[Step] = []
         first, again = teacher(data, PUPIL, ignore), teacher(data, PUPIL, steps.append)
         assert not steps
-        assert first.reading is not None and again.reading is not None
-        assert first.reading.pooling == again.reading.pooling == pooling
-        assert first.reading.states.hidden.shape == (sum(counts), width)
-        assert first.reading.states.lengths.tolist() == [len(answer) for answer in first.answers] == counts
-        assert np.array_equal(again.reading.states.hidden, first.reading.states.hidden)
-        torch.testing.assert_close(again.reading.head.weight, first.reading.head.weight, atol=0, rtol=0)
+        assert first.states is not None and again.states is not None
+        assert first.states.pooling == again.states.pooling == pooling
+        assert first.states.rows.hidden.shape == (sum(counts), width)
+        assert first.states.rows.lengths.tolist() == [len(answer) for answer in first.answers] == counts
+        assert np.array_equal(again.states.rows.hidden, first.states.rows.hidden)
+        torch.testing.assert_close(again.states.head.weight, first.states.head.weight, atol=0, rtol=0)
         assert again.digest == first.digest
 
 
@@ -243,7 +243,7 @@ def test_lessons_whose_states_are_gone_are_made_again(tiny_home: Home) -> None:
 def test_the_teacher_pools_as_its_pupil_does(tiny_home: Home) -> None:
     data = TaskData("classification", ("glad", "sad"), classification(20, 1), classification(20, 2))
     teacher = DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS.changed({"epochs": 1}))
-    readings = [teacher(data, TuneSettings(pooling=pooling), ignore).reading for pooling in ("mean", "cls")]
+    readings = [teacher(data, TuneSettings(pooling=pooling), ignore).states for pooling in ("mean", "cls")]
     assert [reading and reading.pooling for reading in readings] == ["mean", "cls"]
 
 
@@ -266,9 +266,9 @@ def test_states_of_a_model_that_is_gone_are_not_given_to_another_head(tiny_home:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Dedicated, "fine_tune", otherwise)
         after = teacher(data, PUPIL, ignore)
-    assert before.reading is not None and after.reading is not None
-    assert not torch.equal(before.reading.head.weight, after.reading.head.weight)
-    assert not np.array_equal(before.reading.states.hidden, after.reading.states.hidden)
+    assert before.states is not None and after.states is not None
+    assert not torch.equal(before.states.head.weight, after.states.head.weight)
+    assert not np.array_equal(before.states.rows.hidden, after.states.rows.hidden)
 
 
 def test_two_who_need_one_model_make_it_once(tiny_home: Home) -> None:

@@ -29,7 +29,7 @@ from builder.construct.hplm.hplms import (
     publish_artifact,
     update_hplm,
 )
-from builder.construct.hplm.lessons import Lessons
+from builder.construct.hplm.teacher_data import TeacherData
 from builder.construct.hplm.tune import TuneSettings
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import LabelledText
@@ -302,10 +302,10 @@ def test_a_teacher_is_asked_for_the_training_examples(tiny_home: Home, registry:
     class OfOneMind:
         unlabelled = None
 
-        def __call__(self, data: TaskData, pupil: TuneSettings, report: Report) -> Lessons:
+        def __call__(self, data: TaskData, pupil: TuneSettings, report: Report) -> TeacherData:
             asked.append((len(data.train), pupil))
             examples = [*data.train, LabelledText("of the teacher's own", "sad")]
-            return Lessons(examples, [torch.tensor([[9.0, 0.0]])] * len(examples))  # glad, whatever the text
+            return TeacherData(examples, [torch.tensor([[9.0, 0.0]])] * len(examples))  # glad, whatever the text
 
     tune = replace(QUICK, distil_weight=1.0, epochs=4)
     request = HplmRequest("new/one", "tiny", "farm", **mood_files(tmp_path), tune=tune)

@@ -22,10 +22,10 @@ from backends.home import Home
 from backends.root.store import RootFolder
 from backends.root.words import RowWords
 from bench.kit.tiny_home import ignore
-from builder.construct.hplm.fitting import Fitting, rate_share, read
-from builder.construct.hplm.lessons import Lessons
-from builder.construct.hplm.reading import Reading
 from builder.construct.hplm.state_rows import StateRows
+from builder.construct.hplm.teacher_data import TeacherData, TeacherStates
+from builder.construct.hplm.trainable import read
+from builder.construct.hplm.trainer import BestEpoch
 from builder.construct.hplm.tunable import EncodedSet, Tuned, scaled
 from builder.construct.hplm.tune import TuneSettings, Upper, evaluate, predict, tune
 from builder.construct.tasks.classification import Classification
@@ -34,6 +34,7 @@ from builder.construct.tasks.ner import Ner
 from builder.construct.tasks.objective import Objective, balanced_weights
 from builder.construct.tasks.regression import Regression
 from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.loop import Schedule
 from builder.progress import Step
 
 SMALL = AdapterRecipe(width=4)
@@ -97,7 +98,8 @@ def _tagged(chance: random.Random, num_words: int) -> TaggedSentence:
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 9, 10, 11, 20, 21, 100])
 def test_the_learning_rate_rises_to_its_highest_and_falls_to_nothing(steps: int) -> None:
-    shares = [rate_share(step, steps) for step in range(steps + 1)]
+    schedule = Schedule(steps, warmup_steps=max(1, round(0.1 * steps)), round_steps=1)
+    shares = [schedule.share(step) for step in range(1, steps + 2)]
     top = shares.index(max(shares))
     assert shares[top] == 1
     assert shares[: top + 1] == sorted(shares[: top + 1])
@@ -126,7 +128,7 @@ def test_any_number_of_epochs(upper: Upper, epochs: int) -> None:
     settings = TuneSettings(recipe=SMALL, epochs=epochs, rows_per_batch=4, patience=epochs)
     tuned = tune(upper, objective, train, train, settings, steps.append)
     assert 1 <= tuned.epoch <= epochs
-    assert [step.done for step in steps] == [*range(1, 2 * epochs + 1), 2 * epochs]
+    assert [step.done for step in steps] == [*range(1, 2 * epochs + 1)]
 
 
 def test_it_ends_when_dev_stops_rising_and_keeps_the_best_epoch(upper: Upper) -> None:
@@ -192,20 +194,20 @@ def test_other_inputs_start_anew(upper: Upper, tmp_path: Path, caplog: pytest.Lo
 def test_a_teacher_is_followed(upper: Upper, name: str) -> None:
     """The teacher says the opposite of the labels, and only it counts."""
     objective, train = task(name, 1, 64)
-    lessons: list[Tensor] = []
+    teacher_data: list[Tensor] = []
     for target in train.targets:
         if name == "regression":
-            lessons.append(torch.tensor([[5.0 - target]]))
+            teacher_data.append(torch.tensor([[5.0 - target]]))
         else:
             true = target.tags if name == "ner" else torch.tensor([target])
-            lessons.append(10 * torch.nn.functional.one_hot((true + 1) % 3, 3).float())
+            teacher_data.append(10 * torch.nn.functional.one_hot((true + 1) % 3, 3).float())
     settings = TuneSettings(
         recipe=SMALL, epochs=12, learning_rate=2e-2, patience=12, distil_weight=1.0, temperature=2.0
     )
-    opposite = TeacherIsRight(objective, lessons)
-    tuned = tune(upper, opposite, train, train, settings, ignore, lessons=Lessons((), lessons))
+    opposite = TeacherIsRight(objective, teacher_data)
+    tuned = tune(upper, opposite, train, train, settings, ignore, teacher_data=TeacherData((), teacher_data))
     answers = torch.cat(predict(upper, objective, tuned, train))
-    wanted = torch.cat(lessons)
+    wanted = torch.cat(teacher_data)
     if name == "regression":
         assert float(torch.corrcoef(torch.stack([answers[:, 0], wanted[:, 0]]))[0, 1]) > 0.8
     else:
@@ -216,16 +218,16 @@ def other_settings(**changes: Any) -> TuneSettings:
     return replace(TuneSettings(recipe=SMALL, epochs=10, learning_rate=1e-2, patience=10), **changes)
 
 
-def reading_of(states: Sequence[Tensor], head: Head, pooling: str) -> Reading:
+def reading_of(states: Sequence[Tensor], head: Head, pooling: str) -> TeacherStates:
     offsets = np.cumsum([0, *[len(each) for each in states]])
-    return Reading(head, StateRows(torch.cat(list(states)).half().numpy(), offsets, np.diff(offsets)), pooling)
+    return TeacherStates(head, StateRows(torch.cat(list(states)).half().numpy(), offsets, np.diff(offsets)), pooling)
 
 
 LEARNT_BY_STATES = ("classification", "ner")
 
 
 @pytest.fixture(scope="module", params=["classification", "regression", "ner"])
-def taught(upper: Upper, request: pytest.FixtureRequest) -> tuple[Objective[Any], EncodedSet, Lessons]:
+def taught(upper: Upper, request: pytest.FixtureRequest) -> tuple[Objective[Any], EncodedSet, TeacherData]:
     """A task, and a teacher who answers as an hPLM tuned for it does."""
     objective, train = task(request.param, 1, 64)
     model = tune(upper, objective, train, train, other_settings(seed=5), ignore)
@@ -233,27 +235,31 @@ def taught(upper: Upper, request: pytest.FixtureRequest) -> tuple[Objective[Any]
     offset, factor = objective.scale
     raw = scaled(model.head.to(torch.float32), -offset / factor, 1 / factor)
     reading = reading_of(states, raw, model.pooling)
-    return objective, train, Lessons((), reading.answers(offset, factor), reading)
+    return objective, train, TeacherData((), reading.answers(offset, factor), reading)
 
 
-def test_a_reading_answers_as_the_model_does(upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons]) -> None:
-    objective, train, lessons = taught
+def test_a_teachers_states_answer_as_the_model_does(
+    upper: Upper, taught: tuple[Objective[Any], EncodedSet, TeacherData]
+) -> None:
+    objective, train, teacher_data = taught
     model = tune(upper, objective, train, train, other_settings(seed=5), ignore)
     wanted = predict(upper, objective, model, train)
     largest = max(float(each.abs().max()) for each in wanted)
-    for answer, expected in zip(lessons.answers, wanted, strict=True):
+    for answer, expected in zip(teacher_data.answers, wanted, strict=True):
         torch.testing.assert_close(answer, expected, atol=5e-3 * largest, rtol=0)
 
 
 @pytest.mark.parametrize("taught", LEARNT_BY_STATES, indirect=True)
-def test_states_are_followed_where_they_count(upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons]) -> None:
-    objective, train, lessons = taught
-    assert lessons.reading is not None
-    reading = lessons.reading
+def test_states_are_followed_where_they_count(
+    upper: Upper, taught: tuple[Objective[Any], EncodedSet, TeacherData]
+) -> None:
+    objective, train, teacher_data = taught
+    assert teacher_data.states is not None
+    reading = teacher_data.states
 
     def distance(states_weight: float) -> float:
         settings = other_settings(states_weight=states_weight)
-        tuned = tune(upper, objective, train, train, settings, ignore, lessons=lessons)
+        tuned = tune(upper, objective, train, train, settings, ignore, teacher_data=teacher_data)
         states = read(upper.model(tuned), objective, train, upper.device)
         return float(reading.distance(torch.cat(states), np.arange(len(states))))
 
@@ -262,33 +268,33 @@ def test_states_are_followed_where_they_count(upper: Upper, taught: tuple[Object
 
 @pytest.mark.parametrize("taught", LEARNT_BY_STATES, indirect=True)
 def test_a_new_head_starts_as_the_teachers_and_one_that_was_there_stays(
-    upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons]
+    upper: Upper, taught: tuple[Objective[Any], EncodedSet, TeacherData]
 ) -> None:
-    objective, train, lessons = taught
-    assert lessons.reading is not None
+    objective, train, teacher_data = taught
+    assert teacher_data.states is not None
     still = other_settings(epochs=1, learning_rate=1e-9)
 
-    def head(reading: Reading | None, start: Tuned | None = None) -> Tensor:
-        of_teacher = replace(lessons, reading=reading)
-        tuned = tune(upper, objective, train, train, still, ignore, lessons=of_teacher, start=start)
+    def head(reading: TeacherStates | None, start: Tuned | None = None) -> Tensor:
+        of_teacher = replace(teacher_data, states=reading)
+        tuned = tune(upper, objective, train, train, still, ignore, teacher_data=of_teacher, start=start)
         return tuned.head.weight.float()
 
     factor = objective.scale[1]
     close = {"atol": 1e-3 * factor, "rtol": 1e-3}
-    torch.testing.assert_close(head(lessons.reading), lessons.reading.head.weight * factor, **close)
+    torch.testing.assert_close(head(teacher_data.states), teacher_data.states.head.weight * factor, **close)
     before = tune(upper, objective, train, train, other_settings(epochs=1), ignore)
-    torch.testing.assert_close(head(lessons.reading, before), before.head.weight.float(), **close)
-    otherwise = replace(lessons.reading, pooling="cls")
+    torch.testing.assert_close(head(teacher_data.states, before), before.head.weight.float(), **close)
+    otherwise = replace(teacher_data.states, pooling="cls")
     torch.testing.assert_close(head(otherwise), head(None), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("taught", LEARNT_BY_STATES, indirect=True)
 def test_an_interrupted_tuning_with_states_goes_on_and_ends_the_same(
-    upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons], tmp_path: Path
+    upper: Upper, taught: tuple[Objective[Any], EncodedSet, TeacherData], tmp_path: Path
 ) -> None:
-    objective, train, lessons = taught
+    objective, train, teacher_data = taught
     settings = other_settings(epochs=3)
-    expected = tune(upper, objective, train, train, settings, ignore, lessons=lessons)
+    expected = tune(upper, objective, train, train, settings, ignore, teacher_data=teacher_data)
     checkpoint = Checkpoint(tmp_path / "tuning", "inputs")
 
     def interrupt(step: Step) -> None:
@@ -296,21 +302,25 @@ def test_an_interrupted_tuning_with_states_goes_on_and_ends_the_same(
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        tune(upper, objective, train, train, settings, interrupt, lessons=lessons, checkpoint=checkpoint)
+        tune(upper, objective, train, train, settings, interrupt, teacher_data=teacher_data, checkpoint=checkpoint)
     steps: list[Step] = []
-    again = tune(upper, objective, train, train, settings, steps.append, lessons=lessons, checkpoint=checkpoint)
+    again = tune(
+        upper, objective, train, train, settings, steps.append, teacher_data=teacher_data, checkpoint=checkpoint
+    )
     assert 1 < steps[0].done < steps[0].total
     assert again.epoch == expected.epoch
     torch.testing.assert_close(again.head.weight, expected.head.weight, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("taught", ["regression"], indirect=True)
-def test_numbers_are_learnt_by_answers_alone(upper: Upper, taught: tuple[Objective[Any], EncodedSet, Lessons]) -> None:
-    objective, train, lessons = taught
+def test_numbers_are_learnt_by_answers_alone(
+    upper: Upper, taught: tuple[Objective[Any], EncodedSet, TeacherData]
+) -> None:
+    objective, train, teacher_data = taught
     settings = other_settings(epochs=2)
     heads = [
-        tune(upper, objective, train, train, settings, ignore, lessons=each).head.weight
-        for each in (lessons, replace(lessons, reading=None))
+        tune(upper, objective, train, train, settings, ignore, teacher_data=each).head.weight
+        for each in (teacher_data, replace(teacher_data, states=None))
     ]
     torch.testing.assert_close(*heads, atol=0, rtol=0)
 
@@ -329,8 +339,8 @@ def test_the_distance_is_measured_by_the_spread() -> None:
 class TeacherIsRight:
     """An objective whose dev result is how well the teacher is followed."""
 
-    def __init__(self, objective: Objective[Any], lessons: list[Tensor]) -> None:
-        self._objective, self._lessons = objective, torch.cat(lessons)
+    def __init__(self, objective: Objective[Any], teacher_data: list[Tensor]) -> None:
+        self._objective, self._lessons = objective, torch.cat(teacher_data)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._objective, name)
@@ -502,22 +512,9 @@ def test_the_average_forgets_the_weights_that_it_began_with(upper: Upper) -> Non
     assert averaged < 2 * plain
 
 
-class Somewhere(torch.nn.Module):
-    """A model on a device that no checkpoint was saved from."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(3, device="meta"))
-
-    def trained(self) -> dict[str, torch.nn.Parameter]:
-        return {"weight": self.weight}
-
-
-def test_a_restored_average_lies_where_the_weights_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    objective, train = task("regression", 1)
-    fitting = Fitting.__new__(Fitting)
-    monkeypatch.setattr(Fitting, "_adamw", lambda self: torch.optim.AdamW(self._trained.values()))
-    fitting.__init__(Somewhere(), objective, train, lambda _: {}, TuneSettings(ema_decay=0.5), "fit")  # type: ignore[misc]
-    saved = fitting._state()
-    fitting._restore({**saved, "weights": {"weight": torch.ones(3)}, "average": {"weight": torch.ones(3)}})
-    assert fitting._average["weight"].device == torch.device("meta")
+def test_a_restored_average_lies_where_the_weights_do() -> None:
+    """On a device that no checkpoint was saved from."""
+    model = torch.nn.Linear(3, 1, device="meta")
+    watch = BestEpoch(model, dict(model.named_parameters()), "mse", lambda _: {}, TuneSettings(ema_decay=0.5))  # type: ignore[arg-type]
+    watch.restore({**watch.state(), "average": {name: torch.ones(one.shape) for name, one in model.named_parameters()}})
+    assert {tensor.device for tensor in watch.state()["average"].values()} == {torch.device("meta")}

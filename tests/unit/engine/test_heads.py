@@ -12,7 +12,7 @@ from torch.nn import functional
 from backends.adapters.head import Head
 from backends.adapters.pooling import HALVES, NO_POOLING
 from backends.engine.heads import POOL_FUNCTIONS, HeadRow, logits
-from builder.construct.training.rows import halves_of
+from builder.construct.training.rows import segments_of
 
 HIDDEN = 12
 
@@ -89,7 +89,7 @@ def test_a_pair_cut_down_to_its_first_half_has_an_empty_second_one() -> None:
     torch.testing.assert_close(got, torch.cat([mean, mean.abs(), torch.zeros(HIDDEN), mean]))
 
 
-def test_halves_of_padded_rows_equal_those_of_packed_ones() -> None:
+def test_segments_of_padded_rows_equal_those_of_packed_ones() -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     torch.manual_seed(seed)
@@ -101,7 +101,7 @@ def test_halves_of_padded_rows_equal_those_of_packed_ones() -> None:
     places = zip(lengths, ends, middles, strict=True)
     head_rows = [HeadRow(end - length, end, head, HALVES, middle) for length, end, middle in places]
     packed = logits(torch.cat(rows), head_rows)
-    halves = halves_of(np.array(lengths), middles, max(lengths) + 3)
+    halves = segments_of(np.array(lengths), middles, max(lengths) + 3)
     laid = torch.stack([functional.pad(row, (0, 0, 0, halves.shape[1] - len(row))) for row in rows])
     padded = POOL_FUNCTIONS[HALVES](laid, halves)
     torch.testing.assert_close(torch.stack(packed), padded, msg=f"seed {seed}")

@@ -1,0 +1,122 @@
+"""What a trainer of a task trains, on which rows, and what a trained model says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from builder.construct.tasks.objective import Objective
+
+_PREDICTED_ROWS = 64
+_POOLED_BATCHES = 16
+
+Indices = npt.NDArray[np.int64]
+OnRows = Callable[[int, int], None]
+"""How many rows are done, of how many."""
+
+
+class TrainableModel(Protocol):
+    """A model whose head answers by the states that it reads.
+
+    Inputs, and the segment of each token `[B, L]` → `[B, C]`, or `[B, L, C]` where the task is about words.
+
+    The parameters of `trained` whose names begin with `head` learn at the head's rate.
+    """
+
+    def __call__(self, inputs: Tensor, segments: Tensor, /) -> Tensor: ...
+
+    def read(self, inputs: Tensor, segments: Tensor, /) -> Tensor:
+        """What the head reads: `[B, P]` or `[B, L, P]` fp32."""
+
+    def answer(self, states: Tensor, /) -> Tensor:
+        """What the head makes of that: `[B, C]` or `[B, L, C]`."""
+
+    def trained(self) -> dict[str, nn.Parameter]: ...
+
+    def train(self, mode: bool = True) -> nn.Module: ...
+
+
+class TaskRows(Protocol):
+    """Rows of any lengths to learn from, with a target each."""
+
+    @property
+    def lengths(self) -> Indices: ...
+
+    @property
+    def targets(self) -> Sequence[Any]: ...
+
+    def padded(self, indices: Indices, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The inputs of some rows, and the segment of each token `[B, L]`, 0 where there is none."""
+
+
+def predict(
+    model: TrainableModel,
+    objective: Objective[Any],
+    dataset: TaskRows,
+    device: torch.device,
+    on_rows: OnRows | None = None,
+) -> list[Tensor]:
+    """What the task looks at of each row: `[m, C]`."""
+    model.train(False)
+    return _of_rows(model, objective, dataset, device, on_rows)
+
+
+def read(
+    model: TrainableModel,
+    objective: Objective[Any],
+    dataset: TaskRows,
+    device: torch.device,
+    on_rows: OnRows | None = None,
+) -> list[Tensor]:
+    """What the head reads of each row for that: `[m, P]`."""
+    model.train(False)
+    return _of_rows(model.read, objective, dataset, device, on_rows)
+
+
+@torch.no_grad()
+def _of_rows(
+    model: Callable[[Tensor, Tensor], Tensor],
+    objective: Objective[Any],
+    dataset: TaskRows,
+    device: torch.device,
+    on_rows: OnRows | None,
+) -> list[Tensor]:
+    results: list[Tensor] = [torch.empty(0)] * len(dataset.targets)
+    done = 0
+    for indices in batches(dataset.lengths, np.arange(len(dataset.targets)), _PREDICTED_ROWS):
+        inputs, segments = dataset.padded(indices, device)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            outputs = model(inputs, segments)
+        of_rows = objective.rows(outputs.float().cpu(), [dataset.targets[index] for index in indices])
+        for index, row in zip(indices, of_rows, strict=True):
+            results[index] = row
+        done += len(indices)
+        if on_rows is not None:
+            on_rows(done, len(results))
+    return results
+
+
+def fastest_attention(device: torch.device) -> AbstractContextManager[None]:
+    """Written out on the CPU, where the fused kernel's backward pass takes a third of a step at these lengths."""
+    return sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()
+
+
+def batches(lengths: Indices, indices: Indices, size: int) -> list[Indices]:
+    """The indices in batches of similar lengths."""
+    in_order = indices[np.argsort(lengths[indices], kind="stable")]
+    return [in_order[start : start + size] for start in range(0, len(in_order), size)]
+
+
+def shuffled_batches(lengths: Indices, size: int, rng: np.random.Generator) -> list[Indices]:
+    """Random batches of similar lengths: shuffled pools, sorted inside, batches shuffled again."""
+    shuffled, pool_size = rng.permutation(len(lengths)), _POOLED_BATCHES * size
+    pools = [shuffled[start : start + pool_size] for start in range(0, len(shuffled), pool_size)]
+    pooled = [batch for pool in pools for batch in batches(lengths, pool, size)]
+    return [pooled[index] for index in rng.permutation(len(pooled))]

@@ -1,0 +1,184 @@
+"""Training any model on a task: epochs, early stopping by the dev file, a running average of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from backends.errors import HplmError
+from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.teacher_data import TeacherStates
+from builder.construct.hplm.trainable import (
+    Indices,
+    TaskRows,
+    TrainableModel,
+    fastest_attention,
+    shuffled_batches,
+)
+from builder.construct.tasks.objective import Objective
+from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.loop import DivergedError, ParameterGroup, Schedule, TrainingLoop, Watch
+from builder.progress import Report
+
+_WARMUP_SHARE = 0.1
+_HEAD = "head"
+
+Weights = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class BestWeights:
+    """The best weights by the dev file, their metrics, and their epoch; 0 where no epoch was measured."""
+
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    epoch: int = 0
+
+
+class Trainer:
+    """One run.
+
+    Args:
+        model: With the weights to begin with.
+        objective: Of the task.
+        train: To learn from.
+        measure: The dev metrics of some weights.
+        settings: How to learn; `recipe` and `pooling` are the model's affair.
+        phase: What it is called in the progress.
+        answers: A teacher's, `[m, C]` for each row of `train` (see `Objective`).
+        states: What the teacher's head reads of these rows, pooled as for this model's; only with answers.
+    """
+
+    def __init__(
+        self,
+        model: TrainableModel,
+        objective: Objective[Any],
+        train: TaskRows,
+        measure: Callable[[Weights], dict[str, float]],
+        settings: TuneSettings,
+        phase: str,
+        answers: Sequence[Tensor] | None = None,
+        states: TeacherStates | None = None,
+    ) -> None:
+        self._model, self._objective, self._train, self._measure = model, objective, train, measure
+        self._settings, self._phase, self._answers, self._states = settings, phase, answers, states
+        self._trained = model.trained()
+        self._device = next(iter(self._trained.values())).device
+
+    def run(self, report: Report, checkpoint: Checkpoint | None = None) -> BestWeights:
+        """Train until the dev result stops rising; a diverged training keeps what it had reached."""
+        watch = BestEpoch(self._model, self._trained, self._objective.main_metric, self._measure, self._settings)
+        loop = TrainingLoop(self._phase, self._groups(), self._schedule(), self._batches, self._loss, watch)
+        try:
+            loop.run(checkpoint, report)
+        except DivergedError:
+            if watch.best.epoch == 0:
+                raise
+        if watch.best.epoch == 0:
+            raise HplmError("the training never gave finite weights; try a lower learning rate")
+        return watch.best
+
+    def _schedule(self) -> Schedule:
+        steps_per_epoch = math.ceil(len(self._train.targets) / self._settings.rows_per_batch)
+        steps = self._settings.epochs * steps_per_epoch
+        return Schedule(
+            steps=steps,
+            warmup_steps=max(1, round(_WARMUP_SHARE * steps)),
+            round_steps=steps_per_epoch,
+            seed=self._settings.seed,
+        )
+
+    def _groups(self) -> list[ParameterGroup]:
+        """Head and body at their own rates; biases and norms do not decay."""
+        settings = self._settings
+        groups: dict[tuple[float, float], dict[str, nn.Parameter]] = {}
+        for name, parameter in self._trained.items():
+            rate = (settings.head_learning_rate if name.startswith(_HEAD) else None) or settings.learning_rate
+            decays = not name.endswith("bias") and "norm" not in name.lower()
+            groups.setdefault((rate, settings.weight_decay if decays else 0.0), {})[name] = parameter
+        return [ParameterGroup(parameters, rate, decay) for (rate, decay), parameters in groups.items()]
+
+    def _batches(self, after_step: int) -> Iterator[Indices]:
+        """Those of the epochs that are not done; each epoch has an order of its own."""
+        settings = self._settings
+        for epoch in range(after_step // self._schedule().round_steps + 1, settings.epochs + 1):
+            rng = np.random.default_rng((settings.seed, epoch))
+            yield from shuffled_batches(self._train.lengths, settings.rows_per_batch, rng)
+
+    def _loss(self, indices: Indices, step: int) -> Tensor:
+        settings = self._settings
+        inputs, segments = self._train.padded(indices, self._device)
+        with torch.autocast(self._device.type, dtype=torch.bfloat16), fastest_attention(self._device):
+            states = self._model.read(inputs, segments)
+            outputs = self._model.answer(states)
+        targets = [self._train.targets[index] for index in indices]
+        answers = torch.cat(self._objective.rows(outputs.float(), targets))
+        loss = self._objective.hard_loss(answers, targets, settings.label_smoothing)
+        if self._answers is None:
+            return loss
+        soft = torch.cat([self._answers[index] for index in indices]).to(self._device, torch.float32)
+        soft_loss = self._objective.soft_loss(answers, soft, settings.temperature)
+        taught = torch.lerp(loss, soft_loss, settings.distil_weight)
+        if self._states is None:
+            return taught
+        read = torch.cat(self._objective.rows(states, targets))
+        return taught + settings.states_weight * self._states.distance(read, indices)
+
+
+class BestEpoch(Watch):
+    """Measures each epoch, keeps the best one's weights, and ends a training that no longer gets better.
+
+    With an `ema_decay` the running average of the weights is measured and kept in place of the last ones.
+    """
+
+    def __init__(
+        self,
+        model: TrainableModel,
+        trained: Mapping[str, nn.Parameter],
+        main_metric: str,
+        measure: Callable[[Weights], dict[str, float]],
+        settings: TuneSettings,
+    ) -> None:
+        self._model, self._trained, self._main_metric, self._measure = model, trained, main_metric, measure
+        self._patience, self._ema_decay = settings.patience, settings.ema_decay
+        self._average = {name: one.detach().clone() for name, one in trained.items()} if self._ema_decay else {}
+        self.best = BestWeights()
+
+    def begin_round(self) -> None:
+        self._model.train()
+
+    def after_step(self, step: int) -> None:
+        # A short memory at first: the average begins at weights that know nothing.
+        decay = min(self._ema_decay, step / (9 + step))
+        for name, average in self._average.items():
+            average.lerp_(self._trained[name].detach(), 1 - decay)
+
+    def end_round(self, number: int) -> None:
+        weights = self._average or self._trained
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in weights.values()):
+            return
+        metrics = self._measure(weights)
+        if metrics[self._main_metric] > self.best.metrics.get(self._main_metric, -math.inf):
+            kept = {name: tensor.detach().clone() for name, tensor in weights.items()}
+            self.best = BestWeights(kept, metrics, number)
+
+    def goes_on(self, rounds: int) -> bool:
+        return rounds - self.best.epoch < self._patience
+
+    @property
+    def note(self) -> str:
+        return f", dev {self._main_metric} {self.best.metrics[self._main_metric]:.3f}" if self.best.epoch else ""
+
+    def state(self) -> dict[str, Any]:
+        return {"average": self._average, "best": vars(self.best)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name, average in self._average.items():
+            average.copy_(state["average"][name])
+        self.best = BestWeights(**state["best"])
