@@ -22,7 +22,7 @@ from bench.kit.progress import one_by_one
 from bench.kit.saturation import draw, saturate
 from bench.kit.synthetic_home import BERT_BASE, BaseHome, Family, Words, base_home
 from bench.kit.whole_models import write_whole_models
-from bench.kit.whole_repository import render_whole_models
+from bench.kit.whole_repository import SERVER_ENVIRONMENT, render_whole_models
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
 
@@ -149,7 +149,8 @@ def measure(schemes: Schemes) -> dict[Cell, list[float]]:
     texts = schemes.build()
     home = schemes.base.home
     taken: dict[Cell, list[float]] = {cell: [] for cell in schemes.settings.cells}
-    config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
+    environment = {"HPLM_HOME": str(home.path), **SERVER_ENVIRONMENT}
+    config = ServerConfig(repository=home.repository, environment=environment)
     with TritonServer(config) as server:
         # A version's file is checked when it is first asked for, which a server does once in its life.
         first_rows = [(hplm, texts[0].split()[0]) for hplm in schemes.hplms]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from builder.export.config import DynamicBatching, Instances, ModelDescription, Tensor, to_text
 
+SERVER_ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[2])}
+"""The model imports `bench`, which is no part of the installed product."""
 _CODE = Path(__file__).parent.parent / "triton_models" / "whole_models" / "1" / "model.py"
 
 
