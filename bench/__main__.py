@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.kit.catalogue import bench_named, bench_names, question_of
 from bench.kit.report import machine, print_table
 from bench.kit.suite import Suite, table
+from builder.serving import stop_signals_interrupt
 
 _ALL = "all"
 
@@ -37,7 +38,8 @@ def _run_all(names: list[str], arguments: list[str]) -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/bench"), help="where reports and logs stay")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there")
     options = parser.parse_args(arguments)
-    rows = table(Suite(options.folder, options.quick).run(options.only or names, options.resume))
+    with stop_signals_interrupt():
+        rows = table(Suite(options.folder, options.quick).run(options.only or names, options.resume))
     print_table("benches", rows)
     if options.json is not None:
         content = {"machine": machine(), "rows": rows}

@@ -7,7 +7,7 @@ first come, first served answers when it is kept full, measured in every run. Be
 priorities and timeouts (`bench/kit/triton_queue.py`). Every value of a cell is the median over the runs.
 
 A request answered before its planned deadline is worth 1 / its tokens. Admitted is a request that was sent and not
-rejected before its deadline (`bench/kit/open_loop.py`).
+rejected before its deadline (`bench/kit/fates.py`).
 
 `--quick` takes a root that is 512 wide and batches of 32: deadlines are multiples of what a batch takes, so with a
 small model and short batches the time of the clients and of the lower half would decide instead of the policies.
@@ -19,6 +19,7 @@ import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -28,17 +29,22 @@ from backends.root.geometry import RootGeometry
 from backends.scheduling.settings import PolicyName
 from bench.kit.deadlines_picture import draw_deadlines
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, at_most, bench
+from bench.kit.fates import Fate, Fates
 from bench.kit.idle import wait_until_idle
-from bench.kit.open_loop import Fate, Planned, Played, asking_hplm, play
-from bench.kit.overload import NARROW, WIDE, Engine, OverloadHome, overload_home, tokens_of
+from bench.kit.overload import NARROW, WIDE, Engine, OverloadHome, overload_home
 from bench.kit.progress import one_by_one
 from bench.kit.served import Serving, all_served
 from bench.kit.server_metrics import figure_of
 from bench.kit.synthetic_home import BERT_BASE, MIDDLE
-from bench.kit.triton_queue import asking_triton, use_queue_policy
+from bench.kit.triton_client import open_triton
+from bench.kit.triton_queue import queue_options, use_queue_policy
 from builder.serving import TritonServer
+from loadtest.in_process import play
+from loadtest.schedule import Schedule
+from loadtest.sender import Target, open_sdk
 
 _TRITON = "triton's queue"
+_open_queue = partial(open_triton, options=queue_options)
 _LOWER_FAILURES = 'nv_inference_request_failure{model="hplm_lower"'
 _MIXES = {"wide": WIDE, "narrow": NARROW}
 Cell = tuple[str, float, str]
@@ -78,38 +84,38 @@ QUICK = Settings(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """One load on one server."""
 
     duration_s: float
-    played: Played
+    fates: Fates
     rejected_by_lower: int
 
     @property
     def utility_per_s(self) -> float:
-        pairs = zip(self.played.planned, self.played.fates, strict=True)
-        return sum(1 / tokens_of(one.text) for one, fate in pairs if fate == Fate.ON_TIME) / self.duration_s
+        tokens = self.fates.played.requests.tokens[self.fates.are(Fate.ON_TIME)]
+        return float((1 / tokens).sum()) / self.duration_s
 
     @property
     def goodput_per_s(self) -> float:
-        return self.played.count(Fate.ON_TIME) / self.duration_s
+        return self.fates.count(Fate.ON_TIME) / self.duration_s
 
     @property
     def rejected(self) -> float:
         """Whenever, of all that were planned."""
-        return self.played.share(Fate.REJECTED, Fate.EXPIRED)
+        return self.fates.share(Fate.REJECTED, Fate.EXPIRED)
 
     def row(self) -> dict[str, float]:
-        played = self.played
+        played, requests = self.fates.played, len(self.fates.each)
         return {
-            "requests": len(played.planned),
+            "requests": requests,
             "utility per s": self.utility_per_s,
             "on time": played.attainment,
             "goodput": self.goodput_per_s,
-            "admitted": played.admitted / len(played.planned),
-            "admitted on time": played.admitted_on_time,
-            **{str(fate): played.count(fate) for fate in Fate if fate != Fate.ON_TIME},
+            "admitted": self.fates.admitted / requests,
+            "admitted on time": self.fates.admitted_on_time,
+            **{str(fate): self.fates.count(fate) for fate in Fate if fate != Fate.ON_TIME},
             "rejected by hplm_lower": self.rejected_by_lower,
             "p99 ms": played.latency_ms(99),
             "clients' share of CPU": self.clients_share_of_cpu,
@@ -118,7 +124,7 @@ class Run:
 
     @property
     def clients_share_of_cpu(self) -> float:
-        return self.played.client_cores / (os.cpu_count() or 1)
+        return self.fates.played.client_cores / (os.cpu_count() or 1)
 
 
 Runs = Mapping[Cell, Sequence[Run]]
@@ -151,17 +157,17 @@ class Deadlines:
         """The same requests to all servers, each time another one first."""
         settings, names = self._settings, list(self._servers)
         duration_s = min(settings.duration_batches * settings.engine.batch / capacity, settings.longest_s)
-        planned = self._home.plan(mix, load * capacity, capacity, duration_s, self._rng)
+        schedule = Schedule.of(self._home.plan(mix, load * capacity, capacity, duration_s, self._rng))
         turn %= len(names)
-        return {name: self._play(name, planned, duration_s) for name in (*names[turn:], *names[:turn])}
+        return {name: self._play(name, schedule, duration_s) for name in (*names[turn:], *names[:turn])}
 
-    def _play(self, name: str, planned: Sequence[Planned], duration_s: float) -> Run:
-        server = self._servers[name]
+    def _play(self, name: str, schedule: Schedule, duration_s: float) -> Run:
+        server, open_ask = self._servers[name], _open_queue if name == _TRITON else open_sdk
         before = figure_of(server, _LOWER_FAILURES)
-        played = play(server.grpc_url, planned, asking_triton if name == _TRITON else asking_hplm)
-        if played.count(Fate.FAILED):  # requests that a client has given up may still be computed
+        fates = Fates(play(Target(server.grpc_url), schedule, open_ask=open_ask))
+        if fates.count(Fate.FAILED):  # requests that a client has given up may still be computed
             wait_until_idle(server)
-        return Run(duration_s, played, round(figure_of(server, _LOWER_FAILURES) - before))
+        return Run(duration_s, fates, round(figure_of(server, _LOWER_FAILURES) - before))
 
 
 def servings(home: OverloadHome, settings: Settings) -> dict[str, Serving]:
@@ -195,13 +201,13 @@ def figures(capacities: Mapping[str, float], results: Runs) -> dict[str, float]:
     every_run = [run for runs in ours.values() for run in runs]
     of_ours = {
         "rejected_half_load_max": _most(median(run.rejected for run in runs) for runs in _at(ours, 0.5)),
-        "admitted_on_time_2x": _least(median(run.played.admitted_on_time for run in runs) for runs in _at(ours, 2.0)),
+        "admitted_on_time_2x": _least(median(run.fates.admitted_on_time for run in runs) for runs in _at(ours, 2.0)),
         **_over_others(results),
         **_over_best(ours),
-        "late_unrejected": sum(run.played.count(Fate.LATE) for run in every_run),
-        "late_on_the_way": sum(run.played.count(Fate.OVERTAKEN) for run in every_run),
-        "failed": sum(run.played.count(Fate.FAILED) for run in every_run),
-        "requests": sum(len(run.played.planned) for run in every_run),
+        "late_unrejected": sum(run.fates.count(Fate.LATE) for run in every_run),
+        "late_on_the_way": sum(run.fates.count(Fate.OVERTAKEN) for run in every_run),
+        "failed": sum(run.fates.count(Fate.FAILED) for run in every_run),
+        "requests": sum(len(run.fates.each) for run in every_run),
         **_collapses(results),
         **{f"capacity_rows_per_s_{mix.split()[0]}": capacity for mix, capacity in capacities.items()},
     }

@@ -14,7 +14,7 @@ import os
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,14 @@ import numpy as np
 from backends.scheduling.settings import PolicyName
 from bench.kit.entry import QUICK_LOADS_S, Result, at_most, bench
 from bench.kit.idle import wait_until_idle
-from bench.kit.open_loop import Fate, Planned, Played, play
-from bench.kit.overload import WIDE, Engine, OverloadHome, overload_home, tokens_of
+from bench.kit.overload import WIDE, Engine, OverloadHome, overload_home
 from bench.kit.progress import one_by_one
 from bench.kit.served import Serving, all_served
 from bench.kit.synthetic_home import BERT_BASE, MIDDLE
 from builder.serving import TritonServer
+from loadtest.in_process import Played, play
+from loadtest.schedule import Row, Schedule
+from loadtest.sender import Target
 
 OVERLOADED, QUIET = "during overload", "without overload"
 
@@ -63,7 +65,7 @@ QUICK = Settings(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outcome:
     """The same requests of the others, alone and beside the overload, and the requests of the overload."""
 
@@ -72,24 +74,22 @@ class Outcome:
     share_per_s: float
     alone: Played
     beside: Played
-    overloads: Sequence[bool]
-    """Of each request of `beside`."""
+    overloading: str
+    """The tenant's hPLM."""
 
     @property
     def others_beside(self) -> float:
-        return self._on_time(overloads=False)
+        requests = self.beside.requests
+        return float(requests.in_time[requests.hplms != self.overloading].mean())
 
     @property
     def overload(self) -> float:
-        return self._on_time(overloads=True)
+        requests = self.beside.requests
+        return float(requests.in_time[requests.hplms == self.overloading].mean())
 
     @property
     def fall_points(self) -> float:
         return 100 * (self.alone.attainment - self.others_beside)
-
-    def _on_time(self, overloads: bool) -> float:
-        pairs = zip(self.beside.fates, self.overloads, strict=True)
-        return mean(fate == Fate.ON_TIME for fate, one in pairs if one == overloads)
 
 
 class Fairness:
@@ -109,45 +109,40 @@ class Fairness:
             for name, per_s in rates.items():
                 share_per_s = per_s / (settings.others + 1)
                 others, overload = self._others(share_per_s, per_s), self._overload(share_per_s, per_s)
-                both = sorted([(one, False) for one in others] + [(one, True) for one in overload], key=_when)
-                plans = {"alone": others, "beside": [one for one, _ in both]}
+                plans = {"alone": others, "beside": [*others, *overload]}
                 order = list(plans) if repeat % 2 == 0 else list(plans)[::-1]
                 played = {way: self._play(server, plans[way]) for way in order}
-                overloads = [one for _, one in both]
-                results.append(Outcome(policy, name, share_per_s, played["alone"], played["beside"], overloads))
+                results.append(
+                    Outcome(policy, name, share_per_s, played["alone"], played["beside"], self._home.hplms[-1])
+                )
         return results
 
     def _answered_during_overload_per_s(self, server: TritonServer, quiet_per_s: float) -> float:
         """Mean requests per second by the words of those that were answered on time."""
         share_per_s = quiet_per_s / (self._settings.others + 1)
         plan = [*self._others(share_per_s, quiet_per_s), *self._overload(share_per_s, quiet_per_s)]
-        played = self._play(server, sorted(plan, key=lambda one: one.at_s))
-        words = [tokens_of(one.text) - 2 for one in played.planned]
-        answered = sum(count for count, fate in zip(words, played.fates, strict=True) if fate == Fate.ON_TIME)
-        return answered / mean(words) / self._duration_s(quiet_per_s)
+        requests = self._play(server, plan).requests
+        words = requests.tokens - 2
+        return float(words[requests.in_time].sum() / words.mean()) / self._duration_s(quiet_per_s)
 
-    def _play(self, server: TritonServer, plan: Sequence[Planned]) -> Played:
-        played = play(server.grpc_url, plan)
+    def _play(self, server: TritonServer, plan: Sequence[Row]) -> Played:
+        played = play(Target(server.grpc_url), Schedule.of(plan))
         wait_until_idle(server)
         return played
 
-    def _others(self, share_per_s: float, capacity_per_s: float) -> list[Planned]:
+    def _others(self, share_per_s: float, capacity_per_s: float) -> list[Row]:
         return self._planned(self._home.hplms[:-1], self._settings.others * share_per_s, capacity_per_s)
 
-    def _overload(self, share_per_s: float, capacity_per_s: float) -> list[Planned]:
+    def _overload(self, share_per_s: float, capacity_per_s: float) -> list[Row]:
         return self._planned(self._home.hplms[-1:], self._settings.times_its_share * share_per_s, capacity_per_s)
 
-    def _planned(self, hplms: Sequence[str], rate_per_s: float, capacity_per_s: float) -> list[Planned]:
+    def _planned(self, hplms: Sequence[str], rate_per_s: float, capacity_per_s: float) -> list[Row]:
         duration_s = self._duration_s(capacity_per_s)
         return self._home.plan(WIDE, rate_per_s, capacity_per_s, duration_s, self._rng, hplms)
 
     def _duration_s(self, capacity_per_s: float) -> float:
         settings = self._settings
         return min(settings.duration_batches * settings.engine.batch / capacity_per_s, settings.longest_s)
-
-
-def _when(request: tuple[Planned, bool]) -> float:
-    return request[0].at_s
 
 
 def measure(home: OverloadHome, settings: Settings, seed: int) -> list[Outcome]:
@@ -166,7 +161,7 @@ def table(results: Sequence[Outcome]) -> list[dict[str, Any]]:
             "policy": one.policy,
             "shares of what is answered": one.share_of,
             "a share, rows per s": one.share_per_s,
-            "requests": len(one.beside.sent),
+            "requests": len(one.beside.requests),
             "others alone": one.alone.attainment,
             "others beside the overload": one.others_beside,
             "points fallen": one.fall_points,

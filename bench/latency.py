@@ -18,10 +18,11 @@ import numpy as np
 
 from backends.trace import TRACE_VARIABLE, Lane
 from bench.kit.entry import Result, bench
-from bench.kit.saturation import Row, Taken, draw, saturate
+from bench.kit.saturation import HplmText, draw, saturate
 from bench.kit.served import Serving, served
 from bench.kit.synthetic_home import BERT_BASE, TenantHome, tenant_home
 from builder.serving import TracedSpan, read_spans
+from loadtest.in_process import Played
 
 _FLUSH_S = 1.0
 _LENGTHS = (20, 128)
@@ -64,17 +65,17 @@ class Phase:
 
     length: int
     batch: int
-    taken: Taken
+    taken: Played
     spans: list[TracedSpan]
 
     def stage(self, lane: Lane, name: str) -> list[TracedSpan]:
         return [span for span in self.spans if (span.lane, span.name) == (lane, name)]
 
 
-def run_phase(url: str, rows: Sequence[Row], batch: int) -> tuple[Taken, tuple[float, float]]:
+def run_phase(url: str, rows: Sequence[HplmText], batch: int) -> tuple[Played, tuple[float, float]]:
     """What the clients saw, and from when to when, on the clock of the spans in microseconds."""
     start_us = time.monotonic_ns() / 1e3
-    taken = saturate(url, rows, in_flight=1 if batch == 1 else 2 * batch, edge_rows=batch)
+    taken = saturate(url, rows, in_flight=1 if batch == 1 else 2 * batch)
     return taken, (start_us, time.monotonic_ns() / 1e3)
 
 
@@ -102,7 +103,7 @@ def stage_rows(phases: Sequence[Phase]) -> list[dict[str, Any]]:
 
 
 def _rows_of(phase: Phase) -> list[dict[str, Any]]:
-    num_rows = len(phase.taken.latencies_s)
+    num_rows = len(phase.taken.requests)
     rows: list[dict[str, Any]] = []
     explained_us = 0.0
     for lane, name in _ORDER:
@@ -124,11 +125,11 @@ def _rows_of(phase: Phase) -> list[dict[str, Any]]:
             }
         )
     total = {"tokens": phase.length, "batch": phase.batch, "stage": "as the client sees it"}
-    total |= {f"p{percent} us": 1e3 * phase.taken.percentile_ms(percent) for percent in (50, 99)}
+    total |= {f"p{percent} us": 1e3 * phase.taken.latency_ms(percent) for percent in (50, 99)}
     if phase.batch == 1:
         between = {"tokens": phase.length, "batch": 1, "stage": "Triton, gRPC, client and the ways between"}
-        rows.append({**between, "p50 us": 1e3 * phase.taken.percentile_ms(50) - explained_us})
-    return [*rows, {**total, "us per row": 1e6 * phase.taken.wall_s / num_rows}]
+        rows.append({**between, "p50 us": 1e3 * phase.taken.latency_ms(50) - explained_us})
+    return [*rows, {**total, "us per row": 1e6 * phase.taken.effort.wall_s / num_rows}]
 
 
 def figures(phases: Sequence[Phase]) -> dict[str, float]:
@@ -136,13 +137,13 @@ def figures(phases: Sequence[Phase]) -> dict[str, float]:
     for phase in phases:
         suffix = "" if phase.length == max(_LENGTHS) else "_short"
         if phase.batch == 1:
-            found[f"p50_ms{suffix}"] = phase.taken.percentile_ms(50)
-            found[f"p99_ms{suffix}"] = phase.taken.percentile_ms(99)
+            found[f"p50_ms{suffix}"] = phase.taken.latency_ms(50)
+            found[f"p99_ms{suffix}"] = phase.taken.latency_ms(99)
             computed = float(np.percentile([span.duration_us for span in phase.stage(Lane.COMPUTE, "run")], 50))
-            found[f"compute_share{suffix}"] = computed / 1e3 / phase.taken.percentile_ms(50)
+            found[f"compute_share{suffix}"] = computed / 1e3 / phase.taken.latency_ms(50)
         else:
             python = [span for span in phase.spans if span.lane in (Lane.QUEUE, Lane.ANSWERING) and span.name != "send"]
-            found[f"job_cpu_us{suffix}"] = sum(span.cpu_us for span in python) / len(phase.taken.latencies_s)
+            found[f"job_cpu_us{suffix}"] = sum(span.cpu_us for span in python) / len(phase.taken.requests)
     return dict(found)
 
 

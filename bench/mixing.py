@@ -39,7 +39,7 @@ class Settings:
 
 
 FULL = Settings(layers=6, repeats=9)
-QUICK = Settings(layers=6, repeats=2)
+QUICK = Settings(layers=1, repeats=3)
 
 
 class LoopedAdapters:

@@ -20,14 +20,17 @@ import numpy as np
 from backends.deadline_batcher import FILE_NAME
 from backends.root.geometry import RootGeometry
 from bench.kit.entry import QUICK_LOADS_S, Result, bench
+from bench.kit.fates import Fate, Fates
 from bench.kit.idle import wait_until_idle
-from bench.kit.open_loop import Fate, Played, play
 from bench.kit.overload import WIDE, Engine, OverloadHome, overload_home
 from bench.kit.progress import one_by_one
 from bench.kit.served import Serving, all_served
 from bench.kit.synthetic_home import BERT_BASE, MIDDLE
 from builder.plugin import build_plugin
 from builder.serving import TritonServer
+from loadtest.in_process import play
+from loadtest.schedule import Schedule
+from loadtest.sender import Target
 
 ENGINE, TRITON, PLUGIN = "engine", "triton", "plugin"
 Cell = tuple[float, str]
@@ -73,54 +76,54 @@ def built_plugin(folder: Path) -> Path:
 
 def measure(
     home: OverloadHome, servers: Mapping[str, TritonServer], settings: Settings, seed: int
-) -> tuple[float, dict[Cell, list[Played]]]:
+) -> tuple[float, dict[Cell, list[Fates]]]:
     """The capacity in rows per second, and what became of each load in each mode."""
     rng, modes = np.random.default_rng(seed), list(servers)
     for server in servers.values():
         home.warm(server, rng)
     capacity = home.capacity_per_s(servers[ENGINE], WIDE, settings.capacity_batches, rng)
     duration_s = min(settings.duration_batches * settings.engine.batch / capacity, settings.longest_s)
-    results: dict[Cell, list[Played]] = defaultdict(list)
+    results: dict[Cell, list[Fates]] = defaultdict(list)
     loads = [(repeat + turn, load) for repeat in range(settings.repeats) for turn, load in enumerate(settings.loads)]
     for turn, load in one_by_one(loads, "modes", "loads"):
-        planned = home.plan(WIDE, load * capacity, capacity, duration_s, rng)
+        schedule = Schedule.of(home.plan(WIDE, load * capacity, capacity, duration_s, rng))
         turn %= len(modes)
         for mode in (*modes[turn:], *modes[:turn]):
-            results[load, mode].append(play(servers[mode].grpc_url, planned))
+            results[load, mode].append(Fates(play(Target(servers[mode].grpc_url), schedule)))
             wait_until_idle(servers[mode])
     return capacity, results
 
 
-def table(results: Mapping[Cell, Sequence[Played]]) -> list[dict[str, Any]]:
+def table(results: Mapping[Cell, Sequence[Fates]]) -> list[dict[str, Any]]:
     return [
         {
             "load": load,
             "mode": mode,
-            "requests": sum(len(one.planned) for one in runs),
-            "on time": median(one.attainment for one in runs),
+            "requests": sum(len(one.each) for one in runs),
+            "on time": median(one.played.attainment for one in runs),
             "rejected": median(one.share(Fate.REJECTED, Fate.EXPIRED) for one in runs),
             "answered late": median(one.share(Fate.LATE, Fate.OVERTAKEN) for one in runs),
             "not sent": median(one.share(Fate.UNSENT) for one in runs),
-            "p50 ms": median(one.latency_ms(50) for one in runs),
-            "p99 ms": median(one.latency_ms(99) for one in runs),
-            "client cores": median(one.client_cores for one in runs),
-            "sent late p99 ms": max(one.lag_p99_ms for one in runs),
+            "p50 ms": median(one.played.latency_ms(50) for one in runs),
+            "p99 ms": median(one.played.latency_ms(99) for one in runs),
+            "client cores": median(one.played.client_cores for one in runs),
+            "sent late p99 ms": max(one.played.lag_p99_ms for one in runs),
         }
         for (load, mode), runs in sorted(results.items())
     ]
 
 
-def figures(capacity_per_s: float, results: Mapping[Cell, Sequence[Played]]) -> dict[str, float]:
+def figures(capacity_per_s: float, results: Mapping[Cell, Sequence[Fates]]) -> dict[str, float]:
     """Ratios are of the same requests, repeat by repeat."""
     values: dict[str, float] = {"capacity_rows_per_s": capacity_per_s}
     for load, mode in sorted(results):
         suffix = f"{mode}_{load:g}x".replace(".", "_")
         runs, pairs = results[load, mode], list(zip(results[load, mode], results[load, ENGINE], strict=True))
-        values[f"attainment_{suffix}"] = median(one.attainment for one in runs)
-        values[f"p99_ms_{suffix}"] = median(one.latency_ms(99) for one in runs)
+        values[f"attainment_{suffix}"] = median(one.played.attainment for one in runs)
+        values[f"p99_ms_{suffix}"] = median(one.played.latency_ms(99) for one in runs)
         if mode != ENGINE:
-            attainments = (_ratio(one.attainment, engine.attainment) for one, engine in pairs)
-            latencies = (_ratio(one.latency_ms(99), engine.latency_ms(99)) for one, engine in pairs)
+            attainments = (_ratio(one.played.attainment, engine.played.attainment) for one, engine in pairs)
+            latencies = (_ratio(one.played.latency_ms(99), engine.played.latency_ms(99)) for one, engine in pairs)
             values[f"attainment_over_engine_{suffix}"] = median(attainments)
             values[f"p99_over_engine_{suffix}"] = median(latencies)
     return values

@@ -75,7 +75,7 @@ def measure(base: TenantHome, settings: Settings, seed: int) -> dict[str, list[f
         for repeat in range(settings.repeats + 1):
             rows = draw(base.hplms, texts, settings.rows, rng)
             for name, server in servers.items():
-                rows_per_s = saturate(server.grpc_url, rows, 2 * settings.batch, settings.batch).rows_per_s
+                rows_per_s = saturate(server.grpc_url, rows, 2 * settings.batch).rows_per_s(settings.batch)
                 if repeat:  # the first finds nothing in memory
                     taken[name].append(rows_per_s)
     return taken

@@ -1,7 +1,7 @@
 """How long do requests take under the loads of the HMI paper, of hPLMs and of models of each tenant's own?
 
 burst: 250 users, one more every 0.05 s, each asks 50 times, every 1.2 s. steady: every tenant asks once in 20 s. Both
-are played open-loop by Locust against the real Triton, first the hPLMs, then dedicated models: twelve layers of each
+are played open-loop against the real Triton, first the hPLMs, then dedicated models: twelve layers of each
 tenant's own, swapped in one process. As many of them stay in memory as fit into what the hPLM server's processes hold
 together, with every tenant's adapters; what the baseline's own process takes besides is not held against it.
 
@@ -31,9 +31,7 @@ from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
 from bench.kit.whole_models import write_whole_models
 from bench.kit.whole_repository import SERVER_ENVIRONMENT, render_whole_models
 from builder.serving import ServerConfig, TritonServer
-from loadtest.results import Results
-from loadtest.run import LoadTest, Playback, Watcher
-from loadtest.run_folder import RunFolder
+from loadtest.in_process import Played, play
 from loadtest.scenarios import Burst, Content, Scenario, Steady
 from loadtest.schedule import Schedule
 from loadtest.sender import Target
@@ -101,11 +99,10 @@ class Answered:
     lateness_p99_ms: float
 
     @classmethod
-    def of(cls, results: Results, timeout_s: float) -> Answered:
-        requests = results.requests
+    def of(cls, played: Played, timeout_s: float) -> Answered:
+        requests = played.requests
         within = np.maximum(requests.latency_s, np.where(requests.answered, 0.0, timeout_s))
-        lateness_s = requests.sent_s - requests.scheduled_s
-        return cls(within, float(requests.answered.mean()), 1e3 * float(np.percentile(lateness_s, 99)))
+        return cls(within, float(requests.answered.mean()), played.lag_p99_ms)
 
     @property
     def mean_s(self) -> float:
@@ -132,7 +129,7 @@ class Loads:
         """Each scenario, and the bytes that a server of whole models may hold."""
         serving = Serving(upper={"dtype": self._settings.dtype, "slots": "129"})
         with TritonServer(serving.config(self._base.home)) as server:
-            found = self._play_all(server, HPLM, self._settings.tenants)
+            found = self._play_all(server, self._settings.tenants)
             return found, Footprint.of(server).pss_bytes + self._unshared_bytes()
 
     def play_dedicated(self, budget_bytes: int) -> tuple[dict[str, Answered], int]:
@@ -149,7 +146,7 @@ class Loads:
         render_whole_models(repository / "hplm", parameters)
         environment = {"HPLM_HOME": str(home.path), **SERVER_ENVIRONMENT}
         with TritonServer(ServerConfig(repository=repository, environment=environment)) as server:
-            return self._play_all(server, DEDICATED, min(resident, self._settings.tenants)), resident
+            return self._play_all(server, min(resident, self._settings.tenants)), resident
 
     def _schedules(self, seed: int) -> dict[str, Schedule]:
         settings = self._settings
@@ -161,18 +158,13 @@ class Loads:
         chance = np.random.default_rng(seed)
         return {name: scenario.schedule(content, chance) for name, scenario in scenarios.items()}
 
-    def _play_all(self, server: TritonServer, scheme: str, asked_before: int) -> dict[str, Answered]:
+    def _play_all(self, server: TritonServer, asked_before: int) -> dict[str, Answered]:
         target = Target(server.grpc_url, "grpc", self._settings.timeout_s)
         found = {}
         for name, schedule in self.schedules.items():
             self._ask_all(server, asked_before)
-            found[name] = Answered.of(self._play(schedule, target, f"{scheme}-{name}"), self._settings.timeout_s)
+            found[name] = Answered.of(play(target, schedule), self._settings.timeout_s)
         return found
-
-    def _play(self, schedule: Schedule, target: Target, name: str) -> Results:
-        folder = RunFolder.create(self._folder / name)
-        test = LoadTest(schedule, target, settings={"scenario": name})
-        return Playback(folder, test, Watcher(_ignore, _ignore)).play()
 
     def _ask_all(self, server: TritonServer, tenants: int) -> None:
         """Of so many tenants each once: memory is full, and no request of another scenario waits, before any counts."""
@@ -184,10 +176,6 @@ class Loads:
         """The adapters that would lie in memory too if no two tenants had the same file."""
         one = (self._base.home.bank(_HALF, self._hplms[0], 1) / "weights.safetensors").stat().st_size
         return one * (len(self._hplms) - self._settings.distinct_files)
-
-
-def _ignore(*_: Any) -> None:
-    """Nobody watches these runs."""
 
 
 def figures(found: Mapping[Cell, Answered], budget_bytes: int, resident: int) -> dict[str, float]:

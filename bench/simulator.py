@@ -77,7 +77,7 @@ def twin_rows(policy: str, comparisons: Sequence[Comparison]) -> list[dict[str, 
         {
             "policy": policy,
             "load": one.load,
-            "requests": len(one.played.sent),
+            "requests": len(one.played.requests),
             "attainment": one.attainment,
             "seen by clients": one.played.attainment,
             "simulated": one.simulated.attainment,
@@ -89,7 +89,7 @@ def twin_rows(policy: str, comparisons: Sequence[Comparison]) -> list[dict[str, 
             "simulated p50 ms": one.simulated.figures().get("p50_ms"),
             "client cores": one.played.client_cores,
             "sent late p99 ms": one.played.lag_p99_ms,
-            "first error": next(iter(one.played.errors), None),
+            "first error": next(iter(one.played.reasons), None),
         }
         for one in comparisons
     ]

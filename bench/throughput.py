@@ -115,8 +115,8 @@ class Schemes:
         if scheme in _WHOLE and not is_slow:
             # Resident ones are read when they are asked first, and brought into the product's order the second time.
             for _ in range(2):
-                saturate(url, [(hplm, texts[0]) for hplm in hplms], self.settings.in_flight, 1, model)
-        return saturate(url, rows, self.settings.in_flight, edge_rows, model).rows_per_s
+                saturate(url, [(hplm, texts[0]) for hplm in hplms], self.settings.in_flight, model)
+        return saturate(url, rows, self.settings.in_flight, model).rows_per_s(edge_rows)
 
     @property
     def hplms(self) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from backends.errors import HplmError
 from bench.kit.report import Report, parser
+from loadtest.errors import RunError
 
 QUICK_S, QUICK_LOADS_S = 50.0, 480.0
 """How long a quick size may take; the second is for benches with several servers or loads."""
@@ -74,7 +75,7 @@ class Bench:
         options = options_parser.parse_args(arguments)
         try:
             result = self.measure(options)
-        except HplmError as error:
+        except (HplmError, RunError) as error:
             sys.exit(f"bench.{self.name}: {error}")
         report = Report(self.name, result.settings, options.seed, result.figures, result.rows, arguments=arguments)
         report.publish(options.json)

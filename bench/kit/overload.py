@@ -11,11 +11,11 @@ import numpy as np
 from backends.home import Home
 from backends.root.geometry import RootGeometry
 from backends.scheduling.cost_model import CostModel
-from bench.kit.open_loop import Planned
 from bench.kit.profiled import profiled
-from bench.kit.saturation import Row, saturate
+from bench.kit.saturation import HplmText, saturate
 from bench.kit.synthetic_home import ROOT, tenant_home
 from builder.serving import TritonServer
+from loadtest.schedule import Row
 from workload.arrivals import PoissonArrivals
 from workload.deadlines import UniformDeadlines
 from workload.lengths import NormalLengths
@@ -50,7 +50,7 @@ class OverloadHome:
     engine: Engine
     cost_model: CostModel
 
-    def rows(self, mix: str, batches: int, rng: np.random.Generator) -> list[Row]:
+    def rows(self, mix: str, batches: int, rng: np.random.Generator) -> list[HplmText]:
         tokens = LENGTHS[mix].draw(batches * self.engine.batch, rng).tolist()
         keys = rng.integers(len(self.hplms), size=len(tokens)).tolist()
         return [(self.hplms[key], self.texts[count]) for key, count in zip(keys, tokens, strict=True)]
@@ -62,7 +62,7 @@ class OverloadHome:
     def capacity_per_s(self, server: TritonServer, mix: str, batches: int, rng: np.random.Generator) -> float:
         """Rows per second of a server that is kept full."""
         rows, batch = self.rows(mix, batches, rng), self.engine.batch
-        return saturate(server.grpc_url, rows, 3 * batch, batch).rows_per_s
+        return saturate(server.grpc_url, rows, 3 * batch).rows_per_s(batch)
 
     def plan(
         self,
@@ -72,7 +72,7 @@ class OverloadHome:
         duration_s: float,
         rng: np.random.Generator,
         hplms: Sequence[str] | None = None,
-    ) -> list[Planned]:
+    ) -> list[Row]:
         """Poisson arrivals, tenants drawn uniformly, deadlines in 5 to 20 times what a full batch takes."""
         hplms = hplms or self.hplms
         at_s = PoissonArrivals(rate_per_s).times_s(duration_s, rng).tolist()
@@ -82,7 +82,7 @@ class OverloadHome:
         shortest_ms, longest_ms = (max(1, round(count * batch_ms)) for count in _DEADLINES_IN_BATCHES)
         deadlines_ms = UniformDeadlines(shortest_ms, longest_ms).draw_ms(len(at_s), rng).tolist()
         columns = zip(at_s, keys, tokens, deadlines_ms, strict=True)
-        return [Planned(at, hplms[key], self.texts[count], deadline_ms) for at, key, count, deadline_ms in columns]
+        return [Row(at, hplms[key], self.texts[count], deadline_ms) for at, key, count, deadline_ms in columns]
 
 
 @contextmanager
@@ -94,8 +94,3 @@ def overload_home(
         texts = {tokens: text for tokens, (text,) in made.texts.items()}
         cost_model = profiled(made.home, ROOT, engine.parameters, profiled_batches)
         yield OverloadHome(made.home, made.hplms, texts, engine, cost_model)
-
-
-def tokens_of(text: str) -> int:
-    """[CLS] and [SEP] and the words, which are one token each."""
-    return len(text.split()) + 2

@@ -6,23 +6,17 @@ model of ours is told a deadline, so nothing but Triton's queue rejects requests
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-import tritonclient.grpc.aio as triton
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as schema
-from tritonclient.utils import InferenceServerException
 
-from bench.kit.open_loop import Ask, Planned
-from builder.export.models import ENSEMBLE, UPPER
-from hplm_client import RequestTimeoutError, UnavailableError
-from hplm_client.codec import Call, inputs_of
+from builder.export.models import UPPER
+from hplm_client import Request
 
 _WORDS_OF_LEVELS = (8, 20)
 _PATIENCE_S = 5.0
-"""Beyond its deadline: a request that Triton's queue has lost is given up."""
 
 
 def use_queue_policy(repository: Path) -> None:
@@ -37,30 +31,17 @@ def use_queue_policy(repository: Path) -> None:
     path.write_text(text_format.MessageToString(message), encoding="utf-8")
 
 
+def queue_options(request: Request) -> dict[str, Any]:
+    """Priority and timeouts; a request that Triton's queue has lost is given up."""
+    left_ms = request.deadline_ms or 0
+    return {
+        "priority": _priority(request.text),
+        "timeout": 1_000 * left_ms,
+        "client_timeout": left_ms / 1e3 + _PATIENCE_S,
+    }
+
+
 def _priority(text: str) -> int:
     """1 is served first."""
     words = len(text.split())
     return 1 + sum(words > most for most in _WORDS_OF_LEVELS)
-
-
-@asynccontextmanager
-async def asking_triton(url: str) -> AsyncIterator[Ask]:
-    client = triton.InferenceServerClient(url)
-
-    async def ask(planned: Planned, left_ms: int) -> None:
-        try:
-            await client.infer(
-                ENSEMBLE,
-                inputs_of(Call(planned.hplm, (planned.text.encode(),), {}), triton.InferInput),
-                priority=_priority(planned.text),
-                timeout=1_000 * left_ms,
-                client_timeout=left_ms / 1e3 + _PATIENCE_S,
-            )
-        except InferenceServerException as error:
-            was_rejected = error.status() == "StatusCode.UNAVAILABLE"
-            raise (UnavailableError if was_rejected else RequestTimeoutError)(str(error)) from error
-
-    try:
-        yield ask
-    finally:
-        await client.close()

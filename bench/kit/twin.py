@@ -18,8 +18,8 @@ from backends.root.geometry import RootGeometry
 from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.policy import Capacity
+from bench.kit.fates import Fate, Fates
 from bench.kit.idle import wait_until_idle
-from bench.kit.open_loop import Fate, Planned, Played, play
 from bench.kit.overload import LENGTHS, WIDE, Engine, OverloadHome, overload_home
 from bench.kit.progress import one_by_one
 from bench.kit.saturation import saturate
@@ -29,6 +29,9 @@ from builder.placement import ConstantDelay, SimulatedLoad, Simulation, Simulato
 from builder.placement.policies import policy_named
 from builder.serving import TritonServer
 from hplm_client import HplmClient
+from loadtest.in_process import Played, play
+from loadtest.schedule import Row, Schedule
+from loadtest.sender import Target
 from workload.arrivals import PoissonArrivals
 from workload.deadlines import UniformDeadlines
 from workload.tenants import UniformTenants
@@ -76,7 +79,7 @@ class Comparison:
     @property
     def attainment(self) -> float:
         """Of the server: what left it in time, whatever a busy client did with it."""
-        return self.played.share(Fate.ON_TIME, Fate.OVERTAKEN)
+        return Fates(self.played).share(Fate.ON_TIME, Fate.OVERTAKEN)
 
     @property
     def error_points(self) -> float:
@@ -124,19 +127,20 @@ class Twin:
         columns = zip(keys.tolist(), tokens.tolist(), strict=True)
         rows = [(self._hplms[key], self._texts[length]) for key, length in columns]
         url = self._server.grpc_url
-        saturate(url, rows[: 2 * max_rows], in_flight=2 * max_rows, edge_rows=max_rows // 2)
-        taken = saturate(url, rows, in_flight=3 * max_rows, edge_rows=max_rows)
-        batch_us = 1e6 * max_rows / taken.rows_per_s
+        saturate(url, rows[: 2 * max_rows], in_flight=2 * max_rows)
+        taken = saturate(url, rows, in_flight=3 * max_rows)
+        rate_per_s = taken.rows_per_s(max_rows)
+        batch_us = 1e6 * max_rows / rate_per_s
         batches = [slice(start, start + max_rows) for start in range(0, len(rows), max_rows)]
         profiled_us = statistics.mean(self._profile.predict_us(_shape(tokens[at], keys[at])) for at in batches)
         model = self._profile.scaled(batch_us / profiled_us)
         wait_until_idle(self._server)
-        return Calibration(model, self._delay_us(model), taken.rows_per_s, batch_us)
+        return Calibration(model, self._delay_us(model), rate_per_s, batch_us)
 
     def compared(self, load: float, calibration: Calibration, seed: int) -> Comparison:
         drawn = self._drawn(load, calibration, seed)
         before = _BatchTime.told_by(self._server)
-        played = play(self._server.grpc_url, self._planned(drawn))
+        played = play(Target(self._server.grpc_url), Schedule.of(self._planned(drawn)))
         wait_until_idle(self._server)
         foretold = calibration.cost_model
         as_it_was = self._profile.scaled(_BatchTime.told_by(self._server).over_profile_since(before))
@@ -155,12 +159,12 @@ class Twin:
         )
         return workload.draw(self._settings.duration_in_batches * batch_ms / 1e3, seed)
 
-    def _planned(self, load: SimulatedLoad) -> list[Planned]:
+    def _planned(self, load: SimulatedLoad) -> list[Row]:
         assert load.deadlines_us is not None
         deadlines_ms = (load.deadlines_us - load.arrived_us) // 1_000
         columns = (load.arrived_us.tolist(), load.tenants.tolist(), load.tokens.tolist(), deadlines_ms.tolist())
         return [
-            Planned(arrived_us / 1e6, self._hplms[tenant], self._texts[tokens], deadline_ms)
+            Row(arrived_us / 1e6, self._hplms[tenant], self._texts[tokens], deadline_ms)
             for arrived_us, tenant, tokens, deadline_ms in zip(*columns, strict=True)
         ]
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from played import Ended, played
 
 from backends.scheduling.settings import PolicyName
 from bench.deadlines import Run, figures
-from bench.kit.open_loop import Planned, Played, Sent
+from bench.kit.fates import Fates
 from bench.kit.overload import NARROW, WIDE
+from hplm_client import UnavailableError
 
-PLANNED = Planned(0.0, "acme/topics", "two words", 100)
-ON_TIME, LATE = Sent(0.0, 0.05), Sent(0.0, 0.2)
-REJECTED = Sent(0.0, 0.01, "predicted to be answered in 200 ms; the deadline is in 100 ms", "UNAVAILABLE")
-EXPIRED = Sent(0.0, 0.1, "the deadline passed while the request waited", "UNAVAILABLE")
+ON_TIME, LATE = Ended(0.05), Ended(0.2)
+REJECTED = Ended(0.01, UnavailableError("predicted to be answered in 200 ms; the deadline is in 100 ms"))
+EXPIRED = Ended(0.1, UnavailableError("the deadline passed while the request waited"))
 
 
 def run(on_time: int, rejected: int = 0, expired: int = 0, late: int = 0) -> Run:
-    sent = [ON_TIME] * on_time + [REJECTED] * rejected + [EXPIRED] * expired + [LATE] * late
-    return Run(1.0, Played([PLANNED] * len(sent), sent, 0.1), 0)
+    ends = [ON_TIME] * on_time + [REJECTED] * rejected + [EXPIRED] * expired + [LATE] * late
+    return Run(1.0, Fates(played(ends)), 0)
 
 
 def test_figures_are_over_all_cells_that_they_name() -> None:

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from bench.scenarios import DEDICATED, HPLM, Answered, figures
-from loadtest.figures import Planned
+from loadtest.in_process import Played
 from loadtest.outcome import Kind
 from loadtest.requests import Requests
-from loadtest.results import Results
+from loadtest.sender import Effort
 
 TIMEOUT_S = 10.0
 
 
-def results(latencies_s: list[float], kinds: list[Kind]) -> Results:
+def results(latencies_s: list[float], kinds: list[Kind]) -> Played:
     """Requests a second apart, each sent half a second late."""
     count = len(latencies_s)
     scheduled_s = np.arange(count, dtype=np.float64)
@@ -30,7 +30,7 @@ def results(latencies_s: list[float], kinds: list[Kind]) -> Results:
         kinds=np.array(kinds, np.str_),
         reasons=texts,
     )
-    return Results({}, requests, Planned(scheduled_s, texts), {})
+    return Played(requests, Effort(wall_s=1.0, cpu_s=0.1))
 
 
 def test_what_is_refused_at_once_counts_as_the_timeout() -> None:

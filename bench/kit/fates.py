@@ -1,0 +1,80 @@
+"""What became of requests with deadlines, and how many of them count as admitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.in_process import Played
+from loadtest.outcome import Kind, is_overtaken
+
+
+class Fate(StrEnum):
+    """The end of a request.
+
+    - `ON_TIME`, `LATE`: answered before or after the planned deadline.
+    - `OVERTAKEN`: the SDK rejected the answer, which came after the deadline that the request carried.
+    - `EXPIRED`: the server rejected it after its deadline, or when that could not be met any more.
+    - `REJECTED`: the server rejected it before.
+    - `UNSENT`: nothing was left of its deadline when it was to be sent.
+    - `FAILED`: any other error.
+    """
+
+    ON_TIME = "on time"
+    LATE = "late"
+    OVERTAKEN = "late on the way"
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+    UNSENT = "not sent"
+    FAILED = "failed"
+
+
+_EXPIRED = "UNAVAILABLE: the deadline pass"
+"""Begins what the server says of a request that it has not rejected before its deadline."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fates:
+    """Of all requests of a load, in its order."""
+
+    played: Played
+
+    @cached_property
+    def each(self) -> NDArray[np.str_]:
+        """Shape: [requests]."""
+        requests = self.played.requests
+        reasons = requests.reasons.tolist()
+        overtaken = np.array([is_overtaken(reason) for reason in reasons], np.bool_)
+        expired = np.array([reason.startswith(_EXPIRED) for reason in reasons], np.bool_)
+        conditions = {
+            Fate.ON_TIME: requests.in_time,
+            Fate.LATE: requests.answered,
+            Fate.UNSENT: np.equal(requests.kinds, str(Kind.UNSENT)),
+            Fate.FAILED: np.equal(requests.kinds, str(Kind.FAILED)),
+            Fate.OVERTAKEN: overtaken,
+            Fate.EXPIRED: expired,
+        }
+        return np.select(list(conditions.values()), [str(fate) for fate in conditions], str(Fate.REJECTED))
+
+    def are(self, *fates: Fate) -> NDArray[np.bool_]:
+        return np.isin(self.each, [str(fate) for fate in fates])
+
+    def count(self, *fates: Fate) -> int:
+        return int(self.are(*fates).sum())
+
+    def share(self, *fates: Fate) -> float:
+        """Of all that were planned."""
+        return float(self.are(*fates).mean())
+
+    @property
+    def admitted(self) -> int:
+        """Requests that were sent and not rejected before their deadline."""
+        return len(self.each) - self.count(Fate.REJECTED, Fate.UNSENT)
+
+    @property
+    def admitted_on_time(self) -> float:
+        return self.count(Fate.ON_TIME) / self.admitted if self.admitted else 1.0
