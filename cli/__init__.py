@@ -26,7 +26,9 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except Exception as error:
         from hplm_client import ClientError  # not above, where all commands would wait for it
+        from loadtest.errors import RunError
+        from workload.errors import WorkloadError
 
-        if not isinstance(error, HplmError | ClientError):
+        if not isinstance(error, HplmError | ClientError | RunError | WorkloadError):
             raise
         sys.exit(f"hplm: {error}")

@@ -2,184 +2,171 @@
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from backends.errors import InvalidArgumentError
-from cli.load_options import Shape, check_shape, content_of, scenario_of, usual
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json
+from cli.loadtest_options import (
+    ContentOptions,
+    DurationOption,
+    EveryOption,
+    RunOptions,
+    TargetOptions,
+    TenantsOption,
+    duration_of,
+    every_of,
+)
+from cli.loadtest_run import LoadTestRun, check_installed, print_results
+from cli.option_groups import grouped
+from cli.options import JsonOption
+from cli.workload_help import LANGUAGE
 
 if TYPE_CHECKING:
-    from loadtest.results import Results
-    from loadtest.scenarios import Content, Scenario
-    from loadtest.schedule import Schedule
-    from loadtest.sender import Target
+    from workload.spec import LoadSpec
+    from workload.tenants import Tenants
 
 app = typer.Typer(
     help="Load a running server and judge how it answers.",
     epilog="A first run: hplm loadtest steady --out steady → open steady/report.html → hplm loadtest overload "
-    "--load 2 --deadline-ms 200 --out twice → hplm loadtest compare steady twice --out both.html",
+    "--load 2x --deadlines 100ms-200ms --out twice → hplm loadtest compare steady twice --out both.html",
     no_args_is_help=True,
 )
 
-_SCENARIOS = {
-    "steady": "Every hPLM asks once in 20 s (--every-s), from a random moment on.",
-    "burst": "250 users, one more every 0.05 s; each asks its hPLM 50 times, every 1.2 s.",
-    "overload": "Requests at a rate (--rate), or at a multiple of what the server can do (--load), whatever it "
-    "makes of them.",
-    "trace": "The requests of a recorded trace (--trace FILE): a CSV with a header or JSONL. Its column time_s, time, "
-    "timestamp or TIMESTAMP says when, tokens how long, tenant whose. Times must not go backwards; equal ones came "
-    "together.",
-}
 _OPEN_LOOP = (
-    "\n\nAll times are drawn before the first request and kept: requests are sent when they are due, however many wait "
-    "for their answers. The folder --out gets requests.csv (a line per request), summary.json and report.html; also "
-    "after Ctrl-C."
+    "All times are drawn before the first request: each request is sent when it is due, however many wait for their "
+    "answers. The folder --out gets requests.csv (a line per request), summary.json and report.html; also after Ctrl-C."
 )
-_INTERRUPTED = 130
-_CALIBRATION_S = 6.0
-_CALIBRATION_ROWS = 1024
+_OVERLOAD_HELP = f"""Requests at a rate, or at a multiple of what the server can do.
+
+{LANGUAGE}
+
+\b
+hplm loadtest overload --load 200/s --arrivals bursts:ratio=9,stay=2s --tenants zipf:exponent=1.1
+hplm loadtest overload --load 2x --deadlines 100ms-400ms --duration 2m --out twice
+"""
+_CALIBRATION_RATE_PER_S = 1024.0
 
 ScenarioFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that --out has named.")]
 
 
 def register(parent: typer.Typer) -> None:
-    for name, explanation in _SCENARIOS.items():
-        app.command(name, help=explanation + _OPEN_LOOP)(run)
+    app.command(epilog=_OPEN_LOOP)(grouped(steady))
+    app.command(epilog=_OPEN_LOOP)(grouped(burst))
+    app.command(epilog=_OPEN_LOOP, help=_OVERLOAD_HELP)(grouped(overload))
+    app.command(epilog=_OPEN_LOOP)(grouped(trace))
     app.command()(compare)
     app.command()(report)
     app.command()(worker)
     parent.add_typer(app, name="loadtest")
 
 
-def run(
+def steady(
     context: typer.Context,
-    out: Annotated[
-        Path | None, typer.Option(help="A new folder for the results; by default loadtest-SCENARIO-TIME.")
-    ] = None,
-    url: Annotated[str, typer.Option(help="Where the server is: host:port, grpc://… or http://….")] = "localhost",
-    protocol: Annotated[
-        Literal["grpc", "http"] | None, typer.Option(help="How to ask; grpc where neither this nor the URL says it.")
-    ] = None,
-    home: HomeOption = DEFAULT_HOME,
-    hplm: Annotated[
-        list[str] | None, typer.Option(help="Ask this hPLM; may be repeated. By default all of the home.")
-    ] = None,
-    tenants: Annotated[
-        str | None,
-        typer.Option(help="Not steady: who asks, uniform or zipf:EXPONENT (the first hPLM most). \\[default: uniform]"),
-    ] = None,
-    lengths: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokens: normal:DEVIATION (around 20, 3 to 100), or fixed:TOKENS. By default normal:20, or whatever "
-            "the lines of --texts have."
-        ),
-    ] = None,
-    texts: Annotated[
-        Path | None, typer.Option(help="Texts to ask about, one per line; by default common words in random order.")
-    ] = None,
-    deadline_ms: Annotated[
-        str | None, typer.Option(help="Refuse rather than answer later: 200, or 100-400 for any in between.")
-    ] = None,
-    timeout_s: Annotated[
-        float | None,
-        typer.Option(help="Give a request up after this; by default its deadline and 1 s, or 30 s without one."),
-    ] = None,
-    duration: Annotated[
-        float | None,
-        typer.Option(help="Seconds: 60 for steady, 30 for overload; burst and trace end by themselves without it."),
-    ] = None,
-    rate: Annotated[float | None, typer.Option(help="overload: requests per second.")] = None,
+    *,
+    every: EveryOption = "20s",
+    duration: DurationOption = None,
+    target: TargetOptions,
+    content: ContentOptions,
+    run: RunOptions,
+) -> None:
+    """Every hPLM asks once in 20 s (--every), each from a random moment on."""
+    from loadtest.scenarios import Steady
+
+    scenario = Steady(every_s=every_of(every), **_given(duration_s=duration_of(duration)))
+    LoadTestRun(context, target, content, run).play(scenario)
+
+
+def burst(
+    context: typer.Context,
+    *,
+    tenants: TenantsOption = "uniform",
+    users: Annotated[int, typer.Option(help="How many users.")] = 250,
+    spawn: Annotated[str, typer.Option("--spawn", "--spawn-s", help="Time between users: 50ms.")] = "50ms",
+    every: EveryOption = "1.2s",
+    requests: Annotated[int, typer.Option(help="Requests of each user.")] = 50,
+    duration: DurationOption = None,
+    target: TargetOptions,
+    content: ContentOptions,
+    run: RunOptions,
+) -> None:
+    """Users that begin one after the other; each asks one hPLM 50 times, every 1.2 s."""
+    from loadtest.scenarios import Burst
+    from workload.forms import read_duration_s
+
+    spawn_s = read_duration_s(spawn, "--spawn")
+    scenario = Burst(_tenants(tenants), users, spawn_s, every_of(every), requests, duration_of(duration))
+    LoadTestRun(context, target, content, run).play(scenario)
+
+
+def overload(
+    context: typer.Context,
+    *,
     load: Annotated[
-        float | None, typer.Option(help="overload: this many times the capacity, which is measured first (6 s).")
+        str | None,
+        typer.Option(help="How much: 200/s, or 2x for twice what the server can do, which is measured first (6 s)."),
     ] = None,
+    rate: Annotated[float | None, typer.Option(help="The same as --load RATE/s.", hidden=True)] = None,
     capacity: Annotated[
-        float | None, typer.Option(help="overload, with --load: requests per second, instead of measuring.")
+        float | None, typer.Option(help="With --load 2x: what the server can do, per second, instead of measuring.")
     ] = None,
     arrivals: Annotated[
-        str | None,
-        typer.Option(
-            help="overload: deterministic, poisson, gamma:CV, or bursts:RATIO:STAY_S (a busy state at RATIO times the "
-            "calm one's rate, each kept STAY_S on average). \\[default: poisson]"
-        ),
-    ] = None,
-    every_s: Annotated[float | None, typer.Option(help="steady, burst: seconds between requests.")] = None,
-    users: Annotated[int | None, typer.Option(help="burst: how many.")] = None,
-    spawn_s: Annotated[float | None, typer.Option(help="burst: seconds between users.")] = None,
-    requests: Annotated[int | None, typer.Option(help="burst: of each user.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="trace: the file.")] = None,
-    speed: Annotated[float | None, typer.Option(help="trace: 2 plays an hour in half an hour. \\[default: 1]")] = None,
-    rate_scale: Annotated[
-        float | None,
-        typer.Option(
-            help="trace: 2 makes two requests of each in the same time; 0.5 drops every other one. \\[default: 1]"
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed and options draw the same load.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that send.")] = 1,
-    master: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT",
-            help="Wait on this port for --workers processes of other machines: hplm loadtest worker HOST:PORT. "
-            "Nothing checks who comes.",
-        ),
-    ] = None,
-    max_lateness_ms: Annotated[
-        float, typer.Option(help="The run counts as not valid if one request in 100 is sent later than this.")
-    ] = 20.0,
-    as_json: JsonOption = False,
+        str,
+        typer.Option(help="When: poisson, even, gamma, or bursts."),
+    ] = "poisson",
+    tenants: TenantsOption = "uniform",
+    duration: DurationOption = None,
+    target: TargetOptions,
+    content: ContentOptions,
+    run: RunOptions,
 ) -> None:
-    from loadtest.figures import errors
-    from loadtest.run_folder import RunFolder
-    from loadtest.sender import Target
+    from loadtest.scenarios import Overload, Scenario
+    from workload.arrivals import PoissonArrivals
+    from workload.spec import parse_arrivals
 
-    scenario_name = str(context.info_name)
-    shape = Shape(
-        duration, rate, load, capacity, arrivals, tenants, every_s, users, spawn_s, requests, trace, speed, rate_scale
-    )
-    settings = {"scenario": scenario_name, **usual(scenario_name)} | {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in context.params.items()
-        if value is not None and name not in ("home", "as_json", "out", "hplm")
-    }
-    target = Target(url, protocol, timeout_s)
-    with _one_line():
-        _check_installed()
-        check_shape(scenario_name, shape, timeout_s, max_lateness_ms)
-        path = out or Path(f"loadtest-{scenario_name}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
-        # Everything that can be wrong with the words is found before the server is asked anything.
-        recorded = scenario_of(scenario_name, shape, 1.0 if capacity is None else capacity)
-        content = content_of(hplm, home, texts, lengths, deadline_ms)
-        was_there = path.exists()
-        folder = RunFolder.create(path)
-        try:
-            content = _checked_by_server(target, content)
-            if load is not None and capacity is None:
-                capacity = _calibrate(target, content, shape, seed)
-                settings["measured_capacity_per_s"] = round(capacity, 1)
-                recorded = scenario_of(scenario_name, shape, capacity)
-            schedule = _drawn(recorded, content, seed)
-        except BaseException:
-            if not was_there:
-                path.rmdir()  # nothing has been written yet
-            raise
-        settings |= {"hplms": len(content.hplms), "requests_planned": len(schedule)}
-        results = _play(folder, schedule, target, workers, master, settings, max_lateness_ms)
-    _print(results, folder.report, as_json)
-    if errors(results.summary):
-        raise typer.Exit(1)
+    amount, times, who = _load(load, rate, capacity), parse_arrivals(arrivals), _tenants(tenants)
+    if times.trace is not None:
+        raise InvalidArgumentError(f"a trace has a scenario of its own: hplm loadtest trace --trace {times.trace}")
+    lasting = _given(duration_s=duration_of(duration))
+
+    def scenario_at(capacity_per_s: float) -> Scenario:
+        return Overload(times.at_rate(amount.rate_per_s(capacity_per_s)), who, **lasting)
+
+    scenario = scenario_at(capacity or 1.0)
+    test = LoadTestRun(context, target, content, run)
+    if amount.is_relative and capacity is None:
+        test.play_at_capacity(scenario_at, Overload(PoissonArrivals(_CALIBRATION_RATE_PER_S), who, 1.0))
+    else:
+        test.play(scenario)
+
+
+def trace(
+    context: typer.Context,
+    *,
+    trace: Annotated[Path, typer.Option(help="The file.")],
+    tenants: TenantsOption = "uniform",
+    speed: Annotated[float, typer.Option(help="2 plays an hour in half an hour.")] = 1.0,
+    rate_scale: Annotated[
+        float, typer.Option(help="2 makes two requests of each in the same time; 0.5 drops every other one.")
+    ] = 1.0,
+    duration: DurationOption = None,
+    target: TargetOptions,
+    content: ContentOptions,
+    run: RunOptions,
+) -> None:
+    """The requests of a recorded trace: a CSV with a header or JSONL.
+
+    Its column time_s, time, timestamp or TIMESTAMP says when, tokens how long, tenant whose. Times must not decrease;
+    equal ones are simultaneous.
+    """
+    from loadtest.scenarios import Replay
+    from workload.traces import read_trace
+
+    scenario = Replay(read_trace(trace), _tenants(tenants), speed, rate_scale, duration_of(duration))
+    LoadTestRun(context, target, content, run).play(scenario)
 
 
 def compare(
@@ -192,12 +179,11 @@ def compare(
     from loadtest.results import read_results
     from loadtest.run_folder import RunFolder
 
-    with _one_line():
-        results = [read_results(RunFolder.open(path)) for path in (first, second)]
-        names = (first.resolve().name, second.resolve().name)
-        if names[0] == names[1]:
-            names = (str(first), str(second))
-        out.write_text(comparison(results[0], results[1], names), encoding="utf-8")
+    results = [read_results(RunFolder.open(path)) for path in (first, second)]
+    names = (first.resolve().name, second.resolve().name)
+    if names[0] == names[1]:
+        names = (str(first), str(second))
+    out.write_text(comparison(results[0], results[1], names), encoding="utf-8")
     typer.echo(f"wrote {out}")
 
 
@@ -206,10 +192,8 @@ def report(folder: ScenarioFolder, as_json: JsonOption = False) -> None:
     from loadtest.run import write_report
     from loadtest.run_folder import RunFolder
 
-    with _one_line():
-        opened = RunFolder.open(folder)
-        results = write_report(opened)
-    _print(results, opened.report, as_json)
+    opened = RunFolder.open(folder)
+    print_results(write_report(opened), opened.report, as_json)
 
 
 def worker(
@@ -221,82 +205,36 @@ def worker(
     host, _, port = master.rpartition(":")
     if not host or not port.isdigit():
         raise InvalidArgumentError(f"{master!r} is not of the form HOST:PORT")
-    _check_installed()
+    check_installed()
     raise typer.Exit(subprocess.call([sys.executable, "-m", "loadtest.generator.worker", host, port]))
 
 
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """What is wrong with a load is the user's to mend, and said as such."""
-    from loadtest.errors import RunError
-    from workload.errors import WorkloadError
+def _load(load: str | None, rate: float | None, capacity: float | None) -> LoadSpec:
+    from workload.checks import check_positive
+    from workload.spec import parse_load
 
-    try:
-        yield
-    except (RunError, WorkloadError) as error:
-        raise InvalidArgumentError(str(error)) from error
-
-
-def _check_installed() -> None:
-    if find_spec("locust") is None:
-        raise InvalidArgumentError("load tests need Locust, which is not installed: pip install 'hplm[loadtest]'")
-
-
-def _checked_by_server(target: Target, content: Content) -> Content:
-    from loadtest.server import check_hplms
-
-    with Console(stderr=True).status(f"asking {target.url} for {len(content.hplms):,} hPLMs"):
-        return dataclasses.replace(content, pairs=check_hplms(target, content.hplms))
+    if rate is not None and load is not None:
+        raise InvalidArgumentError("--rate and --load both say how much; give one of them")
+    if rate is not None:
+        check_positive(rate=rate)
+        load = f"{rate}/s"
+    if load is None:
+        raise InvalidArgumentError("overload needs --load: 200/s, or 2x for twice what the server can do")
+    amount = parse_load(load, bare_unit="x", option="--load")
+    if capacity is not None and not amount.is_relative:
+        raise InvalidArgumentError("--capacity goes with a --load in multiples, such as 2x")
+    return amount
 
 
-def _calibrate(target: Target, content: Content, shape: Shape, seed: int) -> float:
-    from loadtest.capacity import measure_capacity
+def _tenants(text: str) -> Callable[[int], Tenants]:
+    from workload.spec import parse_tenants
 
-    rate = float(_CALIBRATION_ROWS)
-    rows = scenario_of("overload", dataclasses.replace(shape, arrivals=None, rate=rate, load=None, duration=1.0), 1.0)
-    with Console(stderr=True).status("measuring the server's capacity"):
-        return measure_capacity(target, _drawn(rows, content, seed), _CALIBRATION_S)
-
-
-def _drawn(scenario: Scenario, content: Content, seed: int) -> Schedule:
-    import numpy as np
-
-    return scenario.schedule(content, np.random.default_rng(seed))
+    spec = parse_tenants(text, count_is_known=True)
+    if spec is None:
+        raise InvalidArgumentError("load tests take a trace's tenants wherever it has them; leave --tenants out")
+    return spec.among
 
 
-def _play(
-    folder: Any,
-    schedule: Schedule,
-    target: Target,
-    workers: int,
-    master: int | None,
-    settings: dict[str, Any],
-    max_lateness_ms: float,
-) -> Results:
-    from builder.serving import stop_signals_interrupt
-    from cli.loadtest_progress import shown_progress
-    from loadtest.run import LoadTest, Playback
-    from loadtest.workers import Workers
-
-    with stop_signals_interrupt(), shown_progress(schedule) as watcher:
-        try:
-            test = LoadTest(schedule, target, Workers(workers, master), settings, max_lateness_ms)
-            return Playback(folder, test, watcher).play()
-        except KeyboardInterrupt as stop:
-            typer.echo(f"hplm: interrupted; {folder.report} shows what came back until then", err=True)
-            raise typer.Exit(_INTERRUPTED) from stop
-
-
-def _print(results: Results, path: Path, as_json: bool) -> None:
-    from loadtest.report import notices, printed_rows
-
-    if as_json:
-        print_json(dict(results.summary))
-        return
-    table = Table(show_header=False)
-    for label, value in printed_rows(results.summary):
-        table.add_row(label, value)
-    Console().print(table)
-    for notice in notices(results):
-        typer.echo(notice, err=True)
-    typer.echo(f"wrote {path}")
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were given; the scenario knows its own defaults of the others."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What is wrong with a run of a load test, in one line."""
+"""The error of this room; its message is one line for the user who runs a load test."""
 
 from __future__ import annotations
 

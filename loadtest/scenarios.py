@@ -1,4 +1,4 @@
-"""The four loads: each becomes a schedule before the first request is sent.
+"""The four scenarios; each draws its whole schedule before the first request is sent.
 
 steady    every hPLM asks once in 20 s, from a random moment on
 burst     250 users, one more every 0.05 s; each asks 50 times, every 1.2 s
@@ -19,7 +19,7 @@ from loadtest.schedule import Schedule
 from loadtest.texts import Texts
 from workload.arrivals import Arrivals, TraceArrivals
 from workload.checks import check_positive
-from workload.deadlines import LONGEST_DEADLINE_MS
+from workload.deadlines import UniformDeadlines
 from workload.errors import WorkloadError
 from workload.lengths import Lengths, TraceLengths
 from workload.tenants import Tenants, TraceTenants
@@ -30,48 +30,42 @@ Column = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Content:
-    """What is asked, whoever asks when: of which hPLMs, with which texts, and until when an answer is worth something.
-
-    `deadline_ms` is a range, uniform; both ends equal for a fixed one.
-    """
+    """What is asked: which hPLMs, which texts, with which deadlines. `pairs` are the hPLMs that read two segments."""
 
     hplms: tuple[str, ...]
     texts: Texts
     lengths: Lengths
-    deadline_ms: tuple[int, int] | None = None
+    deadlines: UniformDeadlines | None = None
     pairs: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.hplms:
             raise WorkloadError("a load needs at least one hPLM")
-        if self.deadline_ms is not None and not 1 <= self.deadline_ms[0] <= self.deadline_ms[1] <= LONGEST_DEADLINE_MS:
-            low, high = self.deadline_ms
-            raise WorkloadError(f"deadlines go from 1 ms to 24 h, not from {low} to {high} ms")
 
     def schedule(
-        self, times_s: NDArray[np.float64], hplm_of: Column, chance: np.random.Generator, tokens: Column | None = None
+        self, times_s: NDArray[np.float64], hplm_of: Column, rng: np.random.Generator, tokens: Column | None = None
     ) -> Schedule:
-        """Fill in what a row needs besides its time and its hPLM."""
+        """Draw text and deadline of each row."""
         if not len(times_s):
             raise WorkloadError("this load has no request; make it longer or its rate higher")
-        drawn = self.texts.of_lengths(self.lengths.draw(len(times_s), chance) if tokens is None else tokens, chance)
-        deadlines = None
-        if self.deadline_ms is not None:
-            deadlines = chance.integers(*self.deadline_ms, size=len(times_s), endpoint=True).astype(np.int64)
-        return Schedule(times_s, hplm_of, drawn.text_of, drawn.tokens, deadlines, self.hplms, drawn.texts, self.pairs)
+        drawn = self.texts.of_lengths(self.lengths.draw(len(times_s), rng) if tokens is None else tokens, rng)
+        deadlines_ms = None if self.deadlines is None else self.deadlines.draw_ms(len(times_s), rng)
+        return Schedule(
+            times_s, hplm_of, drawn.text_of, drawn.tokens, deadlines_ms, self.hplms, drawn.texts, self.pairs
+        )
 
 
 class Scenario(ABC):
     """Base of the four."""
 
     @abstractmethod
-    def schedule(self, content: Content, chance: np.random.Generator) -> Schedule:
-        """The requests of one run; `chance` draws them."""
+    def schedule(self, content: Content, rng: np.random.Generator) -> Schedule:
+        """Draw the requests of one run."""
 
 
 @dataclass(frozen=True)
 class Steady(Scenario):
-    """Every hPLM at a constant rate, each from a moment of its own on; together they are even."""
+    """Every hPLM at a constant rate, each from a random moment on."""
 
     duration_s: float = 60.0
     every_s: float = 20.0
@@ -79,14 +73,14 @@ class Steady(Scenario):
     def __post_init__(self) -> None:
         check_positive(duration_s=self.duration_s, every_s=self.every_s)
 
-    def schedule(self, content: Content, chance: np.random.Generator) -> Schedule:
-        first_s = chance.random(len(content.hplms)) * self.every_s
-        return content.schedule(*_repeated(first_s, self.every_s, self.duration_s), chance)
+    def schedule(self, content: Content, rng: np.random.Generator) -> Schedule:
+        first_s = rng.random(len(content.hplms)) * self.every_s
+        return content.schedule(*_repeated(first_s, self.every_s, self.duration_s), rng)
 
 
 @dataclass(frozen=True)
 class Burst(Scenario):
-    """Users that begin one after the other; each keeps its hPLM. Without a duration all of them finish."""
+    """Users that begin one after the other; each keeps its hPLM. Without a duration all users finish."""
 
     tenants: Callable[[int], Tenants]
     users: int = 250
@@ -100,20 +94,20 @@ class Burst(Scenario):
         if self.duration_s is not None:
             check_positive(duration_s=self.duration_s)
 
-    def schedule(self, content: Content, chance: np.random.Generator) -> Schedule:
+    def schedule(self, content: Content, rng: np.random.Generator) -> Schedule:
         first_s = np.arange(self.users) * self.spawn_s
         times_s = (first_s[:, None] + np.arange(self.requests) * self.every_s).reshape(-1)
         user_of = np.repeat(np.arange(self.users), self.requests)
         order = np.argsort(times_s, kind="stable")
         if self.duration_s is not None:
             order = order[times_s[order] < self.duration_s]
-        hplm_of_user = self.tenants(len(content.hplms)).draw(self.users, chance)
-        return content.schedule(times_s[order], hplm_of_user[user_of[order]], chance)
+        hplm_of_user = self.tenants(len(content.hplms)).draw(self.users, rng)
+        return content.schedule(times_s[order], hplm_of_user[user_of[order]], rng)
 
 
 @dataclass(frozen=True)
 class Overload(Scenario):
-    """Requests of one arrival process, whatever the server makes of them."""
+    """Requests of one arrival process."""
 
     arrivals: Arrivals
     tenants: Callable[[int], Tenants]
@@ -122,17 +116,17 @@ class Overload(Scenario):
     def __post_init__(self) -> None:
         check_positive(duration_s=self.duration_s)
 
-    def schedule(self, content: Content, chance: np.random.Generator) -> Schedule:
-        times_s = self.arrivals.times_s(self.duration_s, chance)
-        return content.schedule(times_s, self.tenants(len(content.hplms)).draw(len(times_s), chance), chance)
+    def schedule(self, content: Content, rng: np.random.Generator) -> Schedule:
+        times_s = self.arrivals.times_s(self.duration_s, rng)
+        return content.schedule(times_s, self.tenants(len(content.hplms)).draw(len(times_s), rng), rng)
 
 
 @dataclass(frozen=True, eq=False)
 class Replay(Scenario):
-    """A trace; whose requests and how long they are come from it where it says so.
+    """A trace with its times, and with its tenants and lengths if it has them.
 
-    A trace tenant that is the ID of an hPLM asks that one. Otherwise the trace's tenants are given hPLMs in the order
-    in which they first appear, over again where there are more tenants than hPLMs.
+    A trace tenant that is the ID of an hPLM asks that hPLM. The others are assigned hPLMs in the order in which they
+    first appear, starting over if there are more tenants than hPLMs.
     """
 
     trace: Trace
@@ -146,29 +140,29 @@ class Replay(Scenario):
         if self.duration_s is not None:
             check_positive(duration_s=self.duration_s)
 
-    def schedule(self, content: Content, chance: np.random.Generator) -> Schedule:
+    def schedule(self, content: Content, rng: np.random.Generator) -> Schedule:
         trace = self.trace
         arrivals = TraceArrivals(trace.times_s, self.speed, self.rate_scale)
         # The last request of a trace comes at its very end, so a replay of all of it goes on a little beyond.
         whole_s = float(np.nextafter(trace.duration_s / self.speed, np.inf))
-        times_s, places = arrivals.replay(whole_s if self.duration_s is None else self.duration_s, chance)
+        times_s, requests = arrivals.replay(whole_s if self.duration_s is None else self.duration_s, rng)
         if trace.tenants is None:
-            hplm_of = self.tenants(len(content.hplms)).draw(len(places), chance)
+            hplm_of = self.tenants(len(content.hplms)).draw(len(requests), rng)
         else:
             of_tenant = _hplms_of(trace.tenant_names, content.hplms)
-            hplm_of = of_tenant[TraceTenants(trace.tenants).of(places)]
-        tokens = None if trace.tokens is None else TraceLengths(trace.tokens).of(places)
-        return content.schedule(times_s, hplm_of, chance, tokens)
+            hplm_of = of_tenant[TraceTenants(trace.tenants).of(requests)]
+        tokens = None if trace.tokens is None else TraceLengths(trace.tokens).of(requests)
+        return content.schedule(times_s, hplm_of, rng, tokens)
 
 
 def _hplms_of(tenant_names: Sequence[str], hplms: Sequence[str]) -> Column:
-    """The index of each trace tenant's hPLM. Shape: [tenants of the trace]."""
-    places = {hplm: place for place, hplm in enumerate(hplms)}
-    return np.array([places.get(name, number % len(hplms)) for number, name in enumerate(tenant_names)], np.int64)
+    """Assign an hPLM to each trace tenant, as indices. Shape: [tenants of the trace]."""
+    index_of = {hplm: index for index, hplm in enumerate(hplms)}
+    return np.array([index_of.get(name, number % len(hplms)) for number, name in enumerate(tenant_names)], np.int64)
 
 
 def _repeated(first_s: NDArray[np.float64], every_s: float, duration_s: float) -> tuple[NDArray[np.float64], Column]:
-    """Times before the end and whose they are, in order."""
+    """Repeat first times until the end; returns the times in order, and whose they are."""
     rounds = int(np.ceil(duration_s / every_s))
     times_s = (first_s[None, :] + np.arange(rounds)[:, None] * every_s).reshape(-1)
     owners = np.tile(np.arange(len(first_s)), rounds)

@@ -1,7 +1,7 @@
-"""When requests arrive: processes that know nothing of a clock or a server.
+"""When requests arrive: processes that know neither a clock nor a server.
 
-A process draws all times of a load at once, so whoever plays them is open-loop by construction: what a server does with
-one request moves no other.
+A process draws all times of a load at once, so a load is open-loop by construction: the server's answer to one request
+moves no other request.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from workload.checks import check_duration, check_load, check_positive
 from workload.errors import WorkloadError
 
 Times = NDArray[np.float64]
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 _LEAST_CV, _MOST_CV = 0.001, 100.0
-"""Gaps that vary less are all alike, and of those that vary more nearly all are none."""
+"""Below, all gaps are practically equal; above, practically all gaps are 0."""
 _MOST_STAYS = 10_000_000
 
 
 class Arrivals(Protocol):
-    def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
+    def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
         """Ascending seconds in [0, duration_s)."""
         ...
 
 
 @dataclass(frozen=True)
 class DeterministicArrivals:
-    """One request every 1 / rate seconds, the first at once."""
+    """One request every 1 / rate seconds, the first at 0."""
 
     rate_per_s: float
 
     def __post_init__(self) -> None:
         check_positive(rate_per_s=self.rate_per_s)
 
-    def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
+    def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
         check_duration(duration_s)
         check_load(self.rate_per_s * duration_s)
         times = np.arange(int(duration_s * self.rate_per_s) + 1) / self.rate_per_s
@@ -48,21 +48,21 @@ class DeterministicArrivals:
 
 @dataclass(frozen=True)
 class PoissonArrivals:
-    """Independent of each other: exponential gaps."""
+    """Requests independent of each other: exponential gaps."""
 
     rate_per_s: float
 
     def __post_init__(self) -> None:
         check_positive(rate_per_s=self.rate_per_s)
 
-    def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
+    def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
         gap_s = 1 / self.rate_per_s
-        return _renewals(duration_s, gap_s, lambda count: chance.exponential(gap_s, count))
+        return _renewals(duration_s, gap_s, lambda count: rng.exponential(gap_s, count))
 
 
 @dataclass(frozen=True)
 class GammaArrivals:
-    """Independent gaps with a coefficient of variation: below 1 more even than Poisson, above 1 in bursts."""
+    """Independent gaps with a coefficient of variation: below 1 more even than Poisson, above 1 burstier."""
 
     rate_per_s: float
     cv: float
@@ -72,18 +72,18 @@ class GammaArrivals:
         if not _LEAST_CV <= self.cv <= _MOST_CV:
             raise WorkloadError(f"cv must be {_LEAST_CV:g} to {_MOST_CV:g}, not {self.cv:g}")
 
-    def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
+    def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
         variance = self.cv**2
         gap_s = 1 / self.rate_per_s
-        return _renewals(duration_s, gap_s, lambda count: chance.gamma(1 / variance, gap_s * variance, count))
+        return _renewals(duration_s, gap_s, lambda count: rng.gamma(1 / variance, gap_s * variance, count))
 
 
 @dataclass(frozen=True)
 class MarkovModulatedArrivals:
-    """Poisson with a rate that jumps between states, each kept for an exponential time of its own mean.
+    """Poisson arrivals whose rate jumps between states; a stay in a state is exponential, with the state's own mean.
 
-    From a state it goes to any other, all equally likely; it starts in one as likely as it is there in the long run.
-    A rate of 0 is a pause.
+    The next state is any other one, all equally likely; the first is drawn from the long-run distribution. A rate of 0
+    is a pause.
     """
 
     rates_per_s: tuple[float, ...]
@@ -108,44 +108,42 @@ class MarkovModulatedArrivals:
     def mean_rate_per_s(self) -> float:
         return float(np.average(self.rates_per_s, weights=self.mean_stays_s))
 
-    def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
+    def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
         check_duration(duration_s)
         check_load(max(self.rates_per_s) * duration_s)
         if duration_s / min(self.mean_stays_s) > _MOST_STAYS:
-            raise WorkloadError(
-                f"states that are left after {min(self.mean_stays_s):g} s are too short for such a load"
-            )
-        states, starts_s, ends_s = self._stays(duration_s, chance)
-        counts = chance.poisson(np.asarray(self.rates_per_s)[states] * (ends_s - starts_s))
-        # Of a Poisson process whose count is known, the times are independent and uniform.
-        places = chance.random(int(counts.sum()))
-        times = np.repeat(starts_s, counts) + places * np.repeat(ends_s - starts_s, counts)
+            raise WorkloadError(f"stays of {min(self.mean_stays_s):g} s are too short for such a load")
+        states, starts_s, ends_s = self._stays(duration_s, rng)
+        counts = rng.poisson(np.asarray(self.rates_per_s)[states] * (ends_s - starts_s))
+        # Given its count, the times of a Poisson process are independent and uniform.
+        fractions = rng.random(int(counts.sum()))
+        times = np.repeat(starts_s, counts) + fractions * np.repeat(ends_s - starts_s, counts)
         times.sort()
         return _within(times, times, duration_s)
 
-    def _stays(self, duration_s: float, chance: np.random.Generator) -> tuple[NDArray[np.int64], Times, Times]:
-        """States in order, and when each begins and ends."""
+    def _stays(self, duration_s: float, rng: np.random.Generator) -> tuple[NDArray[np.int64], Times, Times]:
+        """Draw the states in order, and when each begins and ends."""
         means_s = np.asarray(self.mean_stays_s)
-        state = int(chance.choice(len(means_s), p=means_s / means_s.sum()))
+        state = int(rng.choice(len(means_s), p=means_s / means_s.sum()))
         states, starts_s, now_s = [], [], 0.0
         while now_s < duration_s:
             states.append(state)
             starts_s.append(now_s)
-            now_s += chance.exponential(means_s[state])
-            state = (state + 1 + int(chance.integers(len(means_s) - 1))) % len(means_s)
+            now_s += rng.exponential(means_s[state])
+            state = (state + 1 + int(rng.integers(len(means_s) - 1))) % len(means_s)
         starts = np.asarray(starts_s, np.float64)
         return np.asarray(states, np.int64), starts, np.append(starts[1:], duration_s)[: len(starts)]
 
 
 @dataclass(frozen=True, eq=False)
 class TraceArrivals:
-    """The times of a trace, its first request at 0; when the trace ends, nothing comes any more.
+    """The times of a trace, its first request at 0; after its last request nothing comes.
 
     Args:
-        trace_times_s: Ascending; equal times are requests that came together.
+        trace_times_s: Ascending; equal times are simultaneous requests.
         speed: 2 plays an hour in half an hour: twice the rate, bursts half as long.
         rate_scale: 2 makes two requests of each, the second somewhere before the next one: twice the rate, bursts as
-            long as they were. 0.5 drops every other one, by chance.
+            long as they were. 0.5 drops each with probability one half.
     """
 
     trace_times_s: Times
@@ -170,11 +168,11 @@ class TraceArrivals:
         own_rate_per_s = speed * len(trace_times_s) / float(trace_times_s[-1] - trace_times_s[0])
         return cls(trace_times_s, speed, rate_per_s / own_rate_per_s)
 
-    def times_s(self, duration_s: float, chance: np.random.Generator) -> Times:
-        return self.replay(duration_s, chance)[0]
+    def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
+        return self.replay(duration_s, rng)[0]
 
-    def replay(self, duration_s: float, chance: np.random.Generator) -> tuple[Times, Places]:
-        """The times, and of which request of the trace each is: whose it is and how long does not change with it."""
+    def replay(self, duration_s: float, rng: np.random.Generator) -> tuple[Times, Indices]:
+        """Draw the times, and for each the index of its request in the trace, which keeps its tenant and length."""
         check_duration(duration_s)
         check_load(self.rate_scale * len(self.trace_times_s))
         times = (self.trace_times_s - self.trace_times_s[0]) / self.speed
@@ -183,24 +181,24 @@ class TraceArrivals:
         if self.rate_scale == 1.0:
             return times, np.arange(len(times))
         whole = int(self.rate_scale)
-        counts = whole + (chance.random(len(times)) < self.rate_scale - whole)
-        return _with_copies(times, gaps, counts, duration_s, chance)
+        counts = whole + (rng.random(len(times)) < self.rate_scale - whole)
+        return _with_copies(times, gaps, counts, duration_s, rng)
 
 
 def _with_copies(
-    times: Times, gaps: Times, counts: NDArray[np.int64], duration_s: float, chance: np.random.Generator
-) -> tuple[Times, Places]:
-    """The first of the requests that are made of one keeps its time, the others lie anywhere in the gap behind it."""
-    places = np.repeat(np.arange(len(times)), counts)
-    is_copy = np.diff(places, prepend=-1) == 0
-    spread = times[places] + chance.random(len(places)) * is_copy * gaps[places]
+    times: Times, gaps: Times, counts: NDArray[np.int64], duration_s: float, rng: np.random.Generator
+) -> tuple[Times, Indices]:
+    """Copy requests: the first copy keeps its time, the others are uniform in the gap up to the next request."""
+    origins = np.repeat(np.arange(len(times)), counts)
+    is_copy = np.diff(origins, prepend=-1) == 0
+    spread = times[origins] + rng.random(len(origins)) * is_copy * gaps[origins]
     order = np.argsort(spread, kind="stable")
     order = order[spread[order] < duration_s]
-    return spread[order], places[order]
+    return spread[order], origins[order]
 
 
 def _renewals(duration_s: float, mean_gap_s: float, draw_gaps: Callable[[int], Times]) -> Times:
-    """Sums of independent gaps, drawn in blocks until they are long enough."""
+    """Sum independent gaps, drawn in blocks until they cover the duration."""
     check_duration(duration_s)
     check_load(duration_s / mean_gap_s)
     block = int(duration_s / mean_gap_s * 1.02) + 64
@@ -215,5 +213,5 @@ def _renewals(duration_s: float, mean_gap_s: float, draw_gaps: Callable[[int], T
 
 
 def _within(values: Times, times: Times, duration_s: float) -> Times:
-    """The values of those whose time is before the end."""
+    """Keep the values whose times are before the end."""
     return values[: np.searchsorted(times, duration_s)]

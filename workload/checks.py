@@ -1,4 +1,4 @@
-"""Settings are checked where they are made, and named in the message."""
+"""Checks of settings; the message names the setting."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from workload.errors import WorkloadError
 
 MOST_TOKENS = 1 << 20
-"""Of one request."""
+"""The longest request."""
 _MOST_REQUESTS = 200_000_000
-"""More than a day at 2,000 a second."""
+"""A day at 2,000 a second is fewer."""
 
 
 def check_positive(**settings: float) -> None:
@@ -24,7 +24,7 @@ def check_duration(duration_s: float) -> None:
 
 
 def check_load(num_requests: float) -> None:
-    """Refuse what would not fit into memory, before it is drawn."""
+    """Reject a load that would not fit into memory, before it is drawn."""
     if num_requests > _MOST_REQUESTS:
         raise WorkloadError(
             f"{num_requests:.6g} requests are more than {_MOST_REQUESTS:,}; ask for a lower rate or a shorter time"

@@ -1,4 +1,4 @@
-"""How long callers are ready to wait."""
+"""How long callers wait for an answer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from workload.checks import check_count, check_positive
 from workload.errors import WorkloadError
 
 LONGEST_DEADLINE_MS = 24 * 3600 * 1000
-"""A server takes no longer ones."""
+"""Servers reject longer ones."""
 
 
 @dataclass(frozen=True)
 class UniformDeadlines:
-    """Anything between the two, in whole milliseconds, as they travel with a request."""
+    """Uniform between the two, in whole milliseconds, as requests carry them."""
 
     shortest_ms: int
     longest_ms: int
@@ -31,7 +31,7 @@ class UniformDeadlines:
     def __str__(self) -> str:
         return f"{self.shortest_ms}-{self.longest_ms} ms"
 
-    def draw_ms(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+    def draw_ms(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Shape: [count]."""
         check_count(count)
-        return chance.integers(self.shortest_ms, self.longest_ms + 1, size=count)
+        return rng.integers(self.shortest_ms, self.longest_ms + 1, size=count)

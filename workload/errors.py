@@ -1,7 +1,7 @@
-"""What is wrong with a load that somebody asked for, in one line."""
+"""The error of this room; its message is one line for the user who described the load."""
 
 from __future__ import annotations
 
 
 class WorkloadError(ValueError):
-    """A setting or a trace that no load can be made of."""
+    """A setting or a trace from which no load can be made."""

@@ -13,16 +13,16 @@ from workload.errors import WorkloadError
 
 
 class Lengths(Protocol):
-    def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Shape: [count]."""
         ...
 
 
 @dataclass(frozen=True)
 class NormalLengths:
-    """A normal distribution, rounded and clipped: as in the TCB paper, 3 to 100 tokens around 20.
+    """A normal distribution, rounded and clipped; the defaults are those of the TCB paper.
 
-    Mean and standard deviation are those before the clipping: a wide one's mean moves towards the middle of the limits.
+    Mean and standard deviation hold before clipping, which moves the mean of a wide distribution towards the middle.
     """
 
     standard_deviation: float
@@ -35,9 +35,9 @@ class NormalLengths:
         if not 1 <= self.shortest <= self.longest:
             raise WorkloadError(f"lengths go from 1 or more up, not from {self.shortest} to {self.longest}")
 
-    def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         check_count(count)
-        drawn = chance.normal(self.mean, self.standard_deviation, count)
+        drawn = rng.normal(self.mean, self.standard_deviation, count)
         clipped: NDArray[np.int64] = np.clip(np.rint(drawn), self.shortest, self.longest).astype(np.int64)
         return clipped
 
@@ -50,17 +50,14 @@ class FixedLengths:
         if not 1 <= self.tokens <= MOST_TOKENS:
             raise WorkloadError(f"a request has 1 token or more, and {MOST_TOKENS:,} at most, not {self.tokens:.6g}")
 
-    def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         check_count(count)
         return np.full(count, self.tokens, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class EmpiricalLengths:
-    """Lengths that were observed, drawn independently.
-
-    What is longer than `longest` counts as that, as a model cuts its texts.
-    """
+    """Observed lengths, drawn independently and cut to `longest`, as models cut their texts."""
 
     observed: NDArray[np.int64]
     longest: int = 512
@@ -71,14 +68,14 @@ class EmpiricalLengths:
         if self.observed.min() < 1 or self.longest < 1:
             raise WorkloadError("lengths must be 1 token or more")
 
-    def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         check_count(count)
-        return np.minimum(chance.choice(self.observed, count), self.longest).astype(np.int64)
+        return np.minimum(rng.choice(self.observed, count), self.longest).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class TraceLengths(EmpiricalLengths):
-    """Of the very requests that are replayed, where there are such."""
+    """The lengths of a trace: those of the replayed requests, drawn independently without a replay."""
 
-    def of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.minimum(self.observed[places], self.longest).astype(np.int64)
+    def of(self, requests: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.minimum(self.observed[requests], self.longest).astype(np.int64)

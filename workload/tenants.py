@@ -1,4 +1,4 @@
-"""Whose requests they are, as indices."""
+"""Whose requests they are: tenants as indices from 0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_TENANTS = 10_000_000
 
 
 class Tenants(Protocol):
-    def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Indices from 0. Shape: [count]."""
         ...
 
@@ -28,9 +28,9 @@ class UniformTenants:
     def __post_init__(self) -> None:
         _check_tenants(self.tenants)
 
-    def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         check_count(count)
-        return chance.integers(self.tenants, size=count)
+        return rng.integers(self.tenants, size=count)
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class ZipfTenants:
         weights: NDArray[np.float64] = np.arange(1, self.tenants + 1, dtype=np.float64) ** -self.exponent
         return weights / float(weights.sum())
 
-    def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         check_count(count)
         bounds = np.cumsum(self.shares)[:-1]
-        return np.searchsorted(bounds, chance.random(count), side="right").astype(np.int64)
+        return np.searchsorted(bounds, rng.random(count), side="right").astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class EmpiricalTenants:
-    """Tenants that were observed, drawn independently."""
+    """Observed tenants, drawn independently."""
 
     observed: NDArray[np.int64]
 
@@ -68,17 +68,17 @@ class EmpiricalTenants:
         if self.observed.min() < 0:
             raise WorkloadError("a tenant's index is 0 or more")
 
-    def draw(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         check_count(count)
-        return chance.choice(self.observed, count).astype(np.int64)
+        return rng.choice(self.observed, count).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class TraceTenants(EmpiricalTenants):
-    """Of the very requests that are replayed, where there are such."""
+    """The tenants of a trace: those of the replayed requests, drawn independently without a replay."""
 
-    def of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.observed[places].astype(np.int64)
+    def of(self, requests: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.observed[requests].astype(np.int64)
 
 
 def _check_tenants(tenants: int) -> None:

@@ -1,14 +1,13 @@
-"""Traces of real traffic: who asked when, with how many tokens.
+"""Traces of real traffic: requests with their times, tokens and tenants.
 
 A trace is a CSV with a header or JSONL, its columns found by their names:
 
-    when      `time_s` seconds · `timestamp` milliseconds (JSONL) · `TIMESTAMP`, `time` dates with times, UTC if unsaid
+    when      `time_s` seconds · `timestamp` milliseconds (JSONL) · `TIMESTAMP`, `time` dates with times, UTC by default
     tokens    `tokens` · `ContextTokens` · `input_length`          may be missing
     tenant    `tenant` · `group`                                   may be missing
 
-Times count from the first request. They must not go backwards: such a line is an error that names it. Equal times are
-requests that came together, in the order of the file. Lines are read one after the other, and kept as 8 bytes per
-column, so a day of traffic needs no more memory than its numbers.
+Times count from the first request and must not decrease; the error names the line. Equal times are simultaneous
+requests, in the order of the file. A file is read line by line and kept as 8 bytes per column and request.
 """
 
 from __future__ import annotations
@@ -37,7 +36,10 @@ Line = Mapping[str, object]
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Shape: [requests] each; `tenants` are indices into `tenant_names`. None for what the trace does not say."""
+    """A trace as columns; None for a column that it does not have. `tenants` are indices into `tenant_names`.
+
+    Shape: [requests] each.
+    """
 
     times_s: NDArray[np.float64]
     tokens: NDArray[np.int64] | None
@@ -53,7 +55,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TracedRequest:
     """One line of a trace; the time counts from the first."""
 
     time_s: float
@@ -62,31 +64,31 @@ class Asked:
 
 
 def read_trace(path: Path) -> Trace:
-    """A whole trace.
+    """Read a whole trace.
 
     Raises:
         WorkloadError: The file cannot be read or has no requests, or a line cannot be used; the message names it.
     """
     times_s, tokens, tenants = array("d"), array("q"), array("q")
-    places: dict[str, int] = {}
-    for asked in stream_trace(path):
-        times_s.append(asked.time_s)
-        if asked.tokens is not None:
-            tokens.append(asked.tokens)
-        if asked.tenant is not None:
-            tenants.append(places.setdefault(asked.tenant, len(places)))
+    indices: dict[str, int] = {}
+    for request in stream_trace(path):
+        times_s.append(request.time_s)
+        if request.tokens is not None:
+            tokens.append(request.tokens)
+        if request.tenant is not None:
+            tenants.append(indices.setdefault(request.tenant, len(indices)))
     if not times_s:
         raise WorkloadError(f"{path}: no requests")
     return Trace(
         np.frombuffer(times_s, np.float64),
         np.frombuffer(tokens, np.int64) if tokens else None,
         np.frombuffer(tenants, np.int64) if tenants else None,
-        tuple(places),
+        tuple(indices),
     )
 
 
-def stream_trace(path: Path) -> Iterator[Asked]:
-    """The requests of a trace, one after the other."""
+def stream_trace(path: Path) -> Iterator[TracedRequest]:
+    """Yield the requests of a trace, one after the other."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield from _requests(file, path)
@@ -96,22 +98,22 @@ def stream_trace(path: Path) -> Iterator[Asked]:
         raise WorkloadError(f"{path}: not UTF-8 text") from error
 
 
-def _requests(file: TextIO, path: Path) -> Iterator[Asked]:
+def _requests(file: TextIO, path: Path) -> Iterator[TracedRequest]:
     read: _Columns | None = None
     last_s = 0.0
     for number, line in _lines(file, path):
         try:
             read = read or _Columns.of(line)
-            asked = read(line)
+            request = read(line)
         except (KeyError, ValueError) as error:
             raise WorkloadError(f"{path}, line {number}: {_reason(error)}") from error
-        if asked.time_s < last_s:
+        if request.time_s < last_s:
             raise WorkloadError(
-                f"{path}, line {number}: {asked.time_s:g} s after the first request, but the line before it comes "
+                f"{path}, line {number}: {request.time_s:g} s after the first request, but the line before it comes "
                 f"{last_s:g} s after; sort the trace by its times"
             )
-        last_s = asked.time_s
-        yield asked
+        last_s = request.time_s
+        yield request
 
 
 def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, Line]]:
@@ -142,7 +144,7 @@ def _parsed(text: str, path: Path, number: int) -> Line:
 
 
 class _Columns:
-    """Which column says what, and how times are written; fixed by a trace's first line."""
+    """The names of the columns and the unit of times, fixed by a trace's first line."""
 
     def __init__(self, time: str, seconds_of: Callable[[object], float], names: Line) -> None:
         self._time = time
@@ -158,10 +160,10 @@ class _Columns:
                 return cls(name, seconds_of, line)
         raise ValueError(f"no column says when; one of {', '.join(_TIMES)} must")
 
-    def __call__(self, line: Line) -> Asked:
+    def __call__(self, line: Line) -> TracedRequest:
         time_s = self._seconds_of(line[self._time])
         self._start_s = time_s if self._start_s is None else self._start_s
-        return Asked(time_s - self._start_s, self._tokens_of(line), self._tenant_of(line))
+        return TracedRequest(time_s - self._start_s, self._tokens_of(line), self._tenant_of(line))
 
     def _tokens_of(self, line: Line) -> int | None:
         if self._tokens is None:

@@ -1,4 +1,4 @@
-"""A load in columns, drawn at once: what arrives when, how long it is, whose, and until when it counts."""
+"""A simulated load as columns: arrival, length, tenant and deadline of each request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Int64 = NDArray[np.int64]
 
 
 class Delays(Protocol):
-    def draw_us(self, count: int, chance: np.random.Generator) -> Int64:
+    def draw_us(self, count: int, rng: np.random.Generator) -> Int64:
         """Shape: [count]."""
         ...
 
@@ -31,13 +31,13 @@ class ConstantDelay:
         if self.delay_us < 0:
             raise WorkloadError(f"a delay is 0 or more, not {self.delay_us} us")
 
-    def draw_us(self, count: int, chance: np.random.Generator) -> Int64:
+    def draw_us(self, count: int, rng: np.random.Generator) -> Int64:
         return np.full(count, self.delay_us, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class ObservedDelays:
-    """Drawn independently from what was measured."""
+    """Measured delays, drawn independently."""
 
     observed_us: Int64
 
@@ -45,13 +45,13 @@ class ObservedDelays:
         if not len(self.observed_us) or self.observed_us.min() < 0:
             raise WorkloadError("delays must have been observed, none of them below 0")
 
-    def draw_us(self, count: int, chance: np.random.Generator) -> Int64:
-        return chance.choice(self.observed_us, count)
+    def draw_us(self, count: int, rng: np.random.Generator) -> Int64:
+        return rng.choice(self.observed_us, count)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a load is drawn from; `retrieval` is what a request needs before it waits for the upper half."""
+    """The distributions of a load; `retrieval` is the delay between arrival and the upper half's queue."""
 
     arrivals: Arrivals
     lengths: Lengths
@@ -60,40 +60,40 @@ class Workload:
     retrieval: Delays = ConstantDelay()
 
     def draw(self, duration_s: float, seed: int) -> SimulatedLoad:
-        """Each column has chance of its own, so that another distribution of one changes no other."""
-        chances = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(5)]
-        times_s, places = self._arrivals(duration_s, chances[0])
+        """Draw each column with a generator of its own, so that changing one distribution changes no other column."""
+        rngs = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(5)]
+        times_s, indices = self._arrivals(duration_s, rngs[0])
         arrived_us = (times_s * 1e6).astype(np.int64)
         count = len(arrived_us)
-        tokens, tenants = self._tokens(places, count, chances[1]), self._tenants(places, count, chances[2])
+        tokens, tenants = self._tokens(indices, count, rngs[1]), self._tenants(indices, count, rngs[2])
         deadlines_us = None
         if self.deadlines is not None:
-            deadlines_us = arrived_us + 1_000 * self.deadlines.draw_ms(count, chances[3])
-        queued_us = arrived_us + self.retrieval.draw_us(count, chances[4])
+            deadlines_us = arrived_us + 1_000 * self.deadlines.draw_ms(count, rngs[3])
+        queued_us = arrived_us + self.retrieval.draw_us(count, rngs[4])
         return SimulatedLoad.in_order(duration_s, arrived_us, queued_us, tokens, tenants, deadlines_us)
 
-    def _arrivals(self, duration_s: float, chance: np.random.Generator) -> tuple[Times, Int64 | None]:
-        """And of which requests of a trace they are, where one is replayed."""
+    def _arrivals(self, duration_s: float, rng: np.random.Generator) -> tuple[Times, Int64 | None]:
+        """Draw the times; for a replayed trace also the index of each request in it."""
         if isinstance(self.arrivals, TraceArrivals):
-            return self.arrivals.replay(duration_s, chance)
-        return self.arrivals.times_s(duration_s, chance), None
+            return self.arrivals.replay(duration_s, rng)
+        return self.arrivals.times_s(duration_s, rng), None
 
-    def _tokens(self, places: Int64 | None, count: int, chance: np.random.Generator) -> Int64:
-        if places is not None and isinstance(self.lengths, TraceLengths):
-            return self.lengths.of(places)
-        return self.lengths.draw(count, chance)
+    def _tokens(self, indices: Int64 | None, count: int, rng: np.random.Generator) -> Int64:
+        if indices is not None and isinstance(self.lengths, TraceLengths):
+            return self.lengths.of(indices)
+        return self.lengths.draw(count, rng)
 
-    def _tenants(self, places: Int64 | None, count: int, chance: np.random.Generator) -> Int64:
-        if places is not None and isinstance(self.tenants, TraceTenants):
-            return self.tenants.of(places)
-        return self.tenants.draw(count, chance)
+    def _tenants(self, indices: Int64 | None, count: int, rng: np.random.Generator) -> Int64:
+        if indices is not None and isinstance(self.tenants, TraceTenants):
+            return self.tenants.of(indices)
+        return self.tenants.draw(count, rng)
 
 
 @dataclass(frozen=True, eq=False)
 class SimulatedLoad:
-    """Requests in the order in which they come to the upper half's queue; all times count from the start.
+    """Requests in the order in which they reach the upper half's queue; all times count from the start.
 
-    Without deadlines everything is best effort.
+    Without deadlines all requests are best effort.
 
     Shape: [requests] each.
     """
@@ -115,7 +115,7 @@ class SimulatedLoad:
         tenants: Int64,
         deadlines_us: Int64 | None,
     ) -> SimulatedLoad:
-        """Who comes to the queue at the same moment is there in the order of arrival."""
+        """Sort by the time of queueing; simultaneous requests stay in the order of arrival."""
         order = np.argsort(queued_us, kind="stable")
         deadlines_us = None if deadlines_us is None else deadlines_us[order]
         return cls(duration_s, arrived_us[order], queued_us[order], tokens[order], tenants[order], deadlines_us)

@@ -31,28 +31,29 @@ def failure(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     [
         (["steady", *ASKED], "cannot connect to 127.0.0.1:9"),
         (["steady", "--hplm", "acme/topic", "--url", "http://127.0.0.1:9"], "cannot connect to 127.0.0.1:9"),
-        (["steady", *ASKED, "--duration", "0"], "--duration must be above 0 and finite, not 0"),
-        (["steady", *ASKED, "--duration", "nan"], "--duration must be above 0 and finite, not nan"),
-        (["steady", *ASKED, "--timeout-s", "1e400"], "--timeout-s must be above 0 and finite, not inf"),
-        (["steady", *ASKED, "--rate", "5"], "--rate belongs to overload, not to steady"),
-        (["steady", *ASKED, "--tenants", "zipf:1"], "--tenants belongs to burst, overload and trace, not to steady"),
-        (["steady", *ASKED, "--speed", "1"], "--speed belongs to trace, not to steady"),
-        (["burst", *ASKED, "--arrivals", "poisson"], "--arrivals belongs to overload, not to burst"),
-        (["burst", *ASKED, "--tenants", "zipf"], "--tenants is uniform or zipf:EXPONENT, not 'zipf'"),
-        (["steady", *ASKED, "--lengths", "normal:x"], "what follows a colon must be a number"),
-        (["steady", *ASKED, "--lengths", "fixed:nan"], "what follows a colon must be a number"),
-        (["steady", *ASKED, "--lengths", "fixed:inf"], "what follows a colon must be a number"),
-        (["steady", *ASKED, "--deadline-ms", "soon"], "--deadline-ms is a whole number"),
-        (["steady", *ASKED, "--deadline-ms", "0"], "deadlines go from 1 ms to 24 h"),
+        (["steady", *ASKED, "--duration", "0"], "--duration must be above 0, not '0'"),
+        (["steady", *ASKED, "--duration", "nan"], "--duration: 'nan' is no time such as 500ms, 30s, 5m or 1h"),
+        (["steady", *ASKED, "--timeout-s", "1e400"], "--timeout: '1e400' is no time"),
+        (["steady", *ASKED, "--max-lateness-ms", "-1"], "--max-lateness must be above 0"),
+        (["burst", *ASKED, "--tenants", "zipf:x"], "tenants 'zipf:x': 'x' is no number"),
+        (["burst", *ASKED, "--tenants", "some"], "tenants 'some' is not one of uniform, zipf:exponent=EXPONENT, trace"),
+        (["burst", *ASKED, "--tenants", "trace"], "leave --tenants out"),
+        (["steady", *ASKED, "--lengths", "normal:x"], "'x' is no number"),
+        (["steady", *ASKED, "--lengths", "fixed:inf"], "'inf' is no number"),
+        (["steady", *ASKED, "--lengths", "trace"], "leave --lengths out"),
+        (["steady", *ASKED, "--deadline-ms", "soon"], "deadlines: 'soon' is no number"),
+        (["steady", *ASKED, "--deadlines", "0"], "deadlines must be above 0"),
+        (["steady", *ASKED, "--deadlines", "5x-20x"], "are for simulations; give milliseconds"),
         (["steady", *ASKED, "--texts", "none.txt"], "none.txt: No such file or directory"),
         (["steady", *ASKED, "--url", "ftp://x"], "unknown protocol 'ftp'"),
         (["burst", *ASKED, "--users", "0"], "users must be a number above 0, not 0"),
-        (["overload", *ASKED], "overload needs --rate (requests per second) or --load"),
-        (["overload", *ASKED, "--rate", "-1"], "rate_per_s must be a number above 0"),
+        (["overload", *ASKED], "overload needs --load: 200/s, or 2x"),
+        (["overload", *ASKED, "--rate", "-1"], "rate must be a number above 0"),
+        (["overload", *ASKED, "--load", "-1/s"], "--load must be above 0, not '-1/s'"),
         (["overload", *ASKED, "--rate", "5", "--load", "2"], "--rate and --load both say how much"),
-        (["overload", *ASKED, "--rate", "5", "--arrivals", "gamma"], "--arrivals is deterministic, poisson"),
-        (["overload", *ASKED, "--rate", "5", "--capacity", "9"], "--capacity goes with --load"),
-        (["trace", *ASKED], "trace needs --trace FILE"),
+        (["overload", *ASKED, "--rate", "5", "--arrivals", "gama"], "arrivals 'gama' is not one of poisson, even"),
+        (["overload", *ASKED, "--rate", "5", "--arrivals", "trace:a.csv"], "hplm loadtest trace --trace a.csv"),
+        (["overload", *ASKED, "--rate", "5", "--capacity", "9"], "--capacity goes with a --load in multiples"),
         (["trace", *ASKED, "--trace", "none.csv"], "none.csv: No such file or directory"),
         (["compare", "none", "none"], "none is no folder of a load test"),
         (["report", "none"], "none is no folder of a load test"),
@@ -108,8 +109,28 @@ def empty_home(folder: Path) -> Path:
 
 
 def test_without_locust_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.loadtest.find_spec", lambda name: None if name == "locust" else object())
+    monkeypatch.setattr("cli.loadtest_run.find_spec", lambda name: None if name == "locust" else object())
     assert "pip install 'hplm[loadtest]'" in failure(monkeypatch, "steady", *ASKED)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["steady", "--rate", "5"],
+        ["steady", "--tenants", "zipf:1"],
+        ["burst", "--arrivals", "poisson"],
+        ["overload", "--speed", "1"],
+        ["trace", "--load", "2x"],
+    ],
+)
+def test_a_scenario_has_its_own_options_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["hplm", "loadtest", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert f"No such option: {arguments[1]}" in capsys.readouterr().err
 
 
 def test_an_unknown_scenario_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

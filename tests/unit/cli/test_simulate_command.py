@@ -43,11 +43,33 @@ def test_the_profile_of_a_home_is_found(run: Run, tiny_home: Home, tmp_path: Pat
     assert run("--cost-model", str(path), *SHORT, "--json") == from_home
 
 
+def test_earlier_spellings_draw_the_same_load(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(MODEL.to_json()))
+
+    def simulated(*words: str) -> str:
+        return run("--cost-model", str(path), "--json", *words)
+
+    older = ("--duration-s", "5", "--load", "90", "--tenants", "zipf:50:1.2", "--lengths", "normal:9")
+    newer = ("--duration", "5s", "--load", "90/s", "--tenants", "zipf:count=50,exponent=1.2")
+    newer = (*newer, "--lengths", "normal:deviation=9")
+    bursts = ("--arrivals", "mmpp", "--burst-ratio", "4", "--burst-s", "1", "--deadlines", "9-90")
+    assert json.loads(simulated(*older, *bursts)) == json.loads(
+        simulated(*newer, "--arrivals", "bursts:ratio=4,stay=1s", "--deadline-ms", "9ms-90ms")
+    )
+    gamma = ("--arrivals", "gamma", "--cv", "3")
+    assert json.loads(simulated(*older, *gamma)) == json.loads(simulated(*newer, "--arrivals", "gamma:cv=3"))
+    assert json.loads(simulated(*older, "--arrivals", "even")) == json.loads(
+        simulated(*newer, "--arrivals", "deterministic")
+    )
+
+
 def test_what_cannot_be_simulated_is_one_line(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(MODEL.to_json()))
     assert "policy 'best' is not one of" in run("--cost-model", str(path), "--policy", "best")
-    assert "lasts 0 seconds or more" in run("--cost-model", str(path), "--duration-s", "-1")
+    assert "--duration must be above 0, not '-1'" in run("--cost-model", str(path), "--duration-s", "-1")
+    assert "arrivals 'often' is not one of poisson, even," in run("--cost-model", str(path), "--arrivals", "often")
     assert "room for one row" in run("--cost-model", str(path), "--max-rows", "0")
     assert "No such file" in run("--cost-model", str(tmp_path / "nothing.json"))
     for content in ("{}", "[1]", "nonsense", "[" * 100_000, json.dumps(MODEL.to_json() | {"constant_us": 10**400})):

@@ -12,31 +12,34 @@ from loadtest.run_folder import RunFolder, State
 from loadtest.scenarios import Content
 from loadtest.schedule import Schedule
 from loadtest.texts import WordTexts
+from workload.deadlines import UniformDeadlines
 from workload.lengths import NormalLengths
 
 HPLMS = tuple(f"tenant{number // 2}/task{number % 2}" for number in range(7))
 REASONS = ("UNAVAILABLE: the queue is full", "UNAVAILABLE: <late> & gone", "INTERNAL: it broke, 'badly'")
 
 
-def random_schedule(seed: int, count: int = 400, deadline_ms: tuple[int, int] | None = (20, 120)) -> Schedule:
-    chance = np.random.default_rng(seed)
-    content = Content(HPLMS, WordTexts(), NormalLengths(20), deadline_ms)
-    times_s = np.sort(chance.random(count) * 10)
-    return content.schedule(times_s, chance.integers(len(HPLMS), size=count), chance)
+def random_schedule(
+    seed: int, count: int = 400, deadlines: UniformDeadlines | None = UniformDeadlines(20, 120)
+) -> Schedule:
+    rng = np.random.default_rng(seed)
+    content = Content(HPLMS, WordTexts(), NormalLengths(20), deadlines)
+    times_s = np.sort(rng.random(count) * 10)
+    return content.schedule(times_s, rng.integers(len(HPLMS), size=count), rng)
 
 
 def random_outcomes(schedule: Schedule, seed: int, share: float = 0.9) -> list[Outcome]:
     """Of about that share of the rows, in the order of their ends."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     outcomes = []
     for row, at_s in enumerate(schedule.times_s.tolist()):
-        if chance.random() >= share:
+        if rng.random() >= share:
             continue
-        sent_s = at_s + chance.exponential(0.002)
-        kind = chance.choice([Kind.ANSWERED, Kind.REJECTED, Kind.FAILED], p=[0.7, 0.2, 0.1])
+        sent_s = at_s + rng.exponential(0.002)
+        kind = rng.choice([Kind.ANSWERED, Kind.REJECTED, Kind.FAILED], p=[0.7, 0.2, 0.1])
         reason = {Kind.ANSWERED: "", Kind.REJECTED: REASONS[row % 2], Kind.FAILED: REASONS[2]}[Kind(kind)]
         version = 3 if kind == Kind.ANSWERED else None
-        outcomes.append(Outcome(row, sent_s, sent_s + chance.exponential(0.05), str(kind), reason, version))
+        outcomes.append(Outcome(row, sent_s, sent_s + rng.exponential(0.05), str(kind), reason, version))
     return sorted(outcomes, key=lambda outcome: outcome.done_s)
 
 

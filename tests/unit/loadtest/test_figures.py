@@ -119,7 +119,7 @@ def test_curves_over_time_lose_no_request(tmp_path: Path, seed: int) -> None:
 
 
 def test_without_a_deadline_every_answer_is_in_time(tmp_path: Path, seed: int) -> None:
-    schedule = random_schedule(seed, deadline_ms=None)
+    schedule = random_schedule(seed, deadlines=None)
     folder = RunFolder.create(tmp_path / "run")
     with folder.writing(schedule) as writer:
         writer.write(random_outcomes(schedule, seed))

@@ -10,6 +10,7 @@ from loadtest.scenarios import Burst, Content, Overload, Replay, Steady
 from loadtest.schedule import Schedule
 from loadtest.texts import FileTexts, WordTexts, segments
 from workload.arrivals import PoissonArrivals
+from workload.deadlines import UniformDeadlines
 from workload.errors import WorkloadError
 from workload.lengths import FixedLengths, NormalLengths
 from workload.tenants import UniformTenants
@@ -18,8 +19,8 @@ from workload.traces import read_trace
 HPLMS = ("a/x", "a/y", "b/x")
 
 
-def content(hplms: tuple[str, ...] = HPLMS, deadline_ms: tuple[int, int] | None = None) -> Content:
-    return Content(hplms, WordTexts(), NormalLengths(20), deadline_ms)
+def content(hplms: tuple[str, ...] = HPLMS, deadlines: UniformDeadlines | None = None) -> Content:
+    return Content(hplms, WordTexts(), NormalLengths(20), deadlines)
 
 
 def test_steady_asks_every_hplm_at_equal_gaps(seed: int) -> None:
@@ -49,7 +50,7 @@ def test_a_burst_of_a_duration_ends_with_it(seed: int) -> None:
 
 def test_deadlines_lie_in_their_range_ends_included(seed: int) -> None:
     load = Overload(PoissonArrivals(500), UniformTenants, 4.0)
-    schedule = load.schedule(content(deadline_ms=(5, 8)), np.random.default_rng(seed))
+    schedule = load.schedule(content(deadlines=UniformDeadlines(5, 8)), np.random.default_rng(seed))
     assert set(np.unique(schedule.deadlines_ms)) == {5, 6, 7, 8}
     assert load.schedule(content(), np.random.default_rng(seed)).deadline_ms(0) is None
 
@@ -120,16 +121,14 @@ def test_segments_of_a_text_for_a_pair() -> None:
     assert segments("one") == ("one", "one")
 
 
-def test_loads_that_cannot_be_are_refused(tmp_path: Path, seed: int) -> None:
-    chance = np.random.default_rng(seed)
+def test_loads_that_cannot_be_are_rejected(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
     for wrong in (
         lambda: Steady(duration_s=0),
         lambda: Burst(UniformTenants, users=0),
         lambda: Overload(PoissonArrivals(1), UniformTenants, float("nan")),
         lambda: content(()),
-        lambda: content(deadline_ms=(0, 5)),
-        lambda: content(deadline_ms=(9, 5)),
-        lambda: Overload(PoissonArrivals(1e-6), UniformTenants, 0.001).schedule(content(), chance),
+        lambda: Overload(PoissonArrivals(1e-6), UniformTenants, 0.001).schedule(content(), rng),
         lambda: FileTexts.read(tmp_path / "none.txt"),
     ):
         with pytest.raises(WorkloadError):

@@ -1,18 +1,19 @@
-"""Workloads as the command line names them."""
+"""Workloads in the language of users, made for one machine."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from backends.errors import InvalidArgumentError
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.policy import Capacity
 from builder.placement.described_workload import DescribedWorkload, Machine
 from workload.arrivals import DeterministicArrivals, GammaArrivals, MarkovModulatedArrivals, TraceArrivals
 from workload.deadlines import UniformDeadlines
+from workload.errors import WorkloadError
 from workload.lengths import FixedLengths
 from workload.tenants import UniformTenants, ZipfTenants
 
@@ -47,7 +48,7 @@ def test_full_batches_are_limited_by_tokens_and_adapters() -> None:
 
 
 def test_words_become_processes() -> None:
-    gamma = DescribedWorkload("gamma", load="200", cv=3.0, tenants="zipf:50:1.2").on(MACHINE)
+    gamma = DescribedWorkload("gamma", load="200", tenants="zipf:50:1.2", arrival_defaults={"cv": 3.0}).on(MACHINE)
     assert gamma.arrivals == GammaArrivals(200.0, 3.0)
     assert gamma.tenants == ZipfTenants(50, 1.2)
     assert gamma.deadlines is None
@@ -89,7 +90,7 @@ def test_a_scaled_trace_tears_no_tenant_from_its_lengths(tmp_path: Path, load: s
 
 
 def test_a_machine_on_which_nothing_takes_time_has_no_load() -> None:
-    with pytest.raises(InvalidArgumentError, match="a batch takes no time"):
+    with pytest.raises(WorkloadError, match="a batch takes no time"):
         DescribedWorkload().on(Machine(CostModel(0.0, 0.0, 0.0, 0.0, 0.0), Capacity()))
 
 
@@ -109,28 +110,18 @@ def test_a_load_lasts_an_hour_or_as_long_as_its_trace(trace: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ({"arrivals": "sometimes"}, "not poisson, even, gamma, mmpp or trace:FILE"),
+        ({"arrivals": "sometimes"}, "not one of poisson, even, gamma"),
         ({"arrivals": "trace:/nowhere/trace.csv"}, "No such file"),
         ({"load": "much"}, "load: 'much' is no number"),
-        ({"load": "-3"}, "load must be above 0"),
-        ({"load": "0x"}, "load must be above 0"),
-        ({"lengths": "long"}, "lengths 'long' are not"),
-        ({"lengths": "fixed:0"}, "1 token or more"),
         ({"lengths": "trace"}, "lengths of a trace need"),
-        ({"tenants": "zipf:0"}, "1 tenant or more"),
         ({"tenants": "trace"}, "tenants of a trace need"),
         ({"deadlines": "20-5"}, "from the shorter to the longer"),
-        ({"deadlines": "soon"}, "no number"),
-        ({"deadlines": "-5"}, "deadlines must be above 0, not '-5'"),
-        ({"deadlines": "9e99"}, "a deadline is 86400000 ms away at most"),
-        ({"tenants": "uniform:2000000000"}, "10,000,000 at most"),
-        ({"lengths": "fixed:1e300"}, "1,048,576 at most, not 1e"),
         ({"retrieval_ms": -1.0}, "a retrieval takes"),
         ({"retrieval_ms": 1e300}, "a retrieval takes"),
-        ({"arrivals": "gamma", "cv": 0.0}, "cv must be"),
+        ({"arrivals": "gamma", "arrival_defaults": {"cv": 0.0}}, "cv must be"),
     ],
 )
-def test_words_that_say_nothing_are_one_line(words: dict[str, str], complaint: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=complaint) as caught:
-        DescribedWorkload(**words).on(MACHINE)  # type: ignore[arg-type]
+def test_words_that_say_nothing_are_one_line(words: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(WorkloadError, match=complaint) as caught:
+        DescribedWorkload(**words).on(MACHINE)
     assert "\n" not in str(caught.value)

@@ -87,10 +87,10 @@ def test_a_modulated_load_may_pause(seed: int) -> None:
 
 def test_a_trace_is_replayed_as_it_was() -> None:
     recorded = np.array([10.0, 10.0, 11.0, 14.0])
-    chance = np.random.default_rng(0)
-    assert TraceArrivals(recorded).times_s(100.0, chance).tolist() == [0.0, 0.0, 1.0, 4.0]
-    assert TraceArrivals(recorded).times_s(4.0, chance).tolist() == [0.0, 0.0, 1.0]
-    assert TraceArrivals(recorded, speed=2.0).times_s(100.0, chance).tolist() == [0.0, 0.0, 0.5, 2.0]
+    rng = np.random.default_rng(0)
+    assert TraceArrivals(recorded).times_s(100.0, rng).tolist() == [0.0, 0.0, 1.0, 4.0]
+    assert TraceArrivals(recorded).times_s(4.0, rng).tolist() == [0.0, 0.0, 1.0]
+    assert TraceArrivals(recorded, speed=2.0).times_s(100.0, rng).tolist() == [0.0, 0.0, 0.5, 2.0]
 
 
 @pytest.mark.parametrize("rate_scale", [0.25, 1.7, 3.0])
@@ -159,7 +159,7 @@ def test_gaps_that_vary_beyond_measure_are_refused(cv: float) -> None:
 
 def test_states_too_short_to_be_drawn_one_by_one_are_refused() -> None:
     bursts = MarkovModulatedArrivals.bursts(10.0, 5.0, mean_stay_s=1e-9)
-    with pytest.raises(WorkloadError, match="left after 1e-09 s are too short"):
+    with pytest.raises(WorkloadError, match="stays of 1e-09 s are too short"):
         bursts.times_s(60.0, np.random.default_rng(0))
 
 
