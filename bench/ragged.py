@@ -24,7 +24,7 @@ from bench.kit.bare import ROWS, BareEngine, Seconds, WaitingRows, bare_engine, 
 from bench.kit.entry import Result, at_least, bench
 from bench.limit import geometry_of
 from bench.tasks.data import Caps, load_task, task_names
-from builder.construct.hplm.prepare import task_text
+from builder.construct.tasks.examples import task_text
 
 MEAN, SHORTEST, LONGEST = 20, 3, 100
 DEVIATIONS = {"v20": 20**0.5, "v100": 10.0, "s20": 20.0}

@@ -27,7 +27,7 @@ import torch
 from backends.adapters.bank import read_artifact
 from backends.home import Home
 from backends.lower.encoder import WEIGHTS_NAME
-from backends.lower.half import LowerHalf
+from backends.lower.model import LowerModel
 from backends.plot.arrays import Keys
 from backends.plot.counts import FragmentCounts
 from backends.plot.header import TableSpec
@@ -44,7 +44,7 @@ from builder.construct.domain.domains import DomainRequest, create_domain
 from builder.construct.domain.ngrams import CountTexts, count_fragments
 from builder.construct.domain.plots import ComputeFragments, build_table, held_by
 from builder.construct.domain.settings import DOMAIN_THETA, PlotSettings, PretrainSettings
-from builder.construct.hplm.computed_fragments import exact_half
+from builder.construct.hplm.exact_lower import exact_lower
 from builder.construct.hplm.hplms import HplmRequest, create_hplm
 from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.tunable import EncodedSet, Tuned
@@ -130,7 +130,7 @@ class Tables:
     def _row(self, case: Case, domain: DomainEntry, counts: FragmentCounts, theta: float) -> dict[str, Any]:
         kept = counts.top(theta)
         read = self._with_theta(case, domain, counts, theta)
-        exact, shortened = (self._scores(case, half) for half in (exact_half(self.home, read), self._half(read)))
+        exact, shortened = (self._scores(case, half) for half in (exact_lower(self.home, read), self._half(read)))
         return {
             "domain": case.domain,
             "task": case.task,
@@ -167,10 +167,10 @@ class Tables:
     def _test_fragments(self, case: Case) -> Keys:
         return CountTexts(self.root.path)([example.text for example in _task(case).test]).keys
 
-    def _half(self, domain: DomainEntry) -> LowerHalf:
-        return LowerHalf.open(self.home, domain)
+    def _half(self, domain: DomainEntry) -> LowerModel:
+        return LowerModel.open(self.home, domain)
 
-    def _scores(self, case: Case, half: LowerHalf) -> list[float]:
+    def _scores(self, case: Case, half: LowerModel) -> list[float]:
         """The test accuracy of each seed's hPLM, its texts read by this lower half."""
         data = _task(case)
         objective = objective_of(data)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from backends.adapters.bank import read_artifact
 from backends.home import Home
-from backends.lower.half import LowerHalf, RootFront
+from backends.lower.model import LowerModel, RootFront
 from backends.plot.statistics import HitStatistics
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
@@ -108,7 +108,7 @@ class Showing:
         for domain in self._registry.domains(ROOT):
             texts = [e.text for task in self._tasks.values() if task.domain == domain.name for e in task.test]
             if texts:
-                found = LowerHalf.open(self._home, domain, front).encode(texts).statistics
+                found = LowerModel.open(self._home, domain, front).encode(texts).statistics
                 table.add_row(domain.label, str(len(texts)), *_shares(found))
         self._console.print(table)
 

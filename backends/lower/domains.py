@@ -15,8 +15,8 @@ from functools import cached_property
 from backends.failures import Failures
 from backends.home import Home
 from backends.lower.filling import DomainFilling, FillingCounts, Shared
-from backends.lower.half import LowerHalf, RootFront
 from backends.lower.layers import LowerLayers
+from backends.lower.model import LowerModel, RootFront
 from backends.lower.settings import FillingSettings
 from backends.plot.allowance import Allowance
 from backends.plot.overlay import MOST_UNWRITTEN, Overlay
@@ -49,7 +49,7 @@ class OpenRoot:
 @dataclass(frozen=True)
 class OpenDomain:
     root: str
-    half: LowerHalf
+    lower_model: LowerModel
     filling: DomainFilling | None
 
 
@@ -80,8 +80,8 @@ class OpenDomains:
         self._unwritten = Allowance(MOST_UNWRITTEN)
         self._computing = Allowance(settings.compute_limit)
 
-    def half(self, domain: DomainEntry) -> LowerHalf:
-        return self._opened(domain).half
+    def lower_model(self, domain: DomainEntry) -> LowerModel:
+        return self._opened(domain).lower_model
 
     def prepare(self, domain: DomainEntry) -> None:
         """Open a domain with all that its first request would wait for."""
@@ -145,7 +145,7 @@ class OpenDomains:
         for name in self._roots.keys() - roots:
             root = self._roots.pop(name)
             self._counts.evicted += root.pool.evicted if self._settings.fills else 0
-        levels = {(domain.root, level) for domain in self._domains.values() for level in domain.half.level_names}
+        levels = {(domain.root, level) for domain in self._domains.values() for level in domain.lower_model.level_names}
         self._hits = Counter({level: count for level, count in self._hits.items() if level in levels})
 
     def _pools(self) -> list[OverlayPool]:
@@ -168,7 +168,7 @@ class OpenDomains:
         root = self._root(domain.root)
         tables = [self._table(folder, root.front.fingerprint) for folder in domain.folders]
         filling = self._filling(domain, root) if self._settings.fills else None
-        return OpenDomain(domain.root, LowerHalf(root.front, tables, filling.suppliers if filling else ()), filling)
+        return OpenDomain(domain.root, LowerModel(root.front, tables, filling.suppliers if filling else ()), filling)
 
     def _filling(self, domain: DomainEntry, root: OpenRoot) -> DomainFilling:
         folders = [self._home.path / folder for folder in domain.folders]

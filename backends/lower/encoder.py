@@ -16,7 +16,7 @@ from torch import Tensor
 
 from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError
 from backends.root.lower import FragmentEncoder
-from backends.root.store import RootFolder, half_state
+from backends.root.store import RootFolder, float16_state
 from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
 
 LAYERS_FORMAT_VERSION = 1
@@ -53,7 +53,7 @@ def read_training(folder: Path) -> dict[str, Any]:
 def write_layers(folder: Path, encoder: FragmentEncoder, root_fingerprint: str, training: Mapping[str, Any]) -> None:
     """Add a domain's lower layers to its (staging) folder, fp16, the manifest last; `training` is for people."""
     path = folder / WEIGHTS_NAME
-    write_tensors(path, {name: tensor for name, tensor in half_state(encoder).items() if name != _SHARED_WITH_ROOT})
+    write_tensors(path, {name: tensor for name, tensor in float16_state(encoder).items() if name != _SHARED_WITH_ROOT})
     content = {
         "format_version": LAYERS_FORMAT_VERSION,
         "root_fingerprint": root_fingerprint,

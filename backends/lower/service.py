@@ -16,7 +16,7 @@ from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.home import Home
 from backends.lower.call_times import CallTimes
 from backends.lower.domains import OpenDomains
-from backends.lower.half import LowerHalf
+from backends.lower.model import LowerModel
 from backends.lower.settings import FillingSettings
 from backends.lower.upkeep import Upkeep
 from backends.registry.entries import DomainEntry, HplmEntry
@@ -181,10 +181,10 @@ class LowerService:
         1 for a domain that is damaged: its own rows say so, one by one.
         """
         try:
-            half = self.domains.half(domain)
+            lower_model = self.domains.lower_model(domain)
         except Exception:
             return 1
-        return min(half.num_special_tokens + _num_words(text, half.max_tokens), half.max_tokens)
+        return min(lower_model.num_special_tokens + _num_words(text, lower_model.max_tokens), lower_model.max_tokens)
 
     def _encode_rows(self, rows: Sequence[_Row]) -> list[_EncodedRow | HplmError]:
         """All rows of one domain go through its tables together."""
@@ -200,21 +200,21 @@ class LowerService:
     def _encode_domain(self, rows: Sequence[_Row]) -> Sequence[_EncodedRow | HplmError]:
         domain = rows[0].entry.domain
         try:
-            half = self.domains.half(domain)
+            lower_model = self.domains.lower_model(domain)
         except Exception as error:
             return [_damaged(domain, error)] * len(rows)
-        return self._encode_with(half, domain, rows)
+        return self._encode_with(lower_model, domain, rows)
 
     def _encode_with(
-        self, half: LowerHalf, domain: DomainEntry, rows: Sequence[_Row]
+        self, lower_model: LowerModel, domain: DomainEntry, rows: Sequence[_Row]
     ) -> Sequence[_EncodedRow | HplmError]:
         """All together; when that fails, one by one, so that only rows that touch the damage fail."""
         try:
             with_words = [row.entry.task == "ner" for row in rows]
-            encoded = half.encode([row.text for row in rows], with_words)
+            encoded = lower_model.encode([row.text for row in rows], with_words)
         except Exception as error:
             if len(rows) > 1:
-                return [self._encode_with(half, domain, [row])[0] for row in rows]
+                return [self._encode_with(lower_model, domain, [row])[0] for row in rows]
             return [_damaged(domain, error)]
         self.domains.note(domain, encoded.statistics.counts)
         return [
@@ -257,7 +257,7 @@ def _checked_text(entry: HplmEntry, value: bytes) -> Text:
     if not tab:
         raise InvalidArgumentError(f"hPLM {entry.id!r} reads pairs: TEXT needs a TAB between its halves")
     if not first.strip() or not second.strip():
-        raise InvalidArgumentError("one half of the pair in TEXT is empty")
+        raise InvalidArgumentError("one segment of the pair in TEXT is empty")
     return first, second
 
 

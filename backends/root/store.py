@@ -106,7 +106,7 @@ def load_weights(part: PartT, path: Path) -> PartT:
     return part.eval().requires_grad_(False)
 
 
-def half_state(part: nn.Module) -> dict[str, Tensor]:
+def float16_state(part: nn.Module) -> dict[str, Tensor]:
     """A module's weights in fp16, as roots are stored."""
     return {key: tensor.detach().to(torch.float16) for key, tensor in part.state_dict().items()}
 
@@ -123,7 +123,7 @@ def write_root(
     """Write a root into an empty (staging) folder and return its fingerprint."""
     shutil.copyfile(tokenizer_json, folder / "tokenizer.json")
     for part_name in _WEIGHT_FILES:
-        state = half_state(parts[part_name])
+        state = float16_state(parts[part_name])
         if not all(bool(torch.isfinite(tensor).all()) for tensor in state.values()):
             raise HplmError(f"root {name!r}: weights of its part {part_name!r} are not finite in half precision")
         write_tensors(folder / f"{part_name}.safetensors", state)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.lower.half import EncodedTexts, LowerHalf
+from backends.lower.model import EncodedTexts, LowerModel
 from backends.plot.statistics import HitStatistics
 from backends.root.tokenizer import Text
 
@@ -17,10 +17,10 @@ INSTALLED = "from bench.kit.remembered import install\n\ninstall()\n"
 
 def install() -> None:
     """From now on every half of this process remembers; for texts whose words nobody asks for."""
-    encode = LowerHalf.encode
+    encode = LowerModel.encode
     remembered: dict[Text, Any] = {}
 
-    def recall(half: LowerHalf, texts: Sequence[Text], with_words: Sequence[bool] = ()) -> EncodedTexts:
+    def recall(half: LowerModel, texts: Sequence[Text], with_words: Sequence[bool] = ()) -> EncodedTexts:
         unknown = [text for text in dict.fromkeys(texts) if text not in remembered]
         if unknown:
             found = encode(half, unknown)
@@ -28,4 +28,4 @@ def install() -> None:
         rows, truncated, middles = zip(*(remembered[text] for text in texts), strict=True)
         return EncodedTexts(list(rows), np.array(truncated), [None] * len(rows), middles, HitStatistics())
 
-    LowerHalf.encode = recall  # type: ignore[method-assign, assignment]
+    LowerModel.encode = recall  # type: ignore[method-assign, assignment]

@@ -22,17 +22,16 @@ from torch import Tensor, nn
 from backends.adapters.adapter_set import AdapterSet
 from backends.engine.heads import POOL_FUNCTIONS
 from backends.home import Home
-from backends.lower.half import LowerHalf
+from backends.lower.model import LowerModel
 from backends.registry.registry import Registry
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
 from backends.root.tokenizer import Text
 from backends.storage import json_checksum
 from bench.tasks.data import Caps, load_task, write_unlabelled
-from builder.construct.hplm.computed_fragments import exact_half
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.hplm.dedicated_teacher import DedicatedTeacher
-from builder.construct.hplm.prepare import task_text
+from builder.construct.hplm.exact_lower import exact_lower
 from builder.construct.hplm.state_rows import EncodedRow, stored_rows
 from builder.construct.hplm.teacher_data import TeacherData
 from builder.construct.hplm.trainable import predict
@@ -44,7 +43,7 @@ from builder.construct.root.roots import GENERAL_DOMAIN
 from builder.construct.root.source import locate_recorded
 from builder.construct.root.teacher import Teacher
 from builder.construct.tasks.dataset import TaskData
-from builder.construct.tasks.examples import Example
+from builder.construct.tasks.examples import Example, task_text
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.objectives import objective_of
 from builder.construct.training.rows import padded_rows
@@ -102,9 +101,9 @@ class RootAndModel:
         return convert(self.folder, geometry.num_lower_layers, geometry.max_tokens, geometry.n)
 
     @cached_property
-    def half(self) -> LowerHalf:
+    def half(self) -> LowerModel:
         """The converted lower half, with nothing shortened."""
-        return exact_half(self._home, Registry.open(self._home).domain(self.root.manifest.name, GENERAL_DOMAIN))
+        return exact_lower(self._home, Registry.open(self._home).domain(self.root.manifest.name, GENERAL_DOMAIN))
 
     @cached_property
     def teacher(self) -> Teacher:

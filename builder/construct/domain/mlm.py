@@ -12,10 +12,11 @@ from torch.nn import functional
 
 from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
-from backends.root.lower import FragmentEncoder, sum_overlapping
+from backends.root.lower import FragmentEncoder
 from backends.root.store import RootFolder
 from builder.construct.domain.masking import MaskedRows
-from builder.construct.training.rows import PaddedRows, distinct_fragments, filled_up
+from builder.construct.training.boundary import boundary_states
+from builder.construct.training.rows import PaddedRows, filled_up
 
 
 class MlmHead(nn.Module):
@@ -54,7 +55,7 @@ class MaskedLanguageModel:
         Shape: `[M]` fp32, `[T, H]` fp32
         """
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            boundary = self._boundary(masked.rows)
+            boundary = boundary_states(self.lower, self._aggregation, masked.rows)
             attend = padded_attention(self._geometry.num_heads, masked.rows.mask)
             final = self._upper(masked.rows.pad(boundary), attend)[masked.rows.mask][masked.chosen]
             logits = self.head(filled_up(final), self.lower.word_embeddings.weight)[: len(final)]
@@ -64,10 +65,4 @@ class MaskedLanguageModel:
     def boundary(self, rows: PaddedRows) -> Tensor:
         """What the shared layers are given, `[T, H]` fp32, to compare with and not to learn from."""
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return self._boundary(rows).float()
-
-    def _boundary(self, rows: PaddedRows) -> Tensor:
-        distinct, inverse = distinct_fragments(rows.fragments)
-        summed = sum_overlapping(self.lower(distinct)[inverse].float(), self._geometry.centre)
-        placed: Tensor = self._aggregation(summed, rows.positions, rows.flat_types)
-        return placed
+            return boundary_states(self.lower, self._aggregation, rows).float()

@@ -17,9 +17,9 @@ from backends.home import Home
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
-from builder.construct.hplm.prepare import encoded
 from builder.construct.hplm.search import Trial, best_trial, candidates, run_trials
 from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.teacher_data import Teacher, TeacherData
 from builder.construct.hplm.tunable import EncodedSet, Tuned, new_head
 from builder.construct.hplm.tune import Upper, evaluate, tune
@@ -154,7 +154,7 @@ class HplmBuild:
     def _encoded(
         self, objective: Objective[Any], examples: Sequence[Example], domain: DomainEntry, what: str
     ) -> EncodedSet:
-        return encoded(self._home, domain, objective, examples, what, self._report)
+        return encoded_set(self._home, domain, objective, examples, what, self._report)
 
     def _checkpoint(self, trial: int) -> Path:
         return self._target.with_name(f".{self._target.name}.tuning-{trial}")

@@ -18,14 +18,13 @@ from backends.adapters.head import Head
 from backends.engine.heads import POOL_FUNCTIONS
 from backends.root.geometry import RootGeometry
 from backends.root.tokenizer import RootTokenizer, TokenRows
-from builder.construct.hplm.prepare import task_text
 from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.trainable import Indices, OnRows, predict, read
 from builder.construct.hplm.trainer import BestWeights, Trainer, Weights
 from builder.construct.hplm.tunable import pooled_width, pooling_for
 from builder.construct.root.conversion import padding_exchange
 from builder.construct.root.pretrained import load_pretrained
-from builder.construct.tasks.examples import Example
+from builder.construct.tasks.examples import Example, task_text
 from builder.construct.tasks.objective import Objective
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.rows import padded_length, segments_of

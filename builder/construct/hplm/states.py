@@ -1,10 +1,11 @@
-"""Texts after the lower half, kept on disk: whoever tunes on the same texts again pays for the upper half only."""
+"""The lower states of texts, kept on disk: a second tuning on the same texts computes the upper layers only."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -12,8 +13,11 @@ from backends.home import Home
 from backends.registry.entries import DomainEntry
 from backends.root.tokenizer import Text
 from backends.storage import file_checksum, json_checksum, remove_folder
-from builder.construct.hplm.computed_fragments import ComputedFragments, exact_half
+from builder.construct.hplm.exact_lower import ComputedFragments, exact_lower
 from builder.construct.hplm.state_rows import EncodedRow, StateRows, size_of_store, stored_rows
+from builder.construct.hplm.tunable import EncodedSet
+from builder.construct.tasks.examples import Example, task_text
+from builder.construct.tasks.objective import Objective
 from builder.lifecycle.leftovers import forgotten_states
 from builder.progress import Report, Step
 
@@ -58,12 +62,21 @@ class StateCache:
         )
 
     def _encoded(self, texts: Sequence[Text], with_words: bool, done: Callable[[int], None]) -> Iterator[EncodedRow]:
-        half = exact_half(self._home, self._domain)
+        lower_model = exact_lower(self._home, self._domain)
         for start in range(0, len(texts), _TEXTS_PER_BATCH):
             batch = texts[start : start + _TEXTS_PER_BATCH]
-            encoded = half.encode(batch, [with_words] * len(batch))
+            encoded = lower_model.encode(batch, [with_words] * len(batch))
             yield from zip(encoded.rows, encoded.words, encoded.middles, strict=True)
             done(start + len(batch))
+
+
+def encoded_set(
+    home: Home, domain: DomainEntry, objective: Objective[Any], examples: Sequence[Example], what: str, report: Report
+) -> EncodedSet:
+    """The examples' hidden rows, from the cache or computed, with the task's target of each."""
+    texts = [task_text(example) for example in examples]
+    rows = StateCache(home, domain).rows(texts, objective.about_words, what, report)
+    return EncodedSet(rows, objective.targets(examples, rows.words), rows.lengths, rows.middles)
 
 
 def _remove_oldest(states: Path, keep: Path) -> None:

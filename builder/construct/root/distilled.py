@@ -14,7 +14,7 @@ from torch import Tensor
 
 from backends.errors import CorruptFileError, FingerprintMismatchError, InvalidArgumentError
 from backends.root.geometry import RootGeometry
-from backends.root.store import RootFolder, half_state
+from backends.root.store import RootFolder, float16_state
 from backends.storage import write_tensors
 from builder.construct.root.conversion import RootParts
 from builder.construct.root.settings import WORD_EMBEDDINGS
@@ -63,7 +63,7 @@ def export_distilled(root: RootFolder, path: Path) -> None:
     """Write what of a root differs from its pretrained model."""
     trained = root.manifest.origin.get(TRAINED_PARTS, _ALWAYS_TRAINED)
     parts = {"lower": root.lower, "aggregation": root.aggregation, "upper": root.upper}
-    state = {f"{name}.{key}": t for name in parts if name in trained for key, t in half_state(parts[name]()).items()}
+    state = {f"{name}.{key}": t for name in parts if name in trained for key, t in float16_state(parts[name]()).items()}
     if WORD_EMBEDDINGS not in trained:
         state = {key: tensor for key, tensor in state.items() if WORD_EMBEDDINGS not in key}
     metadata = {

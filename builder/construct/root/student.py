@@ -8,10 +8,10 @@ from torch import Tensor
 
 from backends.plot.keys import FragmentShape
 from backends.root.encoder import padded_attention
-from backends.root.lower import sum_overlapping
 from backends.root.tokenizer import RootTokenizer, Text, TokenRows
 from builder.construct.root.conversion import RootParts
-from builder.construct.training.rows import PaddedRows, distinct_fragments, padded_rows
+from builder.construct.training.boundary import boundary_states
+from builder.construct.training.rows import PaddedRows, padded_rows
 
 
 class Student:
@@ -33,18 +33,8 @@ class Student:
 
         Shape: fragments `[T, n]`
         """
-        parts, boundary = self.parts, self.boundary(rows, fragments)
+        parts = self.parts
+        boundary = boundary_states(parts.lower, parts.aggregation, rows, fragments).float()
         attend = padded_attention(parts.geometry.num_heads, rows.mask)
         upper = parts.upper.states(rows.pad(boundary), attend)
         return [boundary, *(state[rows.mask].float() for state in upper)]
-
-    def boundary(self, rows: PaddedRows, fragments: Tensor) -> Tensor:
-        """What the upper layers get of the real tokens, `[T, H]` fp32.
-
-        Shape: fragments `[T, n]`
-        """
-        parts = self.parts
-        distinct, inverse = distinct_fragments(fragments)
-        summed = sum_overlapping(parts.lower(distinct)[inverse].float(), parts.geometry.centre)
-        placed: Tensor = parts.aggregation(summed, rows.positions, rows.flat_types)
-        return placed.float()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from backends.engine.entities import Span
+from backends.root.tokenizer import Text
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,11 @@ def is_visible(word: str) -> bool:
 
 
 Example = LabelledText | TaggedSentence
+
+
+def task_text(example: Example) -> Text:
+    """As a tokenizer takes it."""
+    return example.text if example.text_pair is None else (example.text, example.text_pair)
 
 
 def majority_share(examples: Sequence[LabelledText]) -> float:

@@ -26,8 +26,8 @@ from backends.errors import (
 )
 from backends.home import Home
 from backends.lower.encoder import WEIGHTS_NAME, domain_encoder
-from backends.lower.half import LowerHalf
 from backends.lower.layers import fragment_values
+from backends.lower.model import LowerModel
 from backends.plot.counts import FragmentCounts
 from backends.plot.header import Store
 from backends.plot.overlay_log import LearnedFragments, overlay_folder, write_uses
@@ -146,7 +146,7 @@ def test_it_keeps_the_top_theta_also_where_a_parent_has_them(pretrained: Home, c
 def test_the_report_counts_what_lookups_find(pretrained: Home, corpus: Path) -> None:
     _, entry, _ = opened(pretrained, "garden")
     texts = corpus.read_text().splitlines()
-    half = LowerHalf.open(pretrained, entry)
+    half = LowerModel.open(pretrained, entry)
     statistics = half.encode(sorted(held_out_of(texts))).statistics.rates()
     assert entry.metrics["held_out_own_share"] == pytest.approx(statistics["garden@1"], abs=1e-4)
     whole = sum(statistics[name] for name in ("garden@1", "farm@1", "general@1"))
@@ -343,7 +343,7 @@ def test_the_roots_own_domain_can_be_updated(home: Home, tmp_path: Path) -> None
     entry = update_domain(home, Registry.open(home), DomainUpdate("general", "tiny", (new,)), ignore)
     assert entry.folders == ("plots/tiny/general@2",)
     assert set(entry.metrics["entries"]) == {"tri", "bi", "uni"}
-    assert LowerHalf.open(home, entry).encode([text.text for text in sample_texts(3, seed=1)]).rows
+    assert LowerModel.open(home, entry).encode([text.text for text in sample_texts(3, seed=1)]).rows
 
 
 def test_a_parents_version_can_be_named(home: Home, corpus: Path, tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_domains_of_other_fragments(tmp_path: Path, corpus: Path, n: int) -> Non
     counts = FragmentCounts.read(table.folder)
     assert counts.num_occurrences == entry.metrics["tokens"] > created.metrics["tokens"]
     assert np.array_equal(kept, counts.top(0.5).keys)
-    assert LowerHalf.open(home, entry).encode(["the cat is near"]).rows
+    assert LowerModel.open(home, entry).encode(["the cat is near"]).rows
 
 
 def test_roots_are_isolated(home: Home, corpus: Path, tmp_path: Path) -> None:

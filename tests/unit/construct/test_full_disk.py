@@ -12,7 +12,7 @@ import pytest
 
 from backends.errors import NotFoundError
 from backends.home import Home
-from backends.lower.half import LowerHalf
+from backends.lower.model import LowerModel
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.tiny_home import ignore, sample_texts, write_corpus, write_task
@@ -49,7 +49,7 @@ def test_a_domain_publishes_nothing_and_its_build_can_go_on(tiny_home: Home, tmp
     registry = Registry.open(tiny_home)
     with pytest.raises(NotFoundError):
         registry.domain("tiny", "big")
-    half = LowerHalf.open(tiny_home, registry.domain("tiny", "farm"))
+    half = LowerModel.open(tiny_home, registry.domain("tiny", "farm"))
     assert half.encode([sample_texts(1, 1)[0].text]).rows
     assert create_domain(tiny_home, registry, DomainRequest("big", "tiny", (corpus,)), ignore).version == 1
 

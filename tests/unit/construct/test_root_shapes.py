@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from backends.home import Home
-from backends.lower.half import LowerHalf
+from backends.lower.model import LowerModel
 from backends.plot import PlotChain, Table
 from backends.plot.header import stores_of
 from backends.registry.registry import Registry
@@ -36,10 +36,10 @@ def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return home
 
 
-def opened(home: Home) -> tuple[Student, LowerHalf]:
+def opened(home: Home) -> tuple[Student, LowerModel]:
     root = RootFolder(home.root("r"))
     parts = RootParts(root.geometry, root.lower(), root.aggregation(), root.upper())
-    return Student(parts, root.tokenizer()), LowerHalf.open(home, Registry.open(home).domain("r", "general"))
+    return Student(parts, root.tokenizer()), LowerModel.open(home, Registry.open(home).domain("r", "general"))
 
 
 def test_texts_of_the_corpus_are_exact(home: Home) -> None:

@@ -11,13 +11,17 @@ import pytest
 
 from backends import storage
 from backends.home import Home
+from backends.lower.encoder import domain_encoder
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
+from backends.root.store import RootFolder
 from bench.kit.tiny_home import sample_texts
 from builder.construct.hplm import state_rows, states
-from builder.construct.hplm.computed_fragments import exact_half
+from builder.construct.hplm.exact_lower import exact_lower
 from builder.construct.hplm.state_rows import StateRows
 from builder.construct.hplm.states import StateCache
+from builder.construct.training.boundary import boundary_states
+from builder.construct.training.rows import padded_rows
 from builder.progress import Step
 
 
@@ -39,7 +43,7 @@ def rows_of(
 
 def test_rows_and_words_are_those_of_the_lower_half(tiny_home: Home, domain: DomainEntry) -> None:
     rows, _ = rows_of(tiny_home, domain, with_words=True)
-    encoded = exact_half(tiny_home, domain).encode(TEXTS, [True] * len(TEXTS))
+    encoded = exact_lower(tiny_home, domain).encode(TEXTS, [True] * len(TEXTS))
     assert len(rows) == len(TEXTS)
     assert rows.lengths.tolist() == [len(row) for row in encoded.rows]
     for place, (row, words) in enumerate(zip(encoded.rows, encoded.words, strict=True)):
@@ -48,6 +52,14 @@ def test_rows_and_words_are_those_of_the_lower_half(tiny_home: Home, domain: Dom
         if mine is not None and words is not None:
             for name in ("first_tokens", "starts", "ends"):
                 assert np.array_equal(getattr(mine, name), getattr(words, name))
+
+
+def test_training_computes_what_serving_looks_up(tiny_home: Home, domain: DomainEntry) -> None:
+    root = RootFolder(tiny_home.root("tiny"))
+    layers = domain_encoder(root, [tiny_home.path / folder for folder in domain.folders])
+    computed = boundary_states(layers, root.aggregation(), padded_rows(root.tokenizer().encode(TEXTS[:40])))
+    looked_up = np.concatenate(exact_lower(tiny_home, domain).encode(TEXTS[:40]).rows)
+    np.testing.assert_allclose(computed.detach().numpy(), looked_up, rtol=2e-2, atol=2e-2)
 
 
 def test_they_are_made_once(tiny_home: Home, domain: DomainEntry) -> None:

@@ -149,14 +149,14 @@ def same(one: Tuned, other: Tuned) -> bool:
     return tensors[0].keys() == tensors[1].keys() and all(torch.equal(t, tensors[1][n]) for n, t in tensors[0].items())
 
 
-@pytest.mark.parametrize("name", ["classification", "regression", "ner"])
-def test_an_interrupted_tuning_ends_the_same(upper: Upper, tmp_path: Path, name: str) -> None:
-    objective, train = task(name, 1)
-    _, dev = task(name, 2)
+def test_an_interrupted_tuning_ends_the_same(upper: Upper, tmp_path: Path) -> None:
+    """The loop goes on as it should (test_loop); this is about what a tuning adds: dropout, an average, the best."""
+    objective, train = task("classification", 1)
+    _, dev = task("classification", 2)
     settings = TuneSettings(recipe=SMALL, epochs=6, rows_per_batch=5, patience=6, dropout=0.2, ema_decay=0.5)
     whole = tune(upper, objective, train, dev, settings, ignore)
     checkpoint = Checkpoint(tmp_path / "tuning", "inputs")
-    chance = random.Random(name)
+    chance = random.Random(4)
     stops = sorted(chance.sample(range(1, 30), 4))
 
     def until(stop: int, steps: list[int]) -> Any:
@@ -286,30 +286,6 @@ def test_a_new_head_starts_as_the_teachers_and_one_that_was_there_stays(
     torch.testing.assert_close(head(teacher_data.states, before), before.head.weight.float(), **close)
     otherwise = replace(teacher_data.states, pooling="cls")
     torch.testing.assert_close(head(otherwise), head(None), atol=0, rtol=0)
-
-
-@pytest.mark.parametrize("taught", LEARNT_BY_STATES, indirect=True)
-def test_an_interrupted_tuning_with_states_goes_on_and_ends_the_same(
-    upper: Upper, taught: tuple[Objective[Any], EncodedSet, TeacherData], tmp_path: Path
-) -> None:
-    objective, train, teacher_data = taught
-    settings = other_settings(epochs=3)
-    expected = tune(upper, objective, train, train, settings, ignore, teacher_data=teacher_data)
-    checkpoint = Checkpoint(tmp_path / "tuning", "inputs")
-
-    def interrupt(step: Step) -> None:
-        if step.done > step.total // 2:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        tune(upper, objective, train, train, settings, interrupt, teacher_data=teacher_data, checkpoint=checkpoint)
-    steps: list[Step] = []
-    again = tune(
-        upper, objective, train, train, settings, steps.append, teacher_data=teacher_data, checkpoint=checkpoint
-    )
-    assert 1 < steps[0].done < steps[0].total
-    assert again.epoch == expected.epoch
-    torch.testing.assert_close(again.head.weight, expected.head.weight, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("taught", ["regression"], indirect=True)

@@ -92,7 +92,7 @@ def test_the_overlay_holds_what_a_full_table_would(home: Home) -> None:
         ask(service, rows)
         entry = Registry.open(home).hplm("globex/topic")
         folders = [home.path / folder for folder in entry.domain.folders]
-        service.domains.half(entry.domain)
+        service.domains.lower_model(entry.domain)
         (overlay,) = [each.overlay for each in service.domains.fillings() if each.overlay.name == "street@1/overlay"]
         wait_until(lambda: overlay_keys(folders[0], Store.TRI.key_dtype).keys.size > 100)
         keys = overlay_keys(folders[0], Store.TRI.key_dtype).keys
@@ -230,13 +230,13 @@ def test_thousands_of_versions_leave_nothing_behind(home: Home) -> None:
     versions = [_copied(home, live, number) for number in range(2, 120)]
     domains = OpenDomains(home, FillingSettings(Missing.COMPUTE))
     for previous, domain in zip([live, *versions], versions, strict=False):
-        domains.half(previous).encode(["the cat saw a hammer"])
-        half = domains.half(domain)
+        domains.lower_model(previous).encode(["the cat saw a hammer"])
+        half = domains.lower_model(domain)
         domains.let_go(partial(frozenset, domain.folders))
         assert len(half.encode(["the cat saw a hammer"]).rows) == 1
     assert _mapped("farm@") == _mapped(f"{versions[-1].folders[0]}/") > 0
     assert len(domains.fillings()) == 1
-    assert len(domains.half(live).encode(["the cat"]).rows) == 1
+    assert len(domains.lower_model(live).encode(["the cat"]).rows) == 1
     domains.close()
     del half
     assert _mapped("farm@") == 0

@@ -33,7 +33,7 @@ def no_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def filling_of(service: LowerService, home: Home) -> DomainFilling:
-    service.domains.half(Registry.open(home).hplm("acme/topic").domain)
+    service.domains.lower_model(Registry.open(home).hplm("acme/topic").domain)
     (one,) = service.domains.fillings()
     return one
 

@@ -7,8 +7,8 @@ import random
 import torch
 
 from backends.home import Home
-from backends.lower import half
-from backends.lower.half import RootFront
+from backends.lower import model
+from backends.lower.model import RootFront
 from backends.root.lower import Aggregation
 from backends.root.store import RootFolder
 
@@ -30,7 +30,7 @@ def test_every_type_at_every_position_is_placed_as_in_training(built_home: Home)
     torch.manual_seed(seed)
     root = RandomlyPlaced(built_home.root("tiny"))
     front, geometry = RootFront(root), root.geometry
-    count = 3 * half._CHUNK_TOKENS + 7
+    count = 3 * model._CHUNK_TOKENS + 7
     summed = torch.randn(count, geometry.hidden_size)
     positions = torch.randint(geometry.max_tokens, (count,))
     types = torch.randint(geometry.type_vocab_size, (count,))

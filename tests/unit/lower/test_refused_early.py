@@ -119,7 +119,7 @@ def test_a_text_that_is_cut_counts_no_more_tokens_than_are_left_of_it(
     service: LowerService, signal: BacklogSignal
 ) -> None:
     domain = service._snapshot.find("acme/topic").domain
-    cut_at = service.domains.half(domain).max_tokens
+    cut_at = service.domains.lower_model(domain).max_tokens
     assert cut_at < TOLD_LENGTHS[-1]
     signal.tell(Outlook([0.0 if length <= cut_at else 500_000.0 for length in TOLD_LENGTHS]), now_us())
     request = TextRequest([b"acme/topic"], [b"the cat " * 500], '{"deadline_ms": 100}')

@@ -11,7 +11,7 @@ from backends.clock import now_us
 from backends.errors import CorruptFileError, HplmError, InvalidArgumentError, NotFoundError, UnusableError
 from backends.home import Home
 from backends.lower import domains
-from backends.lower.half import LowerHalf
+from backends.lower.model import LowerModel
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.plot.table import Table
 from backends.registry.entries import DomainEntry
@@ -42,7 +42,7 @@ def test_rows_of_mixed_domains_come_back_in_their_order(service: LowerService, t
     assert [ticket.hplm_key for ticket in tickets] == [registry.hplm(hplm).key for hplm in ids]
     rows = unfold_rows(result.hidden, [ticket.num_tokens for ticket in tickets])
     for hplm, text, row in zip(ids, texts, rows, strict=True):
-        alone = LowerHalf.open(tiny_home, registry.hplm(hplm).domain).encode([text]).rows[0]
+        alone = LowerModel.open(tiny_home, registry.hplm(hplm).domain).encode([text]).rows[0]
         np.testing.assert_allclose(row, alone, rtol=2e-3, atol=2e-3)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from backends.lower.half import LowerHalf
+from backends.lower.model import LowerModel
 from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
@@ -24,7 +24,7 @@ class TritonPythonModel:
         settings = ModelSettings.from_triton(args)
         root = settings.text("root", "")
         registry = Registry.open(settings.home)
-        self._lower = LowerHalf.open(settings.home, registry.domain(root, root))
+        self._lower = LowerModel.open(settings.home, registry.domain(root, root))
         registry.close()
         geometry = RootFolder(settings.home.root(root)).geometry
         folder = Path(settings.text("models", ""))

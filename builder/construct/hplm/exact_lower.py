@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from backends.home import Home
-from backends.lower.half import LowerHalf
 from backends.lower.layers import LowerLayers
+from backends.lower.model import LowerModel
 from backends.plot.arrays import Found, Halves, Keys
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
@@ -38,6 +38,6 @@ class ComputedFragments:
         return vectors[inverse], np.ones(keys.size, np.bool_)
 
 
-def exact_half(home: Home, domain: DomainEntry) -> LowerHalf:
-    """A domain's lower half with nothing approximated."""
-    return LowerHalf.open(home, domain, suppliers=[ComputedFragments(home, domain)])
+def exact_lower(home: Home, domain: DomainEntry) -> LowerModel:
+    """A domain's lower model with nothing approximated."""
+    return LowerModel.open(home, domain, suppliers=[ComputedFragments(home, domain)])

@@ -1,8 +1,8 @@
-"""The lower half of one domain's hPLMs: texts → hidden rows, by lookup alone.
+"""The lower model of one domain's hPLMs: texts → hidden rows, by lookup alone.
 
 Usage:
-    half = LowerHalf.open(home, registry.domain("mini", "shop"))
-    encoded = half.encode(["one text", "another"])
+    lower_model = LowerModel.open(home, registry.domain("mini", "shop"))
+    encoded = lower_model.encode(["one text", "another"])
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _CHUNK_TOKENS = 256
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """Texts after the lower half.
+    """Texts after the lower layers.
 
     Shape:
-        rows: one `[L, H]` fp16 per text; truncated: `[R]`; words: R, where they were asked for; middles: R, of
-        pairs the first token of the second half.
+        rows: one `[L, H]` fp16 per text; truncated: `[R]`; words: R, where they were requested; middles: R, of
+        pairs the first token of the second segment.
     """
 
     rows: list[Float16Array]
@@ -56,20 +56,20 @@ class RootFront:
         self._norm = aggregation.norm
         # Of every type at every position, so that both are read at once.
         types, positions = aggregation.type_embeddings.weight, aggregation.position_embeddings.weight
-        self._places = (types[:, None] + positions).detach().flatten(0, 1)
+        self._embeddings = (types[:, None] + positions).detach().flatten(0, 1)
         self._num_positions = len(positions)
 
     def hidden(self, summed: Tensor, positions: Tensor, types: Tensor) -> Tensor:
         """`Aggregation` in fp16, a few tokens at a time, so that what lies between its steps stays in the caches."""
         hidden = torch.empty(summed.shape, dtype=torch.float16)
-        places = types * self._num_positions + positions
+        rows = types * self._num_positions + positions
         for start in range(0, len(summed), _CHUNK_TOKENS):
             tokens = slice(start, start + _CHUNK_TOKENS)
-            hidden[tokens] = self._norm(functional.embedding(places[tokens], self._places).add_(summed[tokens]))
+            hidden[tokens] = self._norm(functional.embedding(rows[tokens], self._embeddings).add_(summed[tokens]))
         return hidden
 
 
-class LowerHalf:
+class LowerModel:
     """Tokenizer, chain of tables and aggregation of one domain version."""
 
     def __init__(self, front: RootFront, tables: Sequence[Table], suppliers: Sequence[Supplier] = ()) -> None:
@@ -89,7 +89,7 @@ class LowerHalf:
     @classmethod
     def open(
         cls, home: Home, domain: DomainEntry, front: RootFront | None = None, suppliers: Sequence[Supplier] = ()
-    ) -> LowerHalf:
+    ) -> LowerModel:
         """One domain by itself; the server shares fronts and tables between domains."""
         front = front or RootFront(RootFolder(home.root(domain.root)))
         return cls(front, [Table.open(home.path / folder, front.fingerprint) for folder in domain.folders], suppliers)
