@@ -23,9 +23,8 @@ from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from bench.kit.entry import Result, at_least, at_most, bench
 from bench.kit.reference import ReferenceHplm
+from bench.kit.served import Serving, served
 from bench.tasks.held_out import held_out_texts
-from builder.export import ExportSettings, render_repository
-from builder.serving import ServerConfig, TritonServer
 from hplm_client import Classification, HplmClient
 
 _ROWS_PER_BATCH = 64
@@ -62,16 +61,14 @@ def questions(home: Home, entries: list[HplmEntry], texts_per_hplm: int, seed: i
     return asked
 
 
-def served(home: Home, dtype: str, asked: list[Question]) -> list[Classification]:
+def answers_of(home: Home, dtype: str, asked: list[Question]) -> list[Classification]:
     """The answers of a real server, in requests of one hPLM's row each, so that the server does the mixing."""
-    with tempfile.TemporaryDirectory() as folder:
-        repository = Path(folder) / "repository"
-        render_repository(repository, ExportSettings(upper_parameters={"dtype": dtype}))
-        config = ServerConfig(repository=repository, environment={"HPLM_HOME": str(home.path)})
-        with TritonServer(config) as server:
-            url = f"grpc://{server.grpc_url}"
-            with HplmClient(url, rows_per_request=1, concurrency=_ROWS_PER_BATCH) as client:
-                answers = client.infer_many([(question.hplm, question.text) for question in asked])
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(home, Serving(str(Path(folder) / "repository"), lower_instances=2, upper={"dtype": dtype})) as server,
+        HplmClient(f"grpc://{server.grpc_url}", rows_per_request=1, concurrency=_ROWS_PER_BATCH) as client,
+    ):
+        answers = client.infer_many([(question.hplm, question.text) for question in asked])
     return [answer for answer in answers if isinstance(answer, Classification)]
 
 
@@ -118,7 +115,7 @@ def fidelity(options: Namespace) -> Result:
     texts_per_hplm = options.texts or (8 if options.quick else 100)
     entries = Registry.open(home).hplms()
     asked = questions(home, entries, texts_per_hplm, options.seed)
-    compared = {dtype: compare(asked, served(home, dtype, asked)) for dtype in ("fp32", "bf16")}
+    compared = {dtype: compare(asked, answers_of(home, dtype, asked)) for dtype in ("fp32", "bf16")}
     rows = [
         {
             "hplm": entry.id,

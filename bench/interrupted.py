@@ -34,9 +34,8 @@ from bench.kit.entry import Result, at_most, bench
 from bench.kit.home_load import TEXTS, Askable, Load
 from bench.kit.marks import mark_all, wrong_weights
 from bench.kit.scratch_home import scratch_home
+from bench.kit.served import Serving, served
 from bench.kit.tiny_home import write_corpus, write_task
-from builder.export import ExportSettings, render_repository
-from builder.serving import ServerConfig, TritonServer
 
 _NAMES_ITS_BUILD = ("name", "hplm", "checksum")
 _PAUSE_S = 0.02
@@ -275,11 +274,12 @@ def run(home: Home, settings: Settings, seed: int) -> tuple[dict[str, float], li
     subjects: list[Subject] = [DomainBuilds(home, settings, seed), Tunings(home, settings, seed)]
     chance = random.Random(seed)
     askable = Askable([entry.id for entry in mark_all(home, Registry.open(home))])
-    render_repository(home.repository, ExportSettings())
-    config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
     figures: dict[str, float] = {}
     rows = []
-    with TritonServer(config) as server, Load(f"grpc://{server.grpc_url}", askable, TEXTS, 1, seed, _PAUSE_S) as load:
+    with (
+        served(home, Serving(lower_instances=2)) as server,
+        Load(f"grpc://{server.grpc_url}", askable, TEXTS, 1, seed, _PAUSE_S) as load,
+    ):
         for subject in subjects:
             of_subject = Killer(home, subject, chance).run(settings.kills)
             differences = [row["difference"] for row in of_subject]
@@ -292,12 +292,12 @@ def run(home: Home, settings: Settings, seed: int) -> tuple[dict[str, float], li
     failed = [one for one in asked if one.error is not None]
     for one in failed[:3]:
         print(f"failed: {one.hplm}: {one.error}", file=sys.stderr)
-    served = {
+    of_server = {
         "requests": len(asked),
         "failed_requests": len(failed) + load.ended_early,
         "wrong_weights": wrong_weights(asked),
     }
-    return {**figures, **served}, rows
+    return {**figures, **of_server}, rows
 
 
 def add_options(arguments: ArgumentParser) -> None:

@@ -56,7 +56,7 @@ class Settings:
 
 
 FULL = Settings(alone_rows=1_000, full_rows=2_048)
-QUICK = Settings(alone_rows=100, full_rows=256)
+QUICK = Settings(alone_rows=60, full_rows=192)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def measure(base: TenantHome, settings: Settings, seed: int) -> list[Phase]:
     windows = []
     with served(home, Serving(upper={"dtype": settings.dtype}, environment={TRACE_VARIABLE: str(trace)})) as server:
         for length in _LENGTHS:
-            saturate(server.grpc_url, draw(hplms, texts[length], 128, rng), in_flight=64)
+            saturate(server.grpc_url, draw(hplms, texts[length], 64, rng), in_flight=64)
             for batch, count in ((1, settings.alone_rows), (64, settings.full_rows)):
                 rows = draw(hplms, texts[length], count, rng)
                 windows.append((length, batch, *run_phase(server.grpc_url, rows, batch)))

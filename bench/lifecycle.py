@@ -34,11 +34,10 @@ from bench.kit.entry import Result, at_most, bench
 from bench.kit.home_load import TEXTS, Askable, Load
 from bench.kit.marks import mark_all, publish_marked, wrong_weights
 from bench.kit.scratch_home import scratch_home
+from bench.kit.served import Serving, served
 from bench.kit.timeline import Asked, Timeline
-from builder.export import ExportSettings, render_repository
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.lifecycle.rollback import rollback_hplm
-from builder.serving import ServerConfig, TritonServer
 from hplm_client import NotFoundError
 
 _KINDS = ("create", "update", "rollback", "delete")
@@ -155,9 +154,7 @@ def run(home: Home, settings: Settings, texts: Sequence[str], seed: int) -> Cour
         with timeline.change(entry.id) as published:
             published.append(entry.version)
     operator = Operator(home, registry, timeline, askable, settings, random.Random(seed))
-    render_repository(home.repository, ExportSettings())
-    config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
-    with TritonServer(config) as server:
+    with served(home, Serving(lower_instances=2)) as server:
         load = Load(f"grpc://{server.grpc_url}", askable, texts, settings.clients, seed)
         with load:
             time.sleep(settings.quiet_s / 4)

@@ -46,7 +46,7 @@ class Settings:
 
 
 FULL = Settings(layers=6, batches=15)
-QUICK = Settings(layers=2, batches=5)
+QUICK = Settings(layers=2, batches=4, warm_batches=2)
 
 
 @dataclass(frozen=True)

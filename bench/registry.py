@@ -19,14 +19,13 @@ from typing import Any
 
 from backends.errors import HplmError
 from backends.home import Home
-from backends.registry.database import Database
 from backends.registry.registry import Registry
-from backends.registry.schema import HplmRow, HplmVersionRow
 from backends.registry.snapshot import RegistrySnapshot
+from bench.kit.bulk import NewHplm, register_hplms
 from bench.kit.entry import Result, bench
 from bench.kit.scratch_home import copied_home, scratch_home
-from builder.export import ExportSettings, render_repository
-from builder.serving import ServerConfig, TritonServer
+from bench.kit.served import Serving
+from builder.serving import TritonServer
 
 _COMMAND = "import sys, cli; sys.argv[0] = 'hplm'; cli.main()"
 
@@ -42,39 +41,24 @@ class Settings:
 
 
 FULL = Settings(few=10, many=10_000, lists=7, starts=3, refreshes=40)
-QUICK = Settings(few=10, many=10_000, lists=3, starts=1, refreshes=15)
+QUICK = Settings(few=10, many=10_000, lists=1, starts=1, refreshes=15)
 
 
 def populate(home: Home, count: int, own_folder_every: int) -> None:
-    """Register hPLMs until there are that many; all in one transaction, otherwise like published ones."""
+    """Register hPLMs until there are that many."""
     registry = Registry.open(home)
     models = registry.hplms()
     registry.close()
-    database = Database.connect(home.registry_url)
-    with database.publication() as (session, revision):
-        versions = {model.key: session.get_one(HplmVersionRow, model.key) for model in models}
-        for number in range(len(models), count):
-            model = models[number % len(models)]
-            name = f"tenant{number % 997}/model{number}"
-            folder = Path(model.folder)
-            if number % own_folder_every == 0:
-                folder = folder.with_name(f"{name.replace('/', '--')}@1")
-                shutil.copytree(home.path / model.folder, home.path / folder)
-            row = HplmRow(name=name, last_version=1, revision=revision)
-            version = HplmVersionRow(
-                hplm=row,
-                version=1,
-                domain_version_id=versions[model.key].domain_version_id,
-                task=model.task,
-                labels=list(model.labels),
-                folder=folder.as_posix(),
-                metrics=model.metrics,
-                published_at=time.time(),
-            )
-            session.add(version)
-            session.flush()
-            row.live_version_id = version.id
-    database.close()
+    hplms = []
+    for number in range(len(models), count):
+        model = models[number % len(models)]
+        name = f"tenant{number % 997}/model{number}"
+        folder = Path(model.folder)
+        if number % own_folder_every == 0:
+            folder = folder.with_name(f"{name.replace('/', '--')}@1")
+            shutil.copytree(home.path / model.folder, home.path / folder)
+        hplms.append(NewHplm(name, model.domain, folder.as_posix(), model.task, model.labels, model.metrics))
+    register_hplms(home, hplms)
 
 
 def seconds_to_list(home: Home, times: int, *options: str) -> float:
@@ -90,9 +74,7 @@ def seconds_to_list(home: Home, times: int, *options: str) -> float:
 
 def seconds_to_start(home: Home) -> float:
     """Until the real server is ready to answer."""
-    parameters = {"dtype": "fp32", "threads": "1"}
-    render_repository(home.repository, ExportSettings(upper_parameters=parameters))
-    config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
+    config = Serving(lower_instances=2, upper={"dtype": "fp32", "threads": "1"}).config(home)
     start = time.perf_counter()
     with TritonServer(config):
         return time.perf_counter() - start

@@ -37,9 +37,9 @@ from bench.fidelity import Question, compare
 from bench.kit.entry import Result, at_least, at_most, bench
 from bench.kit.reference import ReferenceHplm
 from bench.kit.scratch_home import copied_home
+from bench.kit.served import Serving, served
 from bench.tasks.held_out import held_out_texts
-from builder.export import ExportSettings, render_repository
-from builder.serving import ServerConfig, TritonServer
+from builder.serving import TritonServer
 from hplm_client import Classification, HplmClient
 
 Texts = Sequence[tuple[str, str]]
@@ -126,11 +126,9 @@ def _is_found(level: str) -> bool:
 
 @contextmanager
 def serving(home: Home, missing: Missing, settings: Settings) -> Iterator[Served]:
-    repository = home.path / "bench-repository"
     lower = FillingSettings(missing, overlay_mb=settings.overlay_mb).parameters
-    render_repository(repository, ExportSettings(lower_parameters=lower, upper_parameters={"dtype": settings.dtype}))
-    config = ServerConfig(repository=repository, environment={"HPLM_HOME": str(home.path)})
-    with TritonServer(config) as server:
+    serving = Serving("bench-repository", lower_instances=2, lower=lower, upper={"dtype": settings.dtype})
+    with served(home, serving) as server:
         yield Served(server)
 
 
@@ -221,9 +219,9 @@ def measure(home: Home, texts_path: Path | None, settings: Settings, seed: int, 
         fill_tables(full_home, learned)
         with serving(full_home, Missing.FALLBACK, settings) as full:
             passes.append(full.passing("full table", texts))
-            served = served_passes(by_turns(self_filled, full, texts, settings.rounds))
+            by_turn = served_passes(by_turns(self_filled, full, texts, settings.rounds))
     first, second, _ = passes
-    mine, theirs, my_medians, their_medians = served
+    mine, theirs, my_medians, their_medians = by_turn
     figures = {
         "first_pass_found_share": first.found_share,
         "second_pass_found_share": second.found_share,
@@ -235,7 +233,7 @@ def measure(home: Home, texts_path: Path | None, settings: Settings, seed: int, 
         "second_pass_mean_ms": float(np.mean(second.latencies_ms)),
         "overlay_mb": sum(path.stat().st_size for path in learned.path.glob("plots/*/*.overlay/*.log")) / (1 << 20),
     }
-    rows = [each.row() for each in [*passes, *served]]
+    rows = [each.row() for each in [*passes, *by_turn]]
     return Result({**vars(settings), "texts": len(texts), "hplms": len(hplms)}, figures, rows)
 
 

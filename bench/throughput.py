@@ -19,12 +19,13 @@ import numpy as np
 from backends.root.geometry import RootGeometry
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, bench
 from bench.kit.progress import one_by_one
+from bench.kit.random_root import HEAD_ONLY
 from bench.kit.saturation import draw, saturate
+from bench.kit.served import Serving, served
 from bench.kit.synthetic_home import BERT_BASE, BaseHome, Family, Words, base_home
 from bench.kit.whole_models import write_whole_models
 from bench.kit.whole_repository import SERVER_ENVIRONMENT, render_whole_models
-from builder.export import ExportSettings, render_repository
-from builder.serving import ServerConfig, TritonServer
+from loadtest.in_process import Played
 
 Cell = tuple[str, int]
 """A scheme and the number of tenants."""
@@ -32,6 +33,7 @@ Cell = tuple[str, int]
 _PREFIX = {"hplm": "hplm", "adapters": "adapters", "shared": "shared"}
 _WHOLE = ("plot", "dedicated", "dedicated_cold")
 _HALF_SCHEME = "plot"
+_WARM_ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,10 @@ FULL = Settings(
 )
 QUICK = replace(
     FULL,
-    geometry="small, 12 x 256 as 6 + 6",
     rows=192,
-    slow_rows=192,
+    slow_rows=48,
+    repeats=1,
+    distinct_files=4,
     cells=(
         *(("hplm", tenants) for tenants in (1, 16, 1_000, 10_000)),
         *((scheme, 16) for scheme in ("adapters", "shared", "plot")),
@@ -97,26 +100,33 @@ class Schemes:
         self.base.add_root("whole", deep, [])
         self.base.add_hplms(Family("half", "hplm", self._tenants("hplm")))
         self.base.add_hplms(Family("whole", "adapters", self._tenants("adapters")))
-        self.base.add_hplms(Family("whole", "shared", self._tenants("shared"), width=0))
+        self.base.add_hplms(Family("whole", "shared", self._tenants("shared"), recipe=HEAD_ONLY))
         for scheme, geometry in (("plot", self.geometry), ("dedicated", deep)):
             count = max(self._tenants(name) for name in _WHOLE if name.startswith(scheme))
             tenants = [f"{scheme}{number}" for number in range(count)]
             write_whole_models(self._models(scheme), geometry, tenants, self.settings.distinct_files)
-        self._render()
         return texts
 
     def rows_per_s(self, url: str, cell: Cell, texts: Sequence[str]) -> float:
-        scheme, tenants = cell
-        hplms = [f"{scheme.removesuffix('_cold')}{number}/task" for number in range(tenants)]
-        is_slow = scheme in _WHOLE and tenants > self.settings.resident
-        count, edge_rows = (self.settings.slow_rows, 16) if is_slow else (self.settings.rows, 64)
-        rows = draw(hplms, texts, count, self.rng)
-        model = scheme if scheme in _WHOLE else "hplm"
-        if scheme in _WHOLE and not is_slow:
+        settings, edge_rows = self.settings, 16 if self._is_slow(cell) else 64
+        if cell[0] in _WHOLE and not self._is_slow(cell):
             # Resident ones are read when they are asked first, and brought into the product's order the second time.
             for _ in range(2):
-                saturate(url, [(hplm, texts[0]) for hplm in hplms], self.settings.in_flight, model)
-        return saturate(url, rows, self.settings.in_flight, model).rows_per_s(edge_rows)
+                saturate(url, [(hplm, texts[0]) for hplm in self._asked(cell)], settings.in_flight, _model(cell))
+        count = settings.slow_rows if self._is_slow(cell) else settings.rows
+        return self.play(url, cell, texts, count).rows_per_s(edge_rows)
+
+    def play(self, url: str, cell: Cell, texts: Sequence[str], count: int) -> Played:
+        rows = draw(self._asked(cell), texts, count, self.rng)
+        return saturate(url, rows, self.settings.in_flight, _model(cell))
+
+    def _asked(self, cell: Cell) -> list[str]:
+        scheme, tenants = cell
+        return [f"{scheme.removesuffix('_cold')}{number}/task" for number in range(tenants)]
+
+    def _is_slow(self, cell: Cell) -> bool:
+        """Whether models are swapped."""
+        return cell[0] in _WHOLE and cell[1] > self.settings.resident
 
     @property
     def hplms(self) -> list[str]:
@@ -128,10 +138,13 @@ class Schemes:
     def _models(self, scheme: str) -> Path:
         return self.base.home.path / "whole_models" / scheme
 
-    def _render(self) -> None:
-        home, settings = self.base.home, self.settings
-        upper = {"dtype": settings.dtype, "slots": str(settings.slots + 1)}
-        render_repository(home.repository, ExportSettings(lower_instances=1, upper_parameters=upper))
+    @property
+    def serving(self) -> Serving:
+        upper = {"dtype": self.settings.dtype, "slots": str(self.settings.slots + 1)}
+        return Serving(upper=upper, environment=SERVER_ENVIRONMENT, prepare=self._add_whole_models)
+
+    def _add_whole_models(self, repository: Path) -> None:
+        settings = self.settings
         for scheme in _WHOLE:
             is_half = scheme == _HALF_SCHEME
             parameters = {
@@ -142,26 +155,28 @@ class Schemes:
                 "resident": str(settings.resident * (2 if is_half else 1)),
                 "cold": "true" if scheme.endswith("_cold") else "false",
             }
-            render_whole_models(home.repository / scheme, parameters)
+            render_whole_models(repository / scheme, parameters)
+
+
+def _model(cell: Cell) -> str:
+    """The Triton model that serves a scheme."""
+    return cell[0] if cell[0] in _WHOLE else "hplm"
 
 
 def measure(schemes: Schemes) -> dict[Cell, list[float]]:
     texts = schemes.build()
-    home = schemes.base.home
     taken: dict[Cell, list[float]] = {cell: [] for cell in schemes.settings.cells}
-    environment = {"HPLM_HOME": str(home.path), **SERVER_ENVIRONMENT}
-    config = ServerConfig(repository=home.repository, environment=environment)
-    with TritonServer(config) as server:
+    with served(schemes.base.home, schemes.serving) as server:
         # A version's file is checked when it is first asked for, which a server does once in its life.
         first_rows = [(hplm, texts[0].split()[0]) for hplm in schemes.hplms]
         saturate(server.grpc_url, first_rows, schemes.settings.in_flight)
-        for repeat in one_by_one(range(schemes.settings.repeats + 1), "throughput", "repeats"):
+        for cell in schemes.settings.cells:  # nothing is in memory yet
+            schemes.play(server.grpc_url, cell, texts, _WARM_ROWS)
+        for _ in one_by_one(range(schemes.settings.repeats), "throughput", "repeats"):
             # In an order of its own each time, so that no scheme always follows the same other one.
-            for place in schemes.rng.permutation(len(schemes.settings.cells)):
-                cell = schemes.settings.cells[place]
-                rows_per_s = schemes.rows_per_s(server.grpc_url, cell, texts)
-                if repeat:  # the first finds nothing in memory
-                    taken[cell].append(rows_per_s)
+            for index in schemes.rng.permutation(len(schemes.settings.cells)):
+                cell = schemes.settings.cells[index]
+                taken[cell].append(schemes.rows_per_s(server.grpc_url, cell, texts))
     return taken
 
 

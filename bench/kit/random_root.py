@@ -36,6 +36,7 @@ BERT_BASE_UPPER = RootGeometry(
 """BERT-base's six upper layers; the lower half is small, since nothing here runs it."""
 WIDTH = 64
 BOTTLENECK = AdapterRecipe(width=WIDTH)
+HEAD_ONLY = AdapterRecipe(bottleneck_sites=())
 RECIPES = {
     f"a bottleneck of {WIDTH}": ("", BOTTLENECK),
     "the default recipe": ("_default_recipe", LORA_EVERYWHERE),
@@ -43,12 +44,8 @@ RECIPES = {
 """What is measured, and what marks its figures."""
 
 
-def random_root(folder: Path, geometry: RootGeometry, seed: int) -> RootFolder:
-    """Written to `folder`, which must not exist, and read back."""
-    folder.mkdir(parents=True)
-    tokenizer = folder.with_suffix(".json")
-    tokenizer.write_text("{}")
-    generator = torch.Generator().manual_seed(seed)
+def random_parts(geometry: RootGeometry, generator: torch.Generator) -> dict[str, nn.Module]:
+    """Weights of the size that trained ones have, so that no number becomes special."""
     parts: dict[str, nn.Module] = {
         "lower": FragmentEncoder(geometry),
         "aggregation": Aggregation(geometry),
@@ -59,12 +56,23 @@ def random_root(folder: Path, geometry: RootGeometry, seed: int) -> RootFolder:
             for weights in part.parameters():
                 if weights.ndim == 2:
                     weights.normal_(std=1 / math.sqrt(weights.shape[1]), generator=generator)
+    return parts
+
+
+def random_root(folder: Path, geometry: RootGeometry, seed: int) -> RootFolder:
+    """Written to `folder`, which must not exist, and read back."""
+    folder.mkdir(parents=True)
+    tokenizer = folder.with_suffix(".json")
+    tokenizer.write_text("{}")
+    parts = random_parts(geometry, torch.Generator().manual_seed(seed))
     write_root(folder, folder.name, geometry, tokenizer, parts, {}, {})
     return RootFolder(folder)
 
 
-def random_hplm(root: RootFolder, generator: torch.Generator, recipe: AdapterRecipe = BOTTLENECK) -> HplmArtifact:
-    """A classification into three labels."""
+def random_hplm(
+    root: RootFolder, generator: torch.Generator, recipe: AdapterRecipe = BOTTLENECK, name: str = "bench/hplm"
+) -> HplmArtifact:
+    """A classification into three labels; a recipe without sites leaves the adapters out."""
     hidden, num_labels = root.geometry.hidden_size, 3
 
     def normal(*shape: int) -> torch.Tensor:
@@ -84,7 +92,7 @@ def random_hplm(root: RootFolder, generator: torch.Generator, recipe: AdapterRec
     }
     adapters = AdapterSet.from_parts({key: part(key, kind, width) for key, (kind, width) in kinds.items()})
     return HplmArtifact(
-        hplm="bench/hplm",
+        hplm=name,
         root_fingerprint=root.fingerprint,
         task="classification",
         labels=tuple(f"label {number}" for number in range(num_labels)),

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from backends.errors import InvalidArgumentError
 from backends.home import REGISTRY_VARIABLE, Home
+from bench.kit.synthetic_home import link_or_copy
 from bench.kit.tiny_home import build_tiny_home
 
 _REGISTRY = "registry.db"
@@ -34,7 +35,7 @@ def copied_home(original: Path, target: Path) -> Home:
     target.mkdir(parents=True)
     for room in _ROOMS:
         if (original / room).is_dir():
-            shutil.copytree(original / room, target / room, copy_function=_link_or_copy, ignore=_OVERLAYS)
+            shutil.copytree(original / room, target / room, copy_function=link_or_copy, ignore=_OVERLAYS)
     copy_registry(original, target)
     return Home(target)
 
@@ -44,10 +45,3 @@ def copy_registry(original: Path, target: Path) -> None:
     source = f"file:{quote(str((original / _REGISTRY).absolute()))}?mode=ro"
     with closing(sqlite3.connect(source, uri=True)) as old, closing(sqlite3.connect(target / _REGISTRY)) as new:
         old.backup(new)
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

@@ -16,7 +16,7 @@ from builder.serving import ServerConfig, TritonServer
 
 @dataclass(frozen=True)
 class Serving:
-    """One way to serve; `name` keeps the repositories of several servers on one home apart."""
+    """One way to serve; `name`, or a path, keeps the repositories of several servers on one home apart."""
 
     name: str = "repository"
     lower_instances: int = 1

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,27 +20,20 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from backends.adapters.adapter_set import AdapterSet
-from backends.adapters.bank import HplmArtifact, write_artifact
-from backends.adapters.head import Head
-from backends.adapters.parts import Bottleneck
+from backends.adapters.bank import write_artifact
+from backends.adapters.recipe import AdapterRecipe
 from backends.home import Home
 from backends.plot import Store, TableSpec, TableWriter, fragment_keys
-from backends.registry.database import Database
 from backends.registry.entries import DomainEntry
-from backends.registry.queries import domain_version_row
 from backends.registry.registry import Registry
-from backends.registry.schema import HplmRow, HplmVersionRow
 from backends.root.geometry import RootGeometry
-from backends.root.lower import Aggregation, FragmentEncoder
 from backends.root.store import RootFolder, write_root
-from backends.root.upper import UpperLayers
 from backends.storage import json_checksum, publishing, read_json
-from bench.kit.random_root import BERT_BASE_UPPER
+from bench.kit.bulk import NewHplm, register_hplms
+from bench.kit.random_root import BERT_BASE_UPPER, BOTTLENECK, random_hplm, random_parts
 
 ROOT = "base"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-LABELS = ("no", "yes")
 _LETTERS = "bcdfghjklmnpqrstvwxz"
 _VOWELS = "aeiou"
 _APPENDED_AT_ONCE = 8192
@@ -83,12 +75,12 @@ class Words:
 
 @dataclass(frozen=True)
 class Family:
-    """hPLMs that are alike: `name` is their tenant's, `width` 0 leaves the adapters out and only the head is own."""
+    """hPLMs that are alike; `name` is their tenant's."""
 
     root: str
     name: str
     count: int
-    width: int = 64
+    recipe: AdapterRecipe = BOTTLENECK
     distinct: int = 16
 
     @property
@@ -102,18 +94,14 @@ class BaseHome:
     def __init__(self, path: Path, seed: int) -> None:
         self.home = Home(path)
         self._rng = np.random.default_rng(seed)
-        torch.manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed)
         Registry.open(self.home, create=True).close()
 
     def add_root(self, name: str, geometry: RootGeometry, texts: Sequence[str]) -> DomainEntry:
         """A root and its first domain, whose table holds what the texts need; without texts, single tokens only."""
         path = self.home.root(name)
-        parts = {
-            # The table holds all that the bench asks for, so nobody runs these: one layer will do.
-            "lower": FragmentEncoder(replace(geometry, num_lower_layers=1)),
-            "aggregation": Aggregation(geometry),
-            "upper": random_upper(geometry),
-        }
+        # The table holds all that the bench asks for, so the lower layers are never run: one will do.
+        parts = random_parts(replace(geometry, num_lower_layers=1), self._generator)
         with publishing(path) as folder:
             tokenizer = Words(geometry.vocab_size).write_tokenizer(self.home.path / "tokenizer.json")
             fingerprint = write_root(folder, name, geometry, tokenizer, parts, {}, {})
@@ -149,23 +137,9 @@ class BaseHome:
             writer.finish()
 
     def _write_model(self, family: Family, root: RootFolder, number: int) -> Path:
-        geometry = root.geometry
-        layers, hidden = geometry.num_upper_layers, geometry.hidden_size
-        shapes = Bottleneck.shapes(layers, hidden, hidden, family.width)
-        weights = {name: 0.02 * torch.randn(shape) for name, shape in shapes.items()}
-        bottleneck = Bottleneck(weights["down_weight"], weights["down_bias"], weights["up_weight"], weights["up_bias"])
-        artifact = HplmArtifact(
-            hplm=family.hplms[number],
-            root_fingerprint=root.fingerprint,
-            task="classification",
-            labels=LABELS,
-            pooling="cls",
-            adapters=AdapterSet({"attention": bottleneck} if family.width else {}),
-            head=Head(0.1 * torch.randn(len(LABELS), hidden), torch.zeros(len(LABELS))),
-        )
         target = self.home.bank(family.root, f"model/{family.name}{number}", 1)
         with publishing(target) as folder:
-            write_artifact(folder, artifact)
+            write_artifact(folder, random_hplm(root, self._generator, family.recipe, family.hplms[number]))
         return target
 
     def _link_model(self, family: Family, hplm: str, model: Path) -> Path:
@@ -178,29 +152,16 @@ class BaseHome:
         return target
 
     def _register(self, family: Family, folders: Sequence[Path]) -> None:
-        """All in one transaction, otherwise like published ones."""
-        database = Database.connect(self.home.registry_url)
-        with database.publication() as (session, revision):
-            domain = domain_version_row(session, family.root, family.root)
-            rows = [HplmRow(name=hplm, last_version=1, revision=revision) for hplm in family.hplms]
-            versions = [
-                HplmVersionRow(
-                    hplm=row,
-                    version=1,
-                    domain_version_id=domain.id,
-                    task="classification",
-                    labels=list(LABELS),
-                    folder=self.home.relative(folder),
-                    metrics={},
-                    published_at=time.time(),
-                )
-                for row, folder in zip(rows, folders, strict=True)
-            ]
-            session.add_all(versions)
-            session.flush()
-            for row, version in zip(rows, versions, strict=True):
-                row.live_version_id = version.id
-        database.close()
+        registry = Registry.open(self.home)
+        domain, labels = registry.domain(family.root, family.root), read_json(folders[0] / "manifest.json")["labels"]
+        registry.close()
+        register_hplms(
+            self.home,
+            [
+                NewHplm(hplm, domain, self.home.relative(folder), "classification", labels, {})
+                for hplm, folder in zip(family.hplms, folders, strict=True)
+            ],
+        )
 
 
 @dataclass(frozen=True)
@@ -231,19 +192,7 @@ def tenant_home(
         yield TenantHome(base.home, base.add_hplms(Family(ROOT, "tenant", tenants)), by_length)
 
 
-def random_upper(geometry: RootGeometry) -> UpperLayers:
-    """Weights of the size that a trained model has, so that no number becomes special."""
-    upper = UpperLayers(geometry)
-    with torch.no_grad():
-        for name, parameter in upper.named_parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0.0, 0.02)
-            elif "norm" not in name:
-                parameter.zero_()
-    return upper.requires_grad_(False)
-
-
-def link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: str | Path, target: str | Path) -> None:
     try:
         os.link(source, target)
     except OSError:
