@@ -74,7 +74,7 @@ class ContentOptions:
     ] = None
 
     def content(self) -> Content:
-        """What is asked; the server has not said yet which hPLMs read pairs."""
+        """The content of a load; which hPLMs read pairs is not known yet."""
         from loadtest.scenarios import Content
         from loadtest.texts import FileTexts, Texts, WordTexts
         from workload.lengths import EmpiricalLengths, NormalLengths

@@ -1,4 +1,4 @@
-"""How a load test goes on, as one line."""
+"""The progress of a load test, as one line."""
 
 from __future__ import annotations
 
@@ -15,20 +15,25 @@ from loadtest.schedule import Schedule
 
 @contextmanager
 def shown_progress(schedule: Schedule) -> Iterator[Watcher]:
-    """Where it is on its way through the schedule, and what has come back."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeRemainingColumn())
+    """Show the way through the schedule, and the outcomes so far."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("load", total=max(schedule.end_s, 1e-3), told="")
+        bar = bars.add_task("load", total=max(schedule.end_s, 1e-3), state="")
 
-        def wait(here: int, needed: int) -> None:
-            bars.update(bar, told=f"{here} of {needed} workers are there")
+        def wait(connected: int, needed: int) -> None:
+            bars.update(bar, state=f"{connected} of {needed} workers are connected")
 
         def advance(now: RunProgress) -> None:
             waiting = now.due - now.answered - now.rejected - now.failed - now.unsent
-            told = (
+            state = (
                 f"{now.due:,} due · {now.answered:,} answered · {now.rejected:,} rejected · {now.failed:,} failed · "
                 f"{max(0, waiting):,} under way"
             )
-            bars.update(bar, completed=min(max(now.elapsed_s, 0.0), schedule.end_s), told=told)
+            bars.update(bar, completed=min(max(now.elapsed_s, 0.0), schedule.end_s), state=state)
 
         yield Watcher(wait, advance)

@@ -18,7 +18,7 @@ from loadtest import figures
 from loadtest.figures import Column, Planned
 from loadtest.requests import Requests
 
-# Okabe and Ito's colours, which people who see few colours tell apart; lines differ in their dashes too.
+# Okabe and Ito's colours, safe for colour-blind readers; lines differ in their dashes too.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#6b7280"
 _LINES = ((BLUE, "-"), (RED, "--"))
 _STYLE: dict[Any, Any] = {
@@ -84,7 +84,7 @@ def _svg(name: str, draw: Draw, runs: Sequence[Shown]) -> str:
     svg = content.getvalue()
     svg = svg[svg.index("<svg") :]
     # Several pictures share a page, so their names must not meet.
-    return _ID.sub(lambda found: f"{found.group()}{name}-", svg)
+    return _ID.sub(lambda match: f"{match.group()}{name}-", svg)
 
 
 def _draw_latency(axes: Axes, runs: Sequence[Shown]) -> None:
@@ -146,9 +146,9 @@ def _draw_fairness(axes: Axes, runs: Sequence[Shown]) -> None:
     for run, (colour, dashes) in zip(runs, _LINES, strict=False):
         values = np.sort(np.array(list(figures.attainment_by_tenant(run.requests, run.planned).values())))
         if len(values):
-            places = np.append(np.arange(len(values)) / len(values), 1.0)
+            ranks = np.append(np.arange(len(values)) / len(values), 1.0)
             label = f"{_prefix(run, runs)}{len(values):,} tenants, {values[0]:.0%} to {values[-1]:.0%}"
-            axes.step(places, np.append(values, values[-1]), where="post", color=colour, linestyle=dashes, label=label)
+            axes.step(ranks, np.append(values, values[-1]), where="post", color=colour, linestyle=dashes, label=label)
     axes.set_ylim(-0.02, 1.02)
     axes.set_xlim(0, 1)
     for axis in (axes.xaxis, axes.yaxis):
@@ -157,7 +157,7 @@ def _draw_fairness(axes: Axes, runs: Sequence[Shown]) -> None:
 
 
 def _draw_reasons(axes: Axes, runs: Sequence[Shown]) -> None:
-    axes.set(title="Refused and failed, by reason", xlabel="requests")
+    axes.set(title="Rejected and failed, by reason", xlabel="requests")
     counts = [_reason_counts(run.requests) for run in runs]
     most_of = {reason: max(count.get(reason, 0) for count in counts) for count in counts for reason in count}
     reasons = sorted(most_of, key=lambda reason: most_of[reason])[-_MOST_BARS:]
@@ -166,8 +166,8 @@ def _draw_reasons(axes: Axes, runs: Sequence[Shown]) -> None:
         return
     height = 0.8 / len(runs)
     for number, (run, count, (colour, _)) in enumerate(zip(runs, counts, _LINES, strict=False)):
-        places = np.arange(len(reasons)) - number * height + 0.4 - height / 2
-        bars = axes.barh(places, [count.get(reason, 0) for reason in reasons], height, color=colour, label=run.name)
+        heights = np.arange(len(reasons)) - number * height + 0.4 - height / 2
+        bars = axes.barh(heights, [count.get(reason, 0) for reason in reasons], height, color=colour, label=run.name)
         axes.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8)
     axes.set_yticks(range(len(reasons)), [_shortened(reason) for reason in reasons], fontsize=8)
     axes.grid(axis="y", visible=False)
@@ -184,8 +184,8 @@ def _draw_batches(axes: Axes, runs: Sequence[Shown]) -> None:
         return
     width = 0.8 / len(known)
     for number, (run, batches, colour) in enumerate(known):
-        places = np.array(list(batches)) + (number + 0.5) * width - 0.4
-        axes.bar(places, list(batches.values()), width, color=colour, label=run.name)
+        centres = np.array(list(batches)) + (number + 0.5) * width - 0.4
+        axes.bar(centres, list(batches.values()), width, color=colour, label=run.name)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.grid(axis="x", visible=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -233,8 +233,8 @@ def _minor_tick(value: float, _: int) -> str:
 def _cdf(values: Column) -> tuple[Column, Column]:
     """Points of the cumulative distribution, no more than a picture can show, the ends among them."""
     ordered = np.sort(values)
-    places = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), _MOST_POINTS)).round().astype(int))
-    return ordered[places], (places + 1) / len(ordered)
+    ranks = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), _MOST_POINTS)).round().astype(int))
+    return ordered[ranks], (ranks + 1) / len(ordered)
 
 
 def _reason_counts(requests: Requests) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""One HTML page that holds everything: numbers, pictures, and the summary as JSON; nothing is fetched from anywhere."""
+"""One HTML page with numbers, pictures and the summary as JSON; it loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _plain(value: float) -> str:
 
 
 def _at(*keys: str) -> Callable[[Mapping[str, Any]], Any]:
-    """A number deep in a summary; None where a part of the way is missing."""
+    """Make a getter of a number deep in a summary; it gives None if a key is missing."""
 
     def find(content: Any) -> Any:
         for key in keys:
@@ -130,7 +130,7 @@ _TILES: tuple[Row, ...] = (
 
 
 def run_report(results: Results) -> str:
-    """The page of one run."""
+    """Write the page of one run."""
     name = _name(results)
     tiles = "".join(
         f'<div class="tile"><b>{escape(_cell(show, find(results.summary)))}</b><span>{label}</span></div>'
@@ -154,7 +154,7 @@ def run_report(results: Results) -> str:
 
 
 def comparison(first: Results, second: Results, names: tuple[str, str]) -> str:
-    """Two runs, side by side and over each other; the ratio is the second to the first."""
+    """Write the page of two runs, side by side and over each other; ratios are of the second to the first."""
     rows = []
     for label, find, show in _ROWS:
         values = find(first.summary), find(second.summary)
@@ -179,32 +179,32 @@ def comparison(first: Results, second: Results, names: tuple[str, str]) -> str:
 
 
 def notices(results: Results) -> list[str]:
-    """What a reader must know before any number."""
+    """List what a reader must know before any number."""
     summary, run = results.summary, results.run
-    told = {
+    by_state = {
         State.INTERRUPTED: "This run was interrupted; the numbers are about the part before.",
-        State.RUNNING: "This run was killed, or still goes on; the numbers are about what is there.",
+        State.RUNNING: "This run was killed or is still running; the numbers are about the requests that have ended.",
         State.FAILED: f"This run failed: {'; '.join(run.get('trouble', ()))}.",
     }
-    found = [told[run["state"]]] if run["state"] in told else []
+    lines = [by_state[run["state"]]] if run["state"] in by_state else []
     sending = summary["sending"]
     if sending["lateness_ms"] is None:
-        found.append("No request came to an end, so there is nothing to judge.")
+        lines.append("No request came to an end, so there is nothing to judge.")
     elif not sending["valid"]:
-        found.append(
+        lines.append(
             f"Not valid: the load generator fell behind. One request in a hundred was sent "
             f"{_ms(sending['lateness_ms']['p99'])} late or more; the limit is {_ms(sending['limit_ms'])}. "
             "Give it more workers or a machine of its own, or lower the rate."
         )
     if summary["unfinished"]:
-        found.append(f"{summary['unfinished']:,} requests that were due did not come to an end.")
+        lines.append(f"{summary['unfinished']:,} requests that were due did not come to an end.")
     if errors := figures.errors(summary):
-        found.append(f"{sum(errors.values()):,} requests ended with an error, most often: {next(iter(errors))}")
-    return found
+        lines.append(f"{sum(errors.values()):,} requests ended with an error, most often: {next(iter(errors))}")
+    return lines
 
 
 def printed_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The numbers as they stand in the page's table."""
+    """List the numbers as in the page's table."""
     return [(label, _cell(show, find(summary))) for label, find, show in _ROWS]
 
 

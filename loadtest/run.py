@@ -27,7 +27,7 @@ _TICK_S = 0.2
 
 @dataclass(frozen=True)
 class LoadTest:
-    """What is sent where, and by how many workers; `settings` are kept with the results for the report."""
+    """A schedule, the server it is sent to, and the workers that send it; `settings` are for the report."""
 
     schedule: Schedule
     target: Target

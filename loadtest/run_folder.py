@@ -1,13 +1,13 @@
-"""A run on disk: what it was, and one line for each request, readable whenever it ended.
+"""A run on disk, with one line for each request; readable whenever and however the run ended.
 
     run.json       settings and state; replaced as a whole when the state changes
     schedule.npz   what was to be sent
-    requests.csv   a line per request that came to an end, in the order of their ends
-    summary.json, report.html   what is made of them
-    generator.log  what the load workers had to say
+    requests.csv   a line per request that ended, in the order of the ends
+    summary.json, report.html   numbers and page
+    generator.log  output of the load workers
 
-Lines are handed to the system several times a second, so an interrupted run, even one that was killed, has all but its
-last moment; a line that is cut short is not read.
+Lines are written several times a second, so that a run that was killed has all but its last moment. A line that is cut
+short is ignored.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _KINDS_BEFORE = {"refused": str(Kind.REJECTED)}
 
 
 class State(StrEnum):
-    """`RUNNING` in a folder that nobody writes to any more means that the run was killed."""
+    """The state of a run; `RUNNING` in a folder that no process writes to means that the run was killed."""
 
     RUNNING = "running"
     COMPLETE = "complete"
@@ -63,7 +63,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """A new folder, or an empty one that is there; never one with something in it."""
+        """Make a new folder, or take an empty one; a folder with anything in it is rejected."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunError(f"{path} exists already; name a new folder with --out")
         path.mkdir(parents=True, exist_ok=True)

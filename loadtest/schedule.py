@@ -84,7 +84,7 @@ class Schedule:
         return None if self.deadlines_ms is None else int(self.deadlines_ms[row]) or None
 
     def request(self, row: int, deadline_ms: int | None) -> Request:
-        """The SDK's request of a row, with what is left of its deadline."""
+        """Make the SDK's request of a row, with the rest of its deadline."""
         hplm = self.hplms[int(self.hplm_of[row])]
         text = self.texts[int(self.text_of[row])]
         if hplm in self.pairs:

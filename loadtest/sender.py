@@ -8,7 +8,7 @@ Two ways to play a schedule:
   times are ignored. After a request without an answer its caller pauses 20 ms, so that a full queue is not asked in a
   busy loop.
 
-Deadlines are those of the plan. A request carries what is left of its deadline at the moment of sending, in whole
+Deadlines are those of the plan. A request carries the rest of its deadline at the moment of sending, in whole
 milliseconds rounded down; if nothing is left, it is not sent and its outcome is `Kind.UNSENT`: missed, never admitted.
 
 Usage (`loadtest.in_process.play` does this, and makes columns of the outcomes):

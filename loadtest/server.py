@@ -1,4 +1,4 @@
-"""What is asked of the server around a load: is it there, does it know the hPLMs, how large were its batches."""
+"""Questions to the server around a load: is it up, does it know the hPLMs, how large were its batches."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TIMEOUT_S = 5.0
 
 
 def check_hplms(target: Target, hplms: Sequence[str]) -> frozenset[str]:
-    """Ask every hPLM once; returns those that read pairs.
+    """Ask every hPLM once; return those that read pairs.
 
     Raises:
         RunError: The server does not know one of them.
-        ClientError: It cannot be reached, or refuses.
+        ClientError: It cannot be reached, or rejects a request.
     """
     with HplmClient(target.url, target.protocol) as client:
         client.infer_many([(hplms[0], _TEXT)], on_error="return")
@@ -44,7 +44,7 @@ def check_hplms(target: Target, hplms: Sequence[str]) -> frozenset[str]:
 
 
 def batch_counts(target: Target) -> dict[int, int] | None:
-    """How many batches of which number of rows Triton has handed to the upper half; None where it does not say."""
+    """Count the batches that Triton handed to the upper half, by their rows; None if the server does not say."""
     address = parse_address(target.url, target.protocol)
     try:
         if address.protocol == "grpc":
@@ -67,7 +67,7 @@ def batches_between(before: Mapping[int, int] | None, after: Mapping[int, int] |
 
 
 def _counts(content: Mapping[str, Any]) -> dict[int, int]:
-    """Numbers are strings in what gRPC gives, and numbers in what HTTP gives."""
+    """Sum batches by their rows. Over gRPC numbers come as strings."""
     counts: dict[int, int] = {}
     for model in content.get("model_stats", ()):
         for batch in model.get("batch_stats", ()):

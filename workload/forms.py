@@ -101,8 +101,8 @@ def read_measure(text: str, units: Mapping[str, float], context: str, wanted: st
     Raises:
         WorkloadError: It is no number above 0, or has another unit.
     """
-    found = _MEASURE.fullmatch(text.strip())
-    number, unit = (found[1], found[2]) if found else (text, "")
+    match = _MEASURE.fullmatch(text.strip())
+    number, unit = (match[1], match[2]) if match else (text, "")
     if unit and unit not in units:
         number, unit = text, ""
     value = read_number(number, context, wanted)

@@ -96,7 +96,7 @@ def parse_arrivals(text: str, defaults: Values | None = None) -> ArrivalSpec:
 
 @dataclass(frozen=True)
 class LoadSpec:
-    """How much is asked: requests per second, or a multiple of what the server can do."""
+    """The amount of a load: requests per second, or a multiple of what the server can do."""
 
     value: float
     unit: Literal["/s", "x"]

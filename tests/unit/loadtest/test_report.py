@@ -103,7 +103,7 @@ def test_every_picture_has_a_title_and_axes_with_units(results: Results) -> None
         "requests per second",
         "time since the start (s)",
         "share of tenants, worst first",
-        "Refused and failed, by reason",
+        "Rejected and failed, by reason",
         "rows that Triton handed over at once",
         "behind schedule (ms, log scale)",
     ):
