@@ -1,4 +1,4 @@
-"""The cost model that a simulation goes by: one that `hplm profile` stored, or numbers that somebody wrote down."""
+"""The cost model of a simulation: one that `hplm profile` stored, or a JSON file of its numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backends.storage import read_json
 
 
 def cost_model_of(home: Home, root: str) -> CostModel:
-    """The root's own; that it may be of another machine is the point of a simulation."""
+    """Read the root's own profile, whatever machine it was measured on."""
     folder = home.profile(root)
     if not has_profile(folder):
         raise InvalidArgumentError(
@@ -23,7 +23,7 @@ def cost_model_of(home: Home, root: str) -> CostModel:
 
 
 def read_cost_model(path: Path) -> CostModel:
-    """A stored profile, of any machine, or a JSON object of the model's numbers alone."""
+    """Read a stored profile, of any machine, or a JSON object of the model's numbers alone."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(content, dict) and "model" in content:
