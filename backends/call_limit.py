@@ -1,4 +1,4 @@
-"""How many rows Triton hands to a model in one call."""
+"""The most rows that Triton hands to a model in one call."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class CallLimit:
         """Read the arguments of `initialize`."""
         return cls(int(json.loads(args["model_config"])["max_batch_size"]))
 
-    def may_leave_more(self, num_rows: int) -> bool:
-        """Whether requests may wait behind a call of so many rows: then what fills the next one is there already.
+    def was_call_full(self, num_rows: int) -> bool:
+        """Whether more requests may wait behind a call of this many rows, and fill the next one already.
 
-        Half a call is taken for a full one, since a request of several rows may not have fitted in.
+        From half of the limit on a call counts as full, since a request of several rows may not have fitted in.
         """
         return 2 * num_rows >= self.max_rows

@@ -24,6 +24,7 @@ from backends.scheduling.deadline_aware import DeadlineAware
 from backends.scheduling.policy import Capacity, Policy
 from backends.scheduling.settings import DasSettings, PolicyName, PolicySettings
 from backends.scheduling.waiting_room import WaitingRoom
+from backends.stack_key import StackKey
 from bench.kit.bare import ROWS, bare_engine, interleaved
 from bench.kit.entry import Result, at_most, bench
 from bench.kit.small_instances import Instance, optimum, random_instance
@@ -54,7 +55,7 @@ QUICK = Settings(repeats=31, instances=800, layers=1, engine_repeats=3)
 
 @dataclass(frozen=True, eq=False)
 class QueuedJob:
-    root: str
+    root: StackKey
     hplm_key: int
     num_tokens: int
     deadline_us: int | None
@@ -72,7 +73,7 @@ class Kind:
     def job(self, chance: random.Random) -> QueuedJob:
         deadline_us = None if chance.random() < self.share_without_deadline else NOW_US + chance.randrange(10**6)
         arrived_us = NOW_US - chance.randrange(2 * 10**6)
-        root = f"root {chance.randrange(self.roots)}"
+        root = StackKey(f"root {chance.randrange(self.roots)}")
         return QueuedJob(root, chance.randrange(1000), random_length(chance), deadline_us, arrived_us)
 
 

@@ -1,8 +1,8 @@
 """Does anything stay behind of cancelled requests, and of half an hour of mixed load?
 
-A thousand requests are cancelled over gRPC while the engine stands still: asked of the upper half itself, which this
-Triton tells of cancellations, and through the ensemble, where rows that the engine has are computed for nobody. Then
-callers ask over gRPC and HTTP, with and without deadlines, for hPLMs that are not there, and some lose patience.
+A thousand requests are cancelled over gRPC while the engine stands still; rows that the engine has are computed for
+nobody. Then callers ask over gRPC and HTTP, with and without deadlines, for hPLMs that are not there, and some lose
+patience.
 Memory, threads and shared memory are those of all processes of the server, after a time in which they fill.
 """
 
@@ -28,6 +28,7 @@ from bench.kit.mixed_load import MixedLoad
 from bench.kit.served import Serving, served
 from bench.kit.server_metrics import figure_of
 from bench.kit.synthetic_home import SMALL, BaseHome, Family, Words
+from bench.kit.turns import Ablation, code_with_turns
 from builder.serving import TritonServer
 
 _ROOT = "base"
@@ -77,19 +78,18 @@ class Sample:
 class Results:
     """All that was seen."""
 
-    cancelled: Sequence[Cancelled]
+    cancelled: Cancelled
     samples: Sequence[Sample]
     outcomes: Counter[str]
     waiting_rows: float
 
     def figures(self) -> dict[str, float]:
         before, after = self.samples[0].footprint, self.samples[-1].footprint
-        values: dict[str, float] = {}
-        for one in self.cancelled:
-            values[f"{one.model}_cancelled_uncomputed"] = one.dropped
-            values[f"{one.model}_cancelled_still_waiting"] = one.waiting_while_stopped
-            values[f"{one.model}_batches_after_cancelling"] = one.batches
-            values[f"{one.model}_cancelled_left_s"] = one.left_s
+        values: dict[str, float] = {
+            "hplm_cancelled_still_waiting": self.cancelled.waiting_while_stopped,
+            "hplm_batches_after_cancelling": self.cancelled.batches,
+            "hplm_cancelled_left_s": self.cancelled.left_s,
+        }
         values |= {name: float(count) for name, count in sorted(self.outcomes.items())}
         return values | {
             "requests": float(sum(self.outcomes.values())),
@@ -124,14 +124,14 @@ def measure(folder: Path, settings: Settings, seed: int) -> Results:
     base.add_root(_ROOT, SMALL, texts)
     hplms = base.add_hplms(Family(_ROOT, "tenant", settings.tenants))
     turns = folder / "turns"
-    upper = {"dtype": settings.dtype, "max_rows": str(settings.batch_rows), "turns": str(turns)}
-    with served(base.home, Serving(lower_instances=2, upper=upper)) as server:
+    upper = {"dtype": settings.dtype, "max_rows": str(settings.batch_rows)}
+    code = code_with_turns(folder / "code", Ablation(upper_turns=turns))
+    with served(base.home, Serving(lower_instances=2, upper=upper, code=code)) as server:
         load = MixedLoad(server.grpc_url, server.http_url, hplms, texts, settings.callers)
         asyncio.run(load.play(settings.warm_s, seed))
         samples = [Sample("before", 0.0, Footprint.of(server))]
         cancellation = Cancellation(server, turns, hplms, texts[0], settings.batch_rows)
-        cancelled = [cancellation.at_the_upper_half(settings.cancelled)]
-        cancelled.append(cancellation.through_the_ensemble(settings.cancelled))
+        cancelled = cancellation.cancel(settings.cancelled)
         cancellation.close()
         samples.append(Sample("after cancelling", 0.0, Footprint.of(server)))
         outcomes, during = asyncio.run(_play_and_sample(load, server, settings, seed + 1))

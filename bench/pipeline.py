@@ -25,6 +25,7 @@ from bench.kit.remembered import INSTALLED
 from bench.kit.saturation import draw, saturate
 from bench.kit.served import Serving, all_served
 from bench.kit.synthetic_home import BERT_BASE, TenantHome, tenant_home
+from bench.kit.turns import Ablation, code_with_turns
 from builder.export.repository import installed_code
 
 PIPELINED, REMEMBERED = "pipelined", "retrieval switched off"
@@ -49,13 +50,15 @@ QUICK = Settings("BERT-base, 6 of 12 x 768 above PLOT", rows=192, tenants=500, r
 
 def servings(home: Home, settings: Settings) -> dict[str, Serving]:
     upper = {"dtype": settings.dtype, "slots": str(settings.slots + 1)}
-    turns = {"turns": str(home.path / "turns")}
-    one_after_the_other = {"stages_ahead": "false"}
+    turns, code = home.path / "turns", home.path / "code-with-turns"
+    retrieval = code_with_turns(code / "retrieval", Ablation(turns, turns))
+    swapping = code_with_turns(code / "swapping", Ablation(stages_ahead=False))
+    both = code_with_turns(code / "both", Ablation(turns, turns, stages_ahead=False))
     return {
         PIPELINED: Serving("pipelined", upper=upper),
-        "without pipelined retrieval": Serving("no-retrieval", lower=turns, upper={**upper, **turns}),
-        "without pipelined swapping": Serving("no-swapping", upper={**upper, **one_after_the_other}),
-        "synchronised": Serving("synchronised", lower=turns, upper={**upper, **turns, **one_after_the_other}),
+        "without pipelined retrieval": Serving("no-retrieval", upper=upper, code=retrieval),
+        "without pipelined swapping": Serving("no-swapping", upper=upper, code=swapping),
+        "synchronised": Serving("synchronised", upper=upper, code=both),
         REMEMBERED: Serving("remembered", upper=upper, code=_remembering_code(home.path / "code")),
     }
 

@@ -19,9 +19,11 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.policy import Capacity
+from backends.stack_key import StackKey
 from backends.wire import Ticket, encode_tickets, fold_rows
 
 HIDDEN = 64
+TINY = StackKey("tiny")
 Responses = queue.Queue[list[bytes] | HplmError]
 
 

@@ -16,8 +16,8 @@ from backends.adapters.part_pool import PartPool
 from backends.adapters.parts import Part
 from backends.adapters.tensors import Form
 from backends.conversion import convert_into
+from backends.device_errors import suppress_out_of_memory
 from backends.errors import InvalidArgumentError
-from backends.memory import suppress_out_of_memory
 from backends.root.geometry import RootGeometry
 
 _NARROW = 8

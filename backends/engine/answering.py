@@ -1,62 +1,68 @@
-"""Who is told what: each job once, through its own `respond`."""
+"""From logits to each job's answer, given through its own `respond`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from backends.clock import now_us
+from backends.device_errors import client_error
 from backends.engine.answers import answers
 from backends.engine.job import Answer, Job
-from backends.engine.staged_batch import Result
-from backends.errors import HplmError
-from backends.memory import told
+from backends.errors import HplmError, UnavailableError
 from backends.scheduling.refusal import Refusal, RefusedError
 
 LOGGER = logging.getLogger(__name__)
 _LATE_COMPUTED = "the deadline passed while the request was computed"
 
 
-def answer(results: Sequence[tuple[Job, Result]]) -> None:
-    """Nobody is answered before all answers are known, so a defect on the way to them is the answer of all."""
-    jobs = [job for job, _ in results]
-    try:
-        found = _answers(results)
-    except Exception as error:
-        refuse(jobs, error)
+def answer(jobs: Sequence[Job], logits: Sequence[Tensor]) -> None:
+    """Answer jobs whose logits are finite. A job that is late gets no answer but its fallback.
+
+    No job is answered before all answers are known, so a defect on the way to them is the answer of all.
+    """
+    on_time, late = split_late(jobs)
+    reject(late, RefusedError(Refusal.LATE_COMPUTED, _LATE_COMPUTED))
+    of_job = dict(zip(jobs, logits, strict=True))
+    for job, one in zip(on_time, _answers(on_time, [of_job[job] for job in on_time]), strict=True):
+        job.end(one)
+
+
+def reject(jobs: Sequence[Job], reason: Exception) -> None:
+    """Answer jobs with the reason; one that is only too late, or meets no memory, with its fallback if it has one."""
+    if not jobs:
         return
-    for job, result in zip(jobs, found, strict=True):
-        _respond(job, result)
+    error = client_error(reason)
+    fallbacks: dict[Job, Tensor] = {}
+    if isinstance(error, UnavailableError):
+        fallbacks = {job: job.fallback for job in jobs if job.fallback is not None}
+    answers_of = dict(zip(fallbacks, _answers(list(fallbacks), list(fallbacks.values())), strict=True))
+    for job in jobs:
+        job.end(answers_of.get(job, error))
 
 
-def _answers(results: Sequence[tuple[Job, Result]]) -> list[Answer | HplmError]:
-    """A result that comes too late is none."""
-    in_time = set(in_time_and_late([job for job, _ in results])[0])
-    computed = {job: result for job, result in results if job in in_time and isinstance(result, Tensor)}
-    found = dict(zip(computed, answers(list(computed), list(computed.values())), strict=True))
-    late = RefusedError(Refusal.LATE_COMPUTED, _LATE_COMPUTED)
-    return [result if isinstance(result, HplmError) else found.get(job, late) for job, result in results]
-
-
-def in_time_and_late(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
-    """Those that are, and those that are late by now."""
+def split_late(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
+    """The jobs on time, and those that are late by now."""
     now = now_us()
     return [job for job in jobs if not job.is_late(now)], [job for job in jobs if job.is_late(now)]
 
 
-def _respond(job: Job, result: Answer | HplmError) -> None:
-    """Answer one job; a caller that cannot be reached any more costs the others nothing."""
+def are_finite(logits: Sequence[Tensor]) -> list[bool]:
+    """Whether each output holds neither NaN nor infinity, in few array operations for all."""
+    if not logits:
+        return []
+    starts = np.cumsum([0, *(one.numel() for one in logits[:-1])])
+    finite = torch.cat([one.reshape(-1) for one in logits]).isfinite().numpy()
+    found: list[bool] = np.logical_and.reduceat(finite, starts).tolist()
+    return found
+
+
+def _answers(jobs: Sequence[Job], logits: Sequence[Tensor]) -> list[Answer | HplmError]:
     try:
-        job.respond(result)
-    except Exception:
-        LOGGER.exception("an answer for %s could not be sent", job.entry.id)
-
-
-def refuse(jobs: Sequence[Job], reason: Exception) -> None:
-    if not jobs:
-        return
-    error = told(reason)
-    for job in jobs:
-        _respond(job, error)
+        return answers(jobs, logits)
+    except Exception as error:
+        return [client_error(error)] * len(jobs)

@@ -18,31 +18,25 @@ Numbers = npt.NDArray[np.float64]
 
 
 def answers(jobs: Sequence[Job], outputs: Sequence[Tensor]) -> list[Answer | HplmError]:
-    """What the jobs' heads said (`[C]` each, or `[L, C]` without pooling) as their tasks' answers."""
+    """The jobs' finite logits (`[C]` each, or `[L, C]` without pooling) as their tasks' answers."""
     if not jobs:
         return []
     sizes = [output.numel() for output in outputs]
     starts = np.cumsum([0, *sizes[:-1]])
     numbers: Numbers = torch.cat([output.reshape(-1) for output in outputs]).double().numpy()
-    finite = np.logical_and.reduceat(np.isfinite(numbers), starts).tolist()
-    with np.errstate(invalid="ignore"):  # those that are not finite are not used
-        scores = _softmax(numbers, starts, sizes)
+    scores = _softmax(numbers, starts, sizes)
     ends = (starts + sizes).tolist()
     return [
-        _answer(job, output, scores[start:end]) if is_finite else _not_a_number(job)
-        for job, output, start, end, is_finite in zip(jobs, outputs, starts.tolist(), ends, finite, strict=True)
+        _answer(job, output, scores[start:end])
+        for job, output, start, end in zip(jobs, outputs, starts.tolist(), ends, strict=True)
     ]
 
 
 def _softmax(numbers: Numbers, starts: npt.NDArray[np.int64], sizes: Sequence[int]) -> Numbers:
-    """Over each output by itself; only the classifications' are of use."""
+    """Over each output by itself; only those of classifications are used."""
     exponentials = np.exp(numbers - np.repeat(np.maximum.reduceat(numbers, starts), sizes))
     shares: Numbers = exponentials / np.repeat(np.add.reduceat(exponentials, starts), sizes)
     return shares
-
-
-def _not_a_number(job: Job) -> HplmError:
-    return HplmError(f"hPLM {job.entry.id!r} gave a result that is not a number")
 
 
 def _answer(job: Job, output: Tensor, scores: Numbers) -> Answer | HplmError:

@@ -1,4 +1,4 @@
-"""The costs of all roots that one engine serves: from their profiles where these hold for it, learned otherwise."""
+"""The costs of all stacks of one engine: from their roots' profiles where these hold for it, learned otherwise."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from backends.root.store import RootFolder
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.cost_profile import has_profile, profile_for
 from backends.scheduling.live_costs import LiveCosts
+from backends.stack_key import StackKey
 
 LOGGER = logging.getLogger(__name__)
 
 
 class EngineCosts:
-    """By root, read when one is first named."""
+    """By stack, read when one is first named; safe among threads."""
 
     def __init__(self, home: Home, settings: EngineSettings) -> None:
         self._home = home
         self._settings = settings
-        self._costs: dict[str, LiveCosts] = {}
+        self._costs: dict[StackKey, LiveCosts] = {}
 
-    def of(self, root: str) -> LiveCosts:
-        costs = self._costs.get(root)
+    def of(self, key: StackKey) -> LiveCosts:
+        costs = self._costs.get(key)
         if costs is None:
-            costs = self._costs.setdefault(root, LiveCosts(self._profiled(root)))
+            costs = self._costs.setdefault(key, LiveCosts(self._profiled(key.root)))
         return costs
+
+    def forget(self, key: StackKey) -> None:
+        self._costs.pop(key, None)
 
     def _profiled(self, root: str) -> CostModel | None:
         """A profile that cannot be used costs a line in the log, and the first batches their predictions."""

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from backends.clock import now_us
+from backends.engine.stack_protocol import Lease
 from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
 from backends.scheduling.fair_share import tenant_of
+from backends.stack_key import StackKey
 from backends.wire import Float16Array, TextWords
 
+LOGGER = logging.getLogger(__name__)
 Answer = dict[str, object]
 Respond = Callable[[Answer | HplmError], None]
-IsCancelled = Callable[[], bool]
+IsWanted = Callable[[], bool]
 
 
-def never() -> bool:
-    """Of callers that wait whatever happens."""
-    return False
+def always() -> bool:
+    """Tell that a row is wanted whatever happens."""
+    return True
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Job:
-    """A row waiting for the upper half; `words` only where its task asks about them.
+    """A row from its arrival to its answer. Jobs are compared by identity.
 
-    `middle` is the first token of a pair's second half; `read_us` is when the server first read its request.
-
-    Shape:
-        hidden: `[L, H]`, the engine's own copy; no tensor, as each step with one lets other threads go first.
+    Attributes:
+        hidden: `[L, H]`, the engine's own copy; a NumPy array, as each step with a tensor lets other threads go first.
+        words: Only where the task asks about them.
+        middle: The first token of a pair's second segment.
+        read_us: When the server first read the request.
+        is_wanted: Whether the request is still open; rows of an answered request are not computed.
+        stack: Where the job runs next.
+        lease: Held from staging until the job ends or moves to another stack.
+        fallback: The logits of the last `SoFar`.
+        is_retried: Its last run gave NaN or infinity beside other rows; it is laid out isolated.
     """
 
     entry: HplmEntry
@@ -40,8 +52,14 @@ class Job:
     middle: int | None = None
     read_us: int = field(default_factory=now_us)
     arrived_us: int = field(default_factory=now_us)
-    is_cancelled: IsCancelled = never
-    """Asks the caller's server; takes some 100 us."""
+    is_wanted: IsWanted = always
+    stack: StackKey = field(init=False)
+    lease: Lease | None = field(init=False, default=None)
+    fallback: Tensor | None = field(init=False, default=None)
+    is_retried: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.stack = StackKey(self.entry.domain.root)
 
     @property
     def tenant(self) -> str:
@@ -52,9 +70,9 @@ class Job:
         return self.hidden.shape[0]
 
     @property
-    def root(self) -> str:
-        """The stack that this job runs on."""
-        return self.entry.domain.root
+    def root(self) -> StackKey:
+        """The key that scheduling goes by."""
+        return self.stack
 
     @property
     def hplm_key(self) -> int:
@@ -62,3 +80,25 @@ class Job:
 
     def is_late(self, now_us: int) -> bool:
         return self.deadline_us is not None and self.deadline_us <= now_us
+
+    def move(self, key: StackKey, hidden: Float16Array) -> None:
+        """Go on in another stack, which has slots of its own."""
+        self.release_lease()
+        self.stack, self.hidden = key, hidden
+
+    def end(self, answer: Answer | HplmError) -> None:
+        """Release what the job holds, then answer it; an unreachable caller costs the others nothing."""
+        self.release_lease()
+        try:
+            self.respond(answer)
+        except Exception:
+            LOGGER.exception("an answer for %s could not be sent", self.entry.id)
+
+    def release_lease(self) -> None:
+        lease, self.lease = self.lease, None
+        if lease is None:
+            return
+        try:
+            lease.release()
+        except Exception:
+            LOGGER.exception("the adapters of %s could not be released", self.entry.id)

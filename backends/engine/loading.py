@@ -1,71 +1,61 @@
-"""hPLMs made ready ahead of their batch: their adapters lie in slots, pinned, while others are computed."""
+"""Leases, also ahead of their batch: adapters are loaded into slots and pinned while other batches are computed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Hashable
 
-from backends.adapters.bank import HplmArtifact
 from backends.adapters.slots import NoFreeSlotError
 from backends.engine.job import Job
-from backends.engine.stack import ReadyHplm, UpperStack
-from backends.registry.entries import HplmEntry
+from backends.engine.stack_protocol import Lease, Stack
+from backends.stack_key import StackKey
 from backends.trace import Lane, span
 
 LOGGER = logging.getLogger(__name__)
 
-Load = Callable[[HplmEntry], HplmArtifact]
-
 
 class Loading:
-    """Pins hPLMs for jobs. Used by one thread.
+    """Takes leases for jobs. Used by one thread.
 
     Args:
-        stack_of: The stack of a root, loaded at first use.
-        load: An hPLM version's artefact from the host bank.
+        stack_of: A stack by its key, loaded at first use.
     """
 
-    def __init__(self, stack_of: Callable[[str], UpperStack], load: Load) -> None:
+    def __init__(self, stack_of: Callable[[StackKey], Stack]) -> None:
         self.stack_of = stack_of
-        self._load = load
-        self._ahead: dict[int, tuple[UpperStack, ReadyHplm] | None] = {}
+        self._ahead: dict[Hashable, Lease | None] = {}
 
-    def ready(self, job: Job) -> ReadyHplm:
-        """Pin the job's hPLM, loading it where needed; whoever gets it releases it."""
-        stack, load = self.stack_of(job.root), partial(self._load, job.entry)
-        if stack.slots.holds(job.hplm_key):
-            return stack.ready(job.hplm_key, load)
+    def lease(self, job: Job) -> Lease:
+        """Pin the job's hPLM, loading it where needed."""
+        stack = self.stack_of(job.stack)
+        if stack.holds(job):
+            return stack.lease(job)
         with span(Lane.LOADING, "load"):
-            return stack.ready(job.hplm_key, load)
+            return stack.lease(job)
 
     def load_ahead(self, job: Job) -> bool:
-        """Pin the job's hPLM until `let_go`; false once there is no room.
+        """Pin the job's hPLM until `release_ahead`; false once there is no room.
 
-        What goes wrong is tried again, and told, when the job's batch is staged.
+        An error is met again, and answered, when the job's batch is staged.
         """
-        if job.hplm_key not in self._ahead:
-            self._ahead[job.hplm_key] = None
+        key = job.stack, job.hplm_key
+        if key not in self._ahead:
+            self._ahead[key] = None
             try:
-                self._ahead[job.hplm_key] = self.stack_of(job.root), self.ready(job)
+                self._ahead[key] = self.lease(job)
             except NoFreeSlotError:
                 return False
             except Exception:
                 return True
         return True
 
-    def let_go(self) -> bool:
-        """Release what was pinned ahead, and say whether that was anything; batches have pinned what they use."""
-        held = [pair for pair in self._ahead.values() if pair is not None]
+    def release_ahead(self) -> bool:
+        """Release the pins taken ahead, and say whether there were any; jobs have leases of their own."""
+        held = [lease for lease in self._ahead.values() if lease is not None]
         self._ahead = {}
-        release_all(held)
+        for lease in held:
+            try:
+                lease.release()
+            except Exception:
+                LOGGER.exception("a pin taken ahead could not be released")
         return bool(held)
-
-
-def release_all(pinned: Iterable[tuple[UpperStack, ReadyHplm]]) -> None:
-    """Whatever goes wrong with one of them, the others are released."""
-    for stack, hplm in pinned:
-        try:
-            stack.release(hplm)
-        except Exception:
-            LOGGER.exception("adapter %d could not be released", hplm.lease.key)

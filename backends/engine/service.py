@@ -12,22 +12,22 @@ from json import JSONEncoder
 
 import torch
 
-from backends.adapters.bank import HplmArtifact
 from backends.adapters.host_bank import HostBank
+from backends.engine.cold_start import ColdStartQueue
 from backends.engine.costs import EngineCosts
 from backends.engine.crew import Crew
-from backends.engine.job import Answer, IsCancelled, Job, Respond, never
-from backends.engine.loading import Loading
-from backends.engine.loop import PipelineSettings, ServeLoop
-from backends.engine.newcomers import Newcomers
+from backends.engine.encoder_stack import EncoderStack
+from backends.engine.job import Answer, Job, Respond
+from backends.engine.loaded_stacks import LoadedStacks
+from backends.engine.loop import ServeLoop, leave_failed
 from backends.engine.settings import EngineSettings
-from backends.engine.stack import StackSettings
-from backends.engine.stacks import Stacks
+from backends.engine.stack import StackSettings, UpperStack
 from backends.engine.telling import Telling
-from backends.errors import HplmError, InvalidArgumentError, presentable
+from backends.errors import HplmError, InvalidArgumentError, UnavailableError, presentable
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
+from backends.root.store import RootFolder
 from backends.scheduling.admission import Admission
 from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.choice import policy_of
@@ -35,8 +35,9 @@ from backends.scheduling.outlook import Outlook
 from backends.scheduling.policy import Capacity
 from backends.scheduling.refusal import Refusal, RefusedError
 from backends.scheduling.settings import PolicySettings
+from backends.stack_key import StackKey
 from backends.trace import Lane, span
-from backends.wire import Float16Array, Int64Array, decode_tickets, decode_words, unfold_rows
+from backends.wire import Float16Array, Int64Array, Ticket, decode_tickets, decode_words, unfold_rows
 
 LOGGER = logging.getLogger(__name__)
 
@@ -53,11 +54,21 @@ class HiddenRows:
     """A request as the lower half has sent it; the tensors may be Triton's own memory.
 
     Shape:
-        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 6]`; words: B.
+        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, len(TICKET_COLUMNS)]`; words: B.
     """
 
     hidden: Float16Array
     tickets: Int64Array
+    words: Sequence[bytes]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A request whose tickets are decoded and whose hPLMs are known; `hidden` is the engine's own copy."""
+
+    hidden: Float16Array
+    tickets: Sequence[Ticket]
+    entries: Sequence[HplmEntry]
     words: Sequence[bytes]
 
 
@@ -70,6 +81,9 @@ class _OpenRequest:
         self._respond = respond
         self._open = True
         self._lock = threading.Lock()
+
+    def is_open(self) -> bool:
+        return self._open
 
     def row(self, number: int) -> Respond:
         return lambda answer: self._add(number, answer)
@@ -86,13 +100,23 @@ class _OpenRequest:
         if isinstance(answer, HplmError):
             self._respond(answer)
         else:
-            self._respond([self._answers[place] for place in range(self._num_rows)])
+            self._respond([self._answers[number] for number in range(self._num_rows)])
 
 
 class UpperService:
     """The stacks of all roots on one device, and the loop that runs them.
 
-    `threads` compute; None for as many as PyTorch would take here.
+    Args:
+        home: Where roots and hPLMs lie.
+        snapshot: What is live.
+        settings: Where and how the stacks compute.
+        capacity: What a batch may hold.
+        admission: Limits and shares.
+        policy: Which waiting rows make the next batch.
+        on_load: Told the outlook now and then.
+        threads: Those of the computing; None for as many as PyTorch would take here.
+        loop_type: A bench may run a loop that does not pipeline.
+        on_failure: Called once after a defect has ended the loop and all requests have been answered.
     """
 
     def __init__(
@@ -102,77 +126,66 @@ class UpperService:
         settings: StackSettings,
         capacity: Capacity,
         admission: AdmissionSettings = AdmissionSettings(),
-        pipeline: PipelineSettings = PipelineSettings(),
         policy: PolicySettings = PolicySettings(),
         on_load: Callable[[Outlook, int], None] | None = None,
         threads: int | None = None,
+        loop_type: type[ServeLoop] = ServeLoop,
+        on_failure: Callable[[], None] = leave_failed,
     ) -> None:
+        self._home = home
+        self._settings = settings
         self._host_bank = HostBank(home, snapshot.knows)
         self._snapshot = snapshot
         threads = torch.get_num_threads() if threads is None else threads
         self._costs = EngineCosts(home, EngineSettings(settings, capacity, threads))
-        chooser = policy_of(policy, lambda root: self._costs.of(root).model)
+        chooser = policy_of(policy, lambda key: self._costs.of(key).model)
         self.admission = Admission(self._costs.of, capacity, admission, chooser.order)
         self.refusals: Counter[Refusal] = Counter()
         self._counting = threading.Lock()
+        self._on_failure = on_failure
         self._telling = Telling()
         self._crew = Crew(threads, torch.device(settings.device))
-        self._stacks = Stacks(home, settings, self._crew, self._costs, self.admission.serves)
-        self._stacks.load({entry.domain.root for entry in snapshot.live()})
-        self._newcomers = Newcomers(self._stacks, admission.max_waiting)
-        snapshot.prepare_with(lambda domain: self._stacks.of(domain.root))
-        loading = Loading(self._stacks.of, self._load)
-        self._loop = ServeLoop(loading, chooser, capacity, self.admission, pipeline, on_load)
+        self._stacks = LoadedStacks(self._build, self.admission.serves, self._forget)
+        self._stacks.load({_key_of(entry) for entry in snapshot.live()})
+        self._cold_starts = ColdStartQueue(self._stacks, admission.max_waiting)
+        snapshot.prepare_with(lambda domain: self._stacks.of(StackKey(domain.root)))
+        self._loop = loop_type(self._stacks.of, chooser, capacity, self.admission, on_load, self._fail)
 
     def submit(
-        self,
-        hidden: Float16Array,
-        tickets: Int64Array,
-        words: Sequence[bytes],
-        respond: RespondRequest,
-        is_cancelled: IsCancelled = never,
+        self, hidden: Float16Array, tickets: Int64Array, words: Sequence[bytes], respond: RespondRequest
     ) -> None:
         """Queue a request's rows. The tensors are copied, so the caller's memory is free at once.
 
-        Rows of a root that is not loaded yet wait for that in another thread, not in the caller's, which brings the
-        requests to all the others.
+        Rows of a root that is not loaded yet wait in the cold-start queue, not on the caller's thread, which brings the
+        requests of all tenants.
         """
         respond = self._counted(self._told_aside(respond))
         try:
-            root = self._missing_root(tickets)
-            if root is None:
-                self._queue(hidden, tickets, words, respond, is_cancelled)
+            request = self._read(HiddenRows(hidden, tickets, words))
+            key = self._missing_stack(request)
+            if key is None:
+                self._queue(request, respond)
             else:
-                own = (hidden.copy(), tickets.copy(), list(words))
-                self._newcomers.add(
-                    root, len(words), lambda: self._queue(*own, respond, is_cancelled, came_straight=False)
+                self._cold_starts.add(
+                    key, len(request.words), lambda: self._queue(request, respond, came_straight=False)
                 )
         except Exception as error:
             respond(presentable(error))
 
-    def _missing_root(self, tickets: Int64Array) -> str | None:
-        keys = {ticket.hplm_key for ticket in decode_tickets(tickets)}
-        roots = (self._snapshot.by_key(key).domain.root for key in keys)
-        return next((root for root in roots if not self._stacks.holds(root)), None)
+    def _missing_stack(self, request: _Request) -> StackKey | None:
+        keys = dict.fromkeys(map(_key_of, request.entries))
+        return next((key for key in keys if not self._stacks.holds(key)), None)
 
-    def _queue(
-        self,
-        hidden: Float16Array,
-        tickets: Int64Array,
-        words: Sequence[bytes],
-        respond: RespondRequest,
-        is_cancelled: IsCancelled,
-        came_straight: bool = True,
-    ) -> None:
+    def _queue(self, request: _Request, respond: RespondRequest, came_straight: bool = True) -> None:
         try:
-            with span(Lane.QUEUE, "accept", rows=len(words)):
-                jobs = self._jobs(hidden, tickets, words, respond, is_cancelled)
+            with span(Lane.QUEUE, "accept", rows=len(request.words)):
+                jobs = self._jobs(request, respond)
             self._loop.submit(jobs, came_straight)
         except Exception as error:
             respond(presentable(error))
 
     def run(self, requests: Sequence[HiddenRows | HplmError]) -> list[Answered]:
-        """Answer a batch that somebody else has formed; returns once all of it is answered.
+        """Answer a batch that Triton has formed; returns once all of it is answered.
 
         Its rows are queued together, so they run as one batch: in parts only where they exceed the capacity or the
         slots, or are of several roots. A request that could not be read comes in as its error and goes out as it.
@@ -185,25 +198,42 @@ class UpperService:
                     future.set_result(request)
                     continue
                 try:
-                    respond = self._counted(future.set_result)
-                    accepted.append(self._jobs(request.hidden, request.tickets, request.words, respond, never))
+                    accepted.append(self._loaded_jobs(request, self._counted(future.set_result)))
                 except Exception as error:
                     future.set_result(presentable(error))
         self._loop.submit_together(accepted)
         return [future.result() for future in answered]
 
-    def linger(self) -> None:
-        """Take nothing in for a moment, while a batch runs and the next one is not about to be chosen.
+    def _loaded_jobs(self, hidden: HiddenRows, respond: RespondRequest) -> Sequence[Job]:
+        """Reject a request whose root is still loading: in mode `triton` all tenants would wait for it."""
+        request = self._read(hidden)
+        if (key := self._missing_stack(request)) is not None:
+            self._cold_starts.begin(key)
+            raise UnavailableError("the root of this hPLM is being loaded; try again")
+        return self._jobs(request, respond)
 
-        What comes meanwhile is handed over at once, which costs less than one by one.
+    def delay_for_batching(self) -> None:
+        """Wait a moment while a batch runs and the next one is not about to be chosen.
+
+        Requests that arrive meanwhile come in one call, which costs less than one by one.
         """
-        self._loop.linger()
+        self._loop.delay_for_batching()
+
+    def release_unused(self) -> None:
+        """Unload roots, and unmap weights, that no live hPLM uses any more."""
+        self._host_bank.let_go()
+        self._stacks.keep_roots(self._snapshot.roots())
 
     def close(self) -> None:
-        self._newcomers.close()
+        self._cold_starts.close()
         self._loop.close()
         self._telling.close()
         self._crew.close()
+
+    def _fail(self) -> None:
+        """Send the errors that wait to be sent before the process may end."""
+        self._telling.close()
+        self._on_failure()
 
     def _counted(self, respond: RespondRequest) -> RespondRequest:
         def respond_and_count(answers: list[bytes] | HplmError) -> None:
@@ -215,7 +245,7 @@ class UpperService:
         return respond_and_count
 
     def _told_aside(self, respond: RespondRequest) -> RespondRequest:
-        """Answers are sent by whoever has them, errors by a thread of their own."""
+        """Send answers on the thread that has them, and errors on a thread of their own."""
 
         def respond_or_tell(answers: Answered) -> None:
             if isinstance(answers, HplmError):
@@ -225,43 +255,52 @@ class UpperService:
 
         return respond_or_tell
 
-    def _jobs(
-        self,
-        hidden: Float16Array,
-        ticket_rows: Int64Array,
-        words: Sequence[bytes],
-        respond: RespondRequest,
-        is_cancelled: IsCancelled,
-    ) -> Sequence[Job]:
-        tickets = decode_tickets(ticket_rows)
+    def _read(self, rows: HiddenRows) -> _Request:
+        tickets = decode_tickets(rows.tickets)
         if not tickets:
             raise InvalidArgumentError("a request has at least one row")
         entries = [self._snapshot.by_key(ticket.hplm_key) for ticket in tickets]
-        for entry, ticket in zip(entries, tickets, strict=True):
-            stack = self._stacks.of(entry.domain.root)
-            stack.require_row(ticket.num_tokens, hidden.shape[-1])
-        self._host_bank.let_go()
-        for entry in {entry.key: entry for entry in entries}.values():
-            if not self._stacks.of(entry.domain.root).slots.holds(entry.key):
-                self._host_bank.announce(entry)
-        request = _OpenRequest(len(tickets), respond)
-        # Out of the caller's memory; rows get the engine's dtype when they are packed, all at once.
-        hidden_rows = unfold_rows(hidden.copy(), [ticket.num_tokens for ticket in tickets])
-        return [
+        return _Request(rows.hidden.copy(), tickets, entries, list(rows.words))
+
+    def _jobs(self, request: _Request, respond: RespondRequest) -> Sequence[Job]:
+        stacks = [self._stacks.of(_key_of(entry)) for entry in request.entries]
+        for stack, ticket in zip(stacks, request.tickets, strict=True):
+            stack.require_row(ticket.num_tokens, request.hidden.shape[-1])
+        open_request = _OpenRequest(len(request.tickets), respond)
+        # Rows get the engine's dtype when they are packed, all at once.
+        hidden_rows = unfold_rows(request.hidden, [ticket.num_tokens for ticket in request.tickets])
+        jobs = [
             Job(
-                entry=entries[number],
+                entry=request.entries[number],
                 hidden=row,
                 truncated=ticket.truncated,
                 deadline_us=ticket.deadline_us,
-                respond=request.row(number),
+                respond=open_request.row(number),
                 words=decode_words(words_row) if words_row else None,
                 middle=ticket.middle,
                 read_us=ticket.read_us,
-                is_cancelled=is_cancelled,
+                is_wanted=open_request.is_open,
             )
-            for number, (ticket, row, words_row) in enumerate(zip(tickets, hidden_rows, words, strict=True))
+            for number, (ticket, row, words_row) in enumerate(
+                zip(request.tickets, hidden_rows, request.words, strict=True)
+            )
         ]
+        for stack, job in {job.hplm_key: (stack, job) for stack, job in zip(stacks, jobs, strict=True)}.values():
+            if not stack.holds(job):
+                self._host_bank.announce(job.entry)
+        return jobs
 
-    def _load(self, entry: HplmEntry) -> HplmArtifact:
-        stack = self._stacks.of(entry.domain.root)
-        return self._host_bank.artifact(entry, stack.fingerprint, stack.hidden_size)
+    def _build(self, key: StackKey) -> EncoderStack:
+        self._costs.of(key)
+        upper = UpperStack(RootFolder(self._home.root(key.root)), self._settings, self._crew)
+        return EncoderStack(
+            key, upper, lambda entry: self._host_bank.artifact(entry, upper.fingerprint, upper.hidden_size)
+        )
+
+    def _forget(self, key: StackKey) -> None:
+        self.admission.no_longer_serves(key)
+        self._costs.forget(key)
+
+
+def _key_of(entry: HplmEntry) -> StackKey:
+    return StackKey(entry.domain.root)

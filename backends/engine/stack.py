@@ -20,7 +20,7 @@ from backends.adapters.slots import SlotLease, SlotTable
 from backends.engine.crew import Crew
 from backends.engine.heads import HeadRow, logits
 from backends.engine.layers import served_layers
-from backends.engine.layouts import LAYOUT_NAMES, Apart, attention, layout_named
+from backends.engine.layouts import LAYOUT_NAMES, Isolated, attention, layout_named
 from backends.engine.packing import MicroBatch, PackedRows, pack_rows
 from backends.engine.streams import CopyStream
 from backends.errors import InvalidArgumentError
@@ -85,13 +85,17 @@ class UpperStack:
         self._layers = served_layers(root.upper(), geometry.activation, self._dtype, self._device)
         self._crew = Crew(torch.get_num_threads(), self._device) if crew is None else crew
         self._layout = layout_named(settings.layout, self._crew.sharing)
-        self._apart = Apart(self._crew.sharing)
+        self._isolated = Isolated(self._crew.sharing)
         self.fingerprint = root.fingerprint
         bank = AdapterBank(settings.num_slots, geometry, settings.max_width, self._dtype, self._device)
         self.slots = SlotTable(bank)
         self.copies = CopyStream(self._device)
         self._heads: dict[int, tuple[Head, str]] = {}
         """By slot, with how their states are pooled."""
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
 
     @property
     def hidden_size(self) -> int:
@@ -122,10 +126,10 @@ class UpperStack:
     def release(self, hplm: ReadyHplm) -> None:
         self.slots.release(hplm.lease)
 
-    def pack(self, rows: Sequence[Tensor], hplms: Sequence[ReadyHplm], apart: bool = False) -> PackedRows:
+    def pack(self, rows: Sequence[Tensor], hplms: Sequence[ReadyHplm], isolated: bool = False) -> PackedRows:
         """Copy rows to the device, laid out as the settings say, and sort out which adapters they need.
 
-        Laid `apart`, rows cost more, and one that overflows spoils no other.
+        Rows that are `isolated` cost more, and one that overflows spoils no other.
 
         The adapters' tensors are chosen here, beside the copies: whatever is loaded later, and makes pools grow, does
         not touch what this batch reads.
@@ -133,7 +137,7 @@ class UpperStack:
         with self.copies.copying():
             slots = [self.slots.check(hplm.lease) for hplm in hplms]
             adapters_of = partial(self._adapters_of, self.slots.bank)
-            layout = self._apart if apart else self._layout
+            layout = self._isolated if isolated else self._layout
             return pack_rows(rows, slots, layout, adapters_of, self._dtype, self._device)
 
     def run(

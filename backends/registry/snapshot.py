@@ -78,6 +78,12 @@ class RegistrySnapshot:
         with self._lock:
             return frozenset(folder for folders in (*self._folders, *self._coming) for folder in folders)
 
+    def roots(self) -> set[str]:
+        """The roots that live versions run on, did until a moment ago or will in one."""
+        with self._lock:
+            domains = [*(entry.domain for entry in self._by_key.values()), *self._coming.values()]
+        return {domain.root for domain in domains}
+
     def prepare_with(self, prepare: Prepare | None) -> None:
         """Have each new domain prepared before an hPLM on it goes live, so that no request waits for that.
 

@@ -35,6 +35,7 @@ from backends.scheduling.live_costs import LiveCosts
 from backends.scheduling.order import FairOrder, Order
 from backends.scheduling.policy import Capacity, Waiting
 from backends.scheduling.refusal import Refusal, RefusedError, late_on_arrival, predicted_late
+from backends.stack_key import StackKey
 
 _PROBE_AFTER_US = 1_000_000
 
@@ -78,7 +79,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    root: str
+    root: StackKey
     shape: BatchShape
     taken_us: int
     predicted_us: float
@@ -105,7 +106,7 @@ class Admission:
 
     def __init__(
         self,
-        costs_of: Callable[[str], LiveCosts],
+        costs_of: Callable[[StackKey], LiveCosts],
         capacity: Capacity,
         settings: AdmissionSettings,
         order: Order = FairOrder(),
@@ -129,14 +130,17 @@ class Admission:
         self._running: _Running | None = None
         self._taken_us = 0
         self._finished_us: int | None = None
-        self.roots: tuple[str, ...] = ()
+        self.roots: tuple[StackKey, ...] = ()
         """Those that are served, whether they have run or not."""
         self._last_batch_us = 0.0
         self.figures = BatchFigures()
 
-    def serves(self, root: str) -> None:
+    def serves(self, root: StackKey) -> None:
         """From now on also this one, and what a row takes at least is what it takes of the fastest; from any thread."""
         self.roots = (*self.roots, root)
+
+    def no_longer_serves(self, root: StackKey) -> None:
+        self.roots = tuple(other for other in self.roots if other != root)
 
     @property
     def num_waiting(self) -> int:
@@ -213,6 +217,19 @@ class Admission:
             self._shares.give_back(job.tenant, charge_us)
             self._allowance.use(job.tenant, -charge_us)
 
+    def readmit(self, jobs: Sequence[Arriving], now_us: int) -> None:
+        """Jobs that go on in another stack wait again: charged to their tenants, and never rejected."""
+        for job in jobs:
+            within_share = self._order.is_fair or self._allowance.allows(job.tenant, now_us)
+            self._enter(job, self._shares.start_us(job.tenant), within_share)
+
+    def charge(self, tenants: Sequence[str], root: StackKey, shapes: Sequence[BatchShape]) -> None:
+        """Put batches on the accounts of the tenants, in equal parts, whose rows made them necessary."""
+        cost_us = sum(map(self._costs_of(root).predict_us, shapes)) / len(tenants)
+        for tenant in tenants:
+            self._shares.give_back(tenant, -cost_us)
+            self._allowance.use(tenant, cost_us)
+
     # --- batches ---
 
     def hopeless(self, jobs: Sequence[ArrivingT], now_us: int) -> list[ArrivingT]:
@@ -231,11 +248,11 @@ class Admission:
         """Of the batch that runs, as predicted; 0 where there is none, and of one that is overdue."""
         return 0.0 if self._running is None else max(0.0, self._running.ends_us - now_us)
 
-    def staged(self, shape: BatchShape | None, root: str) -> None:
+    def staged(self, shape: BatchShape | None, root: StackKey | None) -> None:
         """This batch runs next; None where nothing came of staging."""
-        self._staged_us = 0.0 if shape is None else self._costs_of(root).predict_us(shape)
+        self._staged_us = 0.0 if shape is None or root is None else self._costs_of(root).predict_us(shape)
 
-    def began(self, root: str, shape: BatchShape, now_us: int) -> None:
+    def began(self, root: StackKey, shape: BatchShape, now_us: int) -> None:
         """What was staged runs."""
         self._staged_us = 0.0
         predicted_us = self._last_batch_us = self._costs_of(root).predict_us(shape)

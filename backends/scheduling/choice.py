@@ -16,9 +16,10 @@ from backends.scheduling.ordered import EarliestDeadlineFirst, LeastSlack, Short
 from backends.scheduling.policy import Policy
 from backends.scheduling.settings import PolicyName, PolicySettings
 from backends.scheduling.slotted_deadline_aware import SlottedDeadlineAware
+from backends.stack_key import StackKey
 
 
-def policy_of(settings: PolicySettings, cost_model: Callable[[str], CostModel] | None = None) -> Policy:
+def policy_of(settings: PolicySettings, cost_model: Callable[[StackKey], CostModel] | None = None) -> Policy:
     """The policy; `cost_model` gives that of a root as it is now, and is needed where time is predicted."""
     match settings.name:
         case PolicyName.FCFS:

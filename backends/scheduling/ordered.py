@@ -14,6 +14,7 @@ from backends.scheduling.decision import Decision
 from backends.scheduling.order import DeadlineOrder, LengthOrder, Order
 from backends.scheduling.policy import Capacity
 from backends.scheduling.waiting_room import Float64, WaitingRoom
+from backends.stack_key import StackKey
 
 
 class OrderedPolicy(ABC):
@@ -68,7 +69,7 @@ class LeastSlack(OrderedPolicy):
 
     order = DeadlineOrder()
 
-    def __init__(self, cost_model: Callable[[str], CostModel], ageing: Ageing = Ageing()) -> None:
+    def __init__(self, cost_model: Callable[[StackKey], CostModel], ageing: Ageing = Ageing()) -> None:
         super().__init__(ageing)
         self._cost_model = cost_model
 

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import accumulate
 
 from backends.scheduling.admission import Admission
+from backends.stack_key import StackKey
 
 TOLD_LENGTHS = (1, 4, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 32, 36, 40, 48, 56, 64, 80, 96, 128)
 """Tokens of a row, or more up to the next."""
@@ -36,7 +37,7 @@ class Outlook:
 class _LikelyRow:
     """Of no tenant, unless one is named: of one that asks for nothing else."""
 
-    root: str
+    root: StackKey
     num_tokens: int
     arrived_us: int
     deadline_us: int
@@ -78,7 +79,9 @@ def least_finish_in_us(admission: Admission, num_tokens: int, now_us: int, beyon
     return min(map(of_root, admission.roots), default=0.0)
 
 
-def _least_of_root_us(admission: Admission, num_tokens: int, now_us: int, beyond_share: str | None, root: str) -> float:
+def _least_of_root_us(
+    admission: Admission, num_tokens: int, now_us: int, beyond_share: str | None, root: StackKey
+) -> float:
     """Where what the row takes meets what it has left: it takes longer by a part of what it has left."""
     steps_us = [0.0]
     for _ in range(_STEPS):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from backends.errors import InvalidArgumentError
+from backends.stack_key import StackKey
 
 if TYPE_CHECKING:
     from backends.scheduling.order import Order
@@ -29,7 +30,10 @@ class Waiting(Protocol):
     """What a policy sees of a job."""
 
     @property
-    def root(self) -> str: ...
+    def root(self) -> StackKey:
+        """The stack that it runs on."""
+        ...
+
     @property
     def hplm_key(self) -> int: ...
     @property

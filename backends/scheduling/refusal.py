@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from backends.errors import ErrorCode, UnavailableError
+from backends.errors import UnavailableError
 
 _LATE_WAITING = "the deadline passed while the request waited"
 _LATE_ON_ARRIVAL = "the deadline passed on the way to the engine"
@@ -21,7 +21,6 @@ class Refusal(StrEnum):
     QUEUE_FULL = "queue_full"
     TENANT_QUOTA = "tenant_quota"
     TENANT_SHARE = "tenant_share"
-    CANCELLED = "cancelled"
 
 
 class RefusedError(UnavailableError):
@@ -30,15 +29,6 @@ class RefusedError(UnavailableError):
     def __init__(self, reason: Refusal, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-
-
-class CancelledError(RefusedError):
-    """Nobody waits for the answer any more."""
-
-    code = ErrorCode.CANCELLED
-
-    def __init__(self) -> None:
-        super().__init__(Refusal.CANCELLED, "the request was cancelled")
 
 
 def late_on_arrival() -> RefusedError:

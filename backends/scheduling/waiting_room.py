@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.scheduling.policy import Waiting
+from backends.stack_key import StackKey
 
 JobT = TypeVar("JobT", bound=Waiting)
 Int64 = npt.NDArray[np.int64]
@@ -38,8 +39,8 @@ class WaitingRoom(Generic[JobT]):
     def __init__(self, jobs: Sequence[JobT] = ()) -> None:
         self._columns: list[npt.NDArray[Any]] = [np.empty(_FIRST_SIZE, dtype) for dtype in _DTYPES]
         self._size = 0
-        self._root_numbers: dict[str, int] = {}
-        self._root_names: list[str] = []
+        self._root_numbers: dict[StackKey, int] = {}
+        self._root_names: list[StackKey] = []
         self.batches_taken = 0
         """Lets a policy give each fourth batch to somebody, and stay pure."""
         self.add(jobs)
@@ -63,7 +64,7 @@ class WaitingRoom(Generic[JobT]):
         """How many of that job's root wait, itself included: all that a batch with it could hold."""
         return int(np.count_nonzero(self.root == self.root[place]))
 
-    def root_name(self, number: int) -> str:
+    def root_name(self, number: int) -> StackKey:
         return self._root_names[number]
 
     @property
@@ -163,7 +164,7 @@ class WaitingRoom(Generic[JobT]):
         for column, of_jobs in zip(self._columns, values, strict=True):
             column[place : place + len(jobs)] = np.fromiter(of_jobs, column.dtype, len(jobs))
 
-    def _root_number(self, name: str) -> int:
+    def _root_number(self, name: StackKey) -> int:
         if name not in self._root_numbers:
             self._root_numbers[name] = len(self._root_names)
             self._root_names.append(name)

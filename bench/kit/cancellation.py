@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tritonclient.grpc as triton
 
@@ -18,9 +17,7 @@ from bench.kit.server_metrics import figure_of
 from builder.serving import TritonServer
 from hplm_client.codec import Call, inputs_of
 
-ENSEMBLE, LOWER, UPPER = "hplm", "hplm_lower", "hplm_upper"
-_BETWEEN = {"HIDDEN": "FP16", "TICKET": "INT64", "WORDS": "BYTES"}
-_CANCELLED = 'hplm_refusals_total{reason="cancelled"}'
+_ENSEMBLE = "hplm"
 _WAITING = "hplm_waiting_rows"
 _PATIENCE_S = 120.0
 _REPORTS_S = 5.0
@@ -31,11 +28,9 @@ _REPORTS_S = 5.0
 class Cancelled:
     """`left_s` is from the cancelling until no row waits, seen by figures that are two seconds old at most.
 
-    Where the engine is not told of cancellations, rows leave only by being computed, once it goes on.
+    Triton 24.10 does not tell a running step of an ensemble, so rows leave only by being computed.
     """
 
-    model: str
-    dropped: int
     waiting_while_stopped: int
     batches: int
     left_s: float
@@ -54,18 +49,13 @@ class Cancellation:
     def close(self) -> None:
         self._client.close()
 
-    def through_the_ensemble(self, count: int) -> Cancelled:
-        return self._cancel(ENSEMBLE, self._texts, count)
-
-    def at_the_upper_half(self, count: int) -> Cancelled:
-        """Where this Triton tells of cancellations."""
-        return self._cancel(UPPER, [self._encoded(inputs) for inputs in self._texts], count)
-
-    def _cancel(self, model: str, inputs: Sequence[list[Any]], count: int) -> Cancelled:
-        dropped, open_calls = self._figure(_CANCELLED), _OpenCalls(count)
+    def cancel(self, count: int) -> Cancelled:
+        """Send this many requests through the ensemble and cancel them while the engine stands still."""
+        open_calls = _OpenCalls(count)
         with self._stopped():
             calls = [
-                self._client.async_infer(model, inputs[number % len(inputs)], open_calls.end) for number in range(count)
+                self._client.async_infer(_ENSEMBLE, self._texts[number % len(self._texts)], open_calls.end)
+                for number in range(count)
             ]
             # All that wait, but for a batch that runs, one that is staged, and one that is being chosen.
             self._wait_until(lambda: self._figure(_WAITING) >= count - 3 * self._batch_rows, "the requests to arrive")
@@ -81,22 +71,10 @@ class Cancellation:
         self._wait_until(lambda: open_calls.count == 0, "the calls to end")
         time.sleep(_REPORTS_S)
         return Cancelled(
-            model=model,
-            dropped=int(self._figure(_CANCELLED) - dropped),
             waiting_while_stopped=int(still_waiting),
             batches=int(self._figure("hplm_batches_total") - batches),
             left_s=left_at - began,
         )
-
-    def _encoded(self, inputs: list[Any]) -> list[Any]:
-        """What the lower half would hand on."""
-        answer = self._client.infer(LOWER, inputs)
-        tensors = []
-        for name, datatype in _BETWEEN.items():
-            value = answer.as_numpy(name)
-            tensors.append(triton.InferInput(name, list(value.shape), datatype))
-            tensors[-1].set_data_from_numpy(value)
-        return tensors
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:

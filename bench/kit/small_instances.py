@@ -17,13 +17,14 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from backends.scheduling.policy import Capacity, Policy
 from backends.scheduling.waiting_room import WaitingRoom
+from backends.stack_key import StackKey
 
 
 @dataclass(frozen=True, eq=False)
 class StreamedJob:
     """Runs in a batch that begins at `arrived_us` or later, and before `deadline_us`; a microsecond is one batch."""
 
-    root: str
+    root: StackKey
     hplm_key: int
     num_tokens: int
     arrived_us: int
@@ -71,7 +72,7 @@ def random_instance(chance: random.Random) -> Instance:
     for key in range(chance.randint(2, 12)):
         arrived = chance.randrange(num_batches)
         deadline = min(num_batches, arrived + chance.choice([1, 1, 2, num_batches]))
-        jobs.append(StreamedJob(chance.choice(roots), key, chance.choice(lengths), arrived, deadline))
+        jobs.append(StreamedJob(StackKey(chance.choice(roots)), key, chance.choice(lengths), arrived, deadline))
     capacity = Capacity(max_rows=chance.choice([1, 2, 3, 12, 12]), max_tokens=max_tokens, max_adapters=12)
     return Instance(sorted(jobs, key=lambda job: job.arrived_us), capacity)
 

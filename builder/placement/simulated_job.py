@@ -9,9 +9,10 @@ from itertools import repeat
 
 import numpy as np
 
+from backends.stack_key import StackKey
 from builder.placement.simulated_load import SimulatedLoad
 
-ROOT = "simulated"
+ROOT = StackKey("simulated")
 _BLOCK = 65_536
 
 
@@ -25,7 +26,7 @@ class SimulatedJob:
     tenant: str
     num_tokens: int
     deadline_us: int | None
-    root: str = ROOT
+    root: StackKey = ROOT
 
     def is_late(self, now_us: int) -> bool:
         return self.deadline_us is not None and self.deadline_us <= now_us

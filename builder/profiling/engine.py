@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from backends.adapters.bank import HplmArtifact, read_artifact
+from backends.engine.encoder_stack import EncoderStack
 from backends.engine.job import Answer, Job
 from backends.engine.stack import StackSettings, UpperStack
-from backends.engine.staged_batch import StagedBatch, packed_on_device, run_batch
+from backends.engine.stack_protocol import Outcome
 from backends.errors import HplmError, NotFoundError
 from backends.home import Home
+from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.fitting import Sample
+from backends.stack_key import StackKey
 from builder.profiling.shapes import PlannedBatch
 
 _MAX_KINDS = 64
@@ -44,18 +46,20 @@ class ProfiledEngine:
         if not live:
             raise NotFoundError(f"root {root!r} has no hPLM yet, and a batch cannot run without any; make one first")
         self._kinds = [(entry, read_artifact(home.path / entry.folder, folder.fingerprint)) for entry in live]
+        self._serving = EncoderStack(StackKey(root), self.stack, self._artifact)
         self._generator = torch.Generator().manual_seed(seed)
 
     def run(self, planned: PlannedBatch) -> Sample:
         """Staged and run once; only the running is timed, as in the loop, which stages beside it."""
         jobs = [self._job(length, place % planned.adapters) for place, length in enumerate(planned.lengths)]
-        hplms = [self.stack.ready(job.hplm_key, lambda job=job: self._artifact(job)) for job in jobs]  # type: ignore[misc]
-        batch = StagedBatch(jobs, hplms, self.stack, packed_on_device(self.stack, list(zip(jobs, hplms, strict=True))))
+        for job in jobs:
+            job.lease = self._serving.lease(job)
+        batch = self._serving.pack(jobs)
         started_s = time.perf_counter()
-        results = run_batch(batch)
+        self._serving.run(batch, _drop)
         taken_s = time.perf_counter() - started_s
-        batch.release()
-        _require_computed(results)
+        for job in jobs:
+            job.release_lease()
         return Sample(BatchShape.of(jobs), 1e6 * taken_s)
 
     def _job(self, length: int, number: int) -> Job:
@@ -63,15 +67,13 @@ class ProfiledEngine:
         hidden = torch.randn(length, self.stack.hidden_size, generator=self._generator).half().numpy()
         return Job(replace(entry, key=number + 1), hidden, False, None, _nobody)
 
-    def _artifact(self, job: Job) -> HplmArtifact:
-        return self._kinds[(job.hplm_key - 1) % len(self._kinds)][1]
+    def _artifact(self, entry: HplmEntry) -> HplmArtifact:
+        return self._kinds[(entry.key - 1) % len(self._kinds)][1]
 
 
 def _nobody(_: Answer | HplmError) -> None:
     """Nobody waits for these answers."""
 
 
-def _require_computed(results: Sequence[torch.Tensor | HplmError]) -> None:
-    for result in results:
-        if isinstance(result, HplmError):
-            raise result
+def _drop(_: Job, __: Outcome) -> None:
+    """Only the time counts."""

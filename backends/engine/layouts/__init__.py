@@ -10,6 +10,6 @@ from backends.engine.layouts.attention import attention
 from backends.engine.layouts.choice import LAYOUT_NAMES, layout_named
 from backends.engine.layouts.grid import Grid, Layout
 from backends.engine.layouts.micro_batches import Sharing
-from backends.engine.layouts.padded import Apart
+from backends.engine.layouts.padded import Isolated
 
-__all__ = ["LAYOUT_NAMES", "Apart", "Grid", "Layout", "Sharing", "attention", "layout_named"]
+__all__ = ["LAYOUT_NAMES", "Grid", "Isolated", "Layout", "Sharing", "attention", "layout_named"]

@@ -36,7 +36,7 @@ class Sorted:
 
 
 @dataclass(frozen=True)
-class Apart:
+class Isolated:
     """Padded to whole windows, so that no row's window reaches into another: what is no number stays with its row."""
 
     sharing: Sharing

@@ -23,7 +23,6 @@ from backends.registry.snapshot import RegistrySnapshot
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.trimming import Trimming
 from backends.triton_errors import triton_error
-from backends.turns import Turns
 from backends.wire import HIDDEN, MODEL, TEXT, TICKET, WORDS
 
 
@@ -36,7 +35,6 @@ class TritonPythonModel:
         # Read by the tokenizer, which otherwise takes all cores for every batch.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", str(threads > 1).lower())
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
-        self._turns = Turns(settings.text("turns", "") or None)
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
         self._service = LowerService(settings.home, self._snapshot, FillingSettings.from_model(settings))
         self._service.warm_up()
@@ -46,13 +44,12 @@ class TritonPythonModel:
         self._trimming = Trimming()
 
     def execute(self, requests: list) -> list:
-        with self._turns.taken():
-            with span(Lane.RETRIEVAL, "read", requests=len(requests)):
-                read = [_read(request) for request in requests]
-            results = self._service.encode(read)
-            with span(Lane.RETRIEVAL, "respond", requests=len(requests)):
-                responses = [_response(result) for result in results]
-        if not self._limit.may_leave_more(_num_rows(read)) and not all(isinstance(one, HplmError) for one in results):
+        with span(Lane.RETRIEVAL, "read", requests=len(requests)):
+            read = [_read(request) for request in requests]
+        results = self._service.encode(read)
+        with span(Lane.RETRIEVAL, "respond", requests=len(requests)):
+            responses = [_response(result) for result in results]
+        if not self._limit.was_call_full(_num_rows(read)) and not all(isinstance(one, HplmError) for one in results):
             self._service.linger()
         return responses
 

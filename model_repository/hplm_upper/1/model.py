@@ -23,7 +23,8 @@ import triton_python_backend_utils as pb_utils
 from backends.call_limit import CallLimit
 from backends.collection import keep_what_is_loaded
 from backends.deadline_batcher import FILE_NAME
-from backends.engine.loop import PipelineSettings
+from backends.ending import end_process
+from backends.engine.loop import ServeLoop
 from backends.engine.metrics import UpperMetrics
 from backends.engine.service import HiddenRows, UpperService
 from backends.engine.settings import EngineSettings
@@ -43,6 +44,9 @@ LOGGER = logging.getLogger("hplm_upper")
 
 
 class TritonPythonModel:
+    loop_type = ServeLoop
+    """A bench may run another one."""
+
     def initialize(self, args: dict[str, str]) -> None:
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
         settings = ModelSettings.from_triton(args)
@@ -50,10 +54,6 @@ class TritonPythonModel:
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
         on_gpu = args["model_instance_kind"] == "GPU"
         engine = EngineSettings.from_model(settings, f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
-        pipeline = PipelineSettings(
-            stages_ahead=settings.flag("stages_ahead", True),
-            turns=settings.text("turns", "") or None,
-        )
         torch.set_num_threads(1)  # this thread only takes rows in; the serve loop's own computes
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
         self._signal = BacklogSignal(args["model_instance_name"])
@@ -63,40 +63,46 @@ class TritonPythonModel:
             engine.stack,
             engine.capacity,
             AdmissionSettings.from_model(settings),
-            pipeline,
             _policy(settings, self._batches_by_triton),
             self._signal.tell,
             engine.threads,
+            self.loop_type,
+            end_process,
         )
         self._limit = CallLimit.from_triton(args)
         self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"])
         keep_what_is_loaded()
-        self._trimming = Trimming()
+        self._trimming = Trimming(self._service.release_unused)
 
     def execute(self, requests: list) -> list | None:
         if self._batches_by_triton:
             answered = self._service.run([_read(request) for request in requests])
             with span(Lane.ANSWERING, "send", requests=len(requests)):
                 return [_response(answers) for answers in answered]
-        num_rows = 0
-        for request in requests:
-            caller = _Caller(request.get_response_sender())
-            try:
-                num_rows += self._submit(_read(request), caller)
-            except Exception as error:  # a defect; Triton would end under all others if it left this method
-                LOGGER.exception("a request could not be taken in")
-                caller.respond(presentable(error))
-        if not self._limit.may_leave_more(num_rows):
-            self._service.linger()
+        num_rows = sum(self._submit(request) for request in requests)
+        try:
+            if not self._limit.was_call_full(num_rows):
+                self._service.delay_for_batching()
+        except Exception:  # a defect; leaving this method, it would end the server for all
+            LOGGER.exception("the batching delay failed")
         return None
 
-    def _submit(self, read: HiddenRows | HplmError, caller: "_Caller") -> int:
-        """How many rows that were."""
-        if isinstance(read, HplmError):
-            caller.respond(read)
+    def _submit(self, request: "pb_utils.InferenceRequest") -> int:
+        """Queue or answer a request, whatever goes wrong with it; returns the number of its rows."""
+        caller = None
+        try:
+            caller = _Caller(request.get_response_sender())
+            read = _read(request)
+            if isinstance(read, HplmError):
+                caller.respond(read)
+                return 0
+            self._service.submit(read.hidden, read.tickets, read.words, caller.respond)
+            return len(read.words)
+        except Exception as error:  # a defect; leaving `execute`, it would end the server for all
+            LOGGER.exception("a request could not be queued")
+            if caller is not None:
+                caller.respond(presentable(error))
             return 0
-        self._service.submit(read.hidden, read.tickets, read.words, caller.respond, caller.is_gone)
-        return len(read.words)
 
     def finalize(self) -> None:
         self._trimming.close()
@@ -140,17 +146,12 @@ def _read(request: "pb_utils.InferenceRequest") -> HiddenRows | HplmError:
 
 
 class _Caller:
-    """Who sent one request. Asking Triton about a request that was answered would read memory that it has freed."""
+    """The sender of one request, who is answered once: after that, Triton has freed what the sender refers to."""
 
     def __init__(self, sender: object) -> None:
         self._sender = sender
         self._answered = False
         self._lock = threading.Lock()
-
-    def is_gone(self) -> bool:
-        """Whether nobody waits for an answer any more, or somebody has got one: another row's error, perhaps."""
-        with self._lock:
-            return self._answered or self._sender.is_cancelled()
 
     def respond(self, answers: list[bytes] | HplmError) -> None:
         with self._lock:

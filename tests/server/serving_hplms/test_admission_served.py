@@ -1,4 +1,4 @@
-"""Overload, floods and cancelled requests on the real Triton, with an engine that a test can make slow or stop."""
+"""Overload and floods on the real Triton, with an engine that a test can make slow or stop."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tritonclient.utils import InferenceServerException
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.scheduling.admission_settings import AdmissionSettings
+from bench.kit.turns import Ablation, code_with_turns
 from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
 from hplm_client import HplmClient
@@ -77,10 +78,11 @@ def slow(built_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     home = Home(Path(shutil.copytree(built_home.path, folder / "home")))
     turns = folder / "turns"
     admission = AdmissionSettings(max_waiting=2000, tenant_quota=1500)
-    parameters = {"dtype": "fp32", "slots": "5", "threads": "1", "max_rows": "2", "turns": str(turns)}
+    parameters = {"dtype": "fp32", "slots": "5", "threads": "1", "max_rows": "2"}
     render_repository(
         home.repository,
         ExportSettings(lower_instances=1, upper_parameters={**parameters, **admission.parameters}),
+        code_with_turns(folder / "code", Ablation(upper_turns=turns)),
     )
     with TritonServer(ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})) as server:
         with HplmClient(f"grpc://{server.grpc_url}") as client:
@@ -154,29 +156,6 @@ def test_at_overload_everybody_is_answered_in_time_or_refused(slow: Slow) -> Non
     wait_until(lambda: slow.metric('hplm_refusals_total{reason="predicted_late"}') >= before + len(predicted))
     for kind in ("predicted", "uncorrected", "measured"):
         assert slow.metric(f'hplm_batch_us_total{{time="{kind}"}}') > 0
-
-
-def test_cancelled_requests_leave_the_queue(slow: Slow) -> None:
-    """Asked of the upper half itself: an ensemble of this Triton tells no step that runs of its cancellation."""
-    client = triton.InferenceServerClient(slow.server.grpc_url)
-    encoded = client.infer("hplm_lower", text_tensors("acme/topic"))
-    tensors = []
-    for name, datatype in (("HIDDEN", "FP16"), ("TICKET", "INT64"), ("WORDS", "BYTES")):
-        value = encoded.as_numpy(name)
-        tensors.append(triton.InferInput(name, list(value.shape), datatype))
-        tensors[-1].set_data_from_numpy(value)
-    cancelled = 'hplm_refusals_total{reason="cancelled"}'
-    before, asked = slow.metric(cancelled), Asked()
-    with slow.stopped():
-        calls = [asked.send(client, tensors, model="hplm_upper") for _ in range(300)]
-        wait_until(lambda: slow.metric("hplm_waiting_rows") >= 290)
-        for call in calls:
-            call.cancel()
-        wait_until(lambda: slow.metric("hplm_waiting_rows") == 0)
-    wait_until(lambda: asked.done == asked.sent)
-    wait_until(lambda: slow.metric(cancelled) >= before + 290)
-    with HplmClient(f"grpc://{slow.server.grpc_url}") as others:
-        assert others.infer("globex/topic", "my cat is lovely").hplm == "globex/topic"
 
 
 def test_a_flood_of_one_tenant_does_not_starve_the_others(slow: Slow) -> None:

@@ -11,14 +11,14 @@ from bench.kit.footprint import Footprint
 from bench.leaks import Results, Sample
 
 MB = 1_000_000
-CANCELLED = Cancelled("hplm_upper", dropped=970, waiting_while_stopped=0, batches=2, left_s=1.5)
+CANCELLED = Cancelled(waiting_while_stopped=970, batches=2, left_s=1.5)
 
 
 def found(rss_mb: list[float], threads_after: int = 40) -> Results:
     """A sample before, then one a minute."""
     samples = [Sample(f"{minute}", float(minute), footprint(rss, 40)) for minute, rss in enumerate(rss_mb)]
     samples[-1] = Sample("after", float(len(rss_mb) - 1), footprint(rss_mb[-1], threads_after))
-    return Results([CANCELLED], samples, Counter({"grpc_answered": 900, "http_answered": 100}), 0.0)
+    return Results(CANCELLED, samples, Counter({"grpc_answered": 900, "http_answered": 100}), 0.0)
 
 
 def footprint(rss_mb: float, threads: int) -> Footprint:
@@ -30,7 +30,7 @@ def test_a_pool_that_fills_is_no_leak() -> None:
     assert values["rss_mb_per_hour_second_half"] == pytest.approx(0, abs=1e-6)
     assert (values["rss_mb_before"], values["rss_mb_after"]) == (100, 200)
     assert (values["requests"], values["grpc_answered"]) == (1000, 900)
-    assert values["hplm_upper_cancelled_uncomputed"] == 970
+    assert values["hplm_cancelled_still_waiting"] == 970
 
 
 def test_a_leak_shows() -> None:

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from backends.clock import now_us
-from backends.engine import loop
+from backends.engine.running import BatchRunner
 from backends.engine.service import HiddenRows, UpperService
 from backends.engine.stack import StackSettings
-from backends.engine.staged_batch import StagedBatch
 from backends.errors import HplmError, InvalidArgumentError, UnavailableError
 from backends.home import Home
 from backends.registry.registry import Registry
@@ -42,12 +41,13 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of each batch that has run."""
     sizes: list[int] = []
 
-    def run(staged: StagedBatch) -> object:
-        sizes.append(len(staged.jobs))
-        return run_batch(staged)
+    run_batch = BatchRunner.run
 
-    run_batch = loop.run_batch
-    monkeypatch.setattr(loop, "run_batch", run)
+    def run(runner: BatchRunner, packed: object) -> None:
+        sizes.append(len(runner._jobs))
+        run_batch(runner, packed)
+
+    monkeypatch.setattr(BatchRunner, "run", run)
     return sizes
 
 

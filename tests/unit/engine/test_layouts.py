@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from backends.adapters.length_groups import length_groups
-from backends.engine.layouts import LAYOUT_NAMES, Apart, Grid, attention, layout_named
+from backends.engine.layouts import LAYOUT_NAMES, Grid, Isolated, attention, layout_named
 from backends.engine.layouts.concatenated import Concatenated
 from backends.engine.layouts.micro_batches import Sharing, shares
 from backends.engine.layouts.ragged import Ragged
@@ -67,7 +67,7 @@ def test_rows_that_are_laid_apart_are_not_spoilt_by_others() -> None:
         torch.manual_seed(seed)
         lengths = random_lengths(chance)
         sharing = Sharing(chance.randint(1, 4), chance.choice([1, 50, 400]), chance.choice([100, 1000, None]))
-        grids = Apart(sharing).arrange([chance.randint(1, 5) for _ in lengths], lengths)
+        grids = Isolated(sharing).arrange([chance.randint(1, 5) for _ in lengths], lengths)
         assert sorted(index for grid in grids for index in grid.order) == list(range(len(lengths))), f"seed {seed}"
         for grid in grids:
             check_grid(grid, lengths)

@@ -23,8 +23,8 @@ from backends.adapters.parts import Lora
 from backends.adapters.slots import SlotTable, StaleLeaseError
 from backends.clock import now_us
 from backends.engine import answering
-from backends.engine.job import Answer, Job
 from backends.engine.layouts import LAYOUT_NAMES
+from backends.engine.loop import ServeLoop
 from backends.engine.service import UpperService
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import CorruptFileError, HplmError, UnavailableError, UnusableError
@@ -36,9 +36,8 @@ from backends.scheduling.admission import Admission
 from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.first_come import FirstComeFirstServed
 from backends.scheduling.policy import Capacity
-from backends.turns import Turns
 from backends.wire import Ticket, encode_tickets, fold_rows
-from served_engine import HIDDEN, Responses, ask, keys_of, running
+from served_engine import HIDDEN, TINY, Responses, ask, keys_of, running
 
 
 @contextmanager
@@ -109,7 +108,7 @@ def test_an_expired_deadline_is_refused_before_compute(built_home: Home) -> None
 
 
 def test_a_batch_that_fails_is_answered_and_the_loop_lives(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = keys_of(built_home)["acme/topic"]
+    keys = keys_of(built_home)
     run = UpperStack.run
 
     def fail(*_: object) -> list[torch.Tensor]:
@@ -117,11 +116,11 @@ def test_a_batch_that_fails_is_answered_and_the_loop_lives(built_home: Home, mon
 
     with running(built_home) as service:
         monkeypatch.setattr(UpperStack, "run", fail)
-        error = ask(service, [key]).get(timeout=30)
+        error = ask(service, [keys["acme/topic"]]).get(timeout=30)
         assert isinstance(error, HplmError)
         assert "secret" not in str(error)
         monkeypatch.setattr(UpperStack, "run", run)
-        assert isinstance(ask(service, [key]).get(timeout=30), list)
+        assert isinstance(ask(service, [keys["acme/mood"]]).get(timeout=30), list)
 
 
 def failing_once(monkeypatch: pytest.MonkeyPatch, target: object, name: str, error: Exception) -> threading.Event:
@@ -140,7 +139,7 @@ def failing_once(monkeypatch: pytest.MonkeyPatch, target: object, name: str, err
 
 
 @pytest.mark.parametrize(
-    ("target", "name", "error"), [(answering, "answers", MemoryError("once")), (Turns, "taken", OSError("once"))]
+    ("target", "name", "error"), [(answering, "answers", MemoryError("once")), (ServeLoop, "compute", OSError("once"))]
 )
 def test_a_defect_beside_the_computing_is_answered_and_the_loop_lives(
     built_home: Home, monkeypatch: pytest.MonkeyPatch, target: object, name: str, error: Exception
@@ -150,7 +149,7 @@ def test_a_defect_beside_the_computing_is_answered_and_the_loop_lives(
         failing_once(monkeypatch, target, name, error)
         assert isinstance(ask(service, keys[:1]).get(timeout=10), HplmError)
         assert isinstance(ask(service, keys).get(timeout=10), list)
-        assert not any(service._stacks.of("tiny").slots._pins)
+        assert not any(service._stacks.of(TINY).upper.slots._pins)
 
 
 def test_a_pin_that_cannot_be_released_costs_nobody_an_answer(
@@ -162,7 +161,7 @@ def test_a_pin_that_cannot_be_released_costs_nobody_an_answer(
         assert isinstance(ask(service, keys).get(timeout=10), list)
         assert has_failed.is_set()
         assert isinstance(ask(service, keys).get(timeout=10), list)
-        assert sum(service._stacks.of("tiny").slots._pins) == 1, "the others of its batch are released"
+        assert sum(service._stacks.of(TINY).upper.slots._pins) == 1, "the others of its batch are released"
 
 
 def test_a_caller_that_is_gone_costs_the_others_nothing(built_home: Home) -> None:
@@ -230,6 +229,7 @@ def test_a_row_that_overflows_fails_alone(
 
         alone = [submit(key, row).get(timeout=30) for key, row in zip(order, rows, strict=True)]
         batches.clear()
+        service._loop.quarantine._by_key.clear()
         with held_in_one_batch(service):
             together = [submit(key, row) for key, row in zip(order, rows, strict=True)]
         for key, expected, responses in zip(order, alone, together, strict=True):
@@ -322,7 +322,7 @@ def test_an_admission_that_fails_costs_that_request_only(
         with monkeypatch.context() as patched:
             patched.setattr(Admission, "admit", fails)
             assert isinstance(ask(service, [key]).get(timeout=30), HplmError)
-        assert "neither admitted nor refused" in caplog.text
+        assert "neither admitted nor rejected" in caplog.text
         assert isinstance(ask(service, [key]).get(timeout=30), list)
 
 
@@ -348,18 +348,6 @@ def test_closing_refuses_what_comes_after(built_home: Home) -> None:
     with running(built_home) as service:
         pass
     assert isinstance(ask(service, [key]).get(timeout=5), UnavailableError)
-
-
-def test_jobs_are_compared_by_identity() -> None:
-    """Two equal-looking jobs in one queue are two jobs."""
-    fields = {"hidden": torch.zeros(1, 1), "truncated": False, "deadline_us": None}
-    entry = object()
-
-    def respond(_: Answer | HplmError) -> None:
-        return None
-
-    jobs = [Job(entry=entry, respond=respond, **fields) for _ in range(2)]  # type: ignore[arg-type]
-    assert jobs[0] != jobs[1]
 
 
 def test_a_server_without_a_single_root_does_not_start(tiny_home: Home) -> None:

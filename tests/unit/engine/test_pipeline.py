@@ -20,7 +20,6 @@ import torch
 from backends.adapters.bank import read_artifact
 from backends.adapters.host_bank import HostBank
 from backends.clock import now_us
-from backends.engine.loop import PipelineSettings
 from backends.engine.service import UpperService
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import HplmError, UnavailableError, UnusableError
@@ -33,7 +32,7 @@ from backends.scheduling.policy import Capacity
 from backends.scheduling.waiting_room import WaitingRoom
 from backends.wire import Ticket, encode_tickets, fold_rows
 from bench.kit.marks import Mark, mark_all, publish_marked
-from served_engine import hold_runs
+from served_engine import TINY, hold_runs
 
 HIDDEN = 64
 Responses = queue.Queue[list[bytes] | HplmError]
@@ -45,12 +44,11 @@ def running(
     num_slots: int,
     capacity: Capacity,
     device: str = "cpu",
-    pipeline: PipelineSettings = PipelineSettings(),
     threads: int | None = None,
 ) -> Iterator[UpperService]:
     snapshot = RegistrySnapshot(Registry.open(home))
     settings = StackSettings(device=device, dtype="fp32", num_slots=num_slots)
-    service = UpperService(home, snapshot, settings, capacity, pipeline=pipeline, threads=threads)
+    service = UpperService(home, snapshot, settings, capacity, threads=threads)
     try:
         yield service
     finally:
@@ -133,14 +131,14 @@ def test_adapters_are_loaded_while_a_batch_runs(tiny_home: Home, monkeypatch: py
     first, second, *_ = marked_keys(tiny_home, versions=0)
     go, begun = hold_runs(monkeypatch)
     loaded = queue.Queue[int]()
-    load = UpperService._load
+    load = HostBank.artifact
 
-    def seen(service: UpperService, entry: Any) -> Any:
-        artifact = load(service, entry)
+    def seen(bank: HostBank, entry: Any, *others: Any) -> Any:
+        artifact = load(bank, entry, *others)
         loaded.put(entry.key)
         return artifact
 
-    monkeypatch.setattr(UpperService, "_load", seen)
+    monkeypatch.setattr(HostBank, "artifact", seen)
     with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=8, max_adapters=3)) as service:
         pending = [ask(service, first)]
         assert begun.get(timeout=30) == 1
@@ -162,7 +160,7 @@ def test_what_a_running_batch_uses_is_not_evicted(tiny_home: Home, monkeypatch: 
         assert begun.get(timeout=30) == 1
         pending[second] = ask(service, second)
         time.sleep(0.1)
-        stack = service._stacks.of("tiny")
+        stack = service._stacks.of(TINY).upper
         assert stack.slots.resident() == [first]
         go.set()
         for key, responses in pending.items():
@@ -270,7 +268,7 @@ def test_who_becomes_late_in_a_staged_batch_is_not_answered(tiny_home: Home, mon
             assert all(isinstance(responses.get(timeout=30), list) for responses in runs)
         assert isinstance(ask(service, key).get(timeout=30), list)
         assert begun.get(timeout=30) == 1, "the batch of late rows ran"
-        assert not any(service._stacks.of("tiny").slots._pins)
+        assert not any(service._stacks.of(TINY).upper.slots._pins)
 
 
 def test_who_would_come_too_late_is_refused_and_leaves_room(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,10 +387,10 @@ def test_rows_that_the_device_has_no_room_for_wait_for_a_smaller_batch(
     go, begun = hold_runs(monkeypatch)
     pack = UpperStack.pack
 
-    def small_only(stack: UpperStack, rows: Any, *others: Any) -> Any:
+    def small_only(stack: UpperStack, rows: Any, *others: Any, **options: Any) -> Any:
         if len(rows) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return pack(stack, rows, *others)
+        return pack(stack, rows, *others, **options)
 
     monkeypatch.setattr(UpperStack, "pack", small_only)
     with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=4, max_adapters=3)) as service:
@@ -401,7 +399,7 @@ def test_rows_that_the_device_has_no_room_for_wait_for_a_smaller_batch(
         pending += [ask(service, key) for _ in range(4)]
         go.set()
         assert all(isinstance(responses.get(timeout=30), list) for responses in pending)
-        assert service._stacks.of("tiny").slots._pins == [0] * 4
+        assert service._stacks.of(TINY).upper.slots._pins == [0] * 4
 
 
 def test_the_rows_of_a_request_announce_their_hplm_once(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

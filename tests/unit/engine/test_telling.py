@@ -34,7 +34,7 @@ def running(home: Home, told: Told | None = None) -> Iterator[Any]:
 
     def tell(outlook: Outlook, at_us: int) -> None:
         if told is not None:
-            told.append((outlook, at_us, len(service._loop._waiting)))
+            told.append((outlook, at_us, len(service._loop._queue.waiting)))
 
     service = UpperService(home, snapshot, StackSettings(dtype="fp32", num_slots=4), Capacity(max_rows=2), on_load=tell)
 

@@ -1,4 +1,4 @@
-"""Requests to roots that are not loaded yet."""
+"""The cold-start queue: requests to roots that are not loaded yet."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import cast
 
 import pytest
 
-from backends.engine.newcomers import Newcomers
-from backends.engine.stacks import Stacks
+from backends.engine.cold_start import ColdStartQueue
+from backends.engine.loaded_stacks import LoadedStacks
 from backends.scheduling.refusal import Refusal, RefusedError
+from backends.stack_key import StackKey
 
 
 class SlowStacks:
@@ -20,7 +21,8 @@ class SlowStacks:
         self.go = {name: threading.Event() for name in ("one", "other", "bad")}
         self.asked: list[str] = []
 
-    def of(self, root: str) -> object:
+    def of(self, key: StackKey) -> object:
+        root = key.root
         self.asked.append(root)
         assert self.go[root].wait(30)
         if root == "bad":
@@ -34,38 +36,38 @@ def stacks() -> SlowStacks:
 
 
 def test_no_root_waits_for_another_and_each_is_loaded_once(stacks: SlowStacks) -> None:
-    newcomers, taken = Newcomers(cast(Stacks, stacks), most_rows=10), queue.Queue[str]()
+    cold_starts, taken = ColdStartQueue(cast(LoadedStacks, stacks), max_rows=10), queue.Queue[str]()
     for root in ("one", "other", "one", "bad"):
-        newcomers.add(root, 1, lambda root=root: taken.put(root))  # type: ignore[misc]
+        cold_starts.add(StackKey(root), 1, lambda root=root: taken.put(root))  # type: ignore[misc]
     stacks.go["other"].set()
     assert taken.get(timeout=30) == "other"
     stacks.go["bad"].set()
     assert taken.get(timeout=30) == "bad"
     assert taken.empty()
     stacks.go["one"].set()
-    newcomers.close()
+    cold_starts.close()
     assert [taken.get_nowait() for _ in range(2)] == ["one", "one"]
     assert sorted(stacks.asked) == ["bad", "one", "other"]
 
 
 def test_no_more_rows_wait_than_may_and_there_is_room_again(stacks: SlowStacks) -> None:
-    newcomers, taken = Newcomers(cast(Stacks, stacks), most_rows=5), queue.Queue[int]()
-    newcomers.add("one", 3, lambda: taken.put(3))
+    cold_starts, taken = ColdStartQueue(cast(LoadedStacks, stacks), max_rows=5), queue.Queue[int]()
+    cold_starts.add(StackKey("one"), 3, lambda: taken.put(3))
     with pytest.raises(RefusedError, match="3 rows wait") as caught:
-        newcomers.add("other", 3, lambda: taken.put(0))
+        cold_starts.add(StackKey("other"), 3, lambda: taken.put(0))
     assert caught.value.reason is Refusal.QUEUE_FULL
-    newcomers.add("one", 2, lambda: taken.put(2))
+    cold_starts.add(StackKey("one"), 2, lambda: taken.put(2))
     stacks.go["one"].set()
     assert {taken.get(timeout=30), taken.get(timeout=30)} == {2, 3}
     stacks.go["other"].set()
-    newcomers.add("other", 5, lambda: taken.put(5))
+    cold_starts.add(StackKey("other"), 5, lambda: taken.put(5))
     assert taken.get(timeout=30) == 5
 
 
 def test_where_no_thread_can_be_started_only_that_request_fails(
     stacks: SlowStacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newcomers, taken = Newcomers(cast(Stacks, stacks), most_rows=5), queue.Queue[int]()
+    cold_starts, taken = ColdStartQueue(cast(LoadedStacks, stacks), max_rows=5), queue.Queue[int]()
 
     def fail(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -73,8 +75,8 @@ def test_where_no_thread_can_be_started_only_that_request_fails(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fail)
         with pytest.raises(RuntimeError):
-            newcomers.add("one", 5, lambda: taken.put(0))
+            cold_starts.add(StackKey("one"), 5, lambda: taken.put(0))
     stacks.go["one"].set()
-    newcomers.add("one", 5, lambda: taken.put(5))
+    cold_starts.add(StackKey("one"), 5, lambda: taken.put(5))
     assert taken.get(timeout=30) == 5
-    newcomers.close()
+    cold_starts.close()

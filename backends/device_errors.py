@@ -1,4 +1,4 @@
-"""Memory that a device does not have: how it shows, and what a client is told."""
+"""Errors of the device: out of memory, lost for good, and their words for clients."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from backends.errors import HplmError, UnavailableError, presentable
 _CPU_ALLOCATOR = "can't allocate memory"
 
 
+class DeviceLostError(HplmError):
+    """CUDA fails on every later call too, so the process has to end."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """PyTorch has an error of its own for CUDA; for the CPU only the message tells."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
@@ -21,7 +25,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def suppress_out_of_memory() -> Iterator[None]:
-    """For what is only tried."""
+    """For attempts that may fail."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -29,7 +33,18 @@ def suppress_out_of_memory() -> Iterator[None]:
             raise
 
 
-def told(error: Exception) -> HplmError:
+def require_device(device: torch.device) -> None:
+    """Raise `DeviceLostError` where an error has left the device unusable, as CUDA's sticky errors do."""
+    if device.type != "cuda":
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise DeviceLostError(f"the device {device} fails on every call: {error}") from error
+
+
+def client_error(error: Exception) -> HplmError:
     """The error as a client may see it."""
     if is_out_of_memory(error):
         return UnavailableError("the device is out of memory; try again")

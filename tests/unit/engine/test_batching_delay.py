@@ -16,21 +16,21 @@ from served_engine import ask, hold_runs, keys_of, running
 
 
 def lingering(service: UpperService) -> threading.Thread:
-    thread = threading.Thread(target=service.linger, daemon=True)
+    thread = threading.Thread(target=service.delay_for_batching, daemon=True)
     thread.start()
     return thread
 
 
 def test_it_lingers_behind_a_staged_batch(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_LINGER_S", 600.0)
+    monkeypatch.setattr(loop, "_BATCHING_DELAY_S", 600.0)
     go, begun = hold_runs(monkeypatch)
     key = keys_of(tiny_home)["acme/topic"]
     with running(tiny_home, capacity=Capacity(max_rows=2)) as service:
-        service.linger()
+        service.delay_for_batching()
         pending = [ask(service, [key])]
         begun.get(timeout=30)
         for _ in range(3):
-            service.linger()
+            service.delay_for_batching()
             pending.append(ask(service, [key]))
         pending.append(ask(service, [key]))
         while service._loop._staged is None:
@@ -48,7 +48,7 @@ def test_it_lingers_behind_a_staged_batch(tiny_home: Home, monkeypatch: pytest.M
 def test_it_lingers_while_a_batch_has_a_while_left(
     tiny_home: Home, monkeypatch: pytest.MonkeyPatch, left_us: float, lingers: bool
 ) -> None:
-    monkeypatch.setattr(loop, "_LINGER_S", 600.0)
+    monkeypatch.setattr(loop, "_BATCHING_DELAY_S", 600.0)
     monkeypatch.setattr(Admission, "left_us", lambda *_: left_us)
     go, begun = hold_runs(monkeypatch)
     key = keys_of(tiny_home)["acme/topic"]
@@ -66,7 +66,7 @@ def test_it_lingers_while_a_batch_has_a_while_left(
 
 
 def test_nobody_lingers_at_an_engine_that_stops(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_LINGER_S", 600.0)
+    monkeypatch.setattr(loop, "_BATCHING_DELAY_S", 600.0)
     go, begun = hold_runs(monkeypatch)
     key = keys_of(tiny_home)["acme/topic"]
     with running(tiny_home, capacity=Capacity(max_rows=1)) as service:

@@ -1,0 +1,178 @@
+"""The queue in front of the stacks: jobs that wait, and the decisions about them, under one lock."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from backends.clock import now_us
+from backends.device_errors import client_error
+from backends.engine.answering import reject
+from backends.engine.job import Job
+from backends.engine.memory_limit import MemoryLimit
+from backends.errors import HplmError, UnavailableError
+from backends.scheduling.admission import Admission
+from backends.scheduling.cost_model import BatchShape
+from backends.scheduling.policy import Capacity, Policy
+from backends.scheduling.refusal import hopeless, late_waiting
+from backends.scheduling.waiting_room import WaitingRoom
+
+LOGGER = logging.getLogger(__name__)
+STOPPING = "the server is stopping"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Jobs that make the next batch; they have left the queue only where the choice `is_final`."""
+
+    jobs: list[Job]
+    is_final: bool
+
+
+class JobQueue:
+    """Admits, orders, chooses and rejects jobs.
+
+    `changed` guards everything here, and in the serve loop too; it is notified of every change.
+    """
+
+    def __init__(self, policy: Policy, capacity: Capacity, admission: Admission) -> None:
+        self._policy = policy
+        self._admission = admission
+        self.changed = threading.Condition()
+        self.waiting: WaitingRoom[Job] = WaitingRoom()
+        self.memory = MemoryLimit(capacity)
+        self.is_closed = False
+        self._num_seen = 0
+        """Jobs that waited when a batch was last chosen."""
+
+    @property
+    def has_changed_since_choice(self) -> bool:
+        return len(self.waiting) != self._num_seen
+
+    def add(self, jobs: Sequence[Job], now: int) -> HplmError | None:
+        """Admit the jobs of one request, all or none; returns why they are rejected. The lock is held.
+
+        A defect of admission is the request's answer: raised, it would end the server for all.
+        """
+        if self.is_closed:
+            return UnavailableError(STOPPING)
+        try:
+            rejection = self._admission.admit(jobs, now)
+        except Exception as error:
+            LOGGER.exception("a request could be neither admitted nor rejected")
+            return client_error(error)
+        if rejection is None:
+            self._insert(jobs)
+        return rejection
+
+    def readd(self, jobs: Sequence[Job]) -> None:
+        """Queue jobs that go on in another stack: charged to their tenants, never rejected for want of room."""
+        with self.changed:
+            is_closed = self.is_closed
+            if not is_closed:
+                self._admission.readmit(jobs, now_us())
+                self._insert(jobs)
+        if is_closed:
+            reject(jobs, UnavailableError(STOPPING))
+
+    def put_back(self, jobs: Sequence[Job]) -> None:
+        """Queue jobs in front of all others that were taken and could not run, or have to run once more."""
+        for job in jobs:
+            job.release_lease()
+        with self.changed:
+            is_closed = self.is_closed
+            if not is_closed:
+                self._admission.put_back(jobs)
+                self.waiting.put_back(jobs)
+                self.changed.notify_all()
+        if is_closed:
+            reject(jobs, UnavailableError(STOPPING))
+
+    def _insert(self, jobs: Sequence[Job]) -> None:
+        """In the order of fair shares: behind all that start no later."""
+        for job in jobs:
+            self.waiting.add([job], self._admission.start_us(job), self._admission.is_within_share(job))
+        self.changed.notify_all()
+
+    def close(self) -> list[Job]:
+        """Admit nothing more; returns the jobs that waited."""
+        with self.changed:
+            self.is_closed = True
+            left = self.waiting.take_all()
+            self.changed.notify_all()
+        return left
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for a condition under the lock, and reject each job as soon as its deadline passes."""
+        while True:
+            with self.changed:
+                late = self.waiting.take_late(now_us())
+                self._admission.give_up(late)
+                if not late:
+                    if is_so():
+                        return
+                    self.changed.wait(self._until_next_deadline_s())
+            reject(late, late_waiting())
+
+    def _until_next_deadline_s(self) -> float | None:
+        next_deadline_us = self.waiting.next_deadline_us
+        if next_deadline_us == math.inf:
+            return None
+        return min(max(0.0, (next_deadline_us - now_us()) / 1e6), threading.TIMEOUT_MAX)
+
+    def choose(self, may_wait: Callable[[], bool]) -> Choice:
+        """Choose the next batch. It is final, and taken off the queue, if it is full or the engine may not wait.
+
+        Infeasible jobs of the batch are rejected, and those of answered requests dropped; both leave room for others.
+        """
+        while True:
+            with self.changed:
+                chosen = self._select(now_us())
+                jobs = [self.waiting[index] for index in chosen]
+                self._num_seen = len(self.waiting)
+                if not jobs or (may_wait() and not self._is_full(chosen)):
+                    return Choice(jobs, is_final=False)
+                unwanted = {job for job in jobs if not job.is_wanted()}
+                infeasible = set(self._admission.hopeless([job for job in jobs if job not in unwanted], now_us()))
+                if not unwanted and not infeasible:
+                    self._commit(chosen, jobs)
+                    return Choice(jobs, is_final=True)
+                self._drop(chosen, unwanted, infeasible)
+            reject(list(infeasible), hopeless())
+
+    def _commit(self, chosen: Sequence[int], jobs: Sequence[Job]) -> None:
+        # Admission first: should it fail, they still wait, and are rejected when the loop ends.
+        self._admission.take(jobs, now_us())
+        self.waiting.take_batch(chosen)
+        self.note_staged(jobs)
+
+    def _drop(self, chosen: Sequence[int], unwanted: set[Job], infeasible: set[Job]) -> None:
+        self._admission.withdraw(list(unwanted))
+        self._admission.give_up(list(infeasible))
+        leaving = unwanted | infeasible
+        self.waiting.take([index for index in chosen if self.waiting[index] in leaving])
+
+    def note_staged(self, jobs: Sequence[Job]) -> None:
+        """Tell admission which batch runs next; none where nothing came of staging."""
+        self._admission.staged(BatchShape.of(jobs) if jobs else None, jobs[0].stack if jobs else None)
+
+    def _is_full(self, chosen: Sequence[int]) -> bool:
+        """Whether no waiting or coming job could still join; jobs of other stacks never could."""
+        return len(chosen) >= self.memory.capacity.max_rows or len(chosen) < self.waiting.count_of_root_at(chosen[0])
+
+    def _select(self, now: int) -> list[int]:
+        try:
+            chosen = self._policy.select(self.waiting, now, self.memory.capacity)
+            _require_indices(chosen, len(self.waiting))
+            return chosen
+        except Exception:
+            LOGGER.exception("the policy failed; the oldest job runs alone")
+            return [0] if self.waiting else []
+
+
+def _require_indices(chosen: Sequence[int], num_waiting: int) -> None:
+    if len(set(chosen)) < len(chosen) or not all(0 <= index < num_waiting for index in chosen):
+        raise ValueError(f"chose {len(chosen)} indices, not all different and below {num_waiting}")

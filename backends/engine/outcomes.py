@@ -1,0 +1,131 @@
+"""The way of outcomes to their jobs: answered, kept as a fallback, queued for the next stack, or run once more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from backends.clock import now_us
+from backends.engine.answering import answer, are_finite, reject
+from backends.engine.job import Job
+from backends.engine.job_queue import JobQueue
+from backends.engine.quarantine import Quarantine
+from backends.engine.stack_protocol import Done, Next, Outcome, SoFar
+from backends.engine.staged_batch import StagedBatch
+from backends.errors import HplmError
+from backends.scheduling.admission import Admission
+from backends.scheduling.cost_model import BatchShape
+from backends.scheduling.refusal import late_waiting
+
+LOGGER = logging.getLogger(__name__)
+Conclude = Callable[[StagedBatch, Sequence[Job]], None]
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """An outcome of a job in a batch, or the error that it ends with."""
+
+    batch: StagedBatch
+    job: Job
+    outcome: Outcome | HplmError
+
+
+class Outcomes:
+    """Takes outcomes off the compute thread, on a thread of its own."""
+
+    def __init__(self, queue: JobQueue, admission: Admission, quarantine: Quarantine) -> None:
+        self._queue = queue
+        self._admission = admission
+        self._quarantine = quarantine
+
+    def take(self, emitted: Sequence[Emitted], conclude: Conclude) -> None:
+        """Deal with outcomes in the order in which they were emitted; a job's first final one counts.
+
+        Args:
+            emitted: Some, of any batches.
+            conclude: Told of the jobs that are through with their batch, before any of them is answered.
+        """
+        finals: dict[Job, Emitted] = {}
+        for one in emitted:
+            if isinstance(one.outcome, SoFar):
+                _keep_fallback(one.job, one.outcome)
+            elif one.job in one.batch.open_jobs:
+                finals.setdefault(one.job, one)
+        for batch in dict.fromkeys(one.batch for one in finals.values()):
+            conclude(batch, [job for job, one in finals.items() if one.batch is batch])
+        self._deal_with(list(finals.values()))
+        for batch in dict.fromkeys(one.batch for one in finals.values()):
+            if batch.spoilt_jobs and not batch.open_jobs:
+                self._retry(batch)
+
+    def _retry(self, batch: StagedBatch) -> None:
+        jobs, batch.spoilt_jobs = batch.spoilt_jobs, []
+        LOGGER.warning("%d rows came out as NaN or infinity and run again, isolated", len(jobs))
+        for job in jobs:
+            job.is_retried = True
+        self._queue.put_back(jobs)
+
+    def _deal_with(self, finals: Sequence[Emitted]) -> None:
+        for one in finals:
+            if isinstance(one.outcome, HplmError):
+                reject([one.job], one.outcome)
+        self._answer_done([(one, one.outcome.logits) for one in finals if isinstance(one.outcome, Done)])
+        moving = [(one.job, one.outcome) for one in finals if isinstance(one.outcome, Next)]
+        for job, outcome in moving:
+            job.move(outcome.key, outcome.hidden)
+        self._go_on([job for job, _ in moving])
+
+    def _go_on(self, jobs: Sequence[Job]) -> None:
+        now = now_us()
+        reject([job for job in jobs if job.is_late(now)], late_waiting())
+        if on_time := [job for job in jobs if not job.is_late(now)]:
+            self._queue.readd(on_time)
+
+    def _answer_done(self, done: Sequence[tuple[Emitted, Tensor]]) -> None:
+        healthy = are_finite([logits for _, logits in done])
+        unhealthy = [one for (one, _), is_healthy in zip(done, healthy, strict=True) if not is_healthy]
+        if unhealthy:
+            self._deal_with_unhealthy(unhealthy)
+        of_healthy = [pair for pair, is_healthy in zip(done, healthy, strict=True) if is_healthy]
+        answer([one.job for one, _ in of_healthy], [logits for _, logits in of_healthy])
+
+    def _deal_with_unhealthy(self, unhealthy: Sequence[Emitted]) -> None:
+        """Run rows of NaN or infinity again, isolated, as one that overflows spoils those computed beside it."""
+        for one in unhealthy:
+            if not one.batch.is_isolated:
+                one.batch.spoilt_jobs.append(one.job)
+        for batch in dict.fromkeys(one.batch for one in unhealthy if one.batch.is_isolated):
+            guilty = {one.job: _unhealthy(one.job) for one in unhealthy if one.batch is batch}
+            self.blame(guilty, batch, [[job for job in batch.jobs if job.is_retried]])
+            for job, error in guilty.items():
+                reject([job], error)
+
+    def blame(self, faults: Mapping[Job, HplmError], batch: StagedBatch, reruns: Sequence[Sequence[Job]]) -> None:
+        """Keep the hPLMs of faulty rows out for a while, and charge their tenants with what ran because of them.
+
+        Where several hPLMs ran and all of them failed, the cause is none of them. A row that came with NaN in it is
+        nobody's fault but its sender's, who need not be the tenant.
+        """
+        guilty = {job: error for job, error in faults.items() if np.isfinite(job.hidden).all()}
+        keys = {job.hplm_key for job in batch.jobs}
+        if not guilty or (len(keys) > 1 and {job.hplm_key for job in guilty} == keys):
+            return
+        for job, error in guilty.items():
+            LOGGER.warning("hPLM %s fails and is kept out for a while: %s", job.entry.id, error)
+            self._quarantine.add(job.hplm_key, error)
+        shapes = [BatchShape.of(jobs) for jobs in reruns if jobs]
+        with self._queue.changed:
+            self._admission.charge([job.tenant for job in guilty], batch.stack.key, shapes)
+
+
+def _keep_fallback(job: Job, outcome: SoFar) -> None:
+    if are_finite([outcome.logits])[0]:
+        job.fallback = outcome.logits
+
+
+def _unhealthy(job: Job) -> HplmError:
+    return HplmError(f"hPLM {job.entry.id!r} gave a result that is not a number")

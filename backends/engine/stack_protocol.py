@@ -1,0 +1,103 @@
+"""The seam between the serve loop and everything that computes.
+
+A batch is not the end of a job: a stack emits outcomes while it runs, also between two layers. For each job it emits
+any number of `SoFar`, then exactly one of `Done` and `Next`.
+
+Usage:
+    job.lease = stack.lease(job)
+    batch = stack.pack([job])
+    stack.run(batch, emit)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from backends.stack_key import StackKey
+from backends.wire import Float16Array
+
+if TYPE_CHECKING:
+    from backends.engine.job import Job
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """The best logits until now; the last ones are the job's fallback, sent if its deadline comes first."""
+
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class Done:
+    """The final logits, in fp32 on the CPU: `[C]`, or `[L, C]` without pooling."""
+
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class Next:
+    """The job goes on in another stack; `hidden` is `[L, H]`, where L may be less than before."""
+
+    key: StackKey
+    hidden: Float16Array
+
+
+Outcome = SoFar | Done | Next
+Emit = Callable[["Job", Outcome], None]
+"""Called by the thread that runs the batch, or by its compute threads. A job may end as soon as its final outcome is
+emitted, so the stack reads nothing of its lease afterwards."""
+
+
+class Lease(Protocol):
+    """A job's hold on a stack, such as the pin of an adapter slot, from staging to the job's end."""
+
+    def release(self) -> None: ...
+
+
+class Batch(Protocol):
+    """Jobs laid out for their stack."""
+
+    @property
+    def jobs(self) -> Sequence[Job]: ...
+
+
+class Stack(Protocol):
+    """Computes jobs of one key. One thread leases and packs while another runs."""
+
+    @property
+    def key(self) -> StackKey: ...
+
+    def require_row(self, num_tokens: int, hidden_size: int) -> None:
+        """Reject a row that could not run, before it meets others in a batch."""
+        ...
+
+    def holds(self, job: Job) -> bool:
+        """Whether the job's hPLM is resident, so that leasing it reads no file."""
+        ...
+
+    def lease(self, job: Job) -> Lease:
+        """Load what the job needs and pin it; raises `NoFreeSlotError` where all slots are pinned."""
+        ...
+
+    def pack(self, jobs: Sequence[Job], count: int = 1) -> Any:
+        """Lay out jobs that hold their leases; the result is this stack's own kind of `Batch`.
+
+        Jobs that are retried are laid out so that a row of NaN cannot spoil another.
+
+        Args:
+            jobs: Which.
+            count: How many students run, where the stack has several.
+        """
+        ...
+
+    def run(self, batch: Any, emit: Emit) -> None:
+        """Run a batch of `pack`, once. After an error, jobs without a final outcome may be packed and run again.
+
+        Raises:
+            DeviceLostError: Nothing can be computed in this process any more.
+        """
+        ...
