@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
 from backends.clock import now_us
-from backends.engine.stack_protocol import Lease
 from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
 from backends.scheduling.fair_share import tenant_of
@@ -25,6 +25,12 @@ IsWanted = Callable[[], bool]
 def always() -> bool:
     """Tell that a row is wanted whatever happens."""
     return True
+
+
+class Lease(Protocol):
+    """A job's hold on a stack, such as the pin of an adapter slot, from staging to the job's end."""
+
+    def release(self) -> None: ...
 
 
 @dataclass(eq=False)

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Hashable
 
 from backends.adapters.slots import NoFreeSlotError
-from backends.engine.job import Job
-from backends.engine.stack_protocol import Lease, Stack
+from backends.engine.job import Job, Lease
+from backends.engine.stack_protocol import Stack
 from backends.stack_key import StackKey
 from backends.trace import Lane, span
 

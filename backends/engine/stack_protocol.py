@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
+from backends.engine.job import Job, Lease
 from backends.stack_key import StackKey
 from backends.wire import Float16Array
-
-if TYPE_CHECKING:
-    from backends.engine.job import Job
 
 
 @dataclass(frozen=True)
@@ -47,15 +45,9 @@ class Next:
 
 
 Outcome = SoFar | Done | Next
-Emit = Callable[["Job", Outcome], None]
+Emit = Callable[[Job, Outcome], None]
 """Called by the thread that runs the batch, or by its compute threads. A job may end as soon as its final outcome is
 emitted, so the stack reads nothing of its lease afterwards."""
-
-
-class Lease(Protocol):
-    """A job's hold on a stack, such as the pin of an adapter slot, from staging to the job's end."""
-
-    def release(self) -> None: ...
 
 
 class Batch(Protocol):

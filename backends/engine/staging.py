@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from backends.adapters.slots import NoFreeSlotError
 from backends.device_errors import is_out_of_memory
 from backends.engine.answering import reject
-from backends.engine.job import Job
+from backends.engine.job import Job, Lease
 from backends.engine.job_queue import JobQueue
 from backends.engine.loading import Loading
 from backends.engine.quarantine import Quarantine
-from backends.engine.stack_protocol import Lease, Stack
+from backends.engine.stack_protocol import Stack
 from backends.engine.staged_batch import StagedBatch
 
 
