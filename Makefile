@@ -1,8 +1,11 @@
-# Everything runs in a virtual environment of its own; the first command that needs it makes it.
-PYTHON ?= python3.11
+# Everything runs in a virtual environment of its own; the first command that needs it makes it, with the newest suitable
+# Python on the PATH. PYTHON=… takes another.
+PYTHONS := python3.13 python3.12 python3.11
+PYTHON ?= $(shell for python in $(PYTHONS); do $$python -c 'import ensurepip, venv' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 HOME_FOLDER ?= demo_home
 
 .DEFAULT_GOAL := help
@@ -11,11 +14,12 @@ HOME_FOLDER ?= demo_home
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-$(READY): pyproject.toml clients/pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is needed and was not found; name another with PYTHON=…"; exit 1; }
-	@echo "setting up $(VENV) (a minute or two, most of it PyTorch)"
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ./clients --editable '.[dev]'
+$(READY): pyproject.toml constraints.txt clients/pyproject.toml
+	@test -n "$(PYTHON)" || { echo "none of $(PYTHONS), with venv, was found; name one with PYTHON=…"; exit 1; }
+	@echo "setting up $(VENV) with $(PYTHON) (a minute or two, most of it PyTorch)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --constraint constraints.txt --editable ./clients --editable '.[dev]'
+	@command -v tritonserver >/dev/null || $(PIP) --constraint constraints.txt --no-deps nvidia-pytriton
 	@touch $(READY)
 
 demo: $(READY)  ## Build nine tenants' models from real text, serve them with real Triton, ask them

@@ -36,7 +36,7 @@ _GOOD_SHM_BYTES = 512 * _MEBIBYTE
 _MIN_DISK_BYTES = _GIBIBYTE
 _GOOD_DISK_BYTES = 5 * _GIBIBYTE
 _GOOD_NUM_OPEN_FILES = 4096
-_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "tritonclient", "sqlalchemy")
+_PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "safetensors", "tritonclient", "sqlalchemy")
 _SMI_TIMEOUT_S = 20
 
 
@@ -62,7 +62,6 @@ def run_checks(home: Path) -> list[Check]:
         judge_glibc(*platform.libc_ver()),
         check_tritonserver(),
         check_libpython(),
-        judge_numpy(_version("numpy")),
         check_packages(_PACKAGES),
         check_shared_memory(Path("/dev/shm")),
         check_disk(home),
@@ -119,12 +118,6 @@ def check_libpython() -> Check:
         "has it (conda, uv; pyenv with PYTHON_CONFIGURE_OPTS=--enable-shared)"
     )
     return Check(name, Status.FAIL, "no shared library", remedy)
-
-
-def judge_numpy(version: str) -> Check:
-    if version.startswith(("0.", "1.")):
-        return Check("numpy below 2", Status.OK, version)
-    return Check("numpy below 2", Status.FAIL, version, "pip install 'numpy<2' (nvidia-pytriton wants it)")
 
 
 def check_packages(modules: Sequence[str]) -> Check:

@@ -21,7 +21,8 @@ from builder.serving.errors import TritonMissingError
 WHEEL = "nvidia-pytriton"
 STUB_NAME = "triton_python_backend_stub"
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-_WHEEL_REMEDY = "pip install nvidia-pytriton==0.7.0"
+# Without its dependencies: they want numpy below 2, and only the wheel's Python code needs them.
+WHEEL_REMEDY = "pip install --no-deps nvidia-pytriton==0.7.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,9 @@ def find_installation() -> Installation:
         found = candidates[0]
         raise TritonMissingError(
             f"{found.binary} has no Python backend stub for Python {PYTHON_VERSION} at {found.stub}; "
-            f"get one: {_WHEEL_REMEDY}"
+            f"get one: {WHEEL_REMEDY}"
         )
-    raise TritonMissingError(f"no tritonserver on the PATH and no {WHEEL} wheel here; get one: {_WHEEL_REMEDY}")
+    raise TritonMissingError(f"no tritonserver on the PATH and no {WHEEL} wheel here; get one: {WHEEL_REMEDY}")
 
 
 def stub_python_version(stub: Path) -> str | None:
