@@ -14,7 +14,7 @@ REGISTRY_VARIABLE = "HPLM_REGISTRY_URL"
 
 @dataclass(frozen=True)
 class Home:
-    """The folders of a home; nothing is created until somebody writes."""
+    """The folders of a home; nothing is created before it is written to."""
 
     path: Path
 
@@ -38,14 +38,14 @@ class Home:
 
     @property
     def states(self) -> Path:
-        """Texts after the lower half, kept between tunings; all of it can be deleted at any time."""
+        """Texts after the lower model, kept between tunings; all of it can be deleted at any time."""
         return self.path / "cache" / "states"
 
     def root(self, root: str) -> Path:
         return self.path / "roots" / root
 
     def profile(self, root: str) -> Path:
-        """What was measured of a root on this machine: its cost model."""
+        """Return the folder of what was measured of a root on this machine: its cost model."""
         return self.path / "profiles" / root
 
     def plot(self, root: str, domain: str, version: int) -> Path:
@@ -56,5 +56,5 @@ class Home:
         return self.path / "bank" / root / f"{tenant}--{name}@{version}"
 
     def relative(self, folder: Path) -> str:
-        """A folder's name in the registry: without the home, so that a home can be moved or mounted elsewhere."""
+        """Name a folder as the registry does: without the home, so that a home can be moved or mounted elsewhere."""
         return folder.relative_to(self.path).as_posix()

@@ -36,7 +36,7 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def file_checksum(path: Path) -> str:
-    """XXH3-128 of a file's bytes, as hexadecimal digits."""
+    """Compute the XXH3-128 of a file's bytes, as hexadecimal digits."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -85,7 +85,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote; a file whose checksum differs is refused."""
+    """Read what `write_json` wrote; raise CorruptFileError where its checksum differs."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -98,7 +98,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_file(path: Path, size_bytes: int, checksum: str | None = None) -> None:
-    """Refuse a file that is missing, truncated or, where a checksum is given, altered."""
+    """Reject a file that is missing, truncated or, where a checksum is given, altered."""
     if not path.exists():
         raise CorruptFileError(f"{path} is missing")
     actual_bytes = path.stat().st_size
@@ -149,7 +149,7 @@ def remove_folder(path: Path) -> None:
 
 
 def staging_folder(target: Path) -> Path:
-    """Where `publish_folder(target)` expects the content; a resumable build keeps its files here."""
+    """Name the folder that `publish_folder(target)` publishes; a resumable build keeps its files there."""
     return target.with_name(f".{target.name}.building")
 
 
@@ -181,7 +181,7 @@ def _set_aside(target: Path) -> Path | None:
 
 
 def _bring_back(target: Path) -> Path:
-    """Undo a swap that a crash cut short; returns where the old folder is put during one."""
+    """Undo a swap that a crash cut short; return where the old folder is put during one."""
     replaced = target.with_name(f".{target.name}.replaced")
     if replaced.exists() and not target.exists():
         replaced.rename(target)

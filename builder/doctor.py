@@ -1,4 +1,4 @@
-"""What this machine has and lacks for building and serving, and how to get what is missing.
+"""Checks of what this machine has and lacks for building and serving, and how to get the rest.
 
 Usage:
     checks = run_checks(Path("hplm_home"))
@@ -57,7 +57,7 @@ class Check:
 
 
 def run_checks(home: Path) -> list[Check]:
-    """All checks, in the order in which a newcomer would fix them."""
+    """Run all checks, in the order in which a new user would fix them."""
     return [
         judge_glibc(*platform.libc_ver()),
         check_tritonserver(),

@@ -56,7 +56,7 @@ def build_plugin(target: Path, plan_version: int = PLAN_VERSION, definitions: tu
 
 
 def require_plugin(plugin: Path) -> None:
-    """Refuse a file that a server could not use."""
+    """Reject a file that a server could not use."""
     if not plugin.is_file():
         raise NotFoundError(f"there is no deadline batcher at {plugin}; make one with `make plugin`")
     version = version_of(plugin)

@@ -1,4 +1,4 @@
-"""Which root is meant where nobody has to name one."""
+"""The choice of a root where naming one is optional."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from backends.registry.registry import Registry
 
 
 def chosen_root(registry: Registry, name: str | None, named_by: str = "with --root") -> str:
-    """The root that was named, or the only one there is; `named_by` tells the caller how to name one."""
+    """Return the named root, or the only one there is; `named_by` says in the error how to name one."""
     if name is not None:
         return registry.root(name).name
     roots = registry.roots()

@@ -21,7 +21,7 @@ import numpy as np
 from backends.lower.layers import LowerLayers
 from backends.lower.settings import Missing
 from backends.plot.allowance import Allowance
-from backends.plot.arrays import Found, Halves, Keys
+from backends.plot.arrays import Float16Array, Found, Keys
 from backends.plot.chain import Supplier
 from backends.plot.overlay import Overlay
 
@@ -83,7 +83,7 @@ class DomainFilling:
         except Exception as error:  # shorter fragments answer whatever is wrong here
             self._break(error)
 
-    def compute(self, keys: Keys) -> Halves | None:
+    def compute(self, keys: Keys) -> Float16Array | None:
         """Vectors of distinct fragments, which go into the overlay; nothing where the lower layers cannot make them.
 
         Shape: keys [K] -> [K, n * H]
@@ -99,7 +99,7 @@ class DomainFilling:
         self.overlay.add(keys, vectors)
         return vectors
 
-    def compute_now(self, keys: Keys) -> Halves | None:
+    def compute_now(self, keys: Keys) -> Float16Array | None:
         vectors = self.compute(keys)
         self._counts.computed += 0 if vectors is None else keys.size
         return vectors
@@ -147,7 +147,7 @@ class Computed:
         self._filling = filling
         self.name = filling.overlay.name.removesuffix("/overlay") + "/computed"
 
-    def fetch(self, keys: Keys) -> tuple[Halves, Found]:
+    def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
         distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
         by_need = np.argsort(-counts, kind="stable")
         granted = self._filling.computing.take(distinct.size)
@@ -167,7 +167,7 @@ class Learned:
         self._filling = filling
         self.name = filling.overlay.name
 
-    def fetch(self, keys: Keys) -> tuple[Halves, Found]:
+    def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
         vectors, found = self._filling.overlay.fetch(keys)
         if not found.all():
             self._filling.want(keys[~found])

@@ -13,7 +13,7 @@ import torch
 import xxhash
 
 from backends.lower.encoder import MANIFEST_NAME, domain_encoder, has_own_layers
-from backends.plot.arrays import Halves, Keys
+from backends.plot.arrays import Float16Array, Keys
 from backends.plot.header import Store, stores_of
 from backends.plot.overlay_log import FragmentLayout, LogOrigin
 from backends.root.lower import FragmentEncoder
@@ -25,14 +25,14 @@ _FRAGMENTS_AT_ONCE = 1024
 
 
 @torch.inference_mode()
-def fragment_values(encoder: FragmentEncoder, store: Store, keys: Keys) -> Halves:
+def fragment_values(encoder: FragmentEncoder, store: Store, keys: Keys) -> Float16Array:
     """The gated states of a store's fragments.
 
     Shape: keys [K] -> [K, vectors, H]
     """
     first_slot = store.slots(encoder.slot_embeddings.num_embeddings).start
     gated = encoder(torch.from_numpy(np.ascontiguousarray(store.ids(keys))), first_slot=first_slot)
-    values: Halves = gated.to(torch.float16).numpy()
+    values: Float16Array = gated.to(torch.float16).numpy()
     return values
 
 
@@ -55,7 +55,7 @@ class LowerLayers:
         if _owner(folders) is None or len(self._own) < _OWN_LAYERS_KEPT:
             self._encoder(folders)
 
-    def compute(self, folders: Sequence[Path], keys: Keys) -> Halves:
+    def compute(self, folders: Sequence[Path], keys: Keys) -> Float16Array:
         """Vectors of whole fragments, as the table of a domain with these folders would hold them.
 
         Shape: keys [K] -> [K, n * H]

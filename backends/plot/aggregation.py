@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from backends.plot.arrays import Halves, Ids
+from backends.plot.arrays import Float16Array, Ids
 from backends.plot.keys import FragmentShape
 
-Gather = Callable[[int, int, Halves], None]
+Gather = Callable[[int, int, Float16Array], None]
 
 # Few enough that the vectors stay in the caches between the steps, enough that a step outweighs its call.
 _CHUNK_TOKENS = 512
@@ -56,7 +56,7 @@ class _Window:
         self._hidden_size = hidden_size
         self._shape = shape
 
-    def vectors(self, tokens: int) -> Halves:
+    def vectors(self, tokens: int) -> Float16Array:
         return self._halves[:tokens].numpy()
 
     def sum_into(self, states: torch.Tensor, row_offsets: Ids) -> None:

@@ -1,4 +1,4 @@
-"""How many of something there may be at once, whoever asks for them."""
+"""A bound on how many of something there are at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class Allowance:
-    """Whoever takes from it gets what is left at most; any thread may."""
+    """A shared count; any thread may take from it, at most what is left."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -14,7 +14,7 @@ class Allowance:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> int:
-        """How many of `count` are granted."""
+        """Take up to `count`; return how many were left to take."""
         with self._lock:
             granted = min(count, self._left)
             self._left -= granted

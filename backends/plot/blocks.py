@@ -111,7 +111,7 @@ class CheckedFile:
         self._all_checked = False
 
     def array(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """The entries, one row each, in place."""
+        """The mapped entries, one row each, without a copy."""
         return np.frombuffer(self._map, dtype).reshape(self.layout.entries, -1)
 
     def check(self, entries: npt.NDArray[np.int64]) -> None:

@@ -20,7 +20,7 @@ import torch
 
 from backends.errors import CorruptFileError, FingerprintMismatchError, InvalidArgumentError
 from backends.plot.aggregation import aggregate
-from backends.plot.arrays import Found, Halves, Ids, Keys, Levels, Rows
+from backends.plot.arrays import Float16Array, Found, Ids, Keys, Levels, Rows
 from backends.plot.header import Store
 from backends.plot.keys import fragment_keys
 from backends.plot.statistics import HitStatistics
@@ -35,7 +35,7 @@ class Supplier(Protocol):
     @property
     def name(self) -> str: ...
 
-    def fetch(self, keys: Keys) -> tuple[Halves, Found]:
+    def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
         """The vectors of those fragments that it has, and which those are.
 
         Shape: keys [K] -> [found, n * hidden], [K]
@@ -49,13 +49,13 @@ class Supplied:
     def __init__(self, supplier: Supplier, store: Store) -> None:
         self.store = store
         self._supplier = supplier
-        self._vectors: Halves = np.empty((0, 0), np.float16)
+        self._vectors: Float16Array = np.empty((0, 0), np.float16)
 
     def find(self, keys: Keys) -> tuple[Rows, Found]:
         self._vectors, found = self._supplier.fetch(keys)
         return np.cumsum(found) - 1, found
 
-    def read_into(self, rows: Rows, out: Halves) -> None:
+    def read_into(self, rows: Rows, out: Float16Array) -> None:
         self._vectors.take(rows, axis=0, out=out, mode="clip")
 
 
@@ -122,7 +122,7 @@ class PlotChain:
         Shape: resolved [T], row_offsets [R + 1] -> [T, hidden] float32
         """
 
-        def gather(start: int, end: int, out: Halves) -> None:
+        def gather(start: int, end: int, out: Float16Array) -> None:
             part = Resolved(resolved.levels[start:end], resolved.rows[start:end], resolved.readers)
             _gather(part, out, self._shape.n)
 
@@ -147,7 +147,7 @@ def _check_chain(tables: Sequence[Table]) -> None:
 
 
 def _check_link(child: Table, parent: Table) -> None:
-    """What is wrong here is wrong with files: clients are told so, and only operators see the names of the tables."""
+    """Raise errors of files: clients learn that a file is damaged, only operators see the names of the tables."""
     if child.spec.root_fingerprint != parent.spec.root_fingerprint:
         raise FingerprintMismatchError(
             f"table {child.name} was made for the root with fingerprint {child.spec.root_fingerprint}, "
@@ -178,7 +178,7 @@ def _level_name(level: Level, root: Table) -> str:
 
 
 def _check_vocabulary(token_ids: Ids, vocab_size: int) -> None:
-    """Before any level is asked: what is no token must not reach lower layers either."""
+    """Reject ids that are no tokens before they reach a table or the lower layers."""
     highest = int(token_ids.max(initial=0))
     if highest >= vocab_size:
         raise InvalidArgumentError(f"token id {highest} is outside the root's vocabulary of {vocab_size}")
@@ -203,7 +203,7 @@ def _resolve(readers: Sequence[Reader], keys: Keys) -> Resolved:
     return Resolved(levels, rows, readers)
 
 
-def _gather(resolved: Resolved, out: Halves, n: int) -> None:
+def _gather(resolved: Resolved, out: Float16Array, n: int) -> None:
     """Copy the vectors of every token's fragment into its slots.
 
     Shape: resolved [T] -> out [T, n * hidden]
@@ -220,7 +220,7 @@ def _gather(resolved: Resolved, out: Halves, n: int) -> None:
             _gather_some(reader, np.flatnonzero(resolved.levels == level), resolved.rows, out, n)
 
 
-def _gather_some(reader: Reader, tokens: Rows, rows: Rows, out: Halves, n: int) -> None:
+def _gather_some(reader: Reader, tokens: Rows, rows: Rows, out: Float16Array, n: int) -> None:
     slots = out.reshape(rows.size, n, -1)
     vectors = np.empty((tokens.size, reader.store.vectors, slots.shape[2]), np.float16)
     reader.read_into(rows[tokens], vectors.reshape(tokens.size, -1))

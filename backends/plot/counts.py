@@ -1,6 +1,6 @@
 """How often each fragment of a corpus occurs: the file beside a domain's table that the next update adds to.
 
-A file of the same form says how often servers were asked for those that they had to learn.
+A file of the same form counts the requests for fragments that servers had to learn.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Store(StrEnum):
         return slice(centre - self.shape.before, centre + self.shape.after + 1)
 
     def shorten(self, keys: Keys) -> Keys:
-        """The keys under which this store would hold what is left of whole fragments."""
+        """Shorten the keys of whole fragments to the keys of this store."""
         match self:
             case Store.PENTA:
                 return keys

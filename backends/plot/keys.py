@@ -62,7 +62,7 @@ def id_limit(n: int) -> int:
 
 
 def check_batch(token_ids: Ids, row_offsets: Ids) -> None:
-    """Refuse a flat batch whose ids or offsets cannot be cut into fragments."""
+    """Reject a flat batch whose ids or offsets cannot be cut into fragments."""
     if token_ids.ndim != 1 or row_offsets.ndim != 1 or row_offsets.size == 0:
         raise InvalidArgumentError("a flat batch is token_ids [tokens] and row_offsets [rows + 1]")
     if row_offsets[0] != 0 or row_offsets[-1] != token_ids.size or (row_offsets[1:] < row_offsets[:-1]).any():
@@ -173,11 +173,11 @@ def _trigrams(ids: Words, row_offsets: Ids) -> Words:
 
 
 def _outer_pairs(ids: Words, row_offsets: Ids) -> Words:
-    """The ids two places before and two behind every token, in one word."""
+    """Pack the ids two positions before and two after every token into one word."""
     outer = np.zeros(ids.size, np.uint64)
     if ids.size <= 2:
         return outer
-    # Tokens whose partner two places on lies in another row.
+    # Tokens whose partner two positions on lies in another row.
     across = np.concatenate([row_offsets[1:-1] - 1, row_offsets[1:-1] - 2])
     across = across[(across >= 0) & (across < ids.size - 2)]
     right = ids[2:].copy()

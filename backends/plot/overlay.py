@@ -18,7 +18,7 @@ import numpy as np
 
 from backends.errors import StorageFullError
 from backends.plot.allowance import Allowance
-from backends.plot.arrays import Found, Halves, Keys
+from backends.plot.arrays import Float16Array, Found, Keys
 from backends.plot.overlay_log import (
     LearnedFragments,
     LogOrigin,
@@ -60,7 +60,7 @@ class Overlay:
         self._origin = origin
         self._writer = None if seat is None else LogWriter(self._folder / f"{seat}.log", origin)
         self._readers: dict[Path, LogReader] = {}
-        self._unwritten: list[tuple[Keys, Halves]] = []
+        self._unwritten: list[tuple[Keys, Float16Array]] = []
         self._unwritten_lock = threading.Lock()
         self._unwritten_allowance = unwritten or Allowance(MOST_UNWRITTEN)
         self._is_closed = False
@@ -69,7 +69,7 @@ class Overlay:
         self._noted_by_others = LearnedFragments.none(origin.layout.key)
         self._load()
 
-    def fetch(self, keys: Keys) -> tuple[Halves, Found]:
+    def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
         """Copies of the vectors of those fragments that were learned, and which those are.
 
         Shape: keys [K] -> [found, width], [K]
@@ -79,20 +79,20 @@ class Overlay:
     def contains(self, keys: Keys) -> Found:
         return self._pool.contains(self._owner, keys)
 
-    def add(self, keys: Keys, vectors: Halves) -> None:
+    def add(self, keys: Keys, vectors: Float16Array) -> None:
         """Learn distinct fragments: found from now on, on disk a moment later.
 
         Shape: keys [K], vectors [K, width]
         """
         with self._unwritten_lock:
-            if self._is_closed:  # a request may still hold it; nobody could ever take out what it adds
+            if self._is_closed:  # a request may still hold it; what it adds could never be released
                 return
             self._pool.add(self._owner, keys, vectors, np.ones(keys.size, np.uint32))
             if self._writer is not None and (granted := self._unwritten_allowance.take(keys.size)):
                 self._unwritten.append((keys[:granted], vectors[:granted]))
 
     def sync(self) -> None:
-        """Write what is new here, read what is new elsewhere."""
+        """Write new fragments of this process and read those of others."""
         self._write()
         self._read_new([path for path in self._logs() if self._writer is None or path != self._writer.path])
         if time.monotonic() - self._uses_written_s > _USES_EVERY_S:
@@ -135,7 +135,7 @@ class Overlay:
         finally:
             self._unwritten_allowance.give_back(sum(keys.size for keys, _ in unwritten))
 
-    def _append(self, writer: LogWriter, unwritten: Sequence[tuple[Keys, Halves]]) -> None:
+    def _append(self, writer: LogWriter, unwritten: Sequence[tuple[Keys, Float16Array]]) -> None:
         keys, vectors = (np.concatenate(part) for part in zip(*unwritten, strict=True))
         writer.append(keys, vectors)
         held_bytes = self._pool.fragments(self._owner).keys.size * self._origin.layout.record.itemsize

@@ -1,7 +1,7 @@
-"""Learned fragments on disk: beside a table, one log per process that learns, appended to and never changed in place.
+"""Learned fragments on disk: beside a table, one log per process that learns, appended to and never rewritten in part.
 
     plots/<root>/<domain>@<version>.overlay/<seat>.log     a header, then records of one size, each with its checksum
-                                            <seat>.uses    how often each was used of late; rewritten now and then
+                                            <seat>.uses    how often each was used lately; rewritten now and then
 
 Only the process with that seat writes a log (see `overlay_seat`); all read it. A torn record at the end is cut off by
 the next append, a record that does not match its checksum is left out, a log of other lower layers is ignored.
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from backends.plot.arrays import Found, Halves, Keys
+from backends.plot.arrays import Float16Array, Found, Keys
 from backends.plot.header import stores_of
 from backends.storage import disk_full_is_an_error, write_file
 
@@ -42,7 +42,7 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True)
 class FragmentLayout:
-    """What an entry is: a key, and the vectors of all its slots, `width` halves."""
+    """What an entry is: a key, and the vectors of all its slots, `width` fp16 numbers."""
 
     n: int
     width: int
@@ -85,7 +85,7 @@ class LogOrigin:
 
 @dataclass(frozen=True)
 class LearnedFragments:
-    """Distinct fragments in the order of their keys, and how often they were used of late.
+    """Distinct fragments in the order of their keys, and how often they were used lately.
 
     Shape: keys, uses [F]
     """
@@ -104,23 +104,23 @@ class LearnedFragments:
         return cls(distinct, np.bincount(inverse, np.concatenate(uses), distinct.size).astype(np.uint32))
 
     def uses_of(self, keys: Keys) -> Uses:
-        """Zero for those that are not here.
+        """Return how often fragments were used; zero for those that are missing.
 
         Shape: [K] -> [K]
         """
         if not self.keys.size:
             return np.zeros(keys.size, np.uint32)
-        places = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
-        return np.where(self.keys[places] == keys, self.uses[places], np.uint32(0))
+        indices = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
+        return np.where(self.keys[indices] == keys, self.uses[indices], np.uint32(0))
 
 
 def overlay_folder(table_folder: Path) -> Path:
-    """Where the processes that serve a table keep what it lacks."""
+    """Name the folder where the processes that serve a table keep the fragments that it lacks."""
     return table_folder.with_name(table_folder.name + ".overlay")
 
 
 def overlay_keys(table_folder: Path, key: np.dtype[Any]) -> LearnedFragments:
-    """What all processes have learned beside a table, each used at least once; what is damaged is left out."""
+    """Read what all processes have learned beside a table, each used at least once; damaged records are left out."""
     folder = overlay_folder(table_folder)
     logs = [log_keys(path, key) for path in folder.glob("*.log")]
     known = overlay_uses(folder, key)
@@ -205,7 +205,7 @@ class LogWriter:
     def size_bytes(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def append(self, keys: Keys, vectors: Halves) -> None:
+    def append(self, keys: Keys, vectors: Float16Array) -> None:
         """Add fragments that the log lacks.
 
         Shape: keys [K], vectors [K, width]
@@ -218,7 +218,7 @@ class LogWriter:
             file.write(records.data)
 
     def compact(self, is_kept: Callable[[Keys], Found]) -> None:
-        """Write the log anew without what is no longer kept."""
+        """Write the log anew with the kept fragments only."""
         staged = LogWriter(self.path.with_suffix(".new"), self._origin)
         try:
             write_file(staged.path, self._origin.header())

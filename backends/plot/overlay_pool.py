@@ -1,6 +1,6 @@
 """Learned vectors in memory, of all domains of one root, within one bound: hot ones stay, cold ones make room.
 
-A fragment lies in one of the eight places of its set; a place names a row, rows hold the vectors. Any thread may ask
+A fragment lies in one of the eight ways of its set; a way names a row, rows hold the vectors. Any thread may ask
 and add: what was found is copied out at once, so that no row changes under its reader.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.errors import InvalidArgumentError
-from backends.plot.arrays import Found, Halves, Keys, Rows, Words
+from backends.plot.arrays import Float16Array, Found, Keys, Rows, Words
 from backends.plot.index import Probe
 from backends.plot.keys import WIDE_KEY
 from backends.plot.overlay_log import FragmentLayout, LearnedFragments, Uses
@@ -20,7 +20,7 @@ from backends.plot.overlay_log import FragmentLayout, LearnedFragments, Uses
 Owners = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 _WAYS = 8
-_PLACES_PER_ROW = 4
+_WAYS_PER_ROW = 4
 _PLACE_BYTES = 12
 _ROW_BYTES = 8
 _LEAST_ROWS = 64
@@ -29,30 +29,30 @@ _LOOK_AT = 4
 _ADDED_AT_ONCE = 128
 _OWNER_STEP = np.uint64(0x9E3779B97F4A7C15)
 _OUTER_STEP = np.uint64(0xC2B2AE3D27D4EB4F)
-_NOBODY = 0
+_FREE = 0
 
 
 class OverlayPool:
     """Rows of vectors, each of one owner and one key."""
 
     def __init__(self, size_bytes: int, layout: FragmentLayout) -> None:
-        self.row_bytes = layout.entry_bytes + _ROW_BYTES + _PLACES_PER_ROW * _PLACE_BYTES
+        self.row_bytes = layout.entry_bytes + _ROW_BYTES + _WAYS_PER_ROW * _PLACE_BYTES
         self._capacity = size_bytes // self.row_bytes
         if self._capacity < _LEAST_ROWS:
             raise InvalidArgumentError(
                 f"an overlay of {size_bytes} bytes is too small; one entry takes {self.row_bytes}"
             )
-        self._probe = Probe(self._capacity * _PLACES_PER_ROW // _WAYS, seed=0)
-        self._place_tags = np.zeros((self._probe.slots, _WAYS), np.uint64)
-        # Per place the row that it names plus one, or zero; the system gives memory to rows when they are first used.
-        self._place_rows = np.zeros((self._probe.slots, _WAYS), np.uint32)
+        self._probe = Probe(self._capacity * _WAYS_PER_ROW // _WAYS, seed=0)
+        self._way_tags = np.zeros((self._probe.slots, _WAYS), np.uint64)
+        # Per way the row that it names plus one, or zero; the system gives memory to rows when they are first used.
+        self._way_rows = np.zeros((self._probe.slots, _WAYS), np.uint32)
         self._vectors = np.empty((self._capacity, layout.width), np.float16)
         self._keys = np.zeros(self._capacity, layout.key)
         self._owners = np.zeros(self._capacity, np.int32)
         self._uses = np.zeros(self._capacity, np.uint32)
         self._fresh = 0
         self._hand = 0
-        self._last_owner = _NOBODY
+        self._last_owner = _FREE
         self._lock = threading.Lock()
         self.evicted = 0
 
@@ -69,7 +69,7 @@ class OverlayPool:
             self._last_owner += 1
             return self._last_owner
 
-    def fetch(self, owner: int, keys: Keys) -> tuple[Halves, Found]:
+    def fetch(self, owner: int, keys: Keys) -> tuple[Float16Array, Found]:
         """Copies of the vectors of those keys that are here, and which those are; they count as used.
 
         Shape: keys [K] -> [found, width], [K]
@@ -85,8 +85,8 @@ class OverlayPool:
         with self._lock:
             return self._find(owner, keys)[1]
 
-    def add(self, owner: int, keys: Keys, vectors: Halves, uses: Uses) -> None:
-        """Take in what is not here yet, at the cost of what is used least.
+    def add(self, owner: int, keys: Keys, vectors: Float16Array, uses: Uses) -> None:
+        """Add fragments that are missing, in the rows of the least used.
 
         Shape: keys, uses [K], vectors [K, width]
         """
@@ -100,35 +100,35 @@ class OverlayPool:
                     self._put(owner, keys[new], vectors[new], uses[new])
 
     def fragments(self, owner: int) -> LearnedFragments:
-        """What an owner holds, and how often it was used of late."""
+        """Return the fragments of an owner, and how often they were used lately."""
         with self._lock:
             rows = np.flatnonzero(self._owners == owner)
             return LearnedFragments(self._keys[rows], self._uses[rows])
 
     def release(self, owner: int) -> None:
-        """Make room of all that an owner holds."""
+        """Free all rows of an owner."""
         with self._lock:
             self._free(np.flatnonzero(self._owners == owner))
 
     def _find(self, owner: int, keys: Keys) -> tuple[Rows, Found]:
         tags = _tags(np.array([owner]), keys)
         sets = self._probe.first(self._probe.hashes(tags))
-        way = (self._place_tags[sets] == tags[:, None]).argmax(axis=1)
-        rows = self._place_rows[sets, way].astype(np.int64) - 1
-        # An empty place reads the last row; tags of two owners may agree by chance. Either shows here.
+        way = (self._way_tags[sets] == tags[:, None]).argmax(axis=1)
+        rows = self._way_rows[sets, way].astype(np.int64) - 1
+        # An empty way reads the last row; tags of two owners may collide. Either shows here.
         return rows, (self._keys[rows] == keys) & (self._owners[rows] == owner)
 
-    def _put(self, owner: int, keys: Keys, vectors: Halves, uses: Uses) -> None:
+    def _put(self, owner: int, keys: Keys, vectors: Float16Array, uses: Uses) -> None:
         rows = self._cold_rows(keys.size)
         self._evict(rows)
         self._vectors[rows] = vectors
         self._keys[rows], self._owners[rows] = keys, owner
         # New ones must outlive the next look at them, or they could never become hot.
         self._uses[rows] = np.maximum(uses, 1)
-        self._place(rows)
+        self._enter(rows)
 
     def _cold_rows(self, count: int) -> Rows:
-        """Rows never used, or the least used of the next ones; those passed over count half, so that old fame fades."""
+        """Return fresh rows, or the least used of the next ones; the others' uses are halved, so that old ones fade."""
         if self._fresh + count <= self._capacity:
             self._fresh += count
             return np.arange(self._fresh - count, self._fresh)
@@ -138,34 +138,34 @@ class OverlayPool:
         self._uses[by_use[count:]] >>= np.uint32(1)
         return by_use[:count]
 
-    def _place(self, rows: Rows) -> None:
-        """Give every row a place of its set, one row of a set at a time."""
+    def _enter(self, rows: Rows) -> None:
+        """Give every row a way of its set, one row of a set at a time."""
         sets = self._sets(rows)
         while rows.size:
             turn = np.unique(sets, return_index=True)[1]
-            self._place_first(rows[turn], sets[turn])
+            self._enter_first(rows[turn], sets[turn])
             rows, sets = np.delete(rows, turn), np.delete(sets, turn)
 
-    def _place_first(self, rows: Rows, sets: Rows) -> None:
-        full = (self._place_rows[sets] != 0).all(axis=1)
+    def _enter_first(self, rows: Rows, sets: Rows) -> None:
+        full = (self._way_rows[sets] != 0).all(axis=1)
         if full.any():
-            held = self._place_rows[sets[full]].astype(np.int64) - 1
+            held = self._way_rows[sets[full]].astype(np.int64) - 1
             self._evict(held[np.arange(len(held)), self._uses[held].argmin(axis=1)])
-        ways = (self._place_rows[sets] == 0).argmax(axis=1)
-        self._place_tags[sets, ways] = self._row_tags(rows)
-        self._place_rows[sets, ways] = rows + 1
+        ways = (self._way_rows[sets] == 0).argmax(axis=1)
+        self._way_tags[sets, ways] = self._row_tags(rows)
+        self._way_rows[sets, ways] = rows + 1
 
     def _evict(self, rows: Rows) -> None:
         self.evicted += int(np.count_nonzero(self._owners[rows]))
         self._free(rows)
 
     def _free(self, rows: Rows) -> None:
-        held = rows[self._owners[rows] != _NOBODY]
+        held = rows[self._owners[rows] != _FREE]
         sets = self._sets(held)
-        ways = (self._place_rows[sets] == (held + 1)[:, None]).argmax(axis=1)
-        self._place_rows[sets, ways] = 0
-        self._place_tags[sets, ways] = 0
-        self._owners[held], self._uses[held] = _NOBODY, 0
+        ways = (self._way_rows[sets] == (held + 1)[:, None]).argmax(axis=1)
+        self._way_rows[sets, ways] = 0
+        self._way_tags[sets, ways] = 0
+        self._owners[held], self._uses[held] = _FREE, 0
 
     def _sets(self, rows: Rows) -> Rows:
         return self._probe.first(self._probe.hashes(self._row_tags(rows)))
@@ -175,7 +175,7 @@ class OverlayPool:
 
 
 def _tags(owners: Owners, keys: Keys) -> Words:
-    """Nearly always distinct; who finds one compares owner and key as well."""
+    """Hash owners and keys to tags; they may collide, so a hit compares owner and key as well."""
     inner, outer = (keys["inner"], keys["outer"]) if keys.dtype == WIDE_KEY else (keys, np.uint64(0))
     tags: Words = inner ^ (outer * _OUTER_STEP) ^ (owners.astype(np.uint64) * _OWNER_STEP)
     return tags

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from backends.errors import InvalidArgumentError
-from backends.plot.arrays import Halves, Keys
+from backends.plot.arrays import Float16Array, Keys
 from backends.plot.blocks import BlockedFileWriter, file_bytes
 from backends.plot.header import BlockedFile, Store, StoreHeader, TableSpec
 from backends.plot.index import SLOT_BYTES, build_index, least_slots
@@ -19,7 +19,7 @@ VALUE_BLOCK_BYTES = 32 << 10
 
 
 def expected_bytes(spec: TableSpec, store: Store, entries: int) -> int:
-    """What a store of so many entries takes on disk."""
+    """Compute the bytes that a store of `entries` takes on disk."""
     files = [(entries, spec.entry_bytes(store), VALUE_BLOCK_BYTES)]
     if store is not Store.UNI:
         key_bytes = store.key_dtype.itemsize
@@ -38,7 +38,7 @@ class KeyWriter:
         self._seen = KeySet(np.fromfile(self._path, store.key_dtype))
 
     def add(self, keys: Keys) -> None:
-        """Refuse keys that are malformed or there already; `write` follows when the values are in their file."""
+        """Reject keys that are malformed or there already; `write` follows when the values are in their file."""
         if keys.size and not self._well_formed(keys):
             raise InvalidArgumentError(f"a key of the {self._store.value} store has too many ids or no centre")
         self._seen.add(keys)
@@ -86,7 +86,7 @@ class StoreWriter:
     def entries(self) -> int:
         return self._values.entries
 
-    def append(self, keys: Keys, values: Halves) -> None:
+    def append(self, keys: Keys, values: Float16Array) -> None:
         self._check_values(keys, values)
         if self._keys is None:
             self._check_token_ids(keys)
@@ -118,7 +118,7 @@ class StoreWriter:
         if self._keys is not None:
             self._keys.close()
 
-    def _check_values(self, keys: Keys, values: Halves) -> None:
+    def _check_values(self, keys: Keys, values: Float16Array) -> None:
         expected = (keys.size, self._store.vectors, self._spec.hidden_size)
         if keys.dtype != self._store.key_dtype or keys.ndim != 1:
             raise InvalidArgumentError(

@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from backends.errors import FingerprintMismatchError, InvalidArgumentError, NotFoundError, UnavailableError
-from backends.plot.arrays import Found, Halves, Keys, Rows
+from backends.plot.arrays import Float16Array, Found, Keys, Rows
 from backends.plot.blocks import CheckedFile
 from backends.plot.header import BlockedFile, Store, StoreHeader, TableHeader, TableSpec
 from backends.plot.index import KeyIndex
@@ -28,7 +28,7 @@ class StoreReader:
         self.store = store
         self.entries = header.entries
         self._file = CheckedFile(folder, header.values)
-        self._values: Halves = self._file.array(np.float16)
+        self._values: Float16Array = self._file.array(np.float16)
         self._index = KeyIndex(CheckedFile(folder, header.index), header.index_seed) if header.index else None
 
     def find(self, keys: Keys) -> tuple[Rows, Found]:
@@ -41,7 +41,7 @@ class StoreReader:
             return keys.astype(np.int64), keys < np.uint64(self.entries)
         return self._index.find(keys)
 
-    def read_into(self, rows: Rows, out: Halves) -> None:
+    def read_into(self, rows: Rows, out: Float16Array) -> None:
         """Copy the rows' vectors, one after another.
 
         Shape: [K] -> [K, vectors * hidden]
@@ -51,7 +51,7 @@ class StoreReader:
 
 
 class Table:
-    """One domain version's stores. Closing drops the maps; whoever still holds a store keeps its map alive."""
+    """One domain version's stores. Closing drops the maps; a store that is still referenced keeps its map alive."""
 
     def __init__(self, folder: Path, header: TableHeader) -> None:
         self.folder = folder
@@ -92,7 +92,7 @@ class Table:
         """Rows of keys, and which keys have one; see `StoreReader.find`."""
         return self.store(store).find(keys)
 
-    def vectors(self, store: Store, rows: Rows) -> Halves:
+    def vectors(self, store: Store, rows: Rows) -> Float16Array:
         """Copies of the stored vectors.
 
         Shape: [K] -> [K, vectors, hidden]

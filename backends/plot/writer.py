@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from backends.errors import ConflictError, CorruptFileError, InvalidArgumentError
-from backends.plot.arrays import Halves, Keys
+from backends.plot.arrays import Float16Array, Keys
 from backends.plot.header import Store, TableHeader, TableSpec
 from backends.plot.store_writer import StoreWriter
 from backends.storage import (
@@ -54,7 +54,7 @@ class TableWriter:
         """Entries that were appended so far, those of an earlier, killed build included."""
         return self._stores[store].entries
 
-    def append(self, store: Store, keys: Keys, values: Halves) -> None:
+    def append(self, store: Store, keys: Keys, values: Float16Array) -> None:
         """Append gated states; hot fragments first, so that hot rows lie together.
 
         Semantics: values are masked (empty slots are zero) and hold only the store's own slots. A uni-gram's key is its

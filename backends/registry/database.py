@@ -17,7 +17,7 @@ from backends.errors import ConflictError, InvalidArgumentError, NotFoundError, 
 from backends.registry.schema import State
 
 PATIENCE_S = 6.0
-"""How long a busy or unreachable database is asked again before that is an error."""
+"""How long statements on a busy or unreachable database are retried."""
 _FIRST_PAUSE_S = 0.05
 _POSTGRES = "postgresql"
 
@@ -41,7 +41,7 @@ class Database:
         self.engine.dispose()
 
     def let_readers_pass_writers(self) -> None:
-        """Keep an SQLite file in write-ahead mode from now on, where its file system can: nobody waits to read."""
+        """Keep an SQLite file in write-ahead mode from now on, where its file system can: readers do not wait."""
         if self.engine.dialect.name == "sqlite":
             with self.engine.connect() as connection, suppress(OperationalError):
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
@@ -95,7 +95,7 @@ def clear_errors() -> Iterator[None]:
     except OperationalError as error:
         raise UnavailableError(_why_unavailable(error)) from error
     except DBAPIError as error:
-        raise ConflictError(f"the registry refused the change: {_one_line(error)}") from error
+        raise ConflictError(f"the registry rejected the change: {_one_line(error)}") from error
 
 
 def is_sqlite(url: URL) -> bool:

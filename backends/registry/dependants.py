@@ -14,7 +14,7 @@ _NAMED = 3
 
 
 def require_unused_domain(session: Session, live: DomainVersionRow) -> None:
-    """Refuse while a child domain or an hPLM, live or kept for a rollback, needs any version of the domain."""
+    """Reject while a child domain or an hPLM, live or kept for a rollback, needs any version of the domain."""
     if live.parent_id is None:
         raise ConflictError(
             f"domain {live.domain.name!r} belongs to its root; 'hplm root delete {live.domain.root.name}' takes both"
@@ -27,7 +27,7 @@ def require_unused_domain(session: Session, live: DomainVersionRow) -> None:
 
 
 def require_unused_root(session: Session, root: RootRow) -> None:
-    """Refuse while the root has hPLMs, or domains other than its own first one."""
+    """Reject while the root has hPLMs, or domains other than its own first one."""
     of_root = DomainRow.root_id == root.id
     users = [*_domains(session, of_root & DomainVersionRow.parent_id.is_not(None)), *_hplms(session, of_root)]
     _require_none(f"root {root.name!r}", users)

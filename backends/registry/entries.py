@@ -32,7 +32,7 @@ class DomainEntry:
 
 @dataclass(frozen=True)
 class DomainNode:
-    """One version of a domain and its place in the tree."""
+    """One version of a domain and its position in the tree."""
 
     entry: DomainEntry
     parent: DomainEntry | None
@@ -54,18 +54,18 @@ class HplmEntry:
     pair: bool = False
     """Whether its texts are pairs."""
     pinned: DomainEntry | None = field(default=None, compare=False)
-    """The domain version that updates of this hPLM stay on; it says nothing about what serves now."""
+    """The domain version that updates of this hPLM stay on; it says nothing about the version that serves now."""
 
     @property
     def main_metric(self) -> tuple[str, float | None]:
-        """What tells how good it is, and how good that was on the dev texts; imported adapters have no such figure."""
+        """Name of its main metric and its value on the dev texts; imported adapters have no value."""
         name = self.metrics.get("main_metric", "accuracy")
         return name, self.metrics.get(f"dev_{name}")
 
 
 @dataclass(frozen=True)
 class Version(Generic[Entry]):
-    """One version and its place in the history; times are seconds since the epoch, where they are known."""
+    """One version and its position in the history; times are seconds since the epoch, where they are known."""
 
     entry: Entry
     is_live: bool

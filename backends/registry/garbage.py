@@ -34,10 +34,12 @@ class Garbage:
 
 @dataclass(frozen=True)
 class KeepRule:
-    """`count` versions on either side of the live one stay, and all that were live at `retired_since` or later.
+    """The versions that a collection keeps besides the needed ones.
 
-    So do the domain versions whose folders are `read` by a running build, and with `all_domains` all of them and the
-    roots: a build may be going to read any.
+    - `count`: so many versions on either side of the live one.
+    - `retired_since`: versions that were live then or later, in seconds since the epoch.
+    - `read`: domain versions whose folders a running build reads.
+    - `all_domains`: all domain versions and roots, because a running build has yet to say what it reads.
     """
 
     count: int
@@ -46,7 +48,7 @@ class KeepRule:
     all_domains: bool = False
 
     def around(self, versions: Sequence[int], live: int | None) -> set[int]:
-        """Of one thing's versions, those that its history keeps: the nearest older ones and the newest newer ones."""
+        """Select the versions of one hPLM or domain to keep: live, the nearest older and the newest newer ones."""
         if live is None:
             return set()
         older = sorted(version for version in versions if version < live)
@@ -54,7 +56,7 @@ class KeepRule:
         return {live, *_last(older, self.count), *_last(newer, self.count)}
 
     def is_recent(self, at: float | None) -> bool:
-        """Something without a time has never been retired."""
+        """Return whether it was live lately; without a time it was never retired."""
         return at is None or at >= self.retired_since
 
 
@@ -148,7 +150,7 @@ def _tuned_on(session: Session, gone: set[int]) -> set[int]:
 
 
 def _with_ancestors(rows: Sequence[DomainVersionRow], needed: set[int]) -> set[int]:
-    """What is needed, its parents, and whatever else its lookups read."""
+    """Add the parents of needed versions and all other tables that their lookups read."""
     by_id = {row.id: row for row in rows}
     owners = {row.folder: row.id for row in rows}
     waiting, found = list(needed), set(needed)

@@ -1,4 +1,4 @@
-"""Bringing a registry of an older release to this one's format, in place.
+"""Bringing a registry of an older release to this one's format.
 
 Columns are only added, so that a server of the older release that still runs goes on reading.
 """
@@ -36,7 +36,7 @@ _FROM_1 = (
 
 
 def migrate(session: Session) -> None:
-    """Within a writing transaction; what another process has brought up to date meanwhile is left as it is."""
+    """Bring the registry up to date within a writing transaction, unless another process was faster."""
     state = session.get_one(State, 1, populate_existing=True)
     if state.format_version < 2:
         for statement in _FROM_1:

@@ -35,7 +35,7 @@ def open_database(home: Home, create: bool) -> Database:
 
 
 def _format_version(database: Database, path: Path) -> int | None:
-    """None where there is no registry yet; one of a newer release is refused before anything is written."""
+    """Read the format version, None where there is no registry; reject a newer one before anything is written."""
     with database.reading() as session:
         if not inspect(session.connection()).has_table(State.__tablename__):
             return None

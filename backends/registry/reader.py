@@ -55,11 +55,11 @@ class RegistryReader:
             return row is not None and row.deleted_at is None
 
     def require_new_root(self, name: str) -> None:
-        """Refuse a name that is taken; that of a deleted root is, until its files are gone."""
+        """Reject a name that is in use; that of a deleted root is, until its files are gone."""
         with self._database.reading() as session:
             row = find_root_row(session, name)
             if row is not None:
-                raise ConflictError(taken_root(row))
+                raise ConflictError(used_root_name(row))
 
     def root(self, name: str) -> RootEntry:
         with self._database.reading() as session:
@@ -112,11 +112,11 @@ class RegistryReader:
         query = (
             domain_columns().where(DomainRow.deleted_at.is_(None)).order_by(DomainRow.name, DomainVersionRow.version)
         )
-        places = select(DomainVersionRow.id, DomainVersionRow.parent_id, DomainVersionRow.retired_at)
+        links = select(DomainVersionRow.id, DomainVersionRow.parent_id, DomainVersionRow.retired_at)
         with self._database.reading() as session:
             rows = session.execute(query.order_by(DomainRow.name, DomainVersionRow.version))
             entries = {row.id: domain_entry(session, row) for row in rows}
-            above = {id: (parent, retired_at) for id, parent, retired_at in session.execute(places)}
+            above = {id: (parent, retired_at) for id, parent, retired_at in session.execute(links)}
             return [DomainNode(entry, entries.get(above[id][0]), above[id][1] is None) for id, entry in entries.items()]
 
     def domain_versions(self, root: str, name: str) -> list[Version[DomainEntry]]:
@@ -145,7 +145,7 @@ class RegistryReader:
             return last_hplm_version(session, find_hplm_row(session, hplm)) + 1
 
     def require_next_hplm_version(self, hplm: str, version: int) -> None:
-        """Refuse a version that somebody else has published meanwhile, before its files are written over."""
+        """Reject a version that another build has published meanwhile, before its files are written over."""
         if self.next_hplm_version(hplm) != version:
             raise ConflictError(published_meanwhile(f"hPLM {hplm!r}", self.next_hplm_version(hplm) - 1))
 
@@ -188,7 +188,7 @@ class RegistryReader:
             return known_folders(session, without)
 
     def require_unknown_folder(self, folder: str) -> None:
-        """Refuse to build where the files of a version lie."""
+        """Reject a folder that holds the files of a version."""
         if folder in self.known_folders():
             raise ConflictError(f"{folder} holds the files of a published version, which are never written over")
 
@@ -208,11 +208,11 @@ class RegistryReader:
             return hplm_entries(session, query)
 
 
-def taken_root(row: RootRow) -> str:
+def used_root_name(row: RootRow) -> str:
     if row.deleted_at is None:
         return f"root {row.name!r} exists already"
     return f"root {row.name!r} was deleted but its files are still there; 'hplm gc' frees the name"
 
 
 def published_meanwhile(what: str, last: int) -> str:
-    return f"{what} was published by somebody else meanwhile, as version {last}"
+    return f"{what} was published by another build meanwhile, as version {last}"

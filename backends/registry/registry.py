@@ -37,7 +37,7 @@ from backends.registry.queries import (
     last_hplm_version,
     root_row,
 )
-from backends.registry.reader import RegistryReader, published_meanwhile, taken_root
+from backends.registry.reader import RegistryReader, published_meanwhile, used_root_name
 from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow
 
 
@@ -57,10 +57,10 @@ class Registry(RegistryReader):
     def publish_root(
         self, name: str, fingerprint: str, folder: str, domain: str, domain_folder: str, metrics: dict[str, Any]
     ) -> DomainEntry:
-        """Add a root together with the first version of its first domain: one is of no use without the other."""
+        """Add a root together with the first version of its first domain."""
         with self._database.publication() as (session, _):
-            if (taken := find_root_row(session, check_name(name, "root"))) is not None:
-                raise ConflictError(taken_root(taken))
+            if (used := find_root_row(session, check_name(name, "root"))) is not None:
+                raise ConflictError(used_root_name(used))
             root = RootRow(name=name, fingerprint=fingerprint, folder=folder)
             session.add(root)
             session.flush()
@@ -81,8 +81,8 @@ class Registry(RegistryReader):
         """Make the next version of a domain live; hPLMs stay on the version that they were tuned on.
 
         `folders` is what a lookup reads, nearest first; by default `folder` and what its parent reads. `version` is
-        the number that the caller built it as: when somebody else has published meanwhile, it is refused. So it is
-        when `replaces`, the version that an update began from, is live no more.
+        the number that the caller built it as; ConflictError if another build has published that one meanwhile, or if
+        `replaces`, the version that an update began from, is live no more.
         """
         with self._database.publication() as (session, _):
             row = root_row(session, root)
@@ -103,7 +103,7 @@ class Registry(RegistryReader):
             return domain_entry(session, target)
 
     def delete_domain(self, root: str, name: str) -> DomainEntry:
-        """Take a domain that nothing depends on away; its last live version is returned."""
+        """Delete a domain that nothing depends on; return its last live version."""
         with self._database.publication() as (session, _):
             live = domain_version_row(session, root, name)
             require_unused_domain(session, live)
@@ -111,7 +111,7 @@ class Registry(RegistryReader):
             return domain_entry(session, live)
 
     def delete_root(self, name: str) -> None:
-        """Take a root and its own first domain away, once no hPLM and no other domain depends on it."""
+        """Delete a root and its own first domain, once no hPLM and no other domain depends on it."""
         with self._database.publication() as (session, _):
             root = root_row(session, name)
             require_unused_root(session, root)
@@ -140,16 +140,11 @@ class Registry(RegistryReader):
         """Make the next version of an hPLM live; servers pick it up within a second.
 
         `version` and `replaces` are as for a domain.
-        `pinned` says whether later updates stay on this domain version; None leaves that as it is within a domain.
+        `pinned` says whether later updates stay on this domain version; None keeps a pin within the same domain.
         """
         with self._database.publication() as (session, revision):
             tuned_on = domain_version_row(session, domain.root, domain.name, domain.version)
-            row = find_hplm_row(session, check_hplm_id(hplm))
-            live = session.get(HplmVersionRow, row.live_version_id) if row and row.live_version_id is not None else None
-            _require_live(f"hPLM {hplm!r}", live.version if live else None, replaces)
-            if row is None:
-                row = HplmRow(name=hplm, live_version_id=None, last_version=0, revision=revision)
-                session.add(row)
+            row = _hplm_row_to_publish(session, hplm, replaces, revision)
             added = HplmVersionRow(
                 hplm=row,
                 version=_next_version(f"hPLM {hplm!r}", last_hplm_version(session, row), version),
@@ -162,10 +157,7 @@ class Registry(RegistryReader):
                 published_at=time.time(),
             )
             session.add(added)
-            if pinned is not None:
-                row.pinned = tuned_on if pinned else None
-            elif row.pinned is not None and row.pinned.domain_id != tuned_on.domain_id:
-                row.pinned = None
+            _update_pin(row, tuned_on, pinned)
             session.flush()
             row.last_version = added.version
             return _go_live(session, row, added, revision)
@@ -181,7 +173,7 @@ class Registry(RegistryReader):
             return _go_live(session, row, target, revision)
 
     def delete_hplm(self, hplm: str) -> HplmEntry:
-        """Take an hPLM out of service; its last live version is returned."""
+        """Take an hPLM out of service; return its last live version."""
         with self._database.publication() as (session, revision):
             row = hplm_row(session, hplm)
             entry = _entry(session, row.live_version_id)
@@ -250,6 +242,24 @@ def _add_domain_version(
     session.add(added)
     session.flush()
     return domain_entry(session, added)
+
+
+def _hplm_row_to_publish(session: Session, hplm: str, replaces: int | None, revision: int) -> HplmRow:
+    """Find or add an hPLM's row, once it is sure that the version to be replaced is live."""
+    row = find_hplm_row(session, check_hplm_id(hplm))
+    live = session.get(HplmVersionRow, row.live_version_id) if row and row.live_version_id is not None else None
+    _require_live(f"hPLM {hplm!r}", live.version if live else None, replaces)
+    if row is None:
+        row = HplmRow(name=hplm, live_version_id=None, last_version=0, revision=revision)
+        session.add(row)
+    return row
+
+
+def _update_pin(row: HplmRow, tuned_on: DomainVersionRow, pinned: bool | None) -> None:
+    if pinned is not None:
+        row.pinned = tuned_on if pinned else None
+    elif row.pinned is not None and row.pinned.domain_id != tuned_on.domain_id:
+        row.pinned = None
 
 
 def _next_version(what: str, last: int, built_as: int | None) -> int:

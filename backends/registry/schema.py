@@ -1,8 +1,8 @@
 """The registry's tables.
 
 Versions are never changed after they are written; publishing adds a version row and moves a live pointer, in one
-transaction that also counts up the revision. A reader that remembers the revision sees what is new by asking for
-rows above it. What is deleted stays as a row without a live version until garbage collection, and its version
+transaction that also counts up the revision. A reader that remembers the revision sees changes by asking for
+rows above it. A deleted hPLM stays as a row without a live version until garbage collection, and its version
 numbers are never given out again.
 """
 
@@ -88,7 +88,7 @@ class HplmRow(Base):
 class HplmVersionRow(Base):
     __tablename__ = "hplm_versions"
     __table_args__ = (UniqueConstraint("hplm_id", "version"),)
-    # Random, because it travels in tickets: nobody can name a version that was not looked up for them.
+    # Random, because it travels in tickets: a client cannot name a version that was not looked up for it.
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True, default=lambda: 1 + secrets.randbits(_KEY_BITS))
     hplm_id: Mapped[int] = mapped_column(ForeignKey("hplms.id"))
     version: Mapped[int]

@@ -42,14 +42,14 @@ class RegistrySnapshot:
         self._prepare: Prepare | None = None
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
-        """Held while the database is asked; whoever only wants to know what is live does not wait for that."""
+        """Held while the database is read; lookups of live versions do not wait for it."""
         self._stopping = threading.Event()
         self.refresh()
         self._thread = threading.Thread(target=self._keep_fresh, name="registry-snapshot", daemon=True)
         self._thread.start()
 
     def find(self, hplm: str) -> HplmEntry:
-        """The live version of an hPLM; the error names nobody else's."""
+        """The live version of an hPLM; the error names no other tenant's."""
         entry = self._live.get(hplm)
         if entry is None:
             raise NotFoundError(f"hPLM {shown(hplm)} does not exist")

@@ -17,7 +17,7 @@ _CHUNKS_PER_TASK_SLOT = 2
 
 
 def ray_module() -> Any:
-    """Ray itself, or what to do about its absence."""
+    """Import Ray, or say how to install it."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:

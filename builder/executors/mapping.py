@@ -1,4 +1,4 @@
-"""A map over independent chunks: builders are written once, and whoever starts them says where the chunks run.
+"""A map over independent chunks: builders are written once, their callers say where the chunks run.
 
 Usage:
     for counted in parallel_map(CountChunk(root_folder), chunks):
@@ -29,14 +29,14 @@ class ParallelMap(Protocol):
 
 
 def map_here(function: Callable[[Chunk], Result], chunks: Iterable[Chunk]) -> Iterator[Result]:
-    """The map that needs nobody else."""
+    """Map in this process."""
     return map(function, chunks)
 
 
 def in_order(
     submit: Callable[[Chunk], Pending], wait: Callable[[Pending], Result], chunks: Iterable[Chunk], in_flight: int
 ) -> Iterator[Result]:
-    """Results in order, with at most `in_flight` chunks handed out: a corpus never piles up in memory."""
+    """Yield results in order, with at most `in_flight` chunks handed out: a corpus never piles up in memory."""
     pending: deque[Pending] = deque()
     for chunk in chunks:
         pending.append(submit(chunk))
@@ -47,7 +47,7 @@ def in_order(
 
 
 def apply_pickled(function: bytes, chunk: Any) -> Any:
-    """What runs in the other process; module-level, so that every kind of executor can name it."""
+    """Apply a function in the other process; module-level, so that every kind of executor can name it."""
     return _unpickled(function)(chunk)
 
 

@@ -27,7 +27,7 @@ _LOOK_EVERY_S = 0.5
 class ProcessMap:
     """Chunks run in `processes` fresh processes, one thread each.
 
-    None of them outlives the caller, nor the caller's wish for results.
+    None of them outlives the caller, nor the iteration over the results.
     """
 
     processes: int
@@ -52,7 +52,7 @@ class ProcessMap:
             raise UnavailableError(
                 "a process of a parallel step was killed; the build goes on when repeated"
             ) from error
-        except BaseException:  # an error, Ctrl-C or a closed generator: what still runs is for nobody
+        except BaseException:  # an error, Ctrl-C or a closed generator: results are no longer wanted
             caller.close()
             raise
         finally:
@@ -105,10 +105,10 @@ def _apply(function: bytes, chunk: Chunk) -> Any:
 
 
 def _end_with(line: Connection, parent: int) -> None:
-    """Nobody ever says anything on the line: it only ends.
+    """End this process when the line ends; nothing is ever sent on it.
 
     Only while a chunk is computed: the caller would wait for ever for the rest of a result that was cut off, and a
-    process that has nothing to do is ended by the pool. If there is nobody any more, all of that is nobody's.
+    process that has nothing to do is ended by the pool. Once the caller is dead, neither matters.
     """
     with suppress(EOFError, OSError):
         line.recv()

@@ -20,7 +20,7 @@ from builder.export.settings import ExportSettings
 def dearest_cost_model(
     home: Home, roots: Iterable[str], settings: ExportSettings, on_left_out: Callable[[str], None]
 ) -> CostModel | None:
-    """Of the profiles that hold for what is exported; each that does not is left out and told.
+    """Choose among the profiles that hold for the export; the others are left out and reported.
 
     Triton's batches may mix roots, and the plugin has one model: that of the slowest root ends no batch too late.
     """

@@ -22,7 +22,7 @@ _TEXT = Tensor("TEXT", "STRING", (1,))
 _RESULT = Tensor("RESULT", "STRING", (1,))
 
 # The rows of a request laid end to end and folded to [rows, ceil(tokens / rows), hidden size]: Triton wants the rows in
-# front, and padding each row to the longest would send what nobody reads.
+# front, and padding each row to the longest would send numbers that are never read.
 _HIDDEN_DIMS = (-1, -1)
 _TICKET_DIMS = (-1,)
 # Where the words of a row lie, and its text; an empty string for all tasks but NER.

@@ -1,4 +1,4 @@
-"""What the rendered repository of a home tells its models."""
+"""Parameters of the models in the rendered repository of a home."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from builder.export.settings import HOME_PARAMETER, ExportSettings
 
 
 def upper_settings(home: Home) -> tuple[ModelSettings, bool]:
-    """The parameters of the upper half, and whether it is on a GPU; before the first export those of a default one."""
+    """Read the parameters of the upper model, and whether it is on a GPU; before an export, the defaults."""
     path = home.repository / UPPER / "config.pbtxt"
     description: ModelDescription = (
         from_text(path.read_text(encoding="utf-8")) if path.exists() else upper(ExportSettings())

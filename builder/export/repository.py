@@ -24,7 +24,7 @@ _CODE_PACKAGE = "model_repository"
 
 
 def render_repository(repository: Path, settings: ExportSettings, code: Path | None = None) -> None:
-    """Write all models beside the old repository and put them in its place; on failure the old one stays.
+    """Write all models beside the old repository and replace it with them; on failure the old one stays.
 
     The models' code comes from the package `model_repository` unless another folder of the same shape is given.
     """

@@ -10,7 +10,7 @@ from typing import Literal
 from backends.errors import InvalidArgumentError
 from backends.scheduling.cost_model import CostModel
 
-# Set by the export itself, so that it says the same as the place where the repository lies.
+# Set by the export itself, so that it agrees with where the repository lies.
 HOME_PARAMETER = "home"
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from backends.adapters.head import Head
 from backends.errors import InvalidArgumentError
 from backends.root.encoder import ACTIVATION_FUNCTIONS
-from builder.importing.files import read_config, read_weights, refuse_settings
+from builder.importing.files import read_config, read_weights, reject_settings
 from builder.importing.heads import ImportedHead, model_head, row_task
 from builder.importing.imported import ImportedFolder
 from builder.importing.modules import LayerModule
@@ -32,7 +32,7 @@ _PARTS: Mapping[str, str] = MappingProxyType(
     {"attention.output": "bottleneck.attention", "output": "bottleneck.output"}
 )
 _KEY = re.compile(
-    r"^(?:[a-z_]+\.)?encoder\.layer\.(?P<layer>\d+)\.(?P<place>attention\.output|output)\."
+    r"^(?:[a-z_]+\.)?encoder\.layer\.(?P<layer>\d+)\.(?P<site>attention\.output|output)\."
     r"(?:adapters|attention_text_task_adapters|attention_text_lang_adapters|layer_text_task_adapters|"
     r"layer_text_lang_adapters)\.(?P<name>[^.]+)\.(?P<leaf>.+)$"
 )
@@ -45,7 +45,7 @@ _LEAVES: Mapping[str, str] = MappingProxyType(
         "scaling": "scaling",
     }
 )
-_REFUSED: Mapping[str, str] = MappingProxyType(
+_REJECTED: Mapping[str, str] = MappingProxyType(
     {
         "inv_adapter": "an invertible adapter changes the embeddings, which are part of a table here",
         "invertible_adapter": "an invertible adapter changes the embeddings, which are part of a table here",
@@ -95,7 +95,7 @@ def _check_config(path: Path, config: Mapping[str, Any]) -> None:
             "double_seq_bn are served (and LoRA, saved with PEFT)"
         )
     settings = {name: value for name, value in config.items() if name != "architecture"}
-    refuse_settings(path, settings, _REFUSED, _HARMLESS)
+    reject_settings(path, settings, _REJECTED, _HARMLESS)
     if config.get("original_ln_after") is False:
         raise InvalidArgumentError(f"{path}: original_ln_after is False; the layer's own norm must follow the adapter")
     if config.get("original_ln_before") and config.get("residual_before_ln", True) is not True:
@@ -115,32 +115,32 @@ def _activation(path: Path, config: Mapping[str, Any], saved: Mapping[str, Any])
 
 
 def _modules(folder: Path, name: object, scaling: float | str, settings: Mapping[str, Any]) -> list[LayerModule]:
-    places: dict[tuple[int, str], dict[str, Tensor]] = {}
+    modules: dict[tuple[int, str], dict[str, Tensor]] = {}
     for key, tensor in read_weights(folder, _WEIGHTS).items():
         match = _KEY.match(key)
         if match is None or match["leaf"] not in _LEAVES:
-            raise InvalidArgumentError(f"{folder}: unknown weights {key!r}; nobody knows what they change")
+            raise InvalidArgumentError(f"{folder}: unknown weights {key!r}; it is not known what they change")
         if match["name"] != name:
             raise InvalidArgumentError(f"{folder}: {key!r} belongs to another adapter than {name!r}")
-        places.setdefault((int(match["layer"]), match["place"]), {})[_LEAVES[match["leaf"]]] = tensor
-    if not places:
+        modules.setdefault((int(match["layer"]), match["site"]), {})[_LEAVES[match["leaf"]]] = tensor
+    if not modules:
         raise InvalidArgumentError(f"{folder} holds no adapter weights")
     return [
-        LayerModule(_PARTS[place], layer, place, _folded(folder, layer, place, tensors, scaling), settings)
-        for (layer, place), tensors in places.items()
+        LayerModule(_PARTS[site], layer, site, _folded(folder, layer, site, tensors, scaling), settings)
+        for (layer, site), tensors in modules.items()
     ]
 
 
 def _folded(
-    folder: Path, layer: int, place: str, tensors: Mapping[str, Tensor], scaling: float | str
+    folder: Path, layer: int, site: str, tensors: Mapping[str, Tensor], scaling: float | str
 ) -> dict[str, Tensor]:
     """The module with its scaling in the up-projection: a number, or learned, one for all or one per channel."""
     learned = isinstance(scaling, str)
     if missing := {*_LEAVES.values()} - {*tensors} - (set() if learned else {"scaling"}):
-        raise InvalidArgumentError(f"{folder}: {place} of layer {layer} lacks {', '.join(sorted(missing))}")
+        raise InvalidArgumentError(f"{folder}: {site} of layer {layer} lacks {', '.join(sorted(missing))}")
     factor = tensors["scaling"] if learned else torch.tensor(float(scaling))
     if factor.numel() not in (1, len(tensors["up_bias"])):
-        raise InvalidArgumentError(f"{folder}: {place} of layer {layer} has a scaling of {factor.numel()} numbers")
+        raise InvalidArgumentError(f"{folder}: {site} of layer {layer} has a scaling of {factor.numel()} numbers")
     return {
         "down_weight": tensors["down_weight"],
         "down_bias": tensors["down_bias"],

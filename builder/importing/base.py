@@ -21,7 +21,7 @@ from builder.importing.files import read_weights
 
 @dataclass(frozen=True)
 class Base:
-    """What whoever imports an adapter says of the base it was trained on: its folder, or that it is the root's own."""
+    """The stated base of an adapter: its folder, or that it is the root's own."""
 
     folder: Path | None = None
     vouched: bool = False

@@ -19,9 +19,9 @@ from builder.importing.labels import require_labels
 
 @dataclass(frozen=True)
 class Candidate:
-    """What fits the root's upper layers, and what was said of the rest.
+    """An adapter that fits the root's upper layers, and what is known of the rest.
 
-    `given_labels` are those that whoever imports it names, in the order of the head's outputs; `compared_by` is how the
+    `given_labels` come with the request, in the order of the head's outputs; `compared_by` is how the
     base was found to be the root's own.
     """
 
@@ -36,7 +36,7 @@ class Candidate:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """Where it came from, for people."""
+        """Its origin, for people."""
         return {**self.folder.origin, "base": self.folder.base, "base_compared_by": self.compared_by}
 
     def knows_labels(self, head: ImportedHead) -> bool:

@@ -42,13 +42,13 @@ def read_weights(folder: Path, names: tuple[str, ...]) -> dict[str, Tensor]:
     return {name: tensor.float().reshape(tensor.shape or (1,)) for name, tensor in content.items()}
 
 
-def refuse_settings(
-    path: Path, config: Mapping[str, Any], refused: Mapping[str, str], harmless: frozenset[str]
+def reject_settings(
+    path: Path, config: Mapping[str, Any], rejected: Mapping[str, str], harmless: frozenset[str]
 ) -> None:
-    """Refuse a setting that changes what is computed, and one that nobody here knows; empty ones change nothing."""
+    """Reject settings that change what is computed, and unknown ones; empty ones change nothing."""
     for name, value in config.items():
         if name in harmless or value is None or value is False or value in ({}, [], "", 0):
             continue
-        if name in refused:
-            raise InvalidArgumentError(f"{path}: {name} is {value!r}; {refused[name]}")
-        raise InvalidArgumentError(f"{path}: unknown setting {name!r} is {value!r}; nobody knows what it changes")
+        if name in rejected:
+            raise InvalidArgumentError(f"{path}: {name} is {value!r}; {rejected[name]}")
+        raise InvalidArgumentError(f"{path}: unknown setting {name!r} is {value!r}; it is not known what it changes")

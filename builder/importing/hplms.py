@@ -1,4 +1,4 @@
-"""`hplm import`: an adapter of another library becomes a version of an hPLM, as it is or tuned on for this root."""
+"""`hplm import`: an adapter of another library becomes a version of an hPLM, unchanged or tuned on for this root."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _domain(registry: Registry, request: ImportRequest) -> DomainEntry:
 
 
 def _pinned(request: ImportRequest) -> bool | None:
-    """As for an update: who names a version stays on it, and who names nothing leaves a pin as it is."""
+    """Return whether to pin, as an update does: a named version is pinned, no name leaves the pin unchanged (None)."""
     return None if request.domain is None else names_version(request.domain)
 
 

@@ -1,4 +1,4 @@
-"""An imported adapter's modules, one per layer of the whole model, and how they become parts of the upper half."""
+"""An imported adapter's modules, one per layer of the whole model, and how they become parts of the upper layers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from backends.root.geometry import RootGeometry
 class LayerModule:
     """One part of one layer, with the tensors' names as in the part; `layer` counts those of the whole model.
 
-    `place` is what the library calls it.
+    `site` is the name that the library has for it.
     """
 
     part: str
     layer: int
-    place: str
+    site: str
     tensors: Mapping[str, Tensor]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -34,7 +34,7 @@ class LayerModule:
 
 
 def stack_modules(modules: Sequence[LayerModule], geometry: RootGeometry) -> AdapterSet:
-    """Those of the upper layers as parts; layers without a module get zeros, narrow modules are filled up with them."""
+    """Turn the modules of upper layers into parts; zeros fill layers without a module and narrow modules."""
     for module in modules:
         _require_fits(module, geometry)
     upper = [module for module in modules if module.layer >= geometry.num_lower_layers]
@@ -46,8 +46,8 @@ def stack_modules(modules: Sequence[LayerModule], geometry: RootGeometry) -> Ada
 
 
 def require_upper(modules: Sequence[LayerModule], geometry: RootGeometry, remedy: str) -> None:
-    """Refuse modules in layers that are a table here."""
-    lower = sorted((m.layer, m.place) for m in modules if m.layer < geometry.num_lower_layers)
+    """Reject modules in layers that are a table here."""
+    lower = sorted((m.layer, m.site) for m in modules if m.layer < geometry.num_lower_layers)
     if not lower:
         return
     raise InvalidArgumentError(
@@ -66,7 +66,7 @@ def _require_fits(module: LayerModule, geometry: RootGeometry) -> None:
     for name, tensor in module.tensors.items():
         if tuple(tensor.shape) != expected[name][1:]:
             raise InvalidArgumentError(
-                f"{module.place} of layer {module.layer} has {name} of shape {tuple(tensor.shape)} where this root, "
+                f"{module.site} of layer {module.layer} has {name} of shape {tuple(tensor.shape)} where this root, "
                 f"{geometry.hidden_size} wide, needs {expected[name][1:]}; it is for another base"
             )
 
@@ -78,7 +78,7 @@ def _stacked(modules: Sequence[LayerModule], geometry: RootGeometry) -> Part:
     tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
     for module in modules:
         for name, tensor in module.tensors.items():
-            place = tensors[name][module.layer - geometry.num_lower_layers]
-            place[tuple(slice(size) for size in tensor.shape)] = tensor
+            target = tensors[name][module.layer - geometry.num_lower_layers]
+            target[tuple(slice(size) for size in tensor.shape)] = tensor
     content: dict[str, Any] = {**tensors, **modules[0].settings}
     return kind(**content)

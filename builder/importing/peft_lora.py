@@ -1,7 +1,7 @@
 """PEFT's LoRA folders: `adapter_config.json` and `adapter_model.safetensors` (or `.bin`).
 
 The weights say which modules are adapted, the configuration how much: y = W·x + scaling · B·A·x with scaling =
-alpha / r, or alpha / √r. Whatever else the configuration asks for is refused.
+alpha / r, or alpha / √r. Every other setting of the configuration is rejected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re2
 from torch import Tensor
 
 from backends.errors import InvalidArgumentError
-from builder.importing.files import read_weights, refuse_settings
+from builder.importing.files import read_weights, reject_settings
 from builder.importing.heads import ImportedHead, model_head
 from builder.importing.imported import ImportedFolder
 from builder.importing.modules import LayerModule
@@ -43,7 +43,7 @@ _PARTS: Mapping[str, str] = MappingProxyType(
 )
 _FAMILY = r"^base_model\.model\.(?:(?P<family>[a-z_]+)\.)?"
 _LORA_KEY = re.compile(
-    _FAMILY + r"(?:encoder|transformer)\.layer\.(?P<layer>\d+)\.(?P<place>[a-z_0-9.]+)\.lora_(?P<side>[AB])\.weight$"
+    _FAMILY + r"(?:encoder|transformer)\.layer\.(?P<layer>\d+)\.(?P<site>[a-z_0-9.]+)\.lora_(?P<side>[AB])\.weight$"
 )
 _HEAD_KEY = re.compile(_FAMILY + r"(?P<name>(?:classifier|pooler|pre_classifier)\b[a-z_.]*\.(?:weight|bias))$")
 _KNOWN_KEYS: Mapping[str, str] = MappingProxyType(
@@ -54,7 +54,7 @@ _KNOWN_KEYS: Mapping[str, str] = MappingProxyType(
         "lora_B.bias": "LoRA with a bias of its own (lora_bias) is not served",
     }
 )
-_REFUSED: Mapping[str, str] = MappingProxyType(
+_REJECTED: Mapping[str, str] = MappingProxyType(
     {
         "use_dora": "DoRA rescales the shared weights of each tenant",
         "lora_bias": "LoRA with a bias of its own is not served",
@@ -89,7 +89,7 @@ _NO_TASK = (None, "FEATURE_EXTRACTION")
 
 @dataclass
 class _Weights:
-    """The file's tensors by what they are: low-rank pairs by their module's name, layer and place, and the head's.
+    """The tensors of a file: low-rank pairs by their module's name, layer and site, and those of the head.
 
     `family` is the name under which a model with a head keeps its BERT.
     """
@@ -104,7 +104,7 @@ def read_peft_lora(folder: Path, config: Mapping[str, Any]) -> ImportedFolder:
     _check_config(path, config)
     weights = _sorted_weights(folder)
     return ImportedFolder(
-        modules=[_module(path, config, *place, pair) for place, pair in weights.pairs.items()],
+        modules=[_module(path, config, *key, pair) for key, pair in weights.pairs.items()],
         head=_head(folder, config, weights),
         task=_TASKS.get(str(config.get("task_type"))),
         base=config.get("base_model_name_or_path"),
@@ -129,7 +129,7 @@ def _check_config(path: Path, config: Mapping[str, Any]) -> None:
             "save_pretrained(..., path_initial_model_for_weight_conversion=...)"
         )
     settings = {name: value for name, value in config.items() if (name, value) != ("bias", "none")}
-    refuse_settings(path, settings, _REFUSED, _HARMLESS)
+    reject_settings(path, settings, _REJECTED, _HARMLESS)
     for name, patterns in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern")):
         _require_number(path, name, config.get(name))
         if not isinstance(config.get(patterns) or {}, dict):
@@ -169,13 +169,13 @@ def _require_number(path: Path, name: str, value: Any) -> None:
 def _sorted_weights(folder: Path) -> _Weights:
     weights = _Weights()
     for key, tensor in read_weights(folder, _WEIGHTS).items():
-        if (match := _LORA_KEY.match(key)) and match["place"] in _PARTS:
+        if (match := _LORA_KEY.match(key)) and match["site"] in _PARTS:
             name = key.removeprefix("base_model.model.").rpartition(".lora_")[0]
-            weights.pairs.setdefault((name, int(match["layer"]), match["place"]), {})[match["side"]] = tensor
+            weights.pairs.setdefault((name, int(match["layer"]), match["site"]), {})[match["side"]] = tensor
         elif match := _HEAD_KEY.match(key):
             weights.head[match["name"]] = tensor
         else:
-            reason = next((why for part, why in _KNOWN_KEYS.items() if part in key), "nobody knows what it changes")
+            reason = next((why for part, why in _KNOWN_KEYS.items() if part in key), "it is not known what it changes")
             raise InvalidArgumentError(f"{folder}: unknown weights {key!r}; {reason}")
         weights.family = weights.family or match["family"] or ""
     if not weights.pairs:
@@ -184,12 +184,12 @@ def _sorted_weights(folder: Path) -> _Weights:
 
 
 def _module(
-    path: Path, config: Mapping[str, Any], name: str, layer: int, place: str, pair: Mapping[str, Tensor]
+    path: Path, config: Mapping[str, Any], name: str, layer: int, site: str, pair: Mapping[str, Tensor]
 ) -> LayerModule:
     if set(pair) != {"A", "B"}:
         raise InvalidArgumentError(f"{path.parent}: {name} has lora_{next(iter(pair))} only")
     scaling = _scaling(path, config, name, len(pair["A"]))
-    return LayerModule(_PARTS[place], layer, place, {"down": pair["A"], "up": pair["B"] * scaling})
+    return LayerModule(_PARTS[site], layer, site, {"down": pair["A"], "up": pair["B"] * scaling})
 
 
 def _scaling(path: Path, config: Mapping[str, Any], name: str, rank: int) -> float:

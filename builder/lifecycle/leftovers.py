@@ -1,4 +1,4 @@
-"""What lies in a home though the registry does not know it: what interrupted builds left, and folders of nobody."""
+"""Files in a home that the registry does not know: leftovers of interrupted builds, and stray folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backends.storage import finished_name
 
 _HIDDEN = "."
 _LOCK = ".lock"
-"""Empty, and taken over by whoever builds next."""
+"""Empty unless a build holds it; the next build takes it over."""
 _WAITED_FOR = ".lock-"
 """Empty, and held while a teacher's model is made."""
 _OF_ROOTS = (".mlm_head.safetensors",)
@@ -30,7 +30,7 @@ class Leftover:
 
 
 def leftovers(home: Home, known: Collection[str], untouched_s: float) -> list[Leftover]:
-    """What nobody has written to for that long. Whether a build still holds it must be asked before it is removed.
+    """List what has not been written to for `untouched_s`. Check that no build holds it before you remove it.
 
     All that one build has left goes at once or not at all: it may have ended one part days before the next.
     """
@@ -44,14 +44,14 @@ def leftovers(home: Home, known: Collection[str], untouched_s: float) -> list[Le
 
 
 def forgotten_states(home: Home, untouched_s: float) -> list[Path]:
-    """What teachers and killed tunings left in the cache; a build that still reads it loses nothing but time."""
+    """List what teachers and killed tunings left in the cache; a build that still reads it loses nothing but time."""
     oldest = time.time() - untouched_s
     hidden = (path for path in sorted(home.states.glob(".*")) if not path.name.startswith(_WAITED_FOR))
     return [path for path in hidden if _last_written(path) <= oldest]
 
 
 def attachments(folder: Path) -> list[Path]:
-    """What belongs to a folder and lies beside it: `shop@2.overlay`, `mini.mlm_head.safetensors`."""
+    """List what belongs to a folder and lies beside it: `shop@2.overlay`, `mini.mlm_head.safetensors`."""
     if "@" in folder.name:
         return list(folder.parent.glob(f"{folder.name}.*"))
     beside = (folder.with_name(f"{folder.name}{suffix}") for suffix in _OF_ROOTS)
@@ -86,7 +86,7 @@ def _in_room(home: Home, folder: Path, known: Collection[str]) -> Iterator[Lefto
 
 
 def _is_stray(home: Home, path: Path, known: Collection[str]) -> bool:
-    """A folder of nobody; the rooms of the roots within the bank are none, nor is what belongs to a known folder."""
+    """Return whether no version owns a folder; the folders of roots within the bank are not stray."""
     if not path.is_dir() or path.parent == home.path / "bank":
         return False
     return not any(home.relative(each) in known for each in (path, _owner(path)))

@@ -25,7 +25,7 @@ _Reading = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Damage:
-    """A folder, relative to the home, and what is wrong with it."""
+    """A folder, relative to the home, and its damage."""
 
     folder: str
     complaint: str

@@ -10,7 +10,7 @@ class TritonMissingError(NotFoundError):
 
 
 class PortInUseError(ConflictError):
-    """A port that was asked for belongs to somebody else."""
+    """A requested port belongs to another program."""
 
 
 class ServerStartError(HplmError):

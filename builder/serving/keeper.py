@@ -1,4 +1,4 @@
-"""Runs tritonserver and outlives nobody: a small process between the server and the program that started it.
+"""Runs tritonserver and ends with it: a small process between the server and the program that started it.
 
 It stops the server when its standard input ends, which happens when the program asks for it and also when the program
 dies in any way, kill -9 included. Then it ends the whole process group and removes the run folder and every
@@ -44,7 +44,7 @@ def _run(command: list[str], folder: str, lock: int, grace_s: float, is_unwanted
         command,
         stdin=subprocess.DEVNULL,
         stdout=2,
-        cwd=_empty(folder),  # stubs import what lies where they run, such as a folder "triton" of whoever serves
+        cwd=_empty(folder),  # stubs import what lies where they run, such as a folder "triton" of the operator
         pass_fds=(lock,),
         process_group=0,
         preexec_fn=_die_with_keeper,
@@ -66,7 +66,7 @@ def _empty(folder: str) -> str:
 
 
 def _wait_for_end(server: "subprocess.Popen[bytes]", is_unwanted: Callable[[], bool]) -> None:
-    """Return when the server has ended, or when nobody wants it any more."""
+    """Return when the server has ended, or when its program has."""
     while server.poll() is None and not is_unwanted():
         readable, _, _ = select.select([0], [], [], _POLL_S)
         if readable:

@@ -58,8 +58,8 @@ def _message(line: str) -> str:
 def _model_failure(match: re.Match[str]) -> str:
     """One line of a Python traceback that Triton has folded into one log line."""
     error, _, frames = match["reason"].partition(r"\n\nAt:\n")
-    place = frames.split(r"\n")[0].strip()
-    where = f" (at {place})" if place else ""
+    frame = frames.split(r"\n")[0].strip()
+    where = f" (at {frame})" if frame else ""
     error = error.removeprefix("Internal: ").replace(r"\n", " ").strip()
     return f"model {match['model']!r} did not load: {error}{where}"
 
@@ -78,7 +78,7 @@ class LogFollower:
         self._thread.start()
 
     def finish(self) -> None:
-        """Read to the end of the log and stop; to be called when nobody writes any more."""
+        """Read to the end of the log and stop; call it once the server has ended."""
         self._ended.set()
         self._thread.join()
 

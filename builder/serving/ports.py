@@ -3,7 +3,8 @@
 Between the check and the server's own bind a port must be free, so it cannot be held by a real socket. What holds it
 against other servers of this project is a claim: a socket of the same number in Linux's abstract namespace, which has
 the scope of ports (the network namespace), is taken atomically, and vanishes with its process. Free ports come from
-below the kernel's range of outgoing connections, so that no client takes one by chance.
+below the kernel's range of outgoing connections, so that no client happens to take one. Triton binds its ports only
+once all models are loaded, so its own error would come minutes later.
 """
 
 from __future__ import annotations

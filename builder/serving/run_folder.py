@@ -1,7 +1,7 @@
-"""The private folder of one running server, and what is left of servers that were killed.
+"""The private folder of one running server, and the leftovers of servers that were killed.
 
 The folder is locked as long as any process of its server lives: every one of them inherits the locked descriptor. So a
-folder that can be locked belongs to nobody, and it names the shared-memory regions that may go with it.
+folder that can be locked belongs to no server, and it names the shared-memory regions that may go with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BUILDING_PREFIX = "hplm-building-"
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Backend directory, libraries and (unless another place is given) the log of one server."""
+    """Backend directory, libraries and (unless its path is given) the log of one server."""
 
     path: Path
     lock: int
@@ -55,7 +55,7 @@ class RunFolder:
         return self.path / "lib"
 
     def lay_out(self, installation: Installation) -> None:
-        """Link the backends, the stub of the running Python and its libpython into place."""
+        """Link the backends, the stub of the running Python and its libpython into the folder."""
         python_backend = self.backend_directory / "python"
         python_backend.mkdir(parents=True)
         for backend in installation.backends.iterdir():
@@ -74,7 +74,7 @@ class RunFolder:
         return link
 
     def environment(self, installation: Installation) -> dict[str, str]:
-        """What tritonserver and its stubs find their libraries and their Python by."""
+        """Return the variables by which tritonserver and its stubs find their libraries and their Python."""
         inherited = os.environ.get("LD_LIBRARY_PATH", "")
         libraries = [str(self.library_folder), *map(str, installation.library_folders), inherited]
         # The stub takes the first python3 on the PATH for its own, and with it the virtual environment.
@@ -107,7 +107,7 @@ def shm_prefix(folder: Path) -> str:
 
 
 def sweep_stale() -> int:
-    """Remove what servers that were killed have left; the number of them."""
+    """Remove what killed servers have left; return the number of servers."""
     return sum(_sweep(folder) for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"))
 
 

@@ -116,11 +116,11 @@ def _union(intervals: Sequence[Interval]) -> list[Interval]:
 
 def _common(one: Sequence[Interval], other: Sequence[Interval]) -> float:
     """How long both last, of two unions."""
-    total, place = 0.0, 0
+    total, index = 0.0, 0
     for start, end in one:
-        while place < len(other) and other[place][1] <= start:
-            place += 1
-        for left, right in other[place:]:
+        while index < len(other) and other[index][1] <= start:
+            index += 1
+        for left, right in other[index:]:
             if left >= end:
                 break
             total += min(end, right) - max(start, left)

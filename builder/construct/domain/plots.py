@@ -16,7 +16,7 @@ import numpy as np
 from backends.errors import InvalidArgumentError
 from backends.lower.encoder import domain_encoder
 from backends.lower.layers import fragment_values
-from backends.plot.arrays import Halves, Keys
+from backends.plot.arrays import Float16Array, Keys
 from backends.plot.counts import FragmentCounts
 from backends.plot.header import Store, TableSpec
 from backends.plot.table import Table
@@ -96,7 +96,7 @@ class ComputeFragments:
     def _encoder(self) -> FragmentEncoder:
         return domain_encoder(RootFolder(self.root), self.folders)
 
-    def __call__(self, batch: FragmentBatch) -> Halves:
+    def __call__(self, batch: FragmentBatch) -> Float16Array:
         return fragment_values(self._encoder, *batch)
 
 

@@ -12,7 +12,7 @@ import torch
 from backends.home import Home
 from backends.lower.layers import LowerLayers
 from backends.lower.model import LowerModel
-from backends.plot.arrays import Found, Halves, Keys
+from backends.plot.arrays import Float16Array, Found, Keys
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
 
@@ -31,7 +31,7 @@ class ComputedFragments:
         """Names the layers that compute."""
         return self._layers.origin(self._folders).identity
 
-    def fetch(self, keys: Keys) -> tuple[Halves, Found]:
+    def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
         distinct, inverse = np.unique(keys, return_inverse=True)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             vectors = self._layers.compute(self._folders, distinct)

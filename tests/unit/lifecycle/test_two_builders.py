@@ -30,7 +30,7 @@ def test_the_second_is_told_and_touches_nothing(tiny_home: Home) -> None:
     won = publish_artifact(tiny_home, registry, first, farm, {}, version=version)
     weights = tiny_home.path / won.folder / "weights.safetensors"
     checksum = file_checksum(weights)
-    with pytest.raises(ConflictError, match="'new/one' was published by somebody else meanwhile, as version 1"):
+    with pytest.raises(ConflictError, match="'new/one' was published by another build meanwhile, as version 1"):
         publish_artifact(tiny_home, registry, second, farm, {}, version=version)
     assert registry.hplm("new/one") == won
     assert file_checksum(weights) == checksum

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.plot.arrays import Halves, Keys
+from backends.plot.arrays import Float16Array, Keys
 from backends.plot.overlay import Overlay
 from backends.plot.overlay_log import FragmentLayout, LogOrigin
 from backends.plot.overlay_pool import OverlayPool
@@ -19,7 +19,7 @@ def keys_from(start: int, count: int) -> Keys:
     return np.arange(start, start + count, dtype=np.uint64) << np.uint64(21)
 
 
-def vectors_of(keys: Keys) -> Halves:
+def vectors_of(keys: Keys) -> Float16Array:
     """Vectors that spell their key, so that a wrong one shows."""
     places = np.arange(ORIGIN.layout.width, dtype=np.uint64)
     return ((keys[:, None] >> np.uint64(21)) * (places + np.uint64(7)) % np.uint64(1009)).astype(np.float16)

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from backends.plot.aggregation import aggregate
-from backends.plot.arrays import Halves, Ids
+from backends.plot.arrays import Float16Array, Ids
 from backends.plot.keys import FragmentShape
 
 HIDDEN = 8
 
 
-def summed_one_by_one(vectors: Halves, row_offsets: Ids, shape: FragmentShape) -> npt.NDArray[np.float32]:
+def summed_one_by_one(vectors: Float16Array, row_offsets: Ids, shape: FragmentShape) -> npt.NDArray[np.float32]:
     """Shape: vectors [T, n, H] -> [T, H] float32."""
     states = np.zeros((len(vectors), HIDDEN), np.float32)
     for first, end in pairwise(row_offsets.tolist()):
@@ -41,7 +41,7 @@ def test_neighbours_within_the_row_are_summed_and_nothing_else_is(n: int, monkey
         row_offsets = np.concatenate([[0], np.cumsum(lengths)])
         vectors = rng.standard_normal((row_offsets[-1], n, HIDDEN)).astype(np.float16)
 
-        def gather(start: int, end: int, out: Halves, vectors: Halves = vectors) -> None:
+        def gather(start: int, end: int, out: Float16Array, vectors: Float16Array = vectors) -> None:
             out[:] = vectors[start:end].reshape(end - start, -1)
 
         states = aggregate(gather, row_offsets, HIDDEN, shape).numpy()

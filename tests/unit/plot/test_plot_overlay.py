@@ -202,13 +202,14 @@ def test_where_nothing_can_be_written_it_goes_on_and_says_so_once(
 def test_a_full_disk_costs_only_what_came_after(table_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit on the size of one file is what a full disk looks like; a child process hits it."""
     script = (
-        "import resource, signal, sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]);"
+        "import resource, signal, sys; from pathlib import Path; sys.path[:0] = sys.argv[2:];"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
         "from test_plot_overlay import *; overlay = opened(Path(sys.argv[1]))\n"
         "for start in range(1, 400, 20): learn(overlay, start, 20); overlay.sync()\n"
         "assert found(overlay, 1, 400) == 400; overlay.close()"
     )
-    command = [sys.executable, "-c", script, str(table_folder), str(Path(__file__).parent)]
+    here, tests = Path(__file__).parent, Path(__file__).parents[2]
+    command = [sys.executable, "-c", script, str(table_folder), str(here), str(tests)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("goes on without 0.log") == 1

@@ -8,7 +8,7 @@ from plot_reference import ReferenceTable, flat, lookup, random_table, store_key
 
 from backends.errors import InvalidArgumentError
 from backends.plot import PlotChain
-from backends.plot.arrays import Found, Halves, Keys
+from backends.plot.arrays import Float16Array, Found, Keys
 
 
 class Dictionary:
@@ -22,7 +22,7 @@ class Dictionary:
         self._vectors = {key.tobytes(): vectors for key, vectors in zip(keys, entries.values(), strict=True)}
         self.asked = 0
 
-    def fetch(self, keys: Keys) -> tuple[Halves, Found]:
+    def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
         self.asked += keys.size
         found = np.array([key.tobytes() in self._vectors for key in keys], np.bool_)
         vectors = [self._vectors[key.tobytes()].reshape(-1) for key in keys[found]]

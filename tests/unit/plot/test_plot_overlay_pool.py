@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backends.errors import InvalidArgumentError
-from backends.plot.arrays import Halves, Keys
+from backends.plot.arrays import Float16Array, Keys
 from backends.plot.keys import pack
 from backends.plot.overlay_log import FragmentLayout
 from backends.plot.overlay_pool import OverlayPool
@@ -19,7 +19,7 @@ def random_keys(rng: np.random.Generator, count: int, n: int) -> Keys:
     return rng.permutation(keys)[:count]
 
 
-def random_vectors(rng: np.random.Generator, count: int, n: int) -> Halves:
+def random_vectors(rng: np.random.Generator, count: int, n: int) -> Float16Array:
     return rng.standard_normal((count, n * HIDDEN)).astype(np.float16)
 
 

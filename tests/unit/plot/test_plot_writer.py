@@ -13,13 +13,13 @@ from plot_reference import FINGERPRINT, random_table
 
 from backends.errors import ConflictError, CorruptFileError, InvalidArgumentError, StorageFullError
 from backends.plot import Store, Table, TableSpec, TableWriter, pack
-from backends.plot.arrays import Halves, Keys
+from backends.plot.arrays import Float16Array, Keys
 from backends.storage import staging_folder
 
 SPEC = TableSpec("general@1", FINGERPRINT, 16, 40)
 
 
-def entries(rng: np.random.Generator, start: int, count: int) -> tuple[Keys, Halves]:
+def entries(rng: np.random.Generator, start: int, count: int) -> tuple[Keys, Float16Array]:
     keys = np.arange(start, start + count, dtype=np.uint64) + np.uint64(1 << 21)
     return keys, rng.standard_normal((count, 3, 16)).astype(np.float16)
 

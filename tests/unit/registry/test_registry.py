@@ -187,10 +187,10 @@ def test_who_builds_the_same_version_second_is_told(registry: Registry) -> None:
     version = registry.next_hplm_version("acme/x")
     publish(registry, "acme/x", version=version)
     before = registry.revision
-    with pytest.raises(ConflictError, match="'acme/x' was published by somebody else meanwhile, as version 1"):
+    with pytest.raises(ConflictError, match="'acme/x' was published by another build meanwhile, as version 1"):
         publish(registry, "acme/x", version=version)
     general = registry.domain("mini", "general")
-    with pytest.raises(ConflictError, match="'general' was published by somebody else"):
+    with pytest.raises(ConflictError, match="'general' was published by another build"):
         registry.publish_domain("mini", "general", "x", general, {}, version=1)
     assert registry.revision == before
     assert [entry.version for entry in registry.hplms()] == [1]
@@ -268,7 +268,7 @@ def test_of_two_creates_at_once_one_wins(registry: Registry, open_registry: Open
     for thread in threads:
         thread.join()
     assert outcomes.count(1) == 1
-    assert sum("published by somebody else meanwhile" in str(outcome) for outcome in outcomes) == 3
+    assert sum("published by another build meanwhile" in str(outcome) for outcome in outcomes) == 3
 
 
 def test_what_is_missing_or_there_already(registry: Registry, tmp_path: Path) -> None:
