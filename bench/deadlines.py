@@ -20,6 +20,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import product
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -34,7 +35,7 @@ from bench.kit.idle import wait_until_idle
 from bench.kit.overload import NARROW, WIDE, Engine, OverloadHome, overload_home
 from bench.kit.progress import one_by_one
 from bench.kit.served import Serving, all_served
-from bench.kit.server_metrics import figure_of
+from bench.kit.server_metrics import rejected_by_lower
 from bench.kit.synthetic_home import BERT_BASE, MIDDLE
 from bench.kit.triton_client import open_triton
 from bench.kit.triton_queue import queue_options, use_queue_policy
@@ -45,7 +46,6 @@ from loadtest.sender import Target, open_sdk
 
 _TRITON = "triton's queue"
 _open_queue = partial(open_triton, options=queue_options)
-_LOWER_FAILURES = 'nv_inference_request_failure{model="hplm_lower"'
 _MIXES = {"wide": WIDE, "narrow": NARROW}
 Cell = tuple[str, float, str]
 """Length mix, load, and policy."""
@@ -143,12 +143,12 @@ class Deadlines:
             self._home.warm(server, self._rng)
         capacities: dict[str, list[float]] = {mix: [] for mix in self._settings.loads}
         results: dict[Cell, list[Run]] = {}
-        cells = [(mix, run) for run in range(self._settings.runs) for mix in self._settings.loads]
-        for mix, run in one_by_one(cells, "deadlines", "mixes and runs"):
+        for run, mix in product(range(self._settings.runs), self._settings.loads):
             reference = next(iter(self._servers.values()))
             capacity = self._home.capacity_per_s(reference, mix, self._settings.capacity_batches, self._rng)
             capacities[mix].append(capacity)
-            for turn, load in enumerate(self._settings.loads[mix]):
+            loads = self._settings.loads[mix]
+            for turn, load in enumerate(one_by_one(loads, "deadlines", f"run {run + 1}, {mix}")):
                 for name, played in self._run(mix, load, capacity, turn + run).items():
                     results.setdefault((mix, load, name), []).append(played)
         return {mix: median(of_mix) for mix, of_mix in capacities.items()}, results
@@ -163,11 +163,11 @@ class Deadlines:
 
     def _play(self, name: str, schedule: Schedule, duration_s: float) -> Run:
         server, open_ask = self._servers[name], _open_queue if name == _TRITON else open_sdk
-        before = figure_of(server, _LOWER_FAILURES)
+        before = rejected_by_lower(server)
         fates = Fates(play(Target(server.grpc_url), schedule, open_ask=open_ask))
         if fates.count(Fate.FAILED):  # requests that a client has given up may still be computed
             wait_until_idle(server)
-        return Run(duration_s, fates, round(figure_of(server, _LOWER_FAILURES) - before))
+        return Run(duration_s, fates, rejected_by_lower(server) - before)
 
 
 def servings(home: OverloadHome, settings: Settings) -> dict[str, Serving]:

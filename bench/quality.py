@@ -3,6 +3,14 @@
 For every task of a data folder, the schemes of `bench.tasks.schemes` on one pretrained model: same splits, same loop,
 same epochs at most, several seeds. The root is built first where the home has none. Every trial that is done stays in
 the file of `--trials`, and the same command goes on where it was.
+
+What the schemes do not do alike:
+- `hplm` learns from a dedicated teacher, which also answers unlabelled texts: for four tasks (bc5cdr, csabstruct,
+  ncbi-disease, sci-cite) sentences of their own fields, which `dedicated` never reads.
+- Epochs are `--epochs` for all but `dedicated` (its own number) and `hplm` (a third, as its teacher multiplies the
+  texts); patience is as long, so no scheme stops early. `hplm create` has other defaults for both.
+- Scores of hPLMs are of exact states (`--missing compute`); tables that lack fragments answer less well.
+- Learning rates are one for each scheme, searched for none.
 """
 
 from __future__ import annotations
