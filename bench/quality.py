@@ -39,15 +39,15 @@ from bench.tasks.data import Caps, task_names, write_demo_tasks, write_everyday
 from bench.tasks.picture import draw_quality
 from bench.tasks.results import Results
 from bench.tasks.schemes import SCHEMES, Outcome, Place, Schemes, Trial
-from builder.construct.domain.settings import PlotSettings
 from builder.construct.hplm.dedicated import FINE_TUNING
-from builder.construct.hplm.settings import TuneSettings
 from builder.construct.root.distilled import seconds_in_all
-from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
-from builder.construct.root.settings import DistilSettings
 from builder.executors.processes import local_map
 from builder.progress import progress_bars, progress_lines
+from builder.requests.roots import AddRoot
+from builder.settings.domain import PlotSettings
+from builder.settings.hplm import TuneSettings
+from builder.settings.root import DistilSettings
 from demo import root as demo_root
 
 SETTINGS: Mapping[str, TuneSettings] = MappingProxyType(
@@ -198,12 +198,12 @@ def ensure_root(place: Place, source: str, lower: int, n: int, steps: int) -> No
         return
     files = sorted((place.data / "corpora").glob("*.txt"))
     everyday = write_everyday(place.data, place.cache)
-    request = RootRequest(
+    request = AddRoot(
         name=place.root,
         source=source,
-        num_lower_layers=lower,
-        corpus=(*(path for path in files if path.name not in _FOREIGN), *([everyday] if everyday else [])),
-        held_out=tuple(path for path in files if path.name in _FOREIGN),
+        lower=lower,
+        corpus=[*(path for path in files if path.name not in _FOREIGN), *([everyday] if everyday else [])],
+        held_out=[path for path in files if path.name in _FOREIGN],
         n=n,
         distil=replace(_DISTILLATION, steps=steps),
         plot=PlotSettings(max_fragments=400_000, max_bigrams=200_000),

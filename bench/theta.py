@@ -40,13 +40,11 @@ from backends.wire import Float16Array
 from bench.kit.entry import Result, bench
 from bench.tasks.theta_cases import Case, CaseData, cases_of_data, cases_of_demo
 from builder.construct.domain.coverage import draw_coverage
-from builder.construct.domain.domains import DomainRequest, create_domain
+from builder.construct.domain.domains import create_domain
 from builder.construct.domain.ngrams import CountTexts, count_fragments
 from builder.construct.domain.plots import ComputeFragments, build_table, held_by
-from builder.construct.domain.settings import DOMAIN_THETA, PlotSettings, PretrainSettings
 from builder.construct.hplm.exact_lower import exact_lower
-from builder.construct.hplm.hplms import HplmRequest, create_hplm
-from builder.construct.hplm.settings import TuneSettings
+from builder.construct.hplm.hplms import create_hplm
 from builder.construct.hplm.tunable import EncodedSet, Tuned
 from builder.construct.hplm.tune import Upper, evaluate
 from builder.construct.root.roots import add_root
@@ -55,6 +53,9 @@ from builder.construct.tasks.objectives import objective_of
 from builder.construct.training.corpus import split_corpus
 from builder.progress import Report as Progress
 from builder.progress import progress_bars
+from builder.requests.domains import CreateDomain
+from builder.requests.hplms import CreateHplm
+from builder.settings.domain import DOMAIN_THETA, PlotSettings
 from demo.root import DISTILLED, ROOT, root_request
 
 _TEXTS_PER_BATCH = 1024
@@ -111,14 +112,14 @@ class Tables:
         name = f"theta-{case.domain}"
         if self.registry.has_domain(self._root_name, name):
             return self.registry.domain(self._root_name, name)
-        settings = PretrainSettings()
-        pretrain = replace(
-            settings,
-            lower=replace(settings.lower, steps=self.settings.mlm_steps),
-            head=replace(settings.head, steps=self.settings.head_steps),
+        request = CreateDomain(
+            name=name,
+            root=self._root_name,
+            corpus=[case.corpus],
+            max_fragments=None,
+            mlm_steps=self.settings.mlm_steps,
+            head_steps=self.settings.head_steps,
         )
-        plot = PlotSettings(theta=DOMAIN_THETA)
-        request = DomainRequest(name, self._root_name, (case.corpus,), plot=plot, pretrain=pretrain)
         return create_domain(self.home, self.registry, request, self._progress)
 
     def _counts(self, case: Case) -> FragmentCounts:
@@ -188,9 +189,15 @@ class Tables:
         """The hPLM of a seed, tuned on the domain as it is published."""
         hplm = f"theta-{case.domain}/{seed}"
         if not self.registry.has_hplm(hplm):
-            tune = TuneSettings(epochs=self.settings.epochs, seed=seed)
-            files = (case.train, case.dev, case.test)
-            request = HplmRequest(hplm, self._root_name, f"theta-{case.domain}", *files, tune=tune)
+            request = CreateHplm(
+                id=hplm,
+                root=self._root_name,
+                domain=f"theta-{case.domain}",
+                train=case.train,
+                dev=case.dev,
+                test=case.test,
+                tune={"epochs": self.settings.epochs, "seed": seed},
+            )
             create_hplm(self.home, self.registry, request, self._progress)
         artifact = read_artifact(self.home.path / self.registry.hplm(hplm).folder, self.root.fingerprint)
         return Tuned(artifact.adapters, artifact.head, artifact.pooling, {}, 0)

@@ -25,10 +25,21 @@ def main() -> None:
         sys.stderr.write("hplm: interrupted\n")
         sys.exit(INTERRUPTED)
     except Exception as error:
-        from hplm_client import ClientError  # not above, where all commands would wait for it
-        from loadtest.errors import RunError
-        from workload.errors import WorkloadError
-
-        if not isinstance(error, HplmError | ClientError | RunError | WorkloadError):
+        if (line := _in_one_line(error)) is None:
             raise
-        sys.exit(f"hplm: {error}")
+        sys.exit(f"hplm: {line}")
+
+
+def _in_one_line(error: Exception) -> str | None:
+    """What a user reads of an error that is no defect of ours; None for a defect."""
+    from pydantic import ValidationError
+
+    from builder.requests.base import one_line
+    from hplm_client import ClientError  # not above, where all commands would wait for them
+    from loadtest.errors import RunError
+    from workload.errors import WorkloadError
+
+    if isinstance(error, ValidationError):
+        return one_line(error)
+    known = HplmError | ClientError | RunError | WorkloadError
+    return str(error) if isinstance(error, known) else None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
-from builder.construct.domain.settings import HEAD_STEPS, LOWER_STEPS
 from builder.root_choice import chosen_root
+from builder.settings.domain import HEAD_STEPS, LOWER_STEPS
 from cli.options import (
     DEFAULT_HOME,
     CorpusOption,
@@ -25,9 +24,6 @@ from cli.options import (
 )
 from cli.progress import resumable_progress
 from cli.session import open_home
-
-if TYPE_CHECKING:
-    from builder.construct.domain.settings import PretrainSettings
 
 app = typer.Typer(help="Domains: what a field of text has taught the lower layers, as a table.", no_args_is_help=True)
 
@@ -77,19 +73,22 @@ def create(
     The root's first domain also trains the head that guesses masked tokens. When it is interrupted, the same command
     goes on where it was.
     """
-    from builder.construct.domain.domains import DomainRequest, create_domain
-    from builder.construct.domain.settings import PlotSettings
+    from builder.construct.domain.domains import create_domain
     from builder.executors.processes import local_map
+    from builder.requests.domains import CreateDomain
 
     opened, registry = open_home(home)
-    request = DomainRequest(
-        name,
-        chosen_root(registry, root),
-        tuple(corpus),
-        parent,
-        PlotSettings(theta=theta, max_fragments=max_fragments),
-        _pretrain_settings(0 if no_pretrain else mlm_steps, head_steps, seed),
-        held_out,
+    request = CreateDomain(
+        name=name,
+        root=chosen_root(registry, root),
+        corpus=corpus,
+        held_out=held_out,
+        parent=parent,
+        theta=theta,
+        max_fragments=max_fragments,
+        mlm_steps=0 if no_pretrain else mlm_steps,
+        head_steps=head_steps,
+        seed=seed,
     )
     with resumable_progress(name) as report:
         entry = create_domain(opened, registry, request, report, local_map(processes))
@@ -126,20 +125,23 @@ def update(
     What the servers have learned beside any of its versions is folded in. hPLMs stay on the version that they were
     tuned on until they are updated themselves; the live version serves until the new one is whole.
     """
-    from builder.construct.domain.domains import DomainUpdate, update_domain
+    from builder.construct.domain.domains import update_domain
     from builder.executors.processes import local_map
+    from builder.requests.domains import UpdateDomain
 
     opened, registry = open_home(home)
-    request = DomainUpdate(
-        name,
-        chosen_root(registry, root),
-        tuple(corpus),
-        parent,
-        theta,
-        max_fragments,
-        _pretrain_settings(0 if no_pretrain else mlm_steps, head_steps, seed),
-        held_out,
-        keep_learned,
+    request = UpdateDomain(
+        name=name,
+        root=chosen_root(registry, root),
+        corpus=corpus,
+        held_out=held_out,
+        parent=parent,
+        theta=theta,
+        max_fragments=max_fragments,
+        mlm_steps=0 if no_pretrain else mlm_steps,
+        head_steps=head_steps,
+        seed=seed,
+        keep_learned=keep_learned,
     )
     with resumable_progress(name) as report:
         entry = update_domain(opened, registry, request, report, local_map(processes))
@@ -190,16 +192,6 @@ def coverage(
         if (top := counts.top(theta)).keys.size
     ]
     print_rows(rows, "fragments", as_json)
-
-
-def _pretrain_settings(steps: int, head_steps: int, seed: int) -> PretrainSettings | None:
-    from builder.construct.domain.settings import PretrainSettings
-
-    if steps == 0:
-        return None
-    settings = PretrainSettings()
-    lower, head = replace(settings.lower, steps=steps, seed=seed), replace(settings.head, steps=head_steps)
-    return replace(settings, lower=lower, head=head)
 
 
 def _described(registry: Registry, entry: DomainEntry) -> dict[str, Any]:

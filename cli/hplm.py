@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from backends.errors import InvalidArgumentError
-from backends.home import Home
 from backends.registry.entries import HplmEntry
 from builder.root_choice import chosen_root
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry, print_json, print_rows
 from cli.progress import resumable_progress
 from cli.session import open_home
-
-if TYPE_CHECKING:
-    from builder.construct.hplm.teacher_data import Teacher
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")]
 TrainOption = Annotated[
@@ -120,12 +116,11 @@ def create(
 
     Interrupted, it goes on at its last epoch when the same command is given again.
     """
-    from builder.construct.hplm.hplms import HplmRequest, create_hplm
-    from builder.construct.hplm.settings import TuneSettings
+    from builder.construct.hplm.hplms import create_hplm
+    from builder.requests.hplms import CreateHplm
 
     opened, registry = open_home(home)
-    changes = _changes(settings, rank, bottleneck, entrance, epochs, learning_rate, patience, class_weights, seed)
-    request = HplmRequest(
+    request = CreateHplm(
         id=id,
         root=chosen_root(registry, root),
         domain=domain,
@@ -133,11 +128,13 @@ def create(
         dev=dev,
         test=test,
         task=task,
-        tune=TuneSettings().changed(changes),
+        tune=_changes(settings, rank, bottleneck, entrance, epochs, learning_rate, patience, class_weights, seed),
         search=search,
+        teacher=teacher,
+        unlabelled=unlabelled,
     )
     with resumable_progress(id) as report:
-        entry = create_hplm(opened, registry, request, report, _teacher(opened, request.root, teacher, unlabelled))
+        entry = create_hplm(opened, registry, request, report)
     _print_built(entry, as_json)
 
 
@@ -175,10 +172,11 @@ def update(
 
     It moves to the live version of its domain, unless it is pinned. Other adapters than the live version's begin anew.
     """
-    from builder.construct.hplm.hplms import UpdateRequest, update_hplm
+    from builder.construct.hplm.hplms import update_hplm
+    from builder.requests.hplms import UpdateHplm
 
     opened, registry = open_home(home)
-    request = UpdateRequest(
+    request = UpdateHplm(
         id=id,
         train=train,
         dev=dev,
@@ -186,13 +184,14 @@ def update(
         domain=domain,
         tune=_changes(settings, rank, bottleneck, entrance, epochs, learning_rate, patience, class_weights, seed),
         search=search,
+        teacher=teacher,
+        unlabelled=unlabelled,
         from_scratch=from_scratch,
         labels_may_change=labels_may_change,
         force=force,
     )
     with resumable_progress(id) as report:
-        of_root = registry.hplm(id).domain.root if teacher else ""
-        entry = update_hplm(opened, registry, request, report, _teacher(opened, of_root, teacher, unlabelled))
+        entry = update_hplm(opened, registry, request, report)
     _print_built(entry, as_json)
 
 
@@ -253,16 +252,6 @@ def _changes(
     if entrance is not None:
         recipe["entrance_width"] = entrance
     return {**changes, "recipe": recipe} if recipe else changes
-
-
-def _teacher(home: Home, root: str, kind: str | None, unlabelled: Path | None) -> Teacher | None:
-    if kind is None:
-        if unlabelled is not None:
-            raise InvalidArgumentError("--unlabelled needs --teacher dedicated, which says what these texts are")
-        return None
-    from builder.construct.hplm.dedicated_teacher import DedicatedTeacher
-
-    return DedicatedTeacher(home, root, unlabelled)
 
 
 def _read_settings(path: Path | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,7 +14,8 @@ from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_
 from cli.session import open_home
 
 if TYPE_CHECKING:
-    from builder.importing.hplms import Retuning
+    from builder.requests.base import TaskKind
+    from builder.requests.hplms import Retuning
 
 FromOption = Annotated[Path, typer.Option("--from", help="The folder that PEFT or AdapterHub saved.")]
 DomainOption = Annotated[
@@ -46,7 +47,10 @@ RetuneOption = Annotated[
 TrainOption = Annotated[Path | None, typer.Option(help="With --retune: labelled texts, as for 'hplm create'.")]
 DevOption = Annotated[Path | None, typer.Option(help="With --retune: texts to choose the best epoch by.")]
 TestOption = Annotated[Path | None, typer.Option(help="With --retune: texts to measure the result on.")]
-TaskOption = Annotated[str | None, typer.Option(help="With --retune: the task, where neither head nor files tell it.")]
+TaskOption = Annotated[
+    Literal["classification", "ner", "regression"] | None,
+    typer.Option(help="With --retune: the task, where neither head nor files tell it."),
+]
 EpochsOption = Annotated[int, typer.Option(help="With --retune: passes over the training texts, at most.")]
 RateOption = Annotated[float, typer.Option(help="With --retune: highest learning rate.")]
 SeedOption = Annotated[int, typer.Option(help="With --retune: seed of everything random.")]
@@ -82,25 +86,27 @@ def import_adapter(
     It is taken over exactly if all of it lies in the root's upper layers; the lower ones are a table here. What cannot
     be taken over is refused with the reason. A running server answers it within a second.
     """
-    from builder.importing.base import Base
-    from builder.importing.hplms import ImportRequest, import_hplm
+    from builder.importing.hplms import import_hplm
+    from builder.requests.hplms import ImportHplm
 
     opened, registry = open_home(home)
     if root is None and replace and registry.has_hplm(id):
         root = registry.hplm(id).domain.root
-    request = ImportRequest(
+    request = ImportHplm(
         id=id,
         root=chosen_root(registry, root),
         domain=domain,
-        folder=folder,
+        adapter=folder,
         labels=_labels(labels),
         pair=pair,
-        base=Base(base, same_base),
+        same_base=same_base,
         replace=replace,
-        retuning=_retuning(retune, (train, dev, test), task, epochs, learning_rate, seed),
+        retune=_retuning(
+            retune, (train, dev, test), task, {"epochs": epochs, "learning_rate": learning_rate, "seed": seed}
+        ),
     )
     with progress_bars(id) as report:
-        entry = import_hplm(opened, registry, request, report)
+        entry = import_hplm(opened, registry, request, report, base)
     described = {
         "id": entry.id,
         "version": entry.version,
@@ -113,7 +119,7 @@ def import_adapter(
     print_entry(described, as_json)
 
 
-def _labels(given: str | None) -> tuple[str, ...] | None:
+def _labels(given: str | None) -> list[str] | None:
     if given is None:
         return None
     if not given.startswith("@"):
@@ -126,8 +132,8 @@ def _labels(given: str | None) -> tuple[str, ...] | None:
     return _named([line for line in lines if line.strip()], f"--labels: {path}")
 
 
-def _named(labels: list[str], where: str) -> tuple[str, ...]:
-    names = tuple(label.strip() for label in labels)
+def _named(labels: list[str], where: str) -> list[str]:
+    names = [label.strip() for label in labels]
     if not names or not all(name.isprintable() and name for name in names):
         raise InvalidArgumentError(f"{where} holds no labels, or one that is empty or not printable")
     return names
@@ -136,14 +142,10 @@ def _named(labels: list[str], where: str) -> tuple[str, ...]:
 def _retuning(
     wanted: bool,
     paths: tuple[Path | None, Path | None, Path | None],
-    task: str | None,
-    epochs: int,
-    learning_rate: float,
-    seed: int,
+    task: TaskKind | None,
+    tune: dict[str, Any],
 ) -> Retuning | None:
-    from builder.construct.hplm.settings import TuneSettings
-    from builder.construct.tasks.dataset import TaskFiles
-    from builder.importing.hplms import Retuning
+    from builder.requests.hplms import Retuning
 
     train, dev, test = paths
     if not wanted:
@@ -152,5 +154,4 @@ def _retuning(
         return None
     if train is None or dev is None:
         raise InvalidArgumentError("--retune needs --train and --dev")
-    settings = TuneSettings(epochs=epochs, learning_rate=learning_rate, seed=seed)
-    return Retuning(TaskFiles(train, dev, test), task, settings)
+    return Retuning(train=train, dev=dev, test=test, task=task, tune=tune)

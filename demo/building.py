@@ -8,20 +8,21 @@ from rich.console import Console
 
 from backends.home import Home
 from backends.registry.registry import Registry
-from builder.construct.domain.domains import DomainRequest, create_domain
-from builder.construct.domain.settings import PlotSettings
-from builder.construct.hplm.hplms import HplmRequest, create_hplm
-from builder.construct.hplm.tune import TuneSettings
+from builder.construct.domain.domains import create_domain
+from builder.construct.hplm.hplms import create_hplm
 from builder.construct.root.roots import add_root
 from builder.progress import progress_bars
+from builder.requests.domains import CreateDomain
+from builder.requests.hplms import CreateHplm
+from builder.settings.domain import PlotSettings
 from demo.harvest import harvest
 from demo.root import DISTILLED, ROOT, root_request
 from demo.tasks import DemoTask, demo_tasks, write_lines, write_task
 from demo.texts import corpora, general_corpus
 
 _ROOT_PLOT = PlotSettings(max_fragments=60_000, max_bigrams=40_000)
-_DOMAIN_PLOT = PlotSettings(max_fragments=60_000)
-_TUNING = TuneSettings(epochs=5)
+_DOMAIN_FRAGMENTS = 60_000
+_EPOCHS = 5
 
 
 class DemoHome:
@@ -63,13 +64,28 @@ class DemoHome:
     def _build_domain(self, domain: str) -> None:
         if domain not in {entry.name for entry in self._registry.domains(ROOT)}:
             with progress_bars(f"domain {domain}", self._console) as report:
-                request = DomainRequest(domain, ROOT, (self._corpus(domain),), plot=_DOMAIN_PLOT)
+                request = CreateDomain(
+                    name=domain,
+                    root=ROOT,
+                    corpus=[self._corpus(domain)],
+                    theta=1.0,
+                    max_fragments=_DOMAIN_FRAGMENTS,
+                    mlm_steps=0,
+                )
                 create_domain(self._home, self._registry, request, report)
 
     def _build_hplm(self, task: DemoTask) -> None:
         if not self._registry.has_hplm(task.id):
             files = write_task(task, self._texts)
-            request = HplmRequest(task.id, ROOT, task.domain, files["train"], files["dev"], files["test"], tune=_TUNING)
+            request = CreateHplm(
+                id=task.id,
+                root=ROOT,
+                domain=task.domain,
+                train=files["train"],
+                dev=files["dev"],
+                test=files["test"],
+                tune={"epochs": _EPOCHS},
+            )
             with progress_bars(f"hPLM {task.id}", self._console) as report:
                 create_hplm(self._home, self._registry, request, report)
 

@@ -12,12 +12,12 @@ from typing import Any
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from builder.construct.domain.settings import PlotSettings
 from builder.construct.root.distilled import export_distilled
-from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
-from builder.construct.root.settings import DistilSettings
 from builder.progress import progress_bars
+from builder.requests.roots import AddRoot
+from builder.settings.domain import PlotSettings
+from builder.settings.root import DistilSettings
 from demo.harvest import harvest
 from demo.tasks import demo_tasks, write_lines
 from demo.texts import general_corpus
@@ -29,10 +29,18 @@ DISTILLED = Path(__file__).with_name("minilm_3_of_6.safetensors")
 _DISTILLATION = DistilSettings(steps=900)
 
 
-def root_request(corpus: Path, distilled: Path | None, plot: PlotSettings) -> RootRequest:
+def root_request(corpus: Path, distilled: Path | None, plot: PlotSettings) -> AddRoot:
     """With distilled weights these are taken as they are."""
     distil = _DISTILLATION if distilled is None else None
-    return RootRequest(ROOT, SOURCE, NUM_LOWER_LAYERS, (corpus,), distilled=distilled, distil=distil, plot=plot)
+    return AddRoot(
+        name=ROOT,
+        source=SOURCE,
+        lower=NUM_LOWER_LAYERS,
+        corpus=[corpus],
+        distilled=distilled,
+        distil=distil,
+        plot=plot,
+    )
 
 
 def redistil(folder: Path) -> dict[str, Any]:

@@ -48,11 +48,9 @@ def keys_of(home: Home) -> dict[str, int]:
     return {entry.id: entry.key for entry in Registry.open(home).hplms()}
 
 
-def ask(service: UpperService, keys: list[int], deadline_us: int | None = None, fill: float | None = None) -> Responses:
+def ask(service: UpperService, keys: list[int], deadline_us: int | None = None) -> Responses:
     lengths = [3 + place for place in range(len(keys))]
     rows = [np.random.default_rng(1).normal(size=(length, HIDDEN)).astype(np.float16) for length in lengths]
-    if fill is not None:
-        rows = [np.full_like(row, fill) for row in rows]
     tickets = [Ticket(key, length, False, deadline_us) for key, length in zip(keys, lengths, strict=True)]
     responses: Responses = queue.Queue()
     service.submit(fold_rows(rows), encode_tickets(tickets), [b""] * len(keys), responses.put)

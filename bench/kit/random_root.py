@@ -19,7 +19,7 @@ from backends.root.geometry import RootGeometry
 from backends.root.lower import Aggregation, FragmentEncoder
 from backends.root.store import RootFolder, write_root
 from backends.root.upper import UpperLayers
-from builder.construct.hplm.settings import LORA_EVERYWHERE
+from builder.settings.hplm import LORA_EVERYWHERE
 
 BERT_BASE_UPPER = RootGeometry(
     vocab_size=1000,

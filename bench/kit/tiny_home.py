@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -16,14 +16,15 @@ from transformers import BertConfig, BertModel
 from backends.adapters.recipe import AdapterRecipe
 from backends.home import Home
 from backends.registry.registry import Registry
-from builder.construct.domain.domains import DomainRequest, create_domain
-from builder.construct.domain.settings import PlotSettings
-from builder.construct.hplm.hplms import HplmRequest, create_hplm
-from builder.construct.hplm.tune import TuneSettings
-from builder.construct.root.request import RootRequest
+from builder.construct.domain.domains import create_domain
+from builder.construct.hplm.hplms import create_hplm
 from builder.construct.root.roots import add_root
-from builder.construct.root.settings import DistilSettings
 from builder.progress import Step
+from builder.requests.domains import CreateDomain
+from builder.requests.hplms import CreateHplm
+from builder.requests.roots import AddRoot
+from builder.settings.domain import PlotSettings
+from builder.settings.root import DistilSettings
 
 TOPICS = {
     "animals": "cat dog horse sheep goat mouse rabbit".split(),
@@ -159,8 +160,9 @@ def tiny_root(home: Home, registry: Registry, work: Path, name: str = "tiny", se
     model = write_tiny_bert(work / f"{name}-model", seed)
     corpus = write_corpus(work / f"{name}-general.txt", 400, seed=1)
     settings = DistilSettings(steps=8, tokens_per_batch=512, checkpoint_every=4)
-    request = RootRequest(
-        name, str(model), 2, (corpus,), MAX_TOKENS, distil=settings, plot=PlotSettings(max_fragments=1500)
+    plot = PlotSettings(max_fragments=1500)
+    request = AddRoot(
+        name=name, source=str(model), lower=2, corpus=[corpus], max_tokens=MAX_TOKENS, distil=settings, plot=plot
     )
     add_root(home, registry, request, ignore)
 
@@ -169,8 +171,9 @@ def tiny_hplm(
     home: Home, registry: Registry, work: Path, hplm: str, domain: str, question: str, seed: int, root: str = "tiny"
 ) -> None:
     train, dev = write_task(work / hplm.replace("/", "-"), question, seed)
-    tune = TuneSettings(recipe=AdapterRecipe(width=8), epochs=10, learning_rate=1e-2, seed=seed)
-    create_hplm(home, registry, HplmRequest(hplm, root, domain, train, dev, tune=tune), ignore)
+    tune = {"recipe": asdict(AdapterRecipe(width=8)), "epochs": 10, "learning_rate": 1e-2, "seed": seed}
+    request = CreateHplm(id=hplm, root=root, domain=domain, train=train, dev=dev, tune=tune)
+    create_hplm(home, registry, request, ignore)
 
 
 def build_tiny_home(folder: Path) -> Home:
@@ -180,7 +183,8 @@ def build_tiny_home(folder: Path) -> Home:
     tiny_root(home, registry, work)
     for domain, seed in (("farm", 11), ("street", 12)):
         corpus = write_corpus(work / f"{domain}.txt", 300, seed)
-        create_domain(home, registry, DomainRequest(domain, "tiny", (corpus,)), ignore)
+        request = CreateDomain(name=domain, root="tiny", corpus=[corpus], theta=1.0, max_fragments=None, mlm_steps=0)
+        create_domain(home, registry, request, ignore)
     for seed, (hplm, domain, question) in enumerate(
         [
             ("acme/topic", "farm", "topic"),

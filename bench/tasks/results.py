@@ -15,7 +15,7 @@ from bench.tasks.data import unlabelled_corpora
 from bench.tasks.schemes import Outcome, Place, Trial
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.hplm.dedicated_teacher import REWRITING, TEACHER_DATA_FORMAT
-from builder.construct.hplm.settings import TEACHING
+from builder.settings.hplm import TEACHING
 
 _NEEDS_OF_ROOT = {"adapter": ("lower",), "plot": ("root",), "untaught": ("root",), "hplm": ("root", "teacher")}
 _WITH_ADAPTERS = ("adapter", "untaught", "hplm")

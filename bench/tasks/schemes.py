@@ -39,7 +39,6 @@ from builder.construct.hplm.trainer import Trainer
 from builder.construct.hplm.tunable import EncodedSet, TunableHplm, new_head, pooled_width, pooling_for, scaled
 from builder.construct.hplm.tune import TuneSettings, Upper, evaluate, tune
 from builder.construct.root.conversion import RootParts, convert
-from builder.construct.root.roots import GENERAL_DOMAIN
 from builder.construct.root.source import locate_recorded
 from builder.construct.root.teacher import Teacher
 from builder.construct.tasks.dataset import TaskData
@@ -48,6 +47,7 @@ from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.objectives import objective_of
 from builder.construct.training.rows import padded_rows
 from builder.progress import Report, Step
+from builder.requests.domains import GENERAL_DOMAIN
 
 _TEXTS_PER_BATCH = 256
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from backends.adapters.bank import HplmArtifact
 from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
 from backends.home import Home
-from backends.names import check_hplm_id, names_version
+from backends.names import names_version
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.hplm.build import HplmBuild
 from builder.construct.hplm.hplms import building_hplm, publish_artifact
-from builder.construct.hplm.settings import TuneSettings
 from builder.construct.root.distilled import TRAINED_PARTS
-from builder.construct.root.roots import GENERAL_DOMAIN
 from builder.construct.tasks.dataset import TaskFiles, read_task
 from builder.importing.base import Base, require_same_base
 from builder.importing.candidate import Candidate
@@ -25,57 +22,35 @@ from builder.importing.folder import read_folder
 from builder.importing.modules import require_upper, stack_modules
 from builder.importing.retuning import retuning_start
 from builder.progress import Report
+from builder.requests.domains import GENERAL_DOMAIN
+from builder.requests.hplms import ImportHplm, Retuning
+from builder.settings.hplm import TuneSettings
 
 LOGGER = logging.getLogger(__name__)
+_RETUNING_RATE = 5e-4
 
 
-@dataclass(frozen=True)
-class Retuning:
-    """Data to tune an imported adapter on; what lies in lower layers is left out. Without `task` its head tells it."""
+def import_hplm(
+    home: Home, registry: Registry, request: ImportHplm, report: Report, base_model: Path | None = None
+) -> HplmEntry:
+    """Read, check and publish a PEFT or AdapterHub folder; nothing is written unless all of it can be served.
 
-    files: TaskFiles
-    task: str | None = None
-    tune: TuneSettings = field(default_factory=TuneSettings)
-
-
-@dataclass(frozen=True)
-class ImportRequest:
-    """What `hplm import` was asked for.
-
-    `labels` are those of the head's outputs, in their order. `replace` makes it the next version of an hPLM that
-    exists. Without `domain` it reads the general tables, or those of the hPLM that it replaces.
+    `base_model` is the folder of the pretrained model that the adapter was trained on, where it is at hand.
     """
-
-    id: str
-    root: str
-    domain: str | None
-    folder: Path
-    labels: tuple[str, ...] | None = None
-    pair: bool = False
-    base: Base = field(default_factory=Base)
-    replace: bool = False
-    retuning: Retuning | None = None
-
-    def __post_init__(self) -> None:
-        check_hplm_id(self.id)
-
-
-def import_hplm(home: Home, registry: Registry, request: ImportRequest, report: Report) -> HplmEntry:
-    """Read, check and publish a PEFT or AdapterHub folder; nothing is written unless all of it can be served."""
     with building_hplm(home, request.id) as hold:
         replaces = _replaced_version(registry, request)
         domain = _domain(registry, request)
         hold.will_read(domain.folders)
-        candidate = _candidate(home, request)
-        if request.retuning is not None:
-            return _retune(home, registry, request, request.retuning, domain, candidate, replaces, report)
+        candidate = _candidate(home, request, Base(base_model, request.same_base))
+        if request.retune is not None:
+            return _retune(home, registry, request, request.retune, domain, candidate, replaces, report)
         artifact = _as_it_is(request, domain, candidate)
         figures = {"imported": candidate.folder.origin["format"]}
         pinned = _pinned(request)
         return publish_artifact(home, registry, artifact, domain, figures, replaces=replaces, pinned=pinned)
 
 
-def _replaced_version(registry: Registry, request: ImportRequest) -> int | None:
+def _replaced_version(registry: Registry, request: ImportHplm) -> int | None:
     """The live version that the import replaces; None where it makes an hPLM."""
     exists = registry.has_hplm(request.id)
     if exists and not request.replace:
@@ -85,35 +60,36 @@ def _replaced_version(registry: Registry, request: ImportRequest) -> int | None:
     if not exists:
         raise NotFoundError(f"hPLM {request.id!r} does not exist, so there is nothing to replace")
     live = registry.hplm(request.id)
-    if live.domain.root != request.root:
+    if live.domain.root != request.root_name:
         raise InvalidArgumentError(
-            f"hPLM {request.id!r} is of root {live.domain.root!r}, so an import into root {request.root!r} cannot be "
-            "its next version"
+            f"hPLM {request.id!r} is of root {live.domain.root!r}, so an import into root {request.root_name!r} "
+            "cannot be its next version"
         )
     return live.version
 
 
-def _domain(registry: Registry, request: ImportRequest) -> DomainEntry:
+def _domain(registry: Registry, request: ImportHplm) -> DomainEntry:
     if request.domain is None and request.replace:
         live = registry.hplm(request.id)
-        return live.pinned or registry.domain(request.root, live.domain.name)
-    return registry.find_domain(request.root, request.domain or GENERAL_DOMAIN)
+        return live.pinned or registry.domain(request.root_name, live.domain.name)
+    return registry.find_domain(request.root_name, request.domain or GENERAL_DOMAIN)
 
 
-def _pinned(request: ImportRequest) -> bool | None:
+def _pinned(request: ImportHplm) -> bool | None:
     """Return whether to pin, as an update does: a named version is pinned, no name leaves the pin unchanged (None)."""
     return None if request.domain is None else names_version(request.domain)
 
 
-def _candidate(home: Home, request: ImportRequest) -> Candidate:
-    root = RootFolder(home.root(request.root))
-    folder = read_folder(request.folder)
+def _candidate(home: Home, request: ImportHplm, base: Base) -> Candidate:
+    root = RootFolder(home.root(request.root_name))
+    folder = read_folder(request.adapter)
     adapters = stack_modules(folder.modules, root.geometry)
-    compared = require_same_base(folder.base, root.manifest, request.base)
-    return Candidate(home, request.folder, root, folder, adapters, request.labels, request.base, compared)
+    compared = require_same_base(folder.base, root.manifest, base)
+    labels = None if request.labels is None else tuple(request.labels)
+    return Candidate(home, request.adapter, root, folder, adapters, labels, base, compared)
 
 
-def _as_it_is(request: ImportRequest, domain: DomainEntry, candidate: Candidate) -> HplmArtifact:
+def _as_it_is(request: ImportHplm, domain: DomainEntry, candidate: Candidate) -> HplmArtifact:
     folder, root = candidate.folder, candidate.root
     require_upper(folder.modules, root.geometry, folder.upper_only)
     if "upper" in root.manifest.origin.get(TRAINED_PARTS, ()):
@@ -122,7 +98,8 @@ def _as_it_is(request: ImportRequest, domain: DomainEntry, candidate: Candidate)
         )
     if folder.head is None:
         raise InvalidArgumentError(
-            f"{request.folder} holds no head; save the adapter with its head, or tune one with --retune, --train, --dev"
+            f"{request.adapter} holds no head; save the adapter with its head, or tune one with --retune, --train, "
+            "--dev"
         )
     return HplmArtifact(
         hplm=request.id,
@@ -141,20 +118,22 @@ def _as_it_is(request: ImportRequest, domain: DomainEntry, candidate: Candidate)
 def _retune(
     home: Home,
     registry: Registry,
-    request: ImportRequest,
+    request: ImportHplm,
     retuning: Retuning,
     domain: DomainEntry,
     candidate: Candidate,
     replaces: int | None,
     report: Report,
 ) -> HplmEntry:
+    settings = TuneSettings(learning_rate=_RETUNING_RATE).changed(retuning.tune)
+    files = TaskFiles(retuning.train, retuning.dev, retuning.test)
     head = candidate.folder.head
-    data = read_task(retuning.files, retuning.task or (head.task if head else candidate.folder.task))
+    data = read_task(files, retuning.task or (head.task if head else candidate.folder.task))
     version = registry.next_hplm_version(request.id)
-    target = home.bank(request.root, request.id, version)
-    build = HplmBuild(home, domain, retuning.files, data, target, report)
-    start = retuning_start(candidate, build, retuning.tune)
-    trial, figures = build.measured(build.tune(retuning.tune, 1, start))
+    target = home.bank(request.root_name, request.id, version)
+    build = HplmBuild(home, domain, files, data, target, report)
+    start = retuning_start(candidate, build, settings)
+    trial, figures = build.measured(build.tune(settings, 1, start))
     figures["imported"] = candidate.folder.origin["format"]
     artifact = build.artifact(request.id, trial, {**candidate.origin, "domain": domain.label})
     pinned = _pinned(request)

@@ -7,9 +7,9 @@ import torch
 from backends.adapters.head import Head
 from backends.storage import file_checksum, json_checksum
 from builder.construct.hplm.build import HplmBuild, Start, relabelled
-from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.tunable import Tuned, new_head, pooled_width, pooling_for
 from builder.importing.candidate import Candidate
+from builder.settings.hplm import TuneSettings
 
 
 def retuning_start(candidate: Candidate, build: HplmBuild, settings: TuneSettings) -> Start:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 from backends.errors import ConflictError, NotFoundError
 from backends.registry.registry import Registry
-from builder.construct.hplm.settings import TuneSettings
 from builder.manager.jobs import Job, JobSpec
-from builder.manager.requests import JobRequest
 from builder.manager.store import JobStore
-from builder.manager.targets import Target, exists
+from builder.manager.targets import exists
 from builder.manager.uploads import Uploads
+from builder.requests.jobs import JobRequest
+from builder.requests.targets import Target
+from builder.settings.hplm import TuneSettings
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,14 @@ class Admission:
     def submit(self, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
         """Queue a job for a request; False if the key's job was there already, whatever has become of it since."""
         settled = request.settled(self.registry)
-        spec = self._with_needs_of_its_making(spec_of(settled))
+        spec = self._inherit_needs_from_pending_creation(spec_of(settled))
         known = self.store.submitted_before(spec, idempotency_key) if idempotency_key else None
         if known is not None:
             return known, False
         self._check(settled)
         return self.store.submit(spec, idempotency_key)
 
-    def _with_needs_of_its_making(self, spec: JobSpec) -> JobSpec:
+    def _inherit_needs_from_pending_creation(self, spec: JobSpec) -> JobSpec:
         """What updates an hPLM that an earlier job still makes goes on with that job's domain."""
         makes_it = [job.spec for job in self.store.unfinished() if job.spec.target == spec.target and job.spec.needs]
         if spec.kind != "hplm.update" or spec.needs or not makes_it:
@@ -40,8 +41,8 @@ class Admission:
 
     def _check(self, request: JobRequest) -> None:
         """Targets that an unfinished job is at work on are looked at only when their turn comes."""
-        for upload, kind in request.uploads.items():
-            self.uploads.content(upload, kind)
+        for upload, kind in request.files.items():
+            self.uploads.content(str(upload), kind)
         TuneSettings().changed(request.tune_changes)
         unfinished = self.store.unfinished()
         if request.domain_needed is not None:
@@ -66,7 +67,7 @@ def spec_of(request: JobRequest) -> JobSpec:
         kind=request.kind,
         target=str(request.target or request.kind),
         needs=(str(needed),) if needed else (),
-        uploads=tuple(request.uploads),
+        uploads=tuple(map(str, request.files)),
         request=request.model_dump(mode="json"),
     )
 

@@ -1,4 +1,4 @@
-"""What users see of files: the names that they gave them, and no path of this machine."""
+"""The names that users gave to files, in messages instead of paths of this machine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from backends.errors import HplmError
 
 
 @contextmanager
-def called(path: Path, name: str) -> Iterator[None]:
-    """Errors that name the path give the name instead."""
+def replacing_path_in_errors(path: Path, name: str) -> Iterator[None]:
+    """Let errors that name the path give the name instead."""
     try:
         yield
     except HplmError as error:

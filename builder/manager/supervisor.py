@@ -15,10 +15,11 @@ from backends.errors import HplmError, InvalidArgumentError, UnavailableError
 from backends.registry.registry import Registry
 from builder.manager.failures import failure_of
 from builder.manager.jobs import Failure, Job, JobState, ready
-from builder.manager.requests import stored_request
 from builder.manager.store import JobStore
-from builder.manager.targets import Target, described, has_landed, stamp
+from builder.manager.targets import described, has_landed, stamp
 from builder.manager.workers import Workers
+from builder.requests.jobs import stored_request
+from builder.requests.targets import Target
 
 LOGGER = logging.getLogger(__name__)
 QUICK = frozenset({"hplm.rollback", "hplm.pin", "hplm.delete", "domain.rollback", "domain.delete", "gc"})

@@ -1,64 +1,16 @@
-"""What jobs change: domains and hPLMs, by name, and how far the registry has come with each."""
+"""How far the registry has come with what a job changes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from backends.errors import NotFoundError
-from backends.names import check_hplm_id, check_name
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
+from builder.requests.targets import Target
 
 _PUBLISHING = frozenset({"domain.create", "domain.update", "hplm.create", "hplm.update", "hplm.import"})
 _SWITCHING = frozenset({"domain.rollback", "domain.delete", "hplm.rollback", "hplm.delete"})
-
-
-@dataclass(frozen=True)
-class DomainTarget:
-    root: str
-    name: str
-
-    def __post_init__(self) -> None:
-        check_name(self.root, "root")
-        check_name(self.name, "domain")
-
-    def __str__(self) -> str:
-        return f"domain:{self.root}/{self.name}"
-
-    @property
-    def what(self) -> str:
-        return f"domain {self.name!r} of root {self.root!r}"
-
-    def entry(self, registry: Registry) -> DomainEntry:
-        return registry.domain(self.root, self.name)
-
-    def last_version(self, registry: Registry) -> int:
-        return registry.next_domain_version(self.root, self.name) - 1
-
-
-@dataclass(frozen=True)
-class HplmTarget:
-    id: str
-
-    def __post_init__(self) -> None:
-        check_hplm_id(self.id)
-
-    def __str__(self) -> str:
-        return f"hplm:{self.id}"
-
-    @property
-    def what(self) -> str:
-        return f"hPLM {self.id!r}"
-
-    def entry(self, registry: Registry) -> HplmEntry:
-        return registry.hplm(self.id)
-
-    def last_version(self, registry: Registry) -> int:
-        return registry.next_hplm_version(self.id) - 1
-
-
-Target = DomainTarget | HplmTarget
 
 
 def stamp(target: Target, registry: Registry) -> str:

@@ -11,7 +11,7 @@ from builder.construct.tasks.jsonl import read_classes, read_values
 from builder.construct.tasks.lines import numbered_lines
 from builder.construct.training.corpus import corpus_texts
 from builder.manager.archives import check_archive
-from builder.manager.uploads import UploadKind
+from builder.requests.base import UploadKind
 
 _MAX_TASK_BYTES = 256 << 20
 

@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
 from backends.errors import ConflictError, CorruptFileError, HplmError, InvalidArgumentError, NotFoundError, shown
 from backends.home import Home
 from backends.storage import disk_full_is_an_error, publishing, read_json, write_json
-from builder.manager.naming import called
+from builder.manager.naming import replacing_path_in_errors
+from builder.requests.base import UploadKind
 
 LOGGER = logging.getLogger(__name__)
 _MANIFEST = "upload.json"
@@ -32,12 +32,6 @@ _INCOMING_PREFIX = ".incoming-"
 _UNPUBLISHED = ".building"
 _OTHERS_TURN_S = 0.02
 _NAME = re.compile(r"[^\x00-\x1f/\\]{1,200}")
-
-
-class UploadKind(StrEnum):
-    CORPUS = "corpus"
-    TASK = "task"
-    ADAPTER = "adapter"
 
 
 _SUFFIXES = {UploadKind.CORPUS: "txt", UploadKind.TASK: "data", UploadKind.ADAPTER: "zip"}
@@ -166,7 +160,7 @@ class Incoming:
     def keep(self, check: Callable[[Path], str]) -> Upload:
         """Keep the file if it passes its check, which sums it up; messages about it name it as the user does."""
         self._file.flush()
-        with called(self._path, self._name):
+        with replacing_path_in_errors(self._path, self._name):
             summary = check(self._path)
         sha256 = self._digest.hexdigest()
         upload_id = f"{self._kind}-{sha256}"

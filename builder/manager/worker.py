@@ -23,14 +23,15 @@ from builder.executors.mapping import ParallelMap
 from builder.executors.processes import local_map
 from builder.manager.failures import failure_of
 from builder.manager.files import log_path
+from builder.manager.job_context import JobContext
 from builder.manager.jobs import Failure, Job, JobState, Worker
-from builder.manager.performing import Workplace, perform
 from builder.manager.pulse import JobCancelledError, Pulse
-from builder.manager.requests import stored_request
+from builder.manager.running import run_job
 from builder.manager.store import JobStore
 from builder.manager.targets import stamp
 from builder.manager.uploads import Uploads
 from builder.manager.workers import TRY_AGAIN
+from builder.requests.jobs import stored_request
 
 LOGGER = logging.getLogger(__name__)
 
@@ -60,8 +61,8 @@ def _run(home: Home, job_id: int, attempt: int, fan_out: ParallelMap) -> int:
     uploads = Uploads(home)
     with Pulse(store, job) as pulse:
         try:
-            workplace = Workplace(home, registry, uploads, pulse.report, fan_out)
-            result = perform(workplace, stored_request(job.spec.request))
+            context = JobContext(home, registry, uploads, pulse.report, fan_out)
+            result = run_job(context, stored_request(job.spec.request))
         except JobCancelledError:
             LOGGER.info("cancelled")
             return _end(store, job, JobState.CANCELLED)

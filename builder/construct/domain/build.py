@@ -37,11 +37,11 @@ from builder.construct.domain.plots import (
 )
 from builder.construct.domain.pretrain import Pretrainer
 from builder.construct.domain.resuming import INPUTS, TableBuild
-from builder.construct.domain.settings import PlotSettings, PretrainSettings
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.corpus import Corpus, corpus_checksums, split_corpus
 from builder.executors.mapping import ParallelMap, map_here
 from builder.progress import Report
+from builder.settings.domain import PlotSettings, PretrainSettings
 
 LOGGER = logging.getLogger(__name__)
 MIN_TEXTS = 50

@@ -4,101 +4,66 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from backends.errors import ConflictError
 from backends.home import Home
-from backends.names import check_name
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.domain.build import VersionPlan, build_version
-from builder.construct.domain.settings import DOMAIN_THETA, PlotSettings, PretrainSettings
 from builder.executors.mapping import ParallelMap, map_here
 from builder.locks import Hold, exclusive
 from builder.progress import Report
-
-
-@dataclass(frozen=True)
-class DomainRequest:
-    """What `hplm domain create` was asked for; `parent` may name a version, as in `shop@2`.
-
-    Without `pretrain` the lower layers stay the parent's.
-    """
-
-    name: str
-    root: str
-    corpus: tuple[Path, ...]
-    parent: str = "general"
-    plot: PlotSettings = field(default_factory=PlotSettings)
-    pretrain: PretrainSettings | None = None
-    held_out: Path | None = None
-
-
-@dataclass(frozen=True)
-class DomainUpdate:
-    """What `hplm domain update` was asked for; what is left out stays as it is in the live version.
-
-    `keep_learned`: what servers have learned beside any version is in the new table, however rare.
-    """
-
-    name: str
-    root: str
-    corpus: tuple[Path, ...]
-    parent: str | None = None
-    theta: float | None = None
-    max_fragments: int | None = None
-    pretrain: PretrainSettings | None = None
-    held_out: Path | None = None
-    keep_learned: bool = True
+from builder.requests.domains import CreateDomain, UpdateDomain
+from builder.settings.domain import DOMAIN_THETA, PlotSettings
 
 
 def create_domain(
-    home: Home, registry: Registry, request: DomainRequest, report: Report, fan_out: ParallelMap = map_here
+    home: Home, registry: Registry, request: CreateDomain, report: Report, fan_out: ParallelMap = map_here
 ) -> DomainEntry:
     """Build the first version of a domain and make it live; a killed build goes on where it was."""
-    check_name(request.name, "domain")
-    with _building(home, request.root, request.name) as hold:
-        if registry.has_domain(request.root, request.name):
+    root = request.root_name
+    with _building(home, root, request.name) as hold:
+        if registry.has_domain(root, request.name):
             raise ConflictError(
-                f"domain {request.name!r} of root {request.root!r} exists already; "
+                f"domain {request.name!r} of root {root!r} exists already; "
                 "'hplm domain update' makes a new version of it"
             )
         plan = VersionPlan(
             name=request.name,
-            version=registry.next_domain_version(request.root, request.name),
-            corpus=request.corpus,
+            version=registry.next_domain_version(root, request.name),
+            corpus=tuple(request.corpus),
             plot=request.plot,
-            parent=registry.find_domain(request.root, request.parent),
+            parent=registry.find_domain(root, request.parent),
             pretrain=request.pretrain,
             held_out=request.held_out,
         )
-        return _publish(home, registry, request.root, plan, hold, report, fan_out)
+        return _publish(home, registry, root, plan, hold, report, fan_out)
 
 
 def update_domain(
-    home: Home, registry: Registry, request: DomainUpdate, report: Report, fan_out: ParallelMap = map_here
+    home: Home, registry: Registry, request: UpdateDomain, report: Report, fan_out: ParallelMap = map_here
 ) -> DomainEntry:
     """Build the next version from the live one's layers and counts, and new texts; until then the old one serves."""
-    with _building(home, request.root, request.name) as hold:
-        live = registry.domain(request.root, request.name)
+    root = request.root_name
+    with _building(home, root, request.name) as hold:
+        live = registry.domain(root, request.name)
         parent = registry.domain_parent(live)
         if request.parent is not None:
-            parent = registry.find_domain(request.root, request.parent)
+            parent = registry.find_domain(root, request.parent)
         plan = VersionPlan(
             name=request.name,
-            version=registry.next_domain_version(request.root, request.name),
-            corpus=request.corpus,
+            version=registry.next_domain_version(root, request.name),
+            corpus=tuple(request.corpus),
             plot=_plot_settings(live, request),
             parent=parent,
             before=live,
             pretrain=request.pretrain,
             held_out=request.held_out,
-            served=tuple(version.entry for version in registry.domain_versions(request.root, request.name)),
+            served=tuple(version.entry for version in registry.domain_versions(root, request.name)),
             keep_learned=request.keep_learned,
         )
-        return _publish(home, registry, request.root, plan, hold, report, fan_out)
+        return _publish(home, registry, root, plan, hold, report, fan_out)
 
 
 def _publish(
@@ -121,7 +86,7 @@ def _building(home: Home, root: str, name: str) -> AbstractContextManager[Hold]:
     return exclusive(home, home.path / "plots" / root / name, f"domain {name!r}")
 
 
-def _plot_settings(live: DomainEntry, update: DomainUpdate) -> PlotSettings:
+def _plot_settings(live: DomainEntry, update: UpdateDomain) -> PlotSettings:
     """What is asked for, else what the live version was built with; versions of older releases do not say."""
     return PlotSettings(
         theta=live.metrics.get("theta", DOMAIN_THETA) if update.theta is None else update.theta,

@@ -14,10 +14,10 @@ from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum, write_tensors
 from builder.construct.domain.mlm import MlmHead
 from builder.construct.domain.pretrain import Pretrainer
-from builder.construct.domain.settings import Pace
 from builder.construct.training.checkpoint import Checkpoint
 from builder.locks import made_in_turn
 from builder.progress import Report, Step
+from builder.settings.domain import Pace
 
 _WAIT = Step("wait for the masked-LM head", 0, 1, "another build trains it")
 _ORIGIN = "origin"

@@ -24,9 +24,9 @@ from backends.plot.writer import TableWriter
 from backends.root.lower import FragmentEncoder
 from backends.root.store import RootFolder
 from builder.construct.domain.ngrams import shortened_counts
-from builder.construct.domain.settings import PlotSettings
 from builder.executors.mapping import ParallelMap, map_here
 from builder.progress import Report, Step
+from builder.settings.domain import PlotSettings
 
 _FRAGMENTS_PER_BATCH = 4096
 MIN_OCCURRENCES = 1000

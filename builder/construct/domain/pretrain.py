@@ -21,12 +21,12 @@ from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer
 from builder.construct.domain.masking import MaskedRows, Masking
 from builder.construct.domain.mlm import MaskedLanguageModel, MlmHead
-from builder.construct.domain.settings import Pace, PretrainSettings
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.loop import ParameterGroup, Schedule, TrainingLoop
 from builder.construct.training.rows import numbered_batches
-from builder.construct.training.seeds import step_seed
 from builder.progress import Report
+from builder.settings.domain import Pace, PretrainSettings
+from builder.settings.seeds import step_seed
 
 _TEXTS_PER_BATCH = 32
 

@@ -18,7 +18,6 @@ from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
 from builder.construct.hplm.search import Trial, best_trial, candidates, run_trials
-from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.teacher_data import Teacher, TeacherData
 from builder.construct.hplm.tunable import EncodedSet, Tuned, new_head
@@ -30,6 +29,7 @@ from builder.construct.tasks.objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.construct.training.checkpoint import Checkpoint
 from builder.progress import Report, Step
+from builder.settings.hplm import TuneSettings
 
 
 @dataclass(frozen=True)

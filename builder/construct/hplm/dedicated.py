@@ -18,7 +18,6 @@ from backends.adapters.head import Head
 from backends.engine.heads import POOL_FUNCTIONS
 from backends.root.geometry import RootGeometry
 from backends.root.tokenizer import RootTokenizer, TokenRows
-from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.trainable import Indices, OnRows, predict, read
 from builder.construct.hplm.trainer import BestWeights, Trainer, Weights
 from builder.construct.hplm.tunable import pooled_width, pooling_for
@@ -29,6 +28,7 @@ from builder.construct.tasks.objective import Objective
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.rows import padded_length, segments_of
 from builder.progress import Report, Step
+from builder.settings.hplm import TuneSettings
 
 _READ_AT_ONCE = 512
 _PHASE, _ANSWERING = "fine-tune a whole model", "ask it for its answers"

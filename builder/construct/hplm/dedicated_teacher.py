@@ -20,7 +20,6 @@ from backends.root.store import RootFolder
 from backends.storage import json_checksum
 from builder.construct.hplm.dedicated import FINE_TUNING, Dedicated
 from builder.construct.hplm.rewriting import Rewriting
-from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.state_rows import find_rows, stored_rows
 from builder.construct.hplm.states import remove_forgotten
 from builder.construct.hplm.teacher_data import TeacherData, TeacherStates
@@ -32,6 +31,7 @@ from builder.construct.tasks.objectives import objective_of
 from builder.construct.tasks.unlabelled import unlabelled_examples
 from builder.construct.training.checkpoint import Checkpoint
 from builder.progress import Report, Step
+from builder.settings.hplm import TuneSettings
 
 TEACHER_DATA_FORMAT = 3
 """Of what a teacher hands on: 1 had answers, 2 states of all but words."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import fields, replace
 from typing import Any
 
 from backends.adapters.bank import HplmArtifact, read_artifact, write_artifact
@@ -14,84 +13,46 @@ from backends.adapters.recipe import AdapterRecipe
 from backends.errors import (
     ConflictError,
     FingerprintMismatchError,
-    InvalidArgumentError,
     NotFoundError,
     TrainingDataError,
 )
 from backends.home import Home
-from backends.names import check_hplm_id, names_version
+from backends.names import names_version
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.storage import file_checksum, publishing
 from builder.construct.hplm.build import HplmBuild, Start, relabelled
-from builder.construct.hplm.settings import TEACHING, TuneSettings
 from builder.construct.hplm.teacher_data import Teacher
 from builder.construct.hplm.tunable import Tuned
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.locks import Hold, exclusive
 from builder.progress import Report
+from builder.requests.hplms import CreateHplm, Training, UpdateHplm
+from builder.settings.hplm import TEACHING, TuneSettings
 
 _LEAST_TOLERATED_DROP = 0.005
 
 
-@dataclass(frozen=True)
-class HplmRequest:
-    """What `hplm create` was asked for; `test` is only measured, never trained on. Without `task` the files tell it."""
-
-    id: str
-    root: str
-    domain: str
-    train: Path
-    dev: Path
-    test: Path | None = None
-    task: str | None = None
-    tune: TuneSettings = field(default_factory=TuneSettings)
-    search: int = 1
-
-    def __post_init__(self) -> None:
-        check_hplm_id(self.id)
-        _check_search(self.search)
-
-
-@dataclass(frozen=True)
-class UpdateRequest:
-    """What `hplm update` was asked for. What is not said stays as it was when the live version was tuned.
-
-    `tune` names the settings to change (see `TuneSettings.changed`). `domain` is another domain, to whose live version
-    the hPLM moves; NAME@VERSION pins the hPLM to that one. `force` publishes also what scores worse than the live
-    version.
-    """
-
-    id: str
-    train: Path
-    dev: Path
-    test: Path | None = None
-    domain: str | None = None
-    tune: Mapping[str, Any] = field(default_factory=dict)
-    search: int = 1
-    from_scratch: bool = False
-    labels_may_change: bool = False
-    force: bool = False
-
-    def __post_init__(self) -> None:
-        check_hplm_id(self.id)
-        _check_search(self.search)
-
-
 def create_hplm(
-    home: Home, registry: Registry, request: HplmRequest, report: Report, teacher: Teacher | None = None
+    home: Home, registry: Registry, request: CreateHplm, report: Report, teacher: Teacher | None = None
 ) -> HplmEntry:
-    """Tune and publish the first version of an hPLM; a killed one goes on at its last epoch."""
+    """Tune and publish the first version of an hPLM; a killed one goes on at its last epoch.
+
+    `teacher` stands in for the one that the request names.
+    """
+    settings = TuneSettings().changed(request.tune)
+    teacher = teacher or _requested_teacher(home, request, request.root_name)
     with building_hplm(home, request.id) as hold:
         if registry.has_hplm(request.id):
             raise ConflictError(f"hPLM {request.id!r} exists already; 'hplm update' makes a new version of it")
         files = TaskFiles(request.train, request.dev, request.test)
         data = read_task(files, request.task)
-        domain, version = registry.find_domain(request.root, request.domain), registry.next_hplm_version(request.id)
+        domain = registry.find_domain(request.root_name, request.domain)
+        version = registry.next_hplm_version(request.id)
         hold.will_read(domain.folders)
         build = HplmBuild(home, domain, files, data, home.bank(domain.root, request.id, version), report)
-        trial, figures = build.measured(build.tune(request.tune, request.search, teacher=teacher))
+        trial, figures = build.measured(build.tune(settings, request.search, teacher=teacher))
         artifact = build.artifact(request.id, trial, {"domain": domain.label})
         pinned = names_version(request.domain)
         entry = publish_artifact(
@@ -109,13 +70,14 @@ def create_hplm(
 
 
 def update_hplm(
-    home: Home, registry: Registry, request: UpdateRequest, report: Report, teacher: Teacher | None = None
+    home: Home, registry: Registry, request: UpdateHplm, report: Report, teacher: Teacher | None = None
 ) -> HplmEntry:
     """Tune the next version, from the live one on, and publish it unless it is worse; meanwhile the old one serves."""
     with building_hplm(home, request.id) as hold:
         if not registry.has_hplm(request.id):
             raise NotFoundError(f"hPLM {request.id!r} does not exist; 'hplm create' makes it")
         live = registry.hplm(request.id)
+        teacher = teacher or _requested_teacher(home, request, live.domain.root)
         files = TaskFiles(request.train, request.dev, request.test)
         before = TrainedTexts.read(home.path / live.folder)
         data = _with_live_leaks(read_task(files, live.task), before)
@@ -210,9 +172,12 @@ def _require_same_root(registry: Registry, artifact: HplmArtifact, domain: Domai
         )
 
 
-def _check_search(search: int) -> None:
-    if search < 1:
-        raise InvalidArgumentError(f"a search has at least 1 trial, not {search}")
+def _requested_teacher(home: Home, request: Training, root: str) -> Teacher | None:
+    if request.teacher is None:
+        return None
+    from builder.construct.hplm.dedicated_teacher import DedicatedTeacher  # here, because it loads transformers
+
+    return DedicatedTeacher(home, root, request.unlabelled)
 
 
 def building_hplm(home: Home, hplm: str) -> AbstractContextManager[Hold]:
@@ -253,7 +218,7 @@ def _require_same_labels(live: HplmEntry, data: TaskData, files: TaskFiles, may_
 
 
 def _next_start(
-    home: Home, live: HplmEntry, artifact: HplmArtifact, data: TaskData, request: UpdateRequest, is_taught: bool
+    home: Home, live: HplmEntry, artifact: HplmArtifact, data: TaskData, request: UpdateHplm, is_taught: bool
 ) -> tuple[TuneSettings, Start | None]:
     """The settings, and the live weights, unless the new version's adapters are to be others."""
     before = live_settings(artifact, is_taught)

@@ -22,7 +22,7 @@ from torch.nn import functional
 from backends.errors import InvalidArgumentError
 from backends.root.tokenizer import RootTokenizer
 from builder.construct.tasks.examples import Example, LabelledText
-from builder.construct.training.seeds import require_seed
+from builder.settings.seeds import require_seed
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _MOST_WORDS = 20_000

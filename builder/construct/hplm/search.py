@@ -9,9 +9,9 @@ from typing import Any
 
 from backends.adapters.adapter_set import SITES
 from backends.adapters.recipe import AdapterRecipe
-from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.tunable import Tuned
 from builder.progress import Report, Step
+from builder.settings.hplm import TuneSettings
 
 _RATE_FACTOR = 4.0
 _WIDTHS = (16, 32, 48, 64, 96, 128)

@@ -15,11 +15,11 @@ import xxhash
 from torch import Tensor
 
 from backends.adapters.head import Head
-from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.state_rows import StateRows
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
 from builder.progress import Report
+from builder.settings.hplm import TuneSettings
 
 _ANSWERED_AT_ONCE = 65_536
 _SPREAD_OF_STATES = 20_000

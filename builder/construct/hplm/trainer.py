@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from backends.errors import HplmError
-from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.teacher_data import TeacherStates
 from builder.construct.hplm.trainable import (
     Indices,
@@ -25,6 +24,7 @@ from builder.construct.tasks.objective import Objective
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.loop import DivergedError, ParameterGroup, Schedule, TrainingLoop, Watch
 from builder.progress import Report
+from builder.settings.hplm import TuneSettings
 
 _WARMUP_SHARE = 0.1
 _HEAD = "head"

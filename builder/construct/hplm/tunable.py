@@ -18,10 +18,10 @@ from backends.engine.heads import POOL_FUNCTIONS
 from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
-from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.trainable import Indices
 from builder.construct.tasks.objective import NO_SCALE, Objective
 from builder.construct.training.rows import padded_length, segments_of
+from builder.settings.hplm import TuneSettings
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from backends.adapters.bank import ADAPTERS_DTYPE, HEAD_DTYPE
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
 from builder.construct.hplm import trainable
-from builder.construct.hplm.settings import TuneSettings
 from builder.construct.hplm.teacher_data import TeacherData, TeacherStates
 from builder.construct.hplm.trainer import Trainer, Weights
 from builder.construct.hplm.tunable import (
@@ -31,6 +30,7 @@ from builder.construct.hplm.tunable import (
 from builder.construct.tasks.objective import NO_SCALE, Objective
 from builder.construct.training.checkpoint import Checkpoint
 from builder.progress import Report
+from builder.settings.hplm import TuneSettings
 
 __all__ = ["EncodedSet", "TuneSettings", "Tuned", "Upper", "evaluate", "predict", "tune"]
 

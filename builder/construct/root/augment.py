@@ -14,8 +14,8 @@ from torch import Tensor
 from backends.plot.header import Store, stores_of
 from backends.root.geometry import RootGeometry
 from backends.root.tokenizer import RootTokenizer, Text, TokenRows
-from builder.construct.root.settings import DistilSettings
-from builder.construct.training.seeds import step_seed
+from builder.settings.root import DistilSettings
+from builder.settings.seeds import step_seed
 
 _ECHO_SHARE = 0.5
 _KEPT_WORDS = 0.7

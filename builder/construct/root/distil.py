@@ -15,13 +15,13 @@ from torch.nn import functional
 
 from backends.root.tokenizer import RootTokenizer
 from builder.construct.root.augment import Pairing, Shortening, TokenNoise
-from builder.construct.root.settings import DistilSettings
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.loop import ParameterGroup, Schedule, TrainingLoop, Watch
 from builder.construct.training.rows import PaddedRows, numbered_batches
 from builder.progress import Report
+from builder.settings.root import DistilSettings
 
 PHASE = "distil the lower half"
 _FINAL_RATE_SHARE = 0.05

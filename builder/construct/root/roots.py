@@ -11,7 +11,6 @@ from typing import Any
 
 from backends.errors import CorruptFileError, InvalidArgumentError
 from backends.home import Home
-from backends.names import check_name
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder, write_root
@@ -32,8 +31,6 @@ from builder.construct.root.distilled import (
 from builder.construct.root.fidelity import FidelityProbe, FidelityReport, held_out_report, sample_texts, spread
 from builder.construct.root.model_folder import weights_checksum
 from builder.construct.root.pretrained import tokenizer_file
-from builder.construct.root.request import RootRequest
-from builder.construct.root.settings import DistilSettings
 from builder.construct.root.source import locate_pretrained, locate_weights
 from builder.construct.root.starting import NUM_SINKS, start_fragments
 from builder.construct.root.student import Student
@@ -43,26 +40,27 @@ from builder.construct.training.corpus import corpus_checksums, corpus_texts, sp
 from builder.executors.mapping import ParallelMap, map_here
 from builder.locks import exclusive
 from builder.progress import Report, Step
+from builder.requests.domains import GENERAL_DOMAIN
+from builder.requests.roots import AddRoot
+from builder.settings.root import DistilSettings
 
 LOGGER = logging.getLogger(__name__)
-GENERAL_DOMAIN = "general"
 MIN_TEXTS = 200
 _MAX_DISTIL_TEXTS = 400_000
 _WATCHED_TEXTS = 64
 
 
 def add_root(
-    home: Home, registry: Registry, request: RootRequest, report: Report, fan_out: ParallelMap = map_here
+    home: Home, registry: Registry, request: AddRoot, report: Report, fan_out: ParallelMap = map_here
 ) -> DomainEntry:
     """Convert, distil and write a root; build its general table; register both. Resumes what was interrupted."""
-    check_name(request.name, "root")
     target = home.root(request.name)
     with exclusive(home, target, f"root {request.name!r}") as hold:
         hold.will_read(())
         registry.require_new_root(request.name)
         _build_root(home, request, report)
         root = RootFolder(target)
-        plan = VersionPlan(GENERAL_DOMAIN, 1, request.corpus, request.plot)
+        plan = VersionPlan(GENERAL_DOMAIN, 1, tuple(request.corpus), request.plot)
         table = build_version(home, root, plan, report, fan_out)
         return registry.publish_root(
             request.name,
@@ -86,11 +84,11 @@ def check_root(home: Home, name: str, files: Sequence[Path], source: str | None 
     return {str(path): probe.report(sample_texts(path)) for path in files}
 
 
-def _build_root(home: Home, request: RootRequest, report: Report) -> None:
+def _build_root(home: Home, request: AddRoot, report: Report) -> None:
     """Write the root's folder; one that an interrupted run has written from the same inputs is taken as it is."""
     target = home.root(request.name)
     source = locate_pretrained(request.source, home.downloads)
-    parts = convert(source, request.num_lower_layers, request.max_tokens, request.n, _num_sinks(request))
+    parts = convert(source, request.lower, request.max_tokens, request.n, _num_sinks(request))
     build = _RootBuild(request, source, tokenizer_file(source, home.downloads), parts, weights_checksum(source))
     checkpoint = Checkpoint(target.with_name(f".{target.name}.checkpoint"), build.inputs())
     if target.exists():
@@ -105,7 +103,7 @@ def _build_root(home: Home, request: RootRequest, report: Report) -> None:
     checkpoint.remove()
 
 
-def _num_sinks(request: RootRequest) -> int:
+def _num_sinks(request: AddRoot) -> int:
     if request.distilled is not None:
         return num_sinks(request.distilled)
     return NUM_SINKS if request.sinks else 0
@@ -119,7 +117,7 @@ def _stored_inputs(folder: Path) -> str | None:
     return inputs
 
 
-def _note_request(folder: Path, request: RootRequest) -> None:
+def _note_request(folder: Path, request: AddRoot) -> None:
     """Let the manifest name this recipe: the same weights, but maybe another table or files elsewhere."""
     content = read_json(folder / "manifest.json")
     content["origin"] |= {"source": request.source, "config": config_of(request)}
@@ -130,7 +128,7 @@ def _note_request(folder: Path, request: RootRequest) -> None:
 class _RootBuild:
     """The making of one root's weights: `parts` are the model's own at first, and the root's in the end."""
 
-    request: RootRequest
+    request: AddRoot
     source: Path
     tokenizer_json: Path
     parts: RootParts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi.openapi.models import Example
 
-from builder.manager.requests import EXAMPLE_ADAPTER, EXAMPLE_CORPUS, EXAMPLE_TASK
+from builder.requests.base import EXAMPLE_ADAPTER, EXAMPLE_CORPUS, EXAMPLE_TASK
 
 
 def _example(summary: str, **value: object) -> Example:

@@ -17,8 +17,8 @@ from builder.manager.api.views import JobList, JobView, job_view
 from builder.manager.files import log_path
 from builder.manager.job_log import new_lines, tail
 from builder.manager.jobs import JobState
-from builder.manager.requests import JobRequest
 from builder.manager.store import JobFilter
+from builder.requests.jobs import JobRequest
 
 _LARGEST_ID = 2**31 - 1
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_token)])

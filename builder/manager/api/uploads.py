@@ -17,7 +17,8 @@ from builder.manager.api.access import ManagerOf, require_token
 from builder.manager.api.errors import answers
 from builder.manager.api.views import UploadList, UploadView, upload_view
 from builder.manager.upload_checks import CHECKS
-from builder.manager.uploads import UploadKind, UploadTooLargeError
+from builder.manager.uploads import UploadTooLargeError
+from builder.requests.base import UploadKind
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"], dependencies=[Depends(require_token)])
 _DISCARDED_BYTES = 64 << 20

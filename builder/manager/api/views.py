@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from backends.registry.entries import Version
 from builder.manager.api.errors import ErrorDetail
 from builder.manager.jobs import Job, JobState, waits_for
-from builder.manager.uploads import Upload, UploadKind
+from builder.manager.uploads import Upload
+from builder.requests.base import UploadKind
 
 
 class UploadView(BaseModel):

@@ -12,10 +12,11 @@ import pytest
 
 from backends.registry.registry import Registry
 from bench.kit.tiny_home import ignore, tiny_hplm, write_corpus, write_task
-from builder.construct.domain.domains import DomainRequest, create_domain
-from builder.construct.hplm.hplms import UpdateRequest, update_hplm
+from builder.construct.domain.domains import create_domain
+from builder.construct.hplm.hplms import update_hplm
 from hplm_client import Answer, ClientError, HplmClient, NotFoundError
 from served_home import Served
+from short_requests import new_domain, next_hplm
 
 pytestmark = pytest.mark.server
 WITHIN_S = 5.0
@@ -49,7 +50,7 @@ def test_create_update_delete_while_serving(served: Served, client: HplmClient) 
     assert seconds_until(lambda: isinstance(asked(client, "newcomer/topic"), Answer)) <= WITHIN_S
 
     train, dev = write_task(served.work / "newcomer", "mood", 901)
-    request = UpdateRequest("newcomer/topic", train, dev, tune={"epochs": 1}, labels_may_change=True, force=True)
+    request = next_hplm("newcomer/topic", train, dev, tune={"epochs": 1}, labels_may_change=True, force=True)
     update_hplm(served.home, registry, request, ignore)
 
     def is_second() -> bool:
@@ -70,7 +71,7 @@ def test_create_update_delete_while_serving(served: Served, client: HplmClient) 
 def test_a_new_domain_needs_no_reload(served: Served, client: HplmClient) -> None:
     registry = Registry.open(served.home)
     corpus = write_corpus(served.work / "garden.txt", 300, seed=31)
-    create_domain(served.home, registry, DomainRequest("garden", "tiny", (corpus,)), ignore)
+    create_domain(served.home, registry, new_domain("garden", "tiny", (corpus,)), ignore)
     tiny_hplm(served.home, registry, served.work, "newcomer/garden", "garden", "topic", seed=950)
     assert seconds_until(lambda: isinstance(asked(client, "newcomer/garden"), Answer)) <= WITHIN_S
     registry.delete_hplm("newcomer/garden")

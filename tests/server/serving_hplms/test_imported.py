@@ -15,9 +15,10 @@ from backends.lower.model import LowerModel
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.tiny_home import ignore, sample_texts
-from builder.importing.hplms import ImportRequest, import_hplm
+from builder.importing.hplms import import_hplm
 from hplm_client import Classification, ClientError, HplmClient
 from served_home import Served
+from short_requests import adapter_import
 
 pytestmark = pytest.mark.server
 LABELS = ("glad", "sad", "neither")
@@ -27,7 +28,7 @@ def test_an_import_is_served_beside_the_others(served: Served) -> None:
     registry = Registry.open(served.home)
     wrapped, folder = peft_model(served)
     entry = import_hplm(
-        served.home, registry, ImportRequest("newcomer/lora", "tiny", "farm", folder, labels=LABELS), ignore
+        served.home, registry, adapter_import("newcomer/lora", "tiny", "farm", folder, labels=LABELS), ignore
     )
     texts = [text.text for text in sample_texts(12, seed=77)]
     with HplmClient(f"grpc://{served.grpc_url}") as client:

@@ -16,10 +16,11 @@ from backends.engine.entities import best_tags
 from backends.registry.registry import Registry
 from bench.kit.reference import ReferenceHplm
 from bench.kit.tiny_home import TOPICS, ignore, sample_texts, write_pairs, write_tagged, write_values
-from builder.construct.hplm.hplms import HplmRequest, create_hplm
+from builder.construct.hplm.hplms import create_hplm
 from builder.construct.hplm.tune import TuneSettings
 from hplm_client import Classification, ClientError, Entities, Entity, HplmClient, InvalidRequestError, Request, Value
 from served_home import Served
+from short_requests import new_hplm
 
 pytestmark = pytest.mark.server
 TAGGING = TuneSettings(
@@ -35,7 +36,7 @@ def tasks(served: Served) -> Iterator[Served]:
     wanted = (("tasks/ner", write_tagged, None, TAGGING), ("tasks/pair", write_pairs, None, QUICK))
     for hplm, write, task, tune in (*wanted, ("tasks/value", write_values, "regression", QUICK)):
         files = write(served.work / hplm.replace("/", "-"), 7)
-        create_hplm(served.home, registry, HplmRequest(hplm, "tiny", "farm", *files, task=task, tune=tune), ignore)
+        create_hplm(served.home, registry, new_hplm(hplm, "tiny", "farm", *files, task=task, tune=tune), ignore)
     with HplmClient(served.grpc_url) as client:
         while not all(_is_live(client, hplm) for hplm in ("tasks/ner", "tasks/value") for _ in range(8)):
             pass

@@ -11,12 +11,13 @@ import pytest
 
 from backends.registry.registry import Registry
 from bench.kit.tiny_home import ignore, sample_texts, tiny_hplm, write_corpus, write_task
-from builder.construct.domain.domains import DomainUpdate, update_domain
-from builder.construct.hplm.hplms import UpdateRequest, update_hplm
+from builder.construct.domain.domains import update_domain
+from builder.construct.hplm.hplms import update_hplm
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.lifecycle.rollback import rollback_domain, rollback_hplm
 from hplm_client import Classification, HplmClient
 from served_home import Served
+from short_requests import next_domain, next_hplm
 
 pytestmark = pytest.mark.server
 WITHIN_S = 5.0
@@ -62,16 +63,16 @@ def test_versions_come_and_go_while_serving(served: Served, client: HplmClient) 
     first = scores(client, hplm)
 
     corpus = write_corpus(served.work / "more.txt", 200, seed=701)
-    update_domain(home, registry, DomainUpdate("farm", "tiny", (corpus,)), ignore)
+    update_domain(home, registry, next_domain("farm", "tiny", (corpus,)), ignore)
     assert registry.domain("tiny", "farm").version == 2
     assert same(scores(client, hplm), first)  # it stays on the domain version that it was tuned on
 
     train, dev = write_task(served.work / "versions", "mood", 702)
     registry.pin_hplm(hplm)
-    pinned = update_hplm(home, registry, UpdateRequest(hplm, train, dev, tune={"epochs": 1}, force=True), ignore)
+    pinned = update_hplm(home, registry, next_hplm(hplm, train, dev, tune={"epochs": 1}, force=True), ignore)
     assert (pinned.version, pinned.domain.label) == (2, "farm@1")
     registry.unpin_hplm(hplm)
-    moved = update_hplm(home, registry, UpdateRequest(hplm, train, dev, tune={"epochs": 1}, force=True), ignore)
+    moved = update_hplm(home, registry, next_hplm(hplm, train, dev, tune={"epochs": 1}, force=True), ignore)
     assert (moved.version, moved.domain.label) == (3, "farm@2")
     within_seconds(lambda: is_served(client, hplm, 3))
 

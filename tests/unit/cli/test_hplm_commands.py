@@ -136,7 +136,7 @@ def test_texts_without_labels_need_a_teacher_and_two_halves_where_pairs_are_lear
     texts.write_text("a text that nobody has labelled\n")
     create = ("create", "new/one", "--domain", "farm")
     code, _, err = run(*create, *files(*write_task(tmp_path / "s", "mood", 7)), "--unlabelled", str(texts))
-    assert code != 0 and "--unlabelled needs --teacher dedicated" in err
+    assert code != 0 and "unlabelled texts need a teacher: dedicated" in err
     taught = ("--teacher", "dedicated", "--unlabelled", str(texts))
     code, _, err = run(*create, *files(*write_pairs(tmp_path / "p", 7)), *taught)
     assert code != 0 and "texts.txt:1: one text; a task of pairs needs two in each line" in err

@@ -22,13 +22,14 @@ from backends.storage import read_json, write_json
 from bench.kit.tiny_home import ignore, sample_texts, write_task, write_tiny_bert
 from builder.construct.hplm.dedicated import Dedicated
 from builder.construct.hplm.dedicated_teacher import REWRITING, UNLABELLED_PER_EXAMPLE, DedicatedTeacher
-from builder.construct.hplm.hplms import HplmRequest, create_hplm, live_settings
+from builder.construct.hplm.hplms import create_hplm, live_settings
 from builder.construct.hplm.rewriting import Rewriting
-from builder.construct.hplm.settings import ClassWeights, TuneSettings
 from builder.construct.hplm.states import remove_forgotten
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.progress import Step
+from builder.settings.hplm import ClassWeights, TuneSettings
+from short_requests import new_hplm
 
 SETTINGS = TuneSettings(epochs=4, rows_per_batch=16, learning_rate=2e-3, head_learning_rate=1e-2, patience=4)
 PUPIL = TuneSettings()
@@ -43,7 +44,7 @@ def classification(count: int, seed: int) -> list[LabelledText]:
 def test_an_hplm_learns_from_a_dedicated_model(tiny_home: Home, tmp_path: Path) -> None:
     registry = Registry.open(tiny_home)
     train, dev = write_task(tmp_path / "task", "mood", 40)
-    request = HplmRequest("acme/taught", "tiny", "farm", train, dev, tune=TuneSettings(epochs=2, distil_weight=0.9))
+    request = new_hplm("acme/taught", "tiny", "farm", train, dev, tune=TuneSettings(epochs=2, distil_weight=0.9))
     steps: list[Step] = []
     entry = create_hplm(
         tiny_home, registry, request, steps.append, DedicatedTeacher(tiny_home, "tiny", settings=SETTINGS)
@@ -131,7 +132,7 @@ def test_labels_are_not_asked_of_texts_that_have_none(tiny_home: Home, tmp_path:
     train, dev = write_task(tmp_path / "task", "mood", 40)
     unlabelled = tmp_path / "texts.txt"
     unlabelled.write_text("Some text that nobody has labelled.\n")
-    request = HplmRequest("acme/taught", "tiny", "farm", train, dev, tune=TuneSettings(epochs=1, distil_weight=0.5))
+    request = new_hplm("acme/taught", "tiny", "farm", train, dev, tune=TuneSettings(epochs=1, distil_weight=0.5))
     steps: list[Step] = []
     with pytest.raises(InvalidArgumentError, match=r"distil_weight of 0.5 needs labels, which .*texts.txt does not"):
         create_hplm(
@@ -182,9 +183,7 @@ def test_what_was_chosen_with_a_teacher_is_not_inherited_without_one_nor_the_oth
     fingerprint = RootFolder(tiny_home.root("tiny")).fingerprint
     tune = TuneSettings(epochs=1, learning_rate=3e-3, distil_weight=0.5, states_weight=0.25, temperature=3.0)
     for hplm, teacher in (("acme/alone", None), ("acme/taught", DedicatedTeacher(tiny_home, "tiny", None, SETTINGS))):
-        entry = create_hplm(
-            tiny_home, registry, HplmRequest(hplm, "tiny", "farm", train, dev, tune=tune), ignore, teacher
-        )
+        entry = create_hplm(tiny_home, registry, new_hplm(hplm, "tiny", "farm", train, dev, tune=tune), ignore, teacher)
         artifact = read_artifact(tiny_home.path / entry.folder, fingerprint)
         assert live_settings(artifact, is_taught=teacher is not None) == tune
         assert live_settings(artifact, is_taught=teacher is None) == replace(tune, **UNASKED)

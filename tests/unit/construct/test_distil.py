@@ -21,19 +21,20 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder, write_root
 from backends.root.tokenizer import RootTokenizer
 from bench.kit.tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
-from builder.construct.domain.settings import Pace, PlotSettings
 from builder.construct.root.augment import Shortening
 from builder.construct.root.conversion import RootParts, convert
 from builder.construct.root.distil import Distiller, score_losses
 from builder.construct.root.distilled import export_distilled
-from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
-from builder.construct.root.settings import DistilSettings
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.rows import PaddedRows
 from builder.progress import Step
+from builder.requests.roots import AddRoot
+from builder.settings.domain import Pace, PlotSettings
+from builder.settings.root import DistilSettings
+from short_requests import new_root
 
 SHORT = DistilSettings(steps=6, tokens_per_batch=512, warmup_steps=2, checkpoint_every=4, noise_share=0.0)
 EVERYTHING = replace(
@@ -211,12 +212,12 @@ def test_other_fragments_are_learnt_too(tiny_bert: Path, tmp_path: Path, texts: 
     assert last < 0.9 * first
 
 
-def request_for(model: Path, corpus: Path, settings: DistilSettings | None, **more: Any) -> RootRequest:
+def request_for(model: Path, corpus: Path, settings: DistilSettings | None, **more: Any) -> AddRoot:
     plot = PlotSettings(max_fragments=50, max_bigrams=50)
-    return RootRequest("r", str(model), 2, (corpus,), MAX_TOKENS, distil=settings, plot=plot, **more)
+    return new_root("r", str(model), 2, (corpus,), MAX_TOKENS, distil=settings, plot=plot, **more)
 
 
-def built(home: Home, request: RootRequest) -> RootFolder:
+def built(home: Home, request: AddRoot) -> RootFolder:
     add_root(home, Registry.open(home, create=True), request, ignore)
     return RootFolder(home.root(request.name))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -20,7 +21,6 @@ from backends.errors import (
     CorruptFileError,
     FingerprintMismatchError,
     HplmError,
-    InvalidArgumentError,
     NotFoundError,
     TrainingDataError,
 )
@@ -48,15 +48,15 @@ from bench.kit.tiny_home import (
     write_corpus,
     write_tiny_bert,
 )
-from builder.construct.domain.domains import DomainRequest, DomainUpdate, create_domain, update_domain
+from builder.construct.domain.domains import create_domain, update_domain
 from builder.construct.domain.mlm_head import HeadFile
 from builder.construct.domain.ngrams import CountTexts
-from builder.construct.domain.settings import Pace, PlotSettings, PretrainSettings
-from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
-from builder.construct.root.settings import DistilSettings
 from builder.executors.processes import ProcessMap
 from builder.progress import Report, Step
+from builder.settings.domain import Pace, PretrainSettings
+from builder.settings.root import DistilSettings
+from short_requests import changed, new_domain, new_root, next_domain
 
 PRETRAIN = PretrainSettings(
     lower=Pace(steps=16, learning_rate=3e-3, tokens_per_batch=256, checkpoint_every=4),
@@ -64,7 +64,6 @@ PRETRAIN = PretrainSettings(
     anchor=0.1,
 )
 WORDS = sorted({*FILLER, *(word for words in [*TOPICS.values(), *MOODS.values()] for word in words)})
-HALF = PlotSettings(theta=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +82,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pretrained(built_home: Home, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
     """The tiny home with the further pretrained domain "garden"; to be read only."""
     home = Home(Path(shutil.copytree(built_home.path, tmp_path_factory.mktemp("pretrained") / "home")))
-    create_domain(home, Registry.open(home), DomainRequest("garden", "tiny", (corpus,), "farm", HALF, PRETRAIN), ignore)
+    create_domain(
+        home, Registry.open(home), new_domain("garden", "tiny", (corpus,), "farm", PRETRAIN, theta=0.5), ignore
+    )
     return home
 
 
@@ -155,7 +156,7 @@ def test_the_report_counts_what_lookups_find(pretrained: Home, corpus: Path) -> 
 
 
 def test_the_bytes_of_all_fragments_are_those_of_such_a_table(home: Home, corpus: Path) -> None:
-    everything = DomainRequest("whole", "tiny", (corpus,), "garden", PlotSettings(), PRETRAIN)
+    everything = new_domain("whole", "tiny", (corpus,), "garden", PRETRAIN)
     create_domain(home, Registry.open(home), everything, ignore)
     _, entry, table = opened(home, "whole")
     table_bytes = sum(path.stat().st_size for path in table.folder.glob("tri.*"))
@@ -165,7 +166,7 @@ def test_the_bytes_of_all_fragments_are_those_of_such_a_table(home: Home, corpus
 
 def test_a_child_without_pretraining_repeats_only_what_other_layers_computed(home: Home, corpus: Path) -> None:
     """The garden's layers are the child's too; those of the farm and of the root are others."""
-    request = DomainRequest("child", "tiny", (corpus,), "garden", PlotSettings())
+    request = new_domain("child", "tiny", (corpus,), "garden")
     create_domain(home, Registry.open(home), request, ignore)
     own = keys_of(home, "child")
     assert not np.isin(own, keys_of(home, "garden")).any()
@@ -200,7 +201,7 @@ def test_an_interrupted_build_ends_as_an_uninterrupted_one(
     tiny_home: Home, pretrained: Home, corpus: Path, phase: str, done: int, first_done: int, skipped: list[str]
 ) -> None:
     registry = Registry.open(tiny_home)
-    request = DomainRequest("garden", "tiny", (corpus,), "farm", HALF, PRETRAIN)
+    request = new_domain("garden", "tiny", (corpus,), "farm", PRETRAIN, theta=0.5)
     with pytest.raises(InterruptedRunError):
         create_domain(tiny_home, registry, request, interrupt(phase, done))
     with pytest.raises(NotFoundError):
@@ -229,7 +230,7 @@ def distance(some: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor
 def test_an_update_adds_counts_and_goes_on_from_the_live_layers(home: Home, corpus: Path, tmp_path: Path) -> None:
     registry = Registry.open(home)
     new = write_corpus(tmp_path / "new.txt", 200, seed=32)
-    update = DomainUpdate("garden", "tiny", (new,), pretrain=PRETRAIN)
+    update = next_domain("garden", "tiny", (new,), pace=PRETRAIN)
     entry = update_domain(home, registry, update, ignore)
     assert (entry.version, entry.folders[1:]) == (2, registry.domain("tiny", "garden", 1).folders[1:])
     texts = []
@@ -255,7 +256,7 @@ def test_an_update_adds_counts_and_goes_on_from_the_live_layers(home: Home, corp
 
 def test_an_update_without_pretraining_keeps_the_live_layers(home: Home, tmp_path: Path) -> None:
     new = write_corpus(tmp_path / "new.txt", 200, seed=33)
-    entry = update_domain(home, Registry.open(home), DomainUpdate("garden", "tiny", (new,), theta=0.3), ignore)
+    entry = update_domain(home, Registry.open(home), next_domain("garden", "tiny", (new,), theta=0.3), ignore)
     one, two = (home.plot("tiny", "garden", version) / WEIGHTS_NAME for version in (1, 2))
     assert one.read_bytes() == two.read_bytes()
     assert entry.metrics["theta"] == 0.3
@@ -269,7 +270,7 @@ def test_an_update_folds_in_what_servers_learned(home: Home, tmp_path: Path) -> 
     overlay_folder(live).mkdir()
     write_uses(overlay_folder(live) / "0.uses", LearnedFragments(learned, np.array([5000, 7000], np.uint32)))
     new = write_corpus(tmp_path / "new.txt", 100, seed=34)
-    update_domain(home, registry, DomainUpdate("garden", "tiny", (new,)), ignore)
+    update_domain(home, registry, next_domain("garden", "tiny", (new,)), ignore)
     assert keys_of(home, "garden")[:2].tolist() == learned[::-1].tolist()
 
 
@@ -287,13 +288,13 @@ def test_what_was_learned_outlives_theta_in_all_later_versions(home: Home, tmp_p
     registry = Registry.open(home)
     rare = learn(home, 1, {5 << 42 | 6 << 21 | 7: 1, 8 << 42 | 9 << 21 | 10: 2})
     new = write_corpus(tmp_path / "new.txt", 100, seed=34)
-    second = update_domain(home, registry, DomainUpdate("garden", "tiny", (new,), theta=0.01), ignore)
+    second = update_domain(home, registry, next_domain("garden", "tiny", (new,), theta=0.01), ignore)
     counts = FragmentCounts.read(home.path / second.folders[0])
     assert keys_of(home, "garden").tolist() == [*counts.top(0.01).keys.tolist(), int(rare[1]), int(rare[0])]
     assert second.metrics["learned_fragments"] == 2
-    update_domain(home, registry, DomainUpdate("garden", "tiny", (new,)), ignore)
+    update_domain(home, registry, next_domain("garden", "tiny", (new,)), ignore)
     assert np.isin(rare, keys_of(home, "garden")).all()
-    cut = update_domain(home, registry, DomainUpdate("garden", "tiny", (new,), keep_learned=False), ignore)
+    cut = update_domain(home, registry, next_domain("garden", "tiny", (new,), keep_learned=False), ignore)
     assert not np.isin(rare, keys_of(home, "garden")).any()
     assert cut.metrics["learned_fragments"] == 0
 
@@ -302,7 +303,7 @@ def test_what_was_learned_takes_half_of_a_small_table(home: Home, tmp_path: Path
     registry = Registry.open(home)
     rare = learn(home, 1, {9 << 42 | 9 << 21 | token: 1 + token for token in range(5, 15)})
     new = write_corpus(tmp_path / "new.txt", 100, seed=34)
-    update = DomainUpdate("garden", "tiny", (new,), max_fragments=9)
+    update = next_domain("garden", "tiny", (new,), max_fragments=9)
     entry = update_domain(home, registry, update, ignore)
     counts = FragmentCounts.read(home.path / entry.folders[0])
     assert keys_of(home, "garden").tolist() == [*counts.keys[:5].tolist(), *rare[:-5:-1].tolist()]
@@ -313,10 +314,10 @@ def test_what_older_versions_learned_is_folded_in_once(home: Home, tmp_path: Pat
     first, later = 5 << 42 | 6 << 21 | 7, 8 << 42 | 9 << 21 | 10
     learn(home, 1, {first: 1000})
     new = write_corpus(tmp_path / "new.txt", 100, seed=34)
-    update_domain(home, registry, DomainUpdate("garden", "tiny", (new,)), ignore)
+    update_domain(home, registry, next_domain("garden", "tiny", (new,)), ignore)
     learn(home, 1, {first: 1000, later: 700})  # asked by an hPLM that stays on version 1
     learn(home, 2, {later: 10})
-    entry = update_domain(home, registry, DomainUpdate("garden", "tiny", (new,)), ignore)
+    entry = update_domain(home, registry, next_domain("garden", "tiny", (new,)), ignore)
     counts = FragmentCounts.read(home.path / entry.folders[0])
     known = dict(zip(counts.keys.tolist(), counts.counts.tolist(), strict=True))
     assert (known[first], known[later]) == (1000, 710)
@@ -327,20 +328,20 @@ def test_a_failed_update_leaves_the_live_version(home: Home, tmp_path: Path) -> 
     before = registry.domain("tiny", "garden")
     new = write_corpus(tmp_path / "new.txt", 100, seed=35)
     with pytest.raises(InterruptedRunError):
-        update_domain(home, registry, DomainUpdate("garden", "tiny", (new,)), interrupt("compute", 1))
+        update_domain(home, registry, next_domain("garden", "tiny", (new,)), interrupt("compute", 1))
     (tmp_path / "bad.txt").write_bytes(b"fine\n" * 100 + b"\xff\n")
     with pytest.raises(TrainingDataError, match=r"bad\.txt:101: not UTF-8"):
-        update_domain(home, registry, DomainUpdate("garden", "tiny", (tmp_path / "bad.txt",)), ignore)
+        update_domain(home, registry, next_domain("garden", "tiny", (tmp_path / "bad.txt",)), ignore)
     assert registry.domain("tiny", "garden") == before
     with pytest.raises(NotFoundError):
-        update_domain(home, registry, DomainUpdate("moon", "tiny", (new,)), ignore)
+        update_domain(home, registry, next_domain("moon", "tiny", (new,)), ignore)
     with pytest.raises(ConflictError, match="domain update"):
-        create_domain(home, registry, DomainRequest("garden", "tiny", (new,)), ignore)
+        create_domain(home, registry, new_domain("garden", "tiny", (new,)), ignore)
 
 
 def test_the_roots_own_domain_can_be_updated(home: Home, tmp_path: Path) -> None:
     new = write_corpus(tmp_path / "new.txt", 200, seed=36)
-    entry = update_domain(home, Registry.open(home), DomainUpdate("general", "tiny", (new,)), ignore)
+    entry = update_domain(home, Registry.open(home), next_domain("general", "tiny", (new,)), ignore)
     assert entry.folders == ("plots/tiny/general@2",)
     assert set(entry.metrics["entries"]) == {"tri", "bi", "uni"}
     assert LowerModel.open(home, entry).encode([text.text for text in sample_texts(3, seed=1)]).rows
@@ -348,15 +349,15 @@ def test_the_roots_own_domain_can_be_updated(home: Home, tmp_path: Path) -> None
 
 def test_a_parents_version_can_be_named(home: Home, corpus: Path, tmp_path: Path) -> None:
     registry = Registry.open(home)
-    update_domain(home, registry, DomainUpdate("farm", "tiny", (corpus,)), ignore)
+    update_domain(home, registry, next_domain("farm", "tiny", (corpus,)), ignore)
     for parent, label in (("farm@1", "farm@1"), ("farm", "farm@2")):
         name = f"under-{label.replace('@', '-')}"
-        entry = create_domain(home, registry, DomainRequest(name, "tiny", (corpus,), parent), ignore)
+        entry = create_domain(home, registry, new_domain(name, "tiny", (corpus,), parent), ignore)
         assert entry.folders[1] == f"plots/tiny/{label}"
-    moved = update_domain(home, registry, DomainUpdate("under-farm-1", "tiny", (corpus,), parent="farm@2"), ignore)
+    moved = update_domain(home, registry, next_domain("under-farm-1", "tiny", (corpus,), parent="farm@2"), ignore)
     assert moved.folders[1] == "plots/tiny/farm@2"
     with pytest.raises(NotFoundError):
-        create_domain(home, registry, DomainRequest("x", "tiny", (corpus,), "farm@9"), ignore)
+        create_domain(home, registry, new_domain("x", "tiny", (corpus,), "farm@9"), ignore)
 
 
 def test_held_out_texts_of_their_own(home: Home, corpus: Path, tmp_path: Path) -> None:
@@ -366,13 +367,13 @@ def test_held_out_texts_of_their_own(home: Home, corpus: Path, tmp_path: Path) -
     registry = Registry.open(home)
     counts = []
     for name, file in (("plain", corpus), ("with", both)):
-        request = DomainRequest(name, "tiny", (file,), held_out=held_out)
+        request = new_domain(name, "tiny", (file,), held_out=held_out)
         entry = create_domain(home, registry, request, ignore)
         counts.append(FragmentCounts.read(home.path / entry.folders[0]))
     assert np.array_equal(counts[0].keys, counts[1].keys)
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(TrainingDataError, match="holds no text"):
-        create_domain(home, registry, DomainRequest("x", "tiny", (corpus,), held_out=tmp_path / "empty.txt"), ignore)
+        create_domain(home, registry, new_domain("x", "tiny", (corpus,), held_out=tmp_path / "empty.txt"), ignore)
 
 
 @pytest.mark.parametrize(
@@ -386,13 +387,13 @@ def test_a_corpus_that_is_too_small(tiny_home: Home, tmp_path: Path, content: st
     path = tmp_path / "small.txt"
     path.write_text(content)
     with pytest.raises(HplmError, match=message):
-        create_domain(tiny_home, Registry.open(tiny_home), DomainRequest("small", "tiny", (path,)), ignore)
+        create_domain(tiny_home, Registry.open(tiny_home), new_domain("small", "tiny", (path,)), ignore)
 
 
 def test_other_processes_build_the_same_table(home: Home, corpus: Path) -> None:
     registry = Registry.open(home)
     for name, fan_out in (("here", None), ("there", ProcessMap(2))):
-        request = DomainRequest(name, "tiny", (corpus,), "garden", PlotSettings())
+        request = new_domain(name, "tiny", (corpus,), "garden")
         create_domain(home, registry, request, ignore, **({"fan_out": fan_out} if fan_out else {}))
     here, there = (opened(home, name)[2] for name in ("here", "there"))
     rows = np.arange(here.store(Store.TRI).entries)
@@ -407,11 +408,11 @@ def test_domains_of_other_fragments(tmp_path: Path, corpus: Path, n: int) -> Non
     general = write_corpus(tmp_path / "general.txt", 400, seed=38)
     settings = DistilSettings(steps=2, tokens_per_batch=512)
     model = write_tiny_bert(tmp_path / "model")
-    add_root(home, registry, RootRequest("tiny", str(model), 2, (general,), MAX_TOKENS, n=n, distil=settings), ignore)
-    request = DomainRequest("garden", "tiny", (corpus,), plot=HALF, pretrain=PRETRAIN)
+    add_root(home, registry, new_root("tiny", str(model), 2, (general,), MAX_TOKENS, n=n, distil=settings), ignore)
+    request = new_domain("garden", "tiny", (corpus,), theta=0.5, pace=PRETRAIN)
     created = create_domain(home, registry, request, ignore)
     assert created.metrics["mlm_loss_after"] < created.metrics["mlm_loss_before"]
-    update_domain(home, registry, DomainUpdate("garden", "tiny", (general,)), ignore)
+    update_domain(home, registry, next_domain("garden", "tiny", (general,)), ignore)
     _, entry, table = opened(home, "garden")
     kept = table.keys(table.spec.main)
     counts = FragmentCounts.read(table.folder)
@@ -423,11 +424,11 @@ def test_domains_of_other_fragments(tmp_path: Path, corpus: Path, n: int) -> Non
 def test_roots_are_isolated(home: Home, corpus: Path, tmp_path: Path) -> None:
     registry = Registry.open(home)
     tiny_root(home, registry, tmp_path, name="other", seed=7)
-    request = DomainRequest("garden", "other", (corpus,), "general", HALF)
+    request = new_domain("garden", "other", (corpus,), "general", theta=0.5)
     entry = create_domain(home, registry, request, ignore)
     assert entry.folders == ("plots/other/garden@1", "plots/other/general@1")
     with pytest.raises(NotFoundError):
-        create_domain(home, registry, replace(request, name="x", parent="farm"), ignore)
+        create_domain(home, registry, changed(request, name="x", parent="farm"), ignore)
     other = RootFolder(home.root("other"))
     with pytest.raises(FingerprintMismatchError):
         domain_encoder(other, folders(home, registry.domain("tiny", "garden")))
@@ -447,7 +448,7 @@ def test_a_small_corpus_is_refused_before_anything_is_trained(tiny_home: Home, t
     path = tmp_path / "small.txt"
     path.write_text("".join(f"text {number}\n" for number in range(60)))
     steps: list[Step] = []
-    small = DomainRequest("small", "tiny", (path,), pretrain=PRETRAIN)
+    small = new_domain("small", "tiny", (path,), pace=PRETRAIN)
     with pytest.raises(HplmError, match="tokens; a table needs at least 1000"):
         create_domain(tiny_home, Registry.open(tiny_home), small, steps.append)
     assert steps == []
@@ -464,11 +465,11 @@ def test_divergence_publishes_nothing(tiny_home: Home, corpus: Path) -> None:
     registry = Registry.open(tiny_home)
     wild = replace(PRETRAIN, head=replace(PRETRAIN.head, learning_rate=1e20, steps=4))
     with pytest.raises(HplmError, match=r"diverged at step \d; try a lower learning rate"):
-        create_domain(tiny_home, registry, DomainRequest("wild", "tiny", (corpus,), pretrain=wild), ignore)
+        create_domain(tiny_home, registry, new_domain("wild", "tiny", (corpus,), pace=wild), ignore)
     assert not registry.has_domain("tiny", "wild")
 
 
 @pytest.mark.parametrize("nothing", [{"theta": 0.0}, {"max_fragments": 0}])
 def test_an_update_to_nothing_is_refused(tiny_home: Home, corpus: Path, nothing: dict[str, float]) -> None:
-    with pytest.raises(InvalidArgumentError):
-        update_domain(tiny_home, Registry.open(tiny_home), DomainUpdate("farm", "tiny", (corpus,), **nothing), ignore)
+    with pytest.raises(ValidationError):
+        update_domain(tiny_home, Registry.open(tiny_home), next_domain("farm", "tiny", (corpus,), **nothing), ignore)

@@ -16,8 +16,9 @@ from backends.lower.model import LowerModel
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.tiny_home import ignore, sample_texts, write_corpus, write_task
-from builder.construct.domain.domains import DomainRequest, create_domain
+from builder.construct.domain.domains import create_domain
 from builder.construct.root.distilled import export_distilled
+from short_requests import new_domain
 
 
 def reason_on_a_full_disk(limit_bytes: int, *arguments: str) -> str:
@@ -51,7 +52,7 @@ def test_a_domain_publishes_nothing_and_its_build_can_go_on(tiny_home: Home, tmp
         registry.domain("tiny", "big")
     half = LowerModel.open(tiny_home, registry.domain("tiny", "farm"))
     assert half.encode([sample_texts(1, 1)[0].text]).rows
-    assert create_domain(tiny_home, registry, DomainRequest("big", "tiny", (corpus,)), ignore).version == 1
+    assert create_domain(tiny_home, registry, new_domain("big", "tiny", (corpus,)), ignore).version == 1
 
 
 @pytest.mark.parametrize("command", ["create", "update"])

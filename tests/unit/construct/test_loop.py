@@ -15,8 +15,8 @@ from torch.nn import functional
 from bench.kit.tiny_home import ignore
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.loop import DivergedError, ParameterGroup, Schedule, TrainingLoop, Watch
-from builder.construct.training.seeds import step_seed
 from builder.progress import Report, Step
+from builder.settings.seeds import step_seed
 
 STEPS, ROUND_STEPS = 23, 5
 SCHEDULE = Schedule(STEPS, warmup_steps=4, round_steps=ROUND_STEPS, final_share=0.05, seed=3)

@@ -13,10 +13,10 @@ from bench.kit.tiny_home import MAX_TOKENS, sample_texts
 from builder.construct.root.augment import Pairing
 from builder.construct.root.conversion import convert
 from builder.construct.root.distil import Distiller
-from builder.construct.root.settings import DistilSettings
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint
+from builder.settings.root import DistilSettings
 
 TEXTS = [text.text for text in sample_texts(400, seed=5)]
 

@@ -12,8 +12,8 @@ from backends.root.store import RootFolder
 from bench.kit.tiny_home import ignore
 from builder.construct.domain import masking
 from builder.construct.domain.pretrain import Pretrainer
-from builder.construct.domain.settings import Pace, PretrainSettings
 from builder.construct.training.checkpoint import Checkpoint
+from builder.settings.domain import Pace, PretrainSettings
 
 
 def test_batches_that_hide_no_token_teach_nothing_and_break_nothing(

@@ -20,13 +20,14 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.tiny_home import MAX_TOKENS, ignore, write_corpus, write_tiny_bert
 from builder.construct.domain.build import VersionPlan, build_version
-from builder.construct.domain.domains import DomainRequest, create_domain
-from builder.construct.domain.settings import PlotSettings
-from builder.construct.root.request import RootRequest
+from builder.construct.domain.domains import create_domain
 from builder.construct.root.roots import add_root
-from builder.construct.root.settings import DistilSettings
 from builder.construct.training.checkpoint import Checkpoint
 from builder.progress import Report, Step
+from builder.requests.roots import AddRoot
+from builder.settings.domain import PlotSettings
+from builder.settings.root import DistilSettings
+from short_requests import changed, new_domain, new_root
 
 
 class InterruptedRunError(Exception):
@@ -42,8 +43,8 @@ def interrupt(phase: str, done: int) -> Report:
 
 
 @pytest.fixture
-def request_a(tmp_path: Path) -> RootRequest:
-    return RootRequest(
+def request_a(tmp_path: Path) -> AddRoot:
+    return new_root(
         "r",
         str(write_tiny_bert(tmp_path / "a", seed=5)),
         2,
@@ -54,19 +55,19 @@ def request_a(tmp_path: Path) -> RootRequest:
     )
 
 
-def other_request(request: RootRequest, what: str, folder: Path) -> RootRequest:
+def other_request(request: AddRoot, what: str, folder: Path) -> AddRoot:
     if what == "model":
-        return replace(request, source=str(write_tiny_bert(folder / "b", seed=6)))
+        return changed(request, source=str(write_tiny_bert(folder / "b", seed=6)))
     if what == "corpus":
-        return replace(request, corpus=(write_corpus(folder / "other.txt", 400, seed=2),))
-    return replace(request, distil=replace(request.distil, seed=3))
+        return changed(request, corpus=[write_corpus(folder / "other.txt", 400, seed=2)])
+    return changed(request, distil=replace(request.distil, seed=3))
 
 
 def open_registry(home: Home) -> Registry:
     return Registry.open(home, create=True)
 
 
-def built_fingerprint(home: Home, request: RootRequest) -> str:
+def built_fingerprint(home: Home, request: AddRoot) -> str:
     add_root(home, open_registry(home), request, ignore)
     return RootFolder(home.root("r")).fingerprint
 
@@ -74,7 +75,7 @@ def built_fingerprint(home: Home, request: RootRequest) -> str:
 @pytest.mark.parametrize("what", ["model", "corpus", "settings"])
 @pytest.mark.parametrize(("phase", "done"), [("distil", 5), ("compute fragments", 1)])
 def test_a_root_of_other_inputs_starts_anew(
-    tmp_path: Path, request_a: RootRequest, phase: str, done: int, what: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, request_a: AddRoot, phase: str, done: int, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted, fresh = Home(tmp_path / "interrupted"), Home(tmp_path / "fresh")
     with pytest.raises(InterruptedRunError):
@@ -84,7 +85,7 @@ def test_a_root_of_other_inputs_starts_anew(
     assert "other inputs" in caplog.text
 
 
-def test_a_root_that_only_lacks_its_table_is_not_distilled_again(tmp_path: Path, request_a: RootRequest) -> None:
+def test_a_root_that_only_lacks_its_table_is_not_distilled_again(tmp_path: Path, request_a: AddRoot) -> None:
     home = Home(tmp_path / "home")
     with pytest.raises(InterruptedRunError):
         add_root(home, open_registry(home), request_a, interrupt("compute fragments", 1))
@@ -96,9 +97,7 @@ def test_a_root_that_only_lacks_its_table_is_not_distilled_again(tmp_path: Path,
     assert open_registry(home).domain("r", "general").version == 1
 
 
-def test_a_damaged_checkpoint_is_not_used(
-    tmp_path: Path, request_a: RootRequest, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_checkpoint_is_not_used(tmp_path: Path, request_a: AddRoot, caplog: pytest.LogCaptureFixture) -> None:
     home, fresh = Home(tmp_path / "home"), Home(tmp_path / "fresh")
     with pytest.raises(InterruptedRunError):
         add_root(home, open_registry(home), request_a, interrupt("distil", 5))
@@ -127,13 +126,13 @@ def test_a_published_table_that_is_not_registered(tiny_home: Home, tmp_path: Pat
         corpus = write_corpus(tmp_path / "a.txt", 300, seed=62)
     if what == "held out":
         held_out = more
-    plot = PlotSettings(theta=0.5 if what == "theta" else 1.0, max_fragments=500 if what == "limit" else None)
+    theta, limit = 0.5 if what == "theta" else 1.0, 500 if what == "limit" else None
     steps: list[Step] = []
-    request = DomainRequest("new", "tiny", (corpus,), held_out=held_out, plot=plot)
+    request = new_domain("new", "tiny", (corpus,), held_out=held_out, theta=theta, max_fragments=limit)
     entry = create_domain(tiny_home, registry, request, steps.append)
     assert "inputs" not in entry.metrics
     assert bool(steps) == (what != "nothing")
-    create_domain(tiny_home, registry, replace(request, name="fresh"), ignore)
+    create_domain(tiny_home, registry, changed(request, name="fresh"), ignore)
     assert np.array_equal(keys_of(tiny_home, "new"), keys_of(tiny_home, "fresh"))
 
 
@@ -152,7 +151,7 @@ def test_a_kill_while_an_unregistered_table_is_removed_leaves_no_part_of_it(
     with monkeypatch.context() as patched, pytest.raises(InterruptedRunError):
         patched.setattr(storage.shutil, "rmtree", killed)
         build_version(tiny_home, root, replace(plan, plot=PlotSettings(theta=0.5)), ignore)
-    create_domain(tiny_home, registry, DomainRequest("new", "tiny", (corpus,)), ignore)
+    create_domain(tiny_home, registry, new_domain("new", "tiny", (corpus,)), ignore)
     assert len(keys_of(tiny_home, "new"))
 
 
@@ -182,20 +181,20 @@ def test_a_checkpoint_on_a_full_disk_leaves_the_old_one(tmp_path: Path) -> None:
     assert loaded is not None and loaded["step"] == 1
 
 
-def test_a_corpus_of_equal_lines_is_refused(tmp_path: Path, request_a: RootRequest) -> None:
+def test_a_corpus_of_equal_lines_is_refused(tmp_path: Path, request_a: AddRoot) -> None:
     home = Home(tmp_path / "home")
     corpus = tmp_path / "equal.txt"
     corpus.write_text("the same line again\n" * 300)
     with pytest.raises(InvalidArgumentError, match="none is left to learn from"):
-        add_root(home, open_registry(home), replace(request_a, corpus=(corpus,)), ignore)
+        add_root(home, open_registry(home), changed(request_a, corpus=[corpus]), ignore)
 
 
-def test_a_repeated_root_names_its_last_recipe(tmp_path: Path, request_a: RootRequest) -> None:
+def test_a_repeated_root_names_its_last_recipe(tmp_path: Path, request_a: AddRoot) -> None:
     home = Home(tmp_path / "home")
     with pytest.raises(InterruptedRunError):
         add_root(home, open_registry(home), request_a, interrupt("compute fragments", 1))
     before = RootFolder(home.root("r"))
-    entry = add_root(home, open_registry(home), replace(request_a, plot=PlotSettings(max_fragments=90)), ignore)
+    entry = add_root(home, open_registry(home), changed(request_a, plot=PlotSettings(max_fragments=90)), ignore)
     after = RootFolder(home.root("r"))
     assert after.fingerprint == before.fingerprint
     assert before.manifest.origin["config"]["plot"]["max_fragments"] == 200

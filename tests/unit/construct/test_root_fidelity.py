@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +18,15 @@ from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer
 from bench.kit.tiny_home import MAX_TOKENS, held_out_of, ignore, write_corpus, write_tiny_bert
 from bench.kit.tiny_home import sample_texts as tiny_texts
-from builder.construct.domain.settings import PlotSettings
 from builder.construct.root.augment import Shortening
 from builder.construct.root.conversion import convert
 from builder.construct.root.fidelity import MAX_TEXTS, FidelityProbe, sample_texts, spearman
-from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root, check_root
-from builder.construct.root.settings import DistilSettings
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
+from builder.settings.domain import PlotSettings
+from builder.settings.root import DistilSettings
+from short_requests import changed, new_root
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -99,9 +98,7 @@ def test_held_out_files_and_a_check_of_them(tmp_path: Path, tiny_bert: Path, for
     foreign[0].write_text(law + "\n" + "\n".join(lines[1:101]))
     settings = DistilSettings(steps=4, tokens_per_batch=512)
     plot = PlotSettings(max_fragments=50, max_bigrams=50)
-    request = RootRequest(
-        "r", str(tiny_bert), 2, (corpus,), MAX_TOKENS, held_out=tuple(foreign), distil=settings, plot=plot
-    )
+    request = new_root("r", str(tiny_bert), 2, (corpus,), MAX_TOKENS, held_out=foreign, distil=settings, plot=plot)
     home = Home(tmp_path / "home")
     add_root(home, Registry.open(home, create=True), request, ignore)
     manifest = RootFolder(home.root("r")).manifest
@@ -144,11 +141,11 @@ def test_samples_are_spread_over_a_file(tmp_path: Path) -> None:
 def test_a_corpus_of_one_text_repeated(tmp_path: Path, tiny_bert: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the same cat\n" * 400)
-    request = RootRequest("r", str(tiny_bert), 2, (corpus,), MAX_TOKENS)
+    request = new_root("r", str(tiny_bert), 2, (corpus,), MAX_TOKENS)
     home = Home(tmp_path / "home")
     with pytest.raises(InvalidArgumentError, match="repeats itself"):
         add_root(home, Registry.open(home, create=True), request, ignore)
     corpus.write_text("".join(f"cat number {number}\n" for number in range(100)))
     with pytest.raises(InvalidArgumentError, match="100 texts; distillation needs at least 200"):
-        add_root(home, Registry.open(home), replace(request, name="q"), ignore)
+        add_root(home, Registry.open(home), changed(request, name="q"), ignore)
     assert torch.is_grad_enabled()

@@ -14,11 +14,11 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 from builder.construct.root.conversion import RootParts
-from builder.construct.root.request import RootRequest
 from builder.construct.root.roots import add_root
-from builder.construct.root.settings import DistilSettings
 from builder.construct.root.student import Student
+from builder.settings.root import DistilSettings
 from family_models import write_family_model
+from short_requests import new_root
 
 ROOTS = [("roberta", 5), ("distilbert", 2), ("electra-small", 3)]
 
@@ -31,7 +31,7 @@ def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     settings = DistilSettings(steps=3, tokens_per_batch=512)
     corpus = write_corpus(folder / "corpus.txt", 300, seed=1)
     home = Home(folder / "home")
-    root = RootRequest("r", str(model), 2, (corpus,), MAX_TOKENS, n, distil=settings)
+    root = new_root("r", str(model), 2, (corpus,), MAX_TOKENS, n, distil=settings)
     add_root(home, Registry.open(home, create=True), root, ignore)
     return home
 

@@ -18,7 +18,8 @@ from backends.root.store import RootFolder, write_root
 from bench.kit.tiny_home import ignore
 from builder.construct.root.conversion import convert
 from builder.construct.root.model_folder import weights_checksum
-from builder.importing.hplms import ImportRequest, import_hplm
+from builder.importing.hplms import import_hplm
+from short_requests import adapter_import
 
 LOWER = 2
 
@@ -39,10 +40,10 @@ class Importer:
         self.registry.publish_root("plain", fingerprint, home.relative(folder), "general", "plots/none", {})
         self.root = RootFolder(folder)
 
-    def take(self, folder: Path, name: str = "acme/x", **changes: Any) -> HplmEntry:
+    def take(self, folder: Path, name: str = "acme/x", base: Path | None = None, **changes: Any) -> HplmEntry:
         """Import a folder, as the labels a, b, c where nothing else is said."""
-        request = ImportRequest(name, "plain", None, folder, **{"labels": ("a", "b", "c"), **changes})
-        return import_hplm(self.home, self.registry, request, ignore)
+        request = adapter_import(name, "plain", None, folder, **{"labels": list("abc"), **changes})
+        return import_hplm(self.home, self.registry, request, ignore, base)
 
     def artifact(self, entry: HplmEntry) -> HplmArtifact:
         return read_artifact(self.home.path / entry.folder, self.root.fingerprint)

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 from backends.errors import InvalidArgumentError
 from backends.registry.entries import HplmEntry
-from builder.importing.base import Base
 from builder.importing.folder import read_folder
 
 GOLDEN = Path(__file__).parents[2] / "data" / "adapterhub"
@@ -28,7 +27,7 @@ def importer(importer_of: Callable[[Path], Importer]) -> Importer:
 
 
 def take(importer: Importer, folder: Path, name: str) -> HplmEntry:
-    return importer.take(folder, f"acme/{name}", labels=None, base=Base(GOLDEN / "base"))
+    return importer.take(folder, f"acme/{name}", labels=None, base=GOLDEN / "base")
 
 
 def test_all_kinds_in_one_batch_give_the_librarys_logits(importer: Importer) -> None:

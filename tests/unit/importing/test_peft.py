@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, RobertaConfig
 
 from backends.errors import FingerprintMismatchError, HplmError, InvalidArgumentError
-from builder.importing.base import Base
 from builder.importing.peft_lora import read_peft_lora
 
 LENGTHS = (9, 1, 4, 7, 2)
@@ -129,7 +128,7 @@ def test_token_classification_gives_the_librarys_logits(importer: Importer, tmp_
 def test_ner_labels_have_a_name_for_what_is_no_entity(importer: Importer, tmp_path: Path) -> None:
     make_peft(importer.model, tmp_path / "tokens", "TOKEN_CLS")
     with refused(importer, "O, for words outside of entities"):
-        importer.take(tmp_path / "tokens", labels=("B-LOC", "B-PER", "I-PER"))
+        importer.take(tmp_path / "tokens", labels=["B-LOC", "B-PER", "I-PER"])
 
 
 def test_a_regression_has_one_output_and_no_labels(importer: Importer, tmp_path: Path) -> None:
@@ -291,9 +290,9 @@ def test_another_base_never_slips_in(importer: Importer, tmp_path: Path, tiny_be
         ):
             importer.take(folder)
     with refused(importer, "but root 'plain'", FingerprintMismatchError):
-        importer.take(folder, base=Base(tiny_bert))
-    importer.take(folder, base=Base(vouched=True))
-    importer.take(folder, "a/b", base=Base(importer.model))
+        importer.take(folder, base=tiny_bert)
+    importer.take(folder, same_base=True)
+    importer.take(folder, "a/b", base=importer.model)
     rename_base(folder, f"somebody/{importer.model.name.upper()}")
     entry = importer.take(folder, "a/c")
     assert importer.artifact(entry).origin["base_compared_by"] == "name"

@@ -13,9 +13,10 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.storage import file_checksum
 from bench.kit.tiny_home import ignore, write_corpus, write_task
-from builder.construct.domain.domains import DomainRequest, DomainUpdate, create_domain, update_domain
-from builder.construct.hplm.hplms import UpdateRequest, publish_artifact, update_hplm
+from builder.construct.domain.domains import create_domain, update_domain
+from builder.construct.hplm.hplms import publish_artifact, update_hplm
 from builder.progress import Step
+from short_requests import new_domain, next_domain, next_hplm
 
 
 def test_the_second_is_told_and_touches_nothing(tiny_home: Home) -> None:
@@ -60,14 +61,14 @@ def test_an_hplm_that_is_deleted_while_it_is_updated_stays_deleted(tiny_home: Ho
 
     train, dev = write_task(tmp_path, "mood", seed=5, train=40)
     with pytest.raises(ConflictError, match=r"'acme/mood'.* is live no more"):
-        update_hplm(tiny_home, registry, UpdateRequest("acme/mood", train, dev, tune={"epochs": 1}, force=True), delete)
+        update_hplm(tiny_home, registry, next_hplm("acme/mood", train, dev, tune={"epochs": 1}, force=True), delete)
     assert not registry.has_hplm("acme/mood")
 
 
 def test_a_domain_that_is_deleted_while_it_is_updated_stays_deleted(tiny_home: Home, tmp_path: Path) -> None:
     registry = Registry.open(tiny_home)
     corpus = write_corpus(tmp_path / "corpus.txt", 200, seed=7)
-    create_domain(tiny_home, registry, DomainRequest("shed", "tiny", (corpus,)), ignore)
+    create_domain(tiny_home, registry, new_domain("shed", "tiny", (corpus,)), ignore)
 
     def delete(step: Step) -> None:
         if registry.has_domain("tiny", "shed"):
@@ -75,5 +76,5 @@ def test_a_domain_that_is_deleted_while_it_is_updated_stays_deleted(tiny_home: H
 
     more = write_corpus(tmp_path / "more.txt", 200, seed=8)
     with pytest.raises(ConflictError, match=r"'shed'.* is live no more"):
-        update_domain(tiny_home, registry, DomainUpdate("shed", "tiny", (more,)), delete)
+        update_domain(tiny_home, registry, next_domain("shed", "tiny", (more,)), delete)
     assert not registry.has_domain("tiny", "shed")

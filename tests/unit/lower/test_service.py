@@ -20,7 +20,8 @@ from backends.registry.snapshot import RegistrySnapshot
 from backends.root.store import RootFolder
 from backends.wire import decode_tickets, unfold_rows
 from bench.kit.tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
-from builder.construct.domain.domains import DomainRequest, create_domain
+from builder.construct.domain.domains import create_domain
+from short_requests import new_domain
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def test_a_root_that_cannot_be_opened_is_read_once(tiny_home: Home, monkeypatch:
 def pond(tiny_home: Home, tmp_path: Path) -> DomainEntry:
     """A domain that no hPLM is on yet."""
     corpus = write_corpus(tmp_path / "pond.txt", 200, seed=5)
-    return create_domain(tiny_home, Registry.open(tiny_home), DomainRequest("pond", "tiny", (corpus,)), ignore)
+    return create_domain(tiny_home, Registry.open(tiny_home), new_domain("pond", "tiny", (corpus,)), ignore)
 
 
 def publish_on(domain: DomainEntry, registry: Registry) -> None:

@@ -21,12 +21,12 @@ from builder.executors.mapping import map_here
 from builder.manager.admission import Admission, spec_of
 from builder.manager.files import log_path
 from builder.manager.jobs import JobSpec, JobState
-from builder.manager.requests import stored_request
 from builder.manager.store import JobStore
 from builder.manager.upload_checks import CHECKS
 from builder.manager.uploads import UploadKind, Uploads
 from builder.manager.worker import run_attempt
 from builder.manager.workers import TRY_AGAIN
+from builder.requests.jobs import stored_request
 
 
 def deletion(store: JobStore) -> int:
@@ -155,7 +155,7 @@ def test_a_teacher_may_be_given_texts_without_labels(tiny_home: Home, tmp_path: 
     with pytest.raises(InvalidArgumentError, match=r"distil_weight of 0.5 needs labels"):
         stored_request({**wanted, "teacher": "dedicated", "tune": {"distil_weight": 0.5}})
     request = stored_request({**wanted, "teacher": "dedicated"})
-    assert request.uploads[ids[2]] is UploadKind.CORPUS
+    assert request.files[Path(ids[2])] is UploadKind.CORPUS
     store = JobStore.open(tiny_home)
     job, _ = Admission(Registry.open(tiny_home), store, uploads).submit(request, None)
     assert store.claim(job.id) is not None

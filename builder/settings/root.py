@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from backends.errors import InvalidArgumentError
 from backends.plot.header import Store
-from builder.construct.training.seeds import require_seed
+from builder.settings.seeds import require_seed
 
 WORD_EMBEDDINGS = "word_embeddings"
 

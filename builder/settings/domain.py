@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from backends.errors import InvalidArgumentError
-from builder.construct.training.seeds import require_seed
+from builder.settings.seeds import require_seed
 
 LOWER_STEPS = 150
 HEAD_STEPS = 300

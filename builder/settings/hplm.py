@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 from backends.adapters.adapter_set import LORA_MODULES, SITES
 from backends.adapters.recipe import AdapterRecipe
 from backends.errors import InvalidArgumentError
-from builder.construct.training.seeds import require_seed
+from builder.settings.seeds import require_seed
 
 Pooling = Literal["cls", "mean"]
 ClassWeights = Literal["none", "balanced"]

@@ -1,0 +1,1 @@
+"""What users ask builders for: one model per request, filled by the command line and by the HTTP API alike."""

@@ -1,0 +1,1 @@
+"""How roots, domains and hPLMs are built: the values that requests and builders share."""
