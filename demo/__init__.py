@@ -1,4 +1,4 @@
-"""Real texts, nine models, a tour of the running server; its training shares the cores with whoever else is there."""
+"""Real texts, nine models and a tour of the running server; training yields the cores to other processes."""
 
 from backends.openmp import wait_briefly
 

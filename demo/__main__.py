@@ -1,6 +1,6 @@
 """`make demo`: from an empty folder to nine tenants' models answered by one real Triton server.
 
-What is there already is kept, so an interrupted demo goes on where it was, and a second one takes seconds.
+Finished steps are kept: an interrupted demo continues, and a second one takes seconds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(home: Annotated[Path, typer.Option(help="Where to build the demo.")] = P
         showing.ask_everyone()
         showing.same_text_for_all()
         built.create_while_serving(last_task)
-        showing.ask_newcomer(last_task)
+        showing.ask_new_hplm(last_task)
         showing.quality()
         showing.hit_rates()
         showing.memory()
@@ -57,11 +57,11 @@ def run(home: Annotated[Path, typer.Option(help="Where to build the demo.")] = P
 
 
 def _check(entries: Sequence[HplmEntry]) -> None:
-    """The demo holds itself to what it promises."""
+    """Fail if a model is less accurate than the demo promises."""
     for entry in entries:
         accuracy, majority = entry.metrics["test_accuracy"], entry.metrics["test_majority_share"]
         if accuracy < _MIN_ACCURACY or accuracy - majority < _MIN_ABOVE_MAJORITY:
-            raise HplmError(f"{entry.id} is right on {accuracy:.3f} of its held-out texts (majority {majority:.3f})")
+            raise HplmError(f"{entry.id} answers {accuracy:.3f} of its held-out texts right (majority {majority:.3f})")
 
 
 def main() -> None:

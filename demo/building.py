@@ -39,7 +39,7 @@ class DemoHome:
         self._texts = home.path / "texts"
 
     def build_all_but_one(self) -> DemoTask:
-        """Everything but the last hPLM, which is returned."""
+        """Build everything but the last hPLM; return its task."""
         self._build_root()
         for domain in sorted({task.domain for task in self.tasks}):
             self._build_domain(domain)
@@ -49,7 +49,7 @@ class DemoHome:
         return last
 
     def create_while_serving(self, task: DemoTask) -> None:
-        """Make the last hPLM; one that an earlier demo left is taken out first, so that it is new again."""
+        """Create the last hPLM, after deleting the one that an earlier demo left."""
         self._console.print(f"\nNow, while the server runs, one more hPLM: {task.id}", highlight=False)
         if self._registry.has_hplm(task.id):
             self._registry.delete_hplm(task.id)
@@ -90,7 +90,7 @@ class DemoHome:
                 create_hplm(self._home, self._registry, request, report)
 
     def _corpus(self, name: str) -> Path:
-        """The file with a corpus; all of them are written when the first is asked for."""
+        """Return the file of a corpus; the first call writes those of all domains."""
         path = self._texts / f"{name}.txt"
         if not path.exists():
             self._console.print("Writing the corpora …")

@@ -217,7 +217,7 @@ def last_name(node: ast.expr) -> str | None:
 
 
 def literal_text(node: ast.expr | None) -> str | None:
-    """The text of a string expression; what is only known at run time is shown as an ellipsis."""
+    """Read the text of a string expression; parts known only at run time become an ellipsis."""
     match node:
         case ast.Constant(value=str(text)):
             return text

@@ -30,7 +30,7 @@ _DISTILLATION = DistilSettings(steps=900)
 
 
 def root_request(corpus: Path, distilled: Path | None, plot: PlotSettings) -> AddRoot:
-    """With distilled weights these are taken as they are."""
+    """Make the request; given distilled weights are used as they are."""
     distil = _DISTILLATION if distilled is None else None
     return AddRoot(
         name=ROOT,
@@ -44,7 +44,7 @@ def root_request(corpus: Path, distilled: Path | None, plot: PlotSettings) -> Ad
 
 
 def redistil(folder: Path) -> dict[str, Any]:
-    """Distil the root in a home of its own and keep what was learned; goes on where it was interrupted."""
+    """Distil the root in a home of its own and keep the weights; continues after an interruption."""
     folder.mkdir(parents=True, exist_ok=True)
     corpus = folder / "general.txt"
     if not corpus.exists():

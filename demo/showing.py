@@ -37,7 +37,7 @@ class Showing:
         self._console = console
 
     def ask_everyone(self) -> None:
-        """One held-out text for each hPLM, over gRPC and over HTTP."""
+        """Ask every hPLM one held-out text, over gRPC and over HTTP."""
         table = Table("hPLM", "held-out text", "answer", "score", "gRPC ms", "HTTP ms", title="One server, many models")
         with (
             HplmClient(f"grpc://{self._server.grpc_url}") as grpc,
@@ -51,7 +51,7 @@ class Showing:
         self._console.print(table)
 
     def same_text_for_all(self) -> None:
-        """One text, asked of several tenants."""
+        """Ask several tenants' hPLMs the same text."""
         text = SHARED_TEXTS[0]
         table = Table("hPLM", "asks", "answer", "score", title=f'The same text for all: "{text}"')
         entries = self.own()
@@ -62,8 +62,8 @@ class Showing:
                 table.add_row(entry.id, self._tasks[entry.id].question, answer.label, f"{answer.score:.2f}")
         self._console.print(table)
 
-    def ask_newcomer(self, task: DemoTask) -> None:
-        """How long after its creation an hPLM answers; the server is never told."""
+    def ask_new_hplm(self, task: DemoTask) -> None:
+        """Measure how long after its creation an hPLM answers; nothing notifies the server but the registry."""
         created = time.monotonic()
         with HplmClient(f"grpc://{self._server.grpc_url}") as client:
             while True:
@@ -81,7 +81,7 @@ class Showing:
         )
 
     def own(self) -> list[HplmEntry]:
-        """The demo's, with what was measured of them; a home may hold others."""
+        """List the demo's own hPLMs that have been measured; a home may hold others."""
         return [
             entry for entry in self._registry.hplms() if entry.id in self._tasks and "test_accuracy" in entry.metrics
         ]
@@ -100,7 +100,7 @@ class Showing:
         self._console.print(table)
 
     def hit_rates(self) -> None:
-        """Which level of a domain's chain answers the fragments of texts that no table was built from."""
+        """Show which table layer answers the fragments of held-out texts."""
         front = RootFront(RootFolder(self._home.root(ROOT)))
         table = Table(
             "domain", "texts", "own tri-grams", "parent's tri-grams", "bi-grams", "uni-grams", title="PLOT hits"
@@ -108,12 +108,12 @@ class Showing:
         for domain in self._registry.domains(ROOT):
             texts = [e.text for task in self._tasks.values() if task.domain == domain.name for e in task.test]
             if texts:
-                found = LowerModel.open(self._home, domain, front).encode(texts).statistics
-                table.add_row(domain.label, str(len(texts)), *_shares(found))
+                hits = LowerModel.open(self._home, domain, front).encode(texts).statistics
+                table.add_row(domain.label, str(len(texts)), *_shares(hits))
         self._console.print(table)
 
     def memory(self) -> None:
-        """What one more hPLM costs."""
+        """Show what one more hPLM costs."""
         fingerprint = RootFolder(self._home.root(ROOT)).fingerprint
         sizes = [_size_kib(self._home, entry, fingerprint) for entry in self.own()]
         root_mib = sum(path.stat().st_size for path in self._home.root(ROOT).iterdir()) / 2**20
@@ -125,7 +125,7 @@ class Showing:
 
 
 def _timed(client: HplmClient, hplm: str, text: str, repeats: int = _REPEATS) -> tuple[Classification, float]:
-    """The answer, and the median time of a few calls in milliseconds."""
+    """Ask a few times; return the answer and the median time in milliseconds."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -136,8 +136,8 @@ def _timed(client: HplmClient, hplm: str, text: str, repeats: int = _REPEATS) ->
     return answer, sorted(times)[len(times) // 2]
 
 
-def _shares(found: HitStatistics) -> list[str]:
-    own, parent, bigrams, unigrams = found.rates().values()
+def _shares(hits: HitStatistics) -> list[str]:
+    own, parent, bigrams, unigrams = hits.rates().values()
     return [f"{share:.1%}" for share in (own, parent, bigrams, unigrams)]
 
 

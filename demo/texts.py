@@ -79,7 +79,7 @@ def shortest_words(kind: Kind) -> int:
 
 
 def sample(lines: list[str], most_bytes: int, seed: str, held_out: HeldOut) -> list[str]:
-    """Lines drawn at random, less what is held out, until `most_bytes` are full."""
+    """Draw lines at random, without held-out ones, until `most_bytes` are full."""
     random.Random(seed).shuffle(lines)
     chosen, size_bytes = [], 0
     for line in lines:

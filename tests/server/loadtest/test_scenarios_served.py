@@ -39,7 +39,7 @@ def load(served: Served, scenario: str, out: Path, *options: str, protocol: str 
     assert written == printed
     assert f"{printed['planned']:,}" in (out / "report.html").read_text()
     assert len((out / "requests.csv").read_text().splitlines()) == printed["planned"] + 1
-    assert printed["planned"] == printed["answered"] + printed["rejected"] + printed["failed"]
+    assert printed["planned"] == printed["answered"] + printed["rejected"] + printed["failed"] + printed["unsent"]
     assert printed["sending"]["valid"]
     return dict(printed)
 
@@ -69,7 +69,7 @@ def test_overload_is_rejected_and_compared(served: Served, tmp_path: Path) -> No
     load(served, "overload", tmp_path / "calm", "--load", "5/s", *options)
     summary = load(served, "overload", tmp_path / "wild", "--load", "2x", *options)
     assert summary["attainment"] < 1.0
-    assert sum(summary["reasons"].values()) == summary["rejected"] + summary["failed"]
+    assert sum(summary["reasons"].values()) == summary["rejected"] + summary["failed"] + summary["unsent"]
     settings = json.loads((tmp_path / "wild" / "run.json").read_text())["settings"]
     assert summary["planned"] == pytest.approx(4 * 2 * settings["measured_capacity_per_s"], rel=0.5)
     both = tmp_path / "both.html"
