@@ -145,7 +145,7 @@ def simulate(
     for name, chosen in policies.items():
         with progress_bars(name) as report:
             simulation = Simulator(chosen, model, capacity, AdmissionSettings(predicts=admission)).run(load, report)
-        results.append({"policy": name, **simulation.figures(), "refused": simulation.refused()})
+        results.append({"policy": name, **simulation.figures(), "rejected": simulation.refused()})
     _print(results, as_json)
 
 
@@ -164,8 +164,8 @@ def _print(results: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _described(one: dict[str, Any]) -> dict[str, str]:
-    rejected = {f"rejected: {reason}": f"{count:,}" for reason, count in one["refused"].items()}
-    figures = {name: _shown(value) for name, value in one.items() if name != "refused"}
+    rejected = {f"rejected: {reason}": f"{count:,}" for reason, count in one["rejected"].items()}
+    figures = {name: _shown(value) for name, value in one.items() if name != "rejected"}
     return {**figures, **rejected}
 
 

@@ -28,7 +28,7 @@ def test_numbers_in_a_file_are_enough(run: Run, tmp_path: Path) -> None:
     (found,) = json.loads(run("--cost-model", str(path), *SHORT, "--json"))
     assert found["policy"] == "fcfs"
     assert 0.3 < found["attainment"] < 1.0
-    assert sum(found["refused"].values()) == round(found["requests"] * (1 - found["attainment"]))
+    assert sum(found["rejected"].values()) == round(found["requests"] * (1 - found["attainment"]))
     assert [found] == json.loads(run("--cost-model", str(path), *SHORT, "--json"))
     assert "attainment" in run("--cost-model", str(path), *SHORT)
 
