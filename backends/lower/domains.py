@@ -1,6 +1,6 @@
 """The domains that a process serves: opened before they go live, let go when nothing live reads them.
 
-Letting go drops references only: whoever is still reading a table keeps its memory map until the end of the batch.
+Letting go drops references only: a batch that still reads a table keeps its memory map to its end.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ class OpenDomains:
         return {**counts, "evicted": evicted}
 
     def let_go(self, live_folders: Callable[[], frozenset[str]]) -> None:
-        """Close what reads a table that is not among these, and whatever nobody shares any more.
+        """Close the domains that read a table that is not among these, and what no domain shares any more.
 
-        They are asked for once nothing can be opened any more: what was opened until then for a request is among them.
+        The folders are asked for once no domain can be opened: one that a request opened until then is among them.
         """
         with self._opening, self._lock:
             live = live_folders()
@@ -183,7 +183,7 @@ class OpenDomains:
             with self._failures.remembered(root):
                 opened = OpenRoot(RootFolder(self._home.root(root)), self._settings.overlay_mb << 20)
             if self._settings.fills:
-                _ = opened.pool  # whoever counts what pools hold does so under the lock
+                _ = opened.pool  # pools are counted under the lock
             with self._lock:
                 self._roots[root] = opened
         return self._roots[root]
@@ -198,5 +198,5 @@ def _seat(home: Home) -> Seat | None:
     try:
         return Seat(home.run)
     except OSError as error:
-        LOGGER.warning("what is learned will be forgotten at the end: %s", error)
+        LOGGER.warning("learned fragments will be forgotten at the end: %s", error)
         return None

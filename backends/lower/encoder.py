@@ -40,12 +40,12 @@ def domain_encoder(
 
 
 def has_own_layers(folder: Path) -> bool:
-    """Whether a domain version was pretrained further; a missing weight file is found when it is read."""
+    """Whether a domain version was pretrained further; a missing weight file is an error once it is read."""
     return (folder / MANIFEST_NAME).exists()
 
 
 def read_training(folder: Path) -> dict[str, Any]:
-    """What is known of the training of a folder's own lower layers."""
+    """The training of a folder's own lower layers, as their manifest has it."""
     training: dict[str, Any] = _manifest(folder)["training"] if has_own_layers(folder) else {}
     return training
 

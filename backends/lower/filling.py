@@ -2,7 +2,7 @@
 
 `compute` does so on the spot, so that answers are exact, up to a limit for every batch. `learn` lets a shorter fragment
 answer and computes in the background, a quarter of the time at most, the most wanted first; what it cannot keep up with
-is dropped. What is beyond the limit of `compute` is learned likewise. Either way the fragment lies in the domain's
+is dropped. Fragments beyond the limit of `compute` are learned likewise. Either way the fragment lies in the domain's
 overlay afterwards, and the next text finds it there.
 """
 
@@ -125,10 +125,10 @@ class DomainFilling:
 
     def _take_wanted(self) -> Keys:
         with self._wanted_lock:
-            taken = [key for key, _ in self._wanted.most_common(_LEARNED_AT_ONCE)]
-            for key in taken:
+            keys = [key for key, _ in self._wanted.most_common(_LEARNED_AT_ONCE)]
+            for key in keys:
                 del self._wanted[key]
-        return np.array(taken, self._layers.layout.key)
+        return np.array(keys, self._layers.layout.key)
 
     def _break(self, error: Exception) -> None:
         LOGGER.error(
@@ -141,7 +141,7 @@ class DomainFilling:
 
 
 class Computed:
-    """What is asked for, computed on the spot as far as the batch may; the rest is noted."""
+    """Computes requested fragments on the spot as far as the batch may, and notes the rest."""
 
     def __init__(self, filling: DomainFilling) -> None:
         self._filling = filling
@@ -151,13 +151,13 @@ class Computed:
         distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
         by_need = np.argsort(-counts, kind="stable")
         granted = self._filling.computing.take(distinct.size)
-        places = np.argsort(by_need)[inverse]
-        is_granted = places < granted
+        positions = np.argsort(by_need)[inverse]
+        is_granted = positions < granted
         self._filling.want(keys[~is_granted])
         vectors = self._filling.compute_now(distinct[by_need[:granted]]) if granted else None
         if vectors is None:
             return np.empty((0, 0), np.float16), np.zeros(keys.size, np.bool_)
-        return vectors[places[is_granted]], is_granted
+        return vectors[positions[is_granted]], is_granted
 
 
 class Learned:

@@ -1,4 +1,4 @@
-"""Figures of the lower half."""
+"""Figures of the lower model."""
 
 from __future__ import annotations
 

@@ -103,10 +103,10 @@ class LowerModel:
         with span(Lane.RETRIEVAL, "tokenise", rows=len(texts)):
             tokens = self._front.tokenizer.encode(texts, with_words)
         with span(Lane.RETRIEVAL, "look up", rows=len(texts)):
-            found = self._chain.lookup(tokens.token_ids, tokens.row_offsets)
+            looked_up = self._chain.lookup(tokens.token_ids, tokens.row_offsets)
         with span(Lane.RETRIEVAL, "aggregate", rows=len(texts)):
             positions, types = torch.from_numpy(tokens.positions), torch.from_numpy(tokens.type_ids)
-            hidden: Float16Array = self._front.hidden(found.states, positions, types).numpy()
+            hidden: Float16Array = self._front.hidden(looked_up.states, positions, types).numpy()
         rows = np.split(hidden, tokens.row_offsets[1:-1])
-        statistics = self._chain.statistics(found.levels)
+        statistics = self._chain.statistics(looked_up.levels)
         return EncodedTexts(rows, tokens.truncated, tokens.words, tokens.middles, statistics)

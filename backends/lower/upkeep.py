@@ -57,9 +57,9 @@ class Upkeep:
         """For the next domain in turn that lacks something; says whether there was one."""
         fillings = self._domains.fillings()
         for step in range(len(fillings)):
-            place = (self._turn + step) % len(fillings)
-            self._turn = place + 1  # also where learning fails: the next domain is not to wait for this one
-            if fillings[place].learn_some():
+            index = (self._turn + step) % len(fillings)
+            self._turn = index + 1  # also where learning fails: the next domain is not to wait for this one
+            if fillings[index].learn_some():
                 return True
         return False
 

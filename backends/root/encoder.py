@@ -41,7 +41,7 @@ ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyTyp
 
 
 class LayerAdapter(Protocol):
-    """What is changed in one layer, for one hPLM or for each one's tokens of a mixed batch.
+    """The changes to one layer, for one hPLM or for each one's tokens of a mixed batch.
 
     Both may overwrite the first tensor of the two that belong to the layer (`outputs`, `states`) and return it.
     """
@@ -56,7 +56,7 @@ class LayerAdapter(Protocol):
 
 
 class Unadapted:
-    """The shared layer as it is."""
+    """The unchanged shared layer."""
 
     def project(self, name: Projection, inputs: Tensor, outputs: Tensor) -> Tensor:
         return outputs

@@ -1,6 +1,6 @@
-"""The lower half: what a fragment of tokens is worth, and how fragments become a row's hidden states.
+"""The lower model: the vectors of a fragment of tokens, and how fragments become a row's hidden states.
 
-`FragmentEncoder` is only run while tables are built; `Aggregation` is all that serving keeps of the lower half.
+`FragmentEncoder` is only run while tables are built; serving keeps only `Aggregation`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def sum_overlapping(gated: Tensor, centre: int) -> Tensor:
 
 
 class Aggregation(nn.Module):
-    """Where the summed vectors get their place in the row.
+    """Gives summed vectors their position and type.
 
     Semantics:
         h0 = LN(u + P2[position] + T2[type])

@@ -1,7 +1,7 @@
 """A root on disk: `roots/<name>/` with its tokenizer, three weight files and a manifest with the fingerprint.
 
-The fingerprint covers sizes, tokenizer and all weights. Tables and adapters name it, and whoever loads them
-compares: what was made for one root never meets another.
+The fingerprint covers sizes, tokenizer and all weights. Tables and adapters name it, and it is
+compared when they are loaded: a table of one root never meets another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WEIGHT_FILES = ("lower", "aggregation", "upper")
 
 @dataclass(frozen=True)
 class RootManifest:
-    """What is known of a root without opening its weights; `origin` and `fidelity` are for people."""
+    """A root without its weights; `origin` and `fidelity` are for people."""
 
     name: str
     geometry: RootGeometry
@@ -41,7 +41,7 @@ class RootManifest:
 
 
 class RootFolder:
-    """Reads a root; the manifest is checked at once, weights when they are asked for."""
+    """Reads a root; the manifest is checked at once, weights when they are read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -125,7 +125,7 @@ def write_root(
     for part_name in _WEIGHT_FILES:
         state = float16_state(parts[part_name])
         if not all(bool(torch.isfinite(tensor).all()) for tensor in state.values()):
-            raise HplmError(f"root {name!r}: weights of its part {part_name!r} are not finite in half precision")
+            raise HplmError(f"root {name!r}: weights of its part {part_name!r} are not finite in fp16")
         write_tensors(folder / f"{part_name}.safetensors", state)
     files = {
         file_name: {

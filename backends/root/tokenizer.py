@@ -14,7 +14,7 @@ from backends.errors import CorruptFileError
 from backends.root.words import RowWords
 
 Text = str | tuple[str, str]
-"""A text, or the two halves of a pair."""
+"""A text, or the two segments of a pair."""
 
 # Tokenising 10 MB to keep 128 tokens would take seconds, so a long text is read in growing windows until it fills
 # the row. Ordinary text does so in the first one; only pages of blanks or words of thousands of letters go on to the
@@ -28,7 +28,7 @@ class TokenRows:
 
     Shape:
         token_ids, type_ids, positions: `[T]`; row_offsets: `[R + 1]`; truncated: `[R]`; words: R, of those rows whose
-        words were asked for; middles: R, of pairs the first token of the second half.
+        words were requested; middles: R, of pairs the first token of the second segment.
     """
 
     token_ids: npt.NDArray[np.int64]
@@ -78,9 +78,9 @@ class RootTokenizer:
         heads = [_head(text, self._windows[0]) for text in texts]
         encodings: list[Encoding] = tokenise(heads)
         truncated = np.fromiter((bool(encoding.overflowing) for encoding in encodings), np.bool_, len(encodings))
-        for place, (text, head) in enumerate(zip(texts, heads, strict=True)):
-            if head != text and not truncated[place]:
-                encodings[place], truncated[place] = self._encode_long(text, tokenise)
+        for row, (text, head) in enumerate(zip(texts, heads, strict=True)):
+            if head != text and not truncated[row]:
+                encodings[row], truncated[row] = self._encode_long(text, tokenise)
         wanted = with_words or [False] * len(texts)
         words = [
             RowWords.of(one, text) if wants and isinstance(text, str) else None
@@ -96,7 +96,7 @@ class RootTokenizer:
             encoding = tokenise([head])[0]
             if encoding.overflowing or head == text:
                 break
-        left_out = [half[len(kept) :] for half, kept in zip(_halves(text), _halves(head), strict=True)]
+        left_out = [segment[len(kept) :] for segment, kept in zip(_segments(text), _segments(head), strict=True)]
         return encoding, bool(encoding.overflowing) or any(rest and not rest.isspace() for rest in left_out)
 
 
@@ -107,19 +107,19 @@ def exchanged(ids: npt.NDArray[np.int64], pad_id: int) -> npt.NDArray[np.int64]:
     return np.where(ids == 0, pad_id, np.where(ids == pad_id, 0, ids))
 
 
-def _halves(text: Text) -> tuple[str, ...]:
+def _segments(text: Text) -> tuple[str, ...]:
     return (text,) if isinstance(text, str) else text
 
 
 def _head(text: Text, window: int) -> Text:
     return (
-        _half_head(text, window)
+        _segment_head(text, window)
         if isinstance(text, str)
-        else (_half_head(text[0], window), _half_head(text[1], window))
+        else (_segment_head(text[0], window), _segment_head(text[1], window))
     )
 
 
-def _half_head(text: str, window: int) -> str:
+def _segment_head(text: str, window: int) -> str:
     """The beginning of a text, not ending inside a word where that can be helped."""
     if len(text) <= window:
         return text
@@ -128,9 +128,9 @@ def _half_head(text: str, window: int) -> str:
 
 
 def _middle(pair: Encoding) -> int | None:
-    """None where the second half has no token."""
-    halves = pair.sequence_ids
-    return halves.index(1) if 1 in halves else None
+    """None where the second segment has no token."""
+    segments = pair.sequence_ids
+    return segments.index(1) if 1 in segments else None
 
 
 def _token_rows(

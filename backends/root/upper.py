@@ -1,4 +1,4 @@
-"""The upper half: the transformer layers that all tenants of a root share."""
+"""The upper layers, which all tenants of a root share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from backends.root.geometry import RootGeometry
 
 
 class Adapters(Protocol):
-    """What is changed in the upper half, for one hPLM or for each one's tokens of a mixed batch."""
+    """The changes to the upper layers, for one hPLM or for each one's tokens of a mixed batch."""
 
     def enter(self, hidden: Tensor) -> Tensor:
         """Hidden rows as the first layer gets them."""

@@ -29,17 +29,17 @@ class RowWords:
         """Needs an encoding with offsets; the library's fast ones have none."""
         offsets, first_tokens, spans = encoding.offsets, [], []
         before: tuple[int, bool] | None = None
-        for place, word in enumerate(encoding.word_ids):
+        for token, word in enumerate(encoding.word_ids):
             if word is None:  # special tokens belong to no word
                 continue
-            start, end = _without_blanks(text, *offsets[place])
+            start, end = _without_blanks(text, *offsets[token])
             if before != (word, _is_punctuation(text[start : start + 1])):
-                first_tokens.append(place)
+                first_tokens.append(token)
                 spans.append([start, end])
             spans[-1][1] = end
             # A token for the blank alone has no letters; it belongs to what follows.
             before = word, _is_punctuation(text[max(start, end - 1) : max(start + 1, end)])
-        kept = [(place, *_core(text, *span)) for place, span in zip(first_tokens, spans, strict=True)]
+        kept = [(token, *_core(text, *span)) for token, span in zip(first_tokens, spans, strict=True)]
         table = np.array([row for row in kept if text[row[1] : row[2]].strip()], np.int32).reshape(-1, 3)
         return cls(*np.ascontiguousarray(table.T))
 
@@ -56,8 +56,8 @@ def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _core(text: str, start: int, end: int) -> tuple[int, int]:
     """A span without the punctuation around it that is part of its pieces, unless there is nothing else."""
-    places = [place for place in range(start, end) if not _is_punctuation(text[place])]
-    return (places[0], places[-1] + 1) if places else (start, end)
+    inner = [index for index in range(start, end) if not _is_punctuation(text[index])]
+    return (inner[0], inner[-1] + 1) if inner else (start, end)
 
 
 def _is_punctuation(letter: str) -> bool:

@@ -1,1 +1,1 @@
-"""What is measured of a root on this machine."""
+"""Measurements of a root on this machine."""

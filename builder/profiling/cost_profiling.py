@@ -53,7 +53,7 @@ def profile_root(
     torch.set_num_threads(engine.threads)
     samples = _measured(ProfiledEngine(home, registry, root, engine.stack, settings.seed), engine, settings, report)
     held_out = samples[::_HELD_OUT]
-    fitted_to = [sample for place, sample in enumerate(samples) if place % _HELD_OUT]
+    fitted_to = [sample for index, sample in enumerate(samples) if index % _HELD_OUT]
     model = fit(fitted_to)
     error = mean_absolute_percentage_error(model, held_out)
     measured = engine.measured(RootFolder(home.root(root)))
@@ -69,14 +69,14 @@ def _measured(
     planned = planned_batches(profile.batches, settings.capacity, engine.max_length, profile.seed)
     for batch in planned[:_WARM_UP]:
         engine.run(batch)
-    taken: list[list[Sample]] = [[] for _ in planned]
-    order = np.random.default_rng(profile.seed)
+    measured: list[list[Sample]] = [[] for _ in planned]
+    rng = np.random.default_rng(profile.seed)
     total = profile.repeats * len(planned)
     for repeat in range(profile.repeats):
-        for done, place in enumerate(order.permutation(len(planned)), start=1):
-            taken[place].append(engine.run(planned[place]))
-            report(Step("measure batches", repeat * len(planned) + done, total, _described(planned[place])))
-    return [Sample(one[0].shape, statistics.median(sample.measured_us for sample in one)) for one in taken]
+        for done, index in enumerate(rng.permutation(len(planned)), start=1):
+            measured[index].append(engine.run(planned[index]))
+            report(Step("measure batches", repeat * len(planned) + done, total, _described(planned[index])))
+    return [Sample(one[0].shape, statistics.median(sample.measured_us for sample in one)) for one in measured]
 
 
 def _described(batch: PlannedBatch) -> str:

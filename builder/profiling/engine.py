@@ -31,7 +31,7 @@ class ProfiledEngine:
 
     Args:
         home: Where the root and its hPLMs lie.
-        registry: What is live.
+        registry: Of the live hPLMs.
         root: Which one.
         settings: Where and how the stack computes.
         seed: Of the rows' numbers.
@@ -51,28 +51,28 @@ class ProfiledEngine:
 
     def run(self, planned: PlannedBatch) -> Sample:
         """Staged and run once; only the running is timed, as in the loop, which stages beside it."""
-        jobs = [self._job(length, place % planned.adapters) for place, length in enumerate(planned.lengths)]
+        jobs = [self._job(length, index % planned.adapters) for index, length in enumerate(planned.lengths)]
         for job in jobs:
             job.lease = self._serving.lease(job)
         batch = self._serving.pack(jobs)
         started_s = time.perf_counter()
         self._serving.run(batch, _drop)
-        taken_s = time.perf_counter() - started_s
+        elapsed_s = time.perf_counter() - started_s
         for job in jobs:
             job.release_lease()
-        return Sample(BatchShape.of(jobs), 1e6 * taken_s)
+        return Sample(BatchShape.of(jobs), 1e6 * elapsed_s)
 
     def _job(self, length: int, number: int) -> Job:
         entry, _ = self._kinds[number % len(self._kinds)]
         hidden = torch.randn(length, self.stack.hidden_size, generator=self._generator).half().numpy()
-        return Job(replace(entry, key=number + 1), hidden, False, None, _nobody)
+        return Job(replace(entry, key=number + 1), hidden, False, None, _discard)
 
     def _artifact(self, entry: HplmEntry) -> HplmArtifact:
         return self._kinds[(entry.key - 1) % len(self._kinds)][1]
 
 
-def _nobody(_: Answer | HplmError) -> None:
-    """Nobody waits for these answers."""
+def _discard(_: Answer | HplmError) -> None:
+    """A profile measures times, not answers."""
 
 
 def _drop(_: Job, __: Outcome) -> None:

@@ -15,7 +15,7 @@ _MIN_LENGTH = 3
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """Rows of these lengths, asked of this many different hPLMs in turn."""
+    """Rows of these lengths, for this many different hPLMs in turn."""
 
     lengths: Sequence[int]
     adapters: int
@@ -23,20 +23,20 @@ class PlannedBatch:
 
 def planned_batches(count: int, capacity: Capacity, max_length: int, seed: int) -> list[PlannedBatch]:
     """Within the capacity; the same for the same seed."""
-    chance = np.random.default_rng(seed)
-    return [_planned(chance, capacity, max_length) for _ in range(count)]
+    rng = np.random.default_rng(seed)
+    return [_planned(rng, capacity, max_length) for _ in range(count)]
 
 
-def _planned(chance: np.random.Generator, capacity: Capacity, max_length: int) -> PlannedBatch:
-    rows = _log_uniform(chance, 1, capacity.max_rows)
-    typical = _log_uniform(chance, _MIN_LENGTH, max_length)
-    spread = chance.uniform(0.0, 0.8)
-    drawn = typical * np.exp(spread * chance.standard_normal(rows))
+def _planned(rng: np.random.Generator, capacity: Capacity, max_length: int) -> PlannedBatch:
+    rows = _log_uniform(rng, 1, capacity.max_rows)
+    typical = _log_uniform(rng, _MIN_LENGTH, max_length)
+    spread = rng.uniform(0.0, 0.8)
+    drawn = typical * np.exp(spread * rng.standard_normal(rows))
     lengths = np.clip(drawn.astype(int), min(_MIN_LENGTH, max_length), max_length)
     held = max(1, int(np.searchsorted(np.cumsum(lengths), capacity.max_tokens, side="right")))
     lengths = lengths[:held]
-    return PlannedBatch(lengths.tolist(), _log_uniform(chance, 1, min(len(lengths), capacity.max_adapters)))
+    return PlannedBatch(lengths.tolist(), _log_uniform(rng, 1, min(len(lengths), capacity.max_adapters)))
 
 
-def _log_uniform(chance: np.random.Generator, low: int, high: int) -> int:
-    return min(high, int(math.exp(chance.uniform(math.log(low), math.log(high + 1)))))
+def _log_uniform(rng: np.random.Generator, low: int, high: int) -> int:
+    return min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))

@@ -82,7 +82,7 @@ class BuiltTable:
 def build_version(
     home: Home, root: RootFolder, plan: VersionPlan, report: Report, fan_out: ParallelMap = map_here
 ) -> BuiltTable:
-    """Build the folder of a version; what a killed build made of the same inputs is taken as it is."""
+    """Build the folder of a version; a folder that a killed build made of the same inputs is kept."""
     corpus = split_corpus(plan.corpus, plan.held_out)
     if corpus.num_texts < MIN_TEXTS:
         raise TrainingDataError(
@@ -133,7 +133,7 @@ class _VersionBuild:
             return BuiltTable(self._target, _metrics(table))
 
     def _require_enough(self) -> None:
-        """Refuse a corpus of too few tokens before anything is trained; no more of it is read than that takes."""
+        """Reject a corpus of too few tokens before anything is trained; no more of it is read than that takes."""
         count = CountTexts(self._root.path)
         batches = (count(texts).counts for texts in self._corpus.batches(_TEXTS_PER_BATCH))
         before = (part.counts for part in (*self._counts_before(), self._newly_learned()))
@@ -198,7 +198,7 @@ class _VersionBuild:
         if not parents:
             return root_content(counts, learned, self._spec, self._plan.plot)
         # The tables below the nearest lower layers of their own, and that one, hold the same values as this one will.
-        own = next((place for place, folder in enumerate(folders) if has_own_layers(folder)), len(parents))
+        own = next((index for index, folder in enumerate(folders) if has_own_layers(folder)), len(parents))
         return domain_content(counts, learned, self._spec, self._plan.plot, parents[:own])
 
     def _counts(self, staged: Path) -> tuple[FragmentCounts, FragmentCounts]:
@@ -226,7 +226,7 @@ class _VersionBuild:
         folder = self._before[0]
         if (folder / COUNTS_NAME).exists():
             return [FragmentCounts.read(folder)]
-        LOGGER.warning("%s was built without a file of counts; only its servers' counts are taken over", folder)
+        LOGGER.warning("%s was built without a file of counts; only its servers' counts are used", folder)
         return []
 
     def _read_learned(self, folder: Path) -> FragmentCounts:

@@ -51,9 +51,9 @@ class Masking:
         self._shape = FragmentShape.centred(geometry.n)
 
     def apply(self, rows: TokenRows, seed: int) -> MaskedRows:
-        chance = np.random.default_rng(seed)
-        chosen = (chance.random(len(rows.token_ids)) < _CHOSEN_SHARE) & ~np.isin(rows.token_ids, self._special)
-        hidden = replace(rows, token_ids=self._hidden(rows.token_ids, chosen, chance))
+        rng = np.random.default_rng(seed)
+        chosen = (rng.random(len(rows.token_ids)) < _CHOSEN_SHARE) & ~np.isin(rows.token_ids, self._special)
+        hidden = replace(rows, token_ids=self._hidden(rows.token_ids, chosen, rng))
         targets = torch.from_numpy(rows.token_ids[chosen])
         return MaskedRows(self.unmasked(hidden), torch.from_numpy(chosen), targets)
 
@@ -61,10 +61,8 @@ class Masking:
         return padded_rows(rows, self._shape)
 
     def _hidden(
-        self, token_ids: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_], chance: np.random.Generator
+        self, token_ids: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_], rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
-        fate = np.where(chosen, chance.random(len(token_ids)), 1.0)
-        replaced = np.where(
-            fate < _MASKED_SHARE + _REPLACED_SHARE, chance.choice(self._words, len(token_ids)), token_ids
-        )
+        fate = np.where(chosen, rng.random(len(token_ids)), 1.0)
+        replaced = np.where(fate < _MASKED_SHARE + _REPLACED_SHARE, rng.choice(self._words, len(token_ids)), token_ids)
         return np.where(fate < _MASKED_SHARE, self._mask_id, replaced)

@@ -72,7 +72,7 @@ def count_fragments(
 
 
 def merge_counts(parts: Sequence[FragmentCounts]) -> FragmentCounts:
-    """The counts of several texts together; fragments of which only sums are known are taken to be different ones."""
+    """The counts of several texts together; fragments of which only sums are known count as different ones."""
     merged = ranked(*_merge([part.keys for part in parts], [part.counts for part in parts]))
     more_fragments = sum(part.more_fragments for part in parts)
     return FragmentCounts(merged.keys, merged.counts, more_fragments, sum(part.more_occurrences for part in parts))

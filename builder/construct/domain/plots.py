@@ -63,17 +63,17 @@ def domain_content(
 
 
 def chosen_fragments(counts: FragmentCounts, learned: FragmentCounts, settings: PlotSettings) -> Keys:
-    """The most frequent fragments, and those that servers had to learn, however rare the corpus has them.
+    """The most frequent fragments, and all that servers had to learn, however rare in the corpus.
 
-    A table that may not hold them all gives the learned ones half of its places at most.
+    In a table that may not hold them all, the learned ones are half of the entries at most.
     """
     frequent = counts.top(settings.theta, settings.max_fragments).keys
-    asked = learned.top(1.0, settings.max_learned).keys
-    is_asked = np.isin(frequent, asked)
+    requested = learned.top(1.0, settings.max_learned).keys
+    is_requested = np.isin(frequent, requested)
     if settings.max_fragments is not None:
-        is_too_many = np.cumsum(~is_asked) > settings.max_fragments - len(asked)
-        frequent = frequent[is_asked | ~is_too_many]
-    return np.concatenate([frequent, asked[~np.isin(asked, frequent)]])
+        is_too_many = np.cumsum(~is_requested) > settings.max_fragments - len(requested)
+        frequent = frequent[is_requested | ~is_too_many]
+    return np.concatenate([frequent, requested[~np.isin(requested, frequent)]])
 
 
 def held_by(tables: Iterable[Table], store: Store, keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -109,7 +109,7 @@ def build_table(
     report: Report,
     fan_out: ParallelMap = map_here,
 ) -> Path:
-    """Compute what is not durable yet, batch by batch, append the batches in their order, and publish the folder."""
+    """Compute the fragments that are not durable yet, append them batch by batch, and publish the folder."""
     total = sum(len(keys) for keys in content.values())
     with TableWriter(target, spec) as writer:
         done = sum(writer.count(store) for store in content)

@@ -24,7 +24,7 @@ class TableBuild:
     inputs: str
 
     def is_published(self) -> bool:
-        """Whether the folder is there; one of other inputs is removed, as nobody uses it yet."""
+        """Whether the folder is there; one of other inputs is removed, as it is not in use yet."""
         if not self.target.exists():
             return False
         if self._published_inputs() == self.inputs:

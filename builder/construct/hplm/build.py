@@ -41,7 +41,7 @@ class Start:
 
 
 class HplmBuild:
-    """One version in the making. What a killed build has done is found beside `target` and taken up again."""
+    """One version in the making. It goes on from the checkpoints beside `target` that a killed build has left."""
 
     def __init__(
         self, home: Home, domain: DomainEntry, files: TaskFiles, data: TaskData, target: Path, report: Report
@@ -134,7 +134,7 @@ class HplmBuild:
 
     @property
     def trained_texts(self) -> TrainedTexts:
-        """Also those that only a teacher has answered."""
+        """With those that only a teacher has answered."""
         return TrainedTexts.of([*self.data.train, *(self._teacher_data.examples if self._teacher_data else ())])
 
     def forget_checkpoints(self) -> None:
@@ -198,8 +198,8 @@ def _leaks(data: TaskData) -> str:
     known = (("train", "are in the training file too"), ("live_train", "were trained on for the live version"))
     notes = [
         f"{count} of {len(examples)} {name} texts {what}"
-        for place, what in known
+        for split, what in known
         for name, examples in parts
-        if (count := data.leaks.get(f"{name}_in_{place}", 0))
+        if (count := data.leaks.get(f"{name}_in_{split}", 0))
     ]
     return "warning: " + ", ".join(notes) if notes else ""

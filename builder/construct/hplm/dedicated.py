@@ -121,7 +121,7 @@ class Dedicated:
         report: Report,
         checkpoint: Checkpoint | None = None,
     ) -> Dedicated:
-        settings = replace(settings, ema_decay=0.0)  # what is measured below are the model's own weights
+        settings = replace(settings, ema_decay=0.0)  # the model's own weights are measured below
         torch.manual_seed(settings.seed)
         pooling = pooling_for(objective, settings)
         model = DedicatedModel(folder, geometry, objective.num_outputs, pooling, objective.scale)

@@ -1,4 +1,4 @@
-"""What `--teacher dedicated` is: a model of the tenant's own that teaches an hPLM, and is not kept."""
+"""`--teacher dedicated`: a fine-tuned model that teaches an hPLM, and is not kept."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ UNLABELLED_PER_EXAMPLE = 3
 class DedicatedTeacher:
     """Fine-tunes a model for the task first, which then answers the task's texts and others.
 
-    The others are texts without labels, where there are such, and rewritten ones in place of those that are missing.
+    The others are texts without labels, and rewritten ones where there are too few of these.
     Interrupted, it goes on at its last epoch. Its answers, and the states that they come from, are kept for a day; the
     model only until they are there.
     """
@@ -62,7 +62,7 @@ class DedicatedTeacher:
         return TeacherData(examples, answers, states, {**figures, **_counted(num_unlabelled)})
 
     def model(self, data: TaskData, pupil: TuneSettings, report: Report) -> Dedicated:
-        """What teaches; made once, as long as nobody has asked for its answers."""
+        """The teacher; made once, and kept until its answers are requested."""
         with self._alone(data, pupil, report):
             return self._model(data, pupil, report)
 
@@ -78,8 +78,8 @@ class DedicatedTeacher:
             if known is None or states is None:
                 dedicated = self._model(data, pupil, report)
                 store = self._path("reading", {**of_examples, "head": dedicated.head.checksum})
-                in_half = ((_in_half(each), None, None) for each in dedicated.read(examples, report))
-                states = stored_rows(store, lambda: in_half)
+                encoded = ((_as_float16(each), None, None) for each in dedicated.read(examples, report))
+                states = stored_rows(store, lambda: encoded)
                 known = {
                     "states": store.name,
                     "head": dedicated.head.named(),
@@ -106,7 +106,7 @@ class DedicatedTeacher:
         )
 
     def _alone(self, data: TaskData, pupil: TuneSettings, report: Report) -> AbstractContextManager[None]:
-        """One process makes a model; others who need it wait, and find it made."""
+        """One process makes a model; others that need it wait until it is made."""
         path = self._path("lock", self._inputs(data, pupil))
         return locked_in_turn(path, lambda: report(Step("wait for another build's model", 0, 1)))
 
@@ -128,7 +128,7 @@ class DedicatedTeacher:
         return self.home.states / f".{what}-{json_checksum(inputs)}"
 
     def _examples(self, data: TaskData) -> tuple[list[Example], int]:
-        """All that is answered, and how many of these are texts without labels."""
+        """All examples to answer, and how many of these are texts without labels."""
         root = RootFolder(self.home.root(self.root_name))
         unlabelled: list[Example] = []
         if self.unlabelled is not None:
@@ -146,7 +146,7 @@ def _figures(dedicated: Dedicated) -> dict[str, float]:
     return {f"teacher_dev_{metric}": round(dedicated.best.metrics[metric], 4)}
 
 
-def _in_half(states: Tensor) -> npt.NDArray[np.float16]:
+def _as_float16(states: Tensor) -> npt.NDArray[np.float16]:
     return states.clamp(-_LARGEST, _LARGEST).to(torch.float16).numpy()
 
 

@@ -1,8 +1,8 @@
 """More texts for a teacher to answer: a task's own, with words replaced by near ones.
 
 Near are words whose embeddings in the pretrained model point the same way, among those that the task's texts are made
-of. A word that both halves of a pair have becomes the same in both. What such a text says may be nonsense; what the
-teacher makes of it can be learnt all the same.
+of. A word that both segments of a pair have becomes the same in both. Such a text may be nonsense; the teacher's answer
+to it can be learnt all the same.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class Rewriting:
         if not self.variants:
             return []
         near = NearWords.among(examples, tokenizer, embeddings)
-        chance = np.random.default_rng(self.seed)
-        return [self._rewritten(example, near, chance) for _ in range(self.variants) for example in examples]
+        rng = np.random.default_rng(self.seed)
+        return [self._rewritten(example, near, rng) for _ in range(self.variants) for example in examples]
 
-    def _rewritten(self, example: Example, near: NearWords, chance: np.random.Generator) -> Example:
+    def _rewritten(self, example: Example, near: NearWords, rng: np.random.Generator) -> Example:
         def choose(word: str) -> str:
-            return self._chosen(word, near, chance)
+            return self._chosen(word, near, rng)
 
         def rewrite(text: str, choose: Callable[[str], str]) -> str:
-            return _WORD.sub(lambda found: choose(found.group()), text)
+            return _WORD.sub(lambda match: choose(match.group()), text)
 
         if not isinstance(example, LabelledText):
             return replace(example, words=tuple(rewrite(word, choose) for word in example.words))
@@ -70,20 +70,20 @@ class Rewriting:
         of_both = cache(choose)  # or hardly a pair would still be one
         return replace(example, text=rewrite(example.text, of_both), text_pair=rewrite(example.text_pair, of_both))
 
-    def _chosen(self, word: str, near: NearWords, chance: np.random.Generator) -> str:
+    def _chosen(self, word: str, near: NearWords, rng: np.random.Generator) -> str:
         others = near.of(word)
-        return others[chance.integers(len(others))] if others and chance.random() < self.share else word
+        return others[rng.integers(len(others))] if others and rng.random() < self.share else word
 
 
 class NearWords:
     """For each word of some texts, others of these texts.
 
-    Shape: near: `[words, k]`, places of `words`.
+    Shape: near: `[words, k]`, indices of `words`.
     """
 
     def __init__(self, words: Sequence[str], near: npt.NDArray[np.int64]) -> None:
         self._words = words
-        self._places = {word: place for place, word in enumerate(words)}
+        self._index_of = {word: index for index, word in enumerate(words)}
         self._near = near
 
     @classmethod
@@ -95,7 +95,7 @@ class NearWords:
             return cls([], np.zeros((0, 0), np.int64))
         directions = functional.normalize(torch.stack([embeddings[ids].float().mean(dim=0) for ids in pieces]), dim=1)
         count = min(_NEAR, len(words) - 1)
-        # The nearest of all is the word itself, which is left out by its place, not by its rank.
+        # The nearest of all is the word itself, which is left out by its index, not by its rank.
         near = []
         for start in range(0, len(words), _WORDS_AT_ONCE):
             likeness = directions[start : start + _WORDS_AT_ONCE] @ directions.T
@@ -104,8 +104,8 @@ class NearWords:
         return cls(words, torch.cat(near).numpy())
 
     def of(self, word: str) -> list[str]:
-        place = self._places.get(word)
-        return [] if place is None else [self._words[other] for other in self._near[place]]
+        index = self._index_of.get(word)
+        return [] if index is None else [self._words[other] for other in self._near[index]]
 
 
 def _texts(examples: Sequence[Example]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Which settings suit a task best: a few are tried, the ones asked for first."""
+"""Which settings suit a task best: a few are tried, the requested ones first."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Trial:
 
 def candidates(settings: TuneSettings, count: int, same_recipe: bool) -> list[TuneSettings]:
     """`count` settings, the same every time: these first, then random ones around them."""
-    chance = random.Random(settings.seed)
-    others = [_varied(settings, chance, same_recipe) for _ in range(count - 1)]
+    rng = random.Random(settings.seed)
+    others = [_varied(settings, rng, same_recipe) for _ in range(count - 1)]
     return [settings, *others]
 
 
@@ -65,23 +65,23 @@ def _numbered(report: Report, number: int, count: int) -> Report:
     return lambda step: report(Step(f"trial {number} of {count}: {step.phase}", step.done, step.total, step.note))
 
 
-def _varied(settings: TuneSettings, chance: random.Random, same_recipe: bool) -> TuneSettings:
-    rate = settings.learning_rate * _RATE_FACTOR ** chance.uniform(-1, 1)
-    recipe = settings.recipe if same_recipe else _varied_recipe(settings.recipe, chance)
+def _varied(settings: TuneSettings, rng: random.Random, same_recipe: bool) -> TuneSettings:
+    rate = settings.learning_rate * _RATE_FACTOR ** rng.uniform(-1, 1)
+    recipe = settings.recipe if same_recipe else _varied_recipe(settings.recipe, rng)
     return replace(settings, learning_rate=float(f"{rate:.3g}"), recipe=recipe)
 
 
-def _varied_recipe(recipe: AdapterRecipe, chance: random.Random) -> AdapterRecipe:
+def _varied_recipe(recipe: AdapterRecipe, rng: random.Random) -> AdapterRecipe:
     if not recipe.bottleneck_sites:
         return replace(
             recipe,
-            rank=chance.choice(_RANKS),
-            norm_sites=chance.choice(((), SITES)),
-            entrance_width=recipe.entrance_width and chance.choice(_ENTRANCES),
+            rank=rng.choice(_RANKS),
+            norm_sites=rng.choice(((), SITES)),
+            entrance_width=recipe.entrance_width and rng.choice(_ENTRANCES),
         )
     return replace(
         recipe,
-        width=chance.choice(_WIDTHS),
-        bottleneck_sites=chance.choice((SITES[:1], SITES)),
-        norm_sites=chance.choice(((), SITES)),
+        width=rng.choice(_WIDTHS),
+        bottleneck_sites=rng.choice((SITES[:1], SITES)),
+        norm_sites=rng.choice(((), SITES)),
     )

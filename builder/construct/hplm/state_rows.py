@@ -24,7 +24,7 @@ from backends.root.words import RowWords
 from backends.storage import check_file, disk_full_is_an_error, fsync_folder, read_json, remove_folder, write_json
 
 EncodedRow = tuple[npt.NDArray[np.float16], RowWords | None, int | None]
-"""One text's hidden rows `[L, H]`, its words where they were asked for, and a pair's first token of the second half."""
+"""One text's hidden rows `[L, H]`, its words where requested, and a pair's first token of the second segment."""
 _HIDDEN = "hidden.f16"
 _UNREADABLE = (CorruptFileError, OSError, ValueError, EOFError)
 
@@ -35,7 +35,7 @@ class StateRows(Sequence[Tensor]):
 
     Shape:
         hidden: `[T, H]` fp16; row_offsets: `[R + 1]`; ends_of_first: `[R]`, of a single text its length; where words
-        were asked for, word_table: `[ΣW, 3]` with the fields of `RowWords`; word_offsets: `[R + 1]`.
+        were requested, word_table: `[ΣW, 3]` with the fields of `RowWords`; word_offsets: `[R + 1]`.
     """
 
     hidden: npt.NDArray[np.float16]

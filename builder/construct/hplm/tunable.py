@@ -26,10 +26,10 @@ from builder.settings.hplm import TuneSettings
 
 @dataclass(frozen=True)
 class EncodedSet:
-    """Examples after the lower half; a target is whatever the task's objective knows of a row.
+    """Examples after the lower model; a target is what the task's objective knows of a row.
 
     Shape:
-        rows: one `[L, H]` fp16 each; middles: of each pair the first token of the second half.
+        rows: one `[L, H]` fp16 each; middles: of each pair the first token of the second segment.
     """
 
     rows: Sequence[Tensor]
@@ -59,7 +59,7 @@ class Tuned:
 
 
 class TunableHplm(nn.Module):
-    """Trains whatever tensors the adapters and the head consist of.
+    """Trains the tensors of the adapters and the head.
 
     `scale` brings the head's raw outputs to the task's own scale, so that those learn around zero; the head that comes
     out of `head()` has it folded in.

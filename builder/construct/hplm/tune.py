@@ -1,7 +1,7 @@
 """Tuning of one hPLM: adapters and head learn, everything else stays.
 
-The lower half is frozen, so each text's hidden rows are looked up once, through the same table that will serve them,
-and kept; an epoch costs the upper half only.
+The lower model is frozen, so each text's hidden rows are looked up once, through the same table that will serve them,
+and kept; an epoch computes the upper layers only.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def tune(
     model = upper.model(first, objective.scale, settings.dropout)
 
     def tuned(weights: Weights, metrics: dict[str, float], epoch: int) -> Tuned:
-        """The weights as they will be stored, so that what is measured is what is served."""
+        """The weights as they will be stored, so that the measured weights are those that will be served."""
         stored = {name: tensor.detach().cpu() for name, tensor in weights.items()}
         adapters, head = model.adapters(stored).to(ADAPTERS_DTYPE), model.head(stored)
         if objective.scale == NO_SCALE:

@@ -25,7 +25,7 @@ _KEPT_WORDS = 0.7
 class Pairing:
     """Makes pairs of a share of the texts, each about as long as the text that it is made from.
 
-    Half of the pairs are a text cut in two; in the others the second half repeats most of the first, since tasks on
+    Every second pair is a text cut in two; in the others the second segment repeats most of the first, since tasks on
     pairs ask what two texts have in common.
     """
 

@@ -25,7 +25,7 @@ from builder.construct.root.families import FAMILIES, Family, LayerNames
 from builder.construct.root.pretrained import load_pretrained
 
 _DEFAULT_LAYER_NORM_EPS = 1e-12
-# Tokenizers tell the halves of a pair apart whether the model does or not.
+# Tokenizers tell the segments of a pair apart whether the model does or not.
 _LEAST_TYPES = 2
 
 

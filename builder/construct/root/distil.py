@@ -23,7 +23,7 @@ from builder.construct.training.rows import PaddedRows, numbered_batches
 from builder.progress import Report
 from builder.settings.root import DistilSettings
 
-PHASE = "distil the lower half"
+PHASE = "distil the lower layers"
 _FINAL_RATE_SHARE = 0.05
 
 

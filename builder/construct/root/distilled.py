@@ -76,10 +76,10 @@ def export_distilled(root: RootFolder, path: Path) -> None:
 
 
 def seconds_in_all(origin: Mapping[str, Any]) -> int | None:
-    """What a root's distillation took, with that of the weights that it went on from; None where nobody knows."""
-    taken = origin.get("distillation", {})
-    before = taken.get("seconds_before", 0)
-    return None if before is None else int(taken.get("seconds", 0)) + before
+    """The seconds of a root's distillation and of the weights that it went on from; None where they are unknown."""
+    distillation = origin.get("distillation", {})
+    before = distillation.get("seconds_before", 0)
+    return None if before is None else int(distillation.get("seconds", 0)) + before
 
 
 def fitting_weights(parts: RootParts, path: Path, weights_checksum: str) -> DistilledWeights:

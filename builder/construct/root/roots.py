@@ -85,7 +85,7 @@ def check_root(home: Home, name: str, files: Sequence[Path], source: str | None 
 
 
 def _build_root(home: Home, request: AddRoot, report: Report) -> None:
-    """Write the root's folder; one that an interrupted run has written from the same inputs is taken as it is."""
+    """Write the root's folder; one that an interrupted run has written from the same inputs is kept."""
     target = home.root(request.name)
     source = locate_pretrained(request.source, home.downloads)
     parts = convert(source, request.lower, request.max_tokens, request.n, _num_sinks(request))
@@ -151,7 +151,7 @@ class _RootBuild:
         return json_checksum(inputs)
 
     def run(self, checkpoint: Checkpoint, report: Report) -> tuple[dict[str, Any], FidelityReport]:
-        """Train what is to be trained, and measure; returns the manifest's origin and fidelity."""
+        """Train the parts that learn, and measure; returns the manifest's origin and fidelity."""
         request = self.request
         teacher = Teacher(self.source, self.parts)
         start = self._start()
@@ -162,9 +162,9 @@ class _RootBuild:
             "inputs": checkpoint.inputs,
             "config": config_of(request),
         }
-        taken: dict[str, Any] = {"seconds_before": start.seconds} if start else {}
-        if taken:
-            origin["distillation"] = taken
+        distillation: dict[str, Any] = {"seconds_before": start.seconds} if start else {}
+        if distillation:
+            origin["distillation"] = distillation
         if request.training is None and not request.held_out:
             return {**origin, TRAINED_PARTS: sorted(trained)}, start.fidelity if start else {}
         tokenizer = RootTokenizer(self.tokenizer_json, request.max_tokens, self.parts.geometry.pad_id)
@@ -179,7 +179,12 @@ class _RootBuild:
             watched = self._watched(held_out)
             seconds = distiller.run(train_texts, lambda: probe.final_cosine(watched), checkpoint, report)
             trained |= request.training.trained_parts
-            origin["distillation"] = {"seconds": round(seconds), **taken, "texts": len(train_texts), **_machine()}
+            origin["distillation"] = {
+                "seconds": round(seconds),
+                **distillation,
+                "texts": len(train_texts),
+                **_machine(),
+            }
         report(Step("measure the fidelity", 0, 1))
         fidelity = held_out_report(probe, request.held_out, held_out)
         report(Step("measure the fidelity", 1, 1))

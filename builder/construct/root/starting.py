@@ -35,7 +35,7 @@ def start_fragments(student: Student, teacher: Teacher, texts: Sequence[str]) ->
 
 
 def _inner_positions(positions: Tensor, geometry: RootGeometry) -> Tensor:
-    """The mean of n neighbouring positions over the first half of a text, but for its very beginning.
+    """The mean of n neighbouring positions over the first half of the positions, but for the very beginning.
 
     Shape: `[P, H]` → `[n, H]`
     """

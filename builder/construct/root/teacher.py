@@ -1,4 +1,4 @@
-"""The unchanged pretrained model, asked with a root's rows for the states that the root should have."""
+"""The unchanged pretrained model, which computes the states that a root should have on the root's own rows."""
 
 from __future__ import annotations
 

@@ -15,19 +15,19 @@ from builder.construct.tasks.objective import Objective, balanced_weights, distr
 
 
 class Classification(Objective[int]):
-    """A target is the place of the row's label; that of a label that nobody trained is one behind the last."""
+    """A target is the index of the row's label; a label that was not trained has the index behind the last."""
 
     main_metric = "accuracy"
 
     def __init__(self, labels: Sequence[str], train: Sequence[LabelledText], balanced: bool = False) -> None:
-        self._places: dict[str | float, int] = {label: place for place, label in enumerate(labels)}
+        self._index_of: dict[str | float, int] = {label: index for index, label in enumerate(labels)}
         self.num_outputs = len(labels)
         self.about_pairs = train[0].text_pair is not None
-        classes = [self._places[example.label] for example in train] if balanced else []
+        classes = [self._index_of[example.label] for example in train] if balanced else []
         self._weights = balanced_weights(torch.tensor(classes), self.num_outputs) if balanced else None
 
     def targets(self, examples: Sequence[LabelledText], words: Sequence[RowWords | None]) -> list[int]:
-        return [self._places.get(example.label, self.num_outputs) for example in examples]
+        return [self._index_of.get(example.label, self.num_outputs) for example in examples]
 
     def hard_loss(self, answers: Tensor, targets: Sequence[int], label_smoothing: float) -> Tensor:
         wanted = torch.tensor(targets, device=answers.device)

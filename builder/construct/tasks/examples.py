@@ -51,14 +51,14 @@ class TaggedSentence:
 
     def entities(self) -> frozenset[Span]:
         """What the tags mark, as spans of the text; the tags are known to follow BIO."""
-        found: list[Span] = []
+        spans: list[Span] = []
         for (start, end), tag in zip(self.word_spans(), self.tags, strict=True):
             prefix, _, label = tag.partition("-")
             if prefix == "B":
-                found.append(Span(start, end, label))
+                spans.append(Span(start, end, label))
             elif prefix == "I":
-                found[-1] = Span(found[-1].start, end, label)
-        return frozenset(found)
+                spans[-1] = Span(spans[-1].start, end, label)
+        return frozenset(spans)
 
 
 def is_visible(word: str) -> bool:
@@ -89,8 +89,8 @@ def num_shared(examples: Sequence[Example], others: Sequence[Example]) -> int:
 def normalised(example: Example) -> tuple[str, ...]:
     """A text, or both of a pair, as they are compared: case, blanks and Unicode form make no other text.
 
-    Nor does how a sentence was cut into words: not everybody cuts "3-beta" or "isn't" at the same places.
+    Nor does how a sentence was cut into words: tokenizers cut "3-beta" and "isn't" in different ways.
     """
-    halves = [example.text] if example.text_pair is None else [example.text, example.text_pair]
+    segments = [example.text] if example.text_pair is None else [example.text, example.text_pair]
     blank = "" if isinstance(example, TaggedSentence) else " "
-    return tuple(blank.join(unicodedata.normalize("NFKC", half).casefold().split()) for half in halves)
+    return tuple(blank.join(unicodedata.normalize("NFKC", segment).casefold().split()) for segment in segments)

@@ -55,7 +55,7 @@ def _example(line: str, where: str, read_label: ReadLabel) -> LabelledText:
     text, label = _text(content, "text", where), read_label(content.get("label"), where)
     if content.get("text_pair") is None:
         return LabelledText(text, label)
-    # A TAB separates the halves when a pair is asked, so no half has one then.
+    # A TAB separates the segments of a pair in a request, so no segment has one there.
     text_pair = _text(content, "text_pair", where)
     return LabelledText(text.replace(PAIR_SEPARATOR, " "), label, text_pair.replace(PAIR_SEPARATOR, " "))
 
@@ -89,5 +89,5 @@ def _unicode(text: str, name: str, where: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise TrainingDataError(f"{where}: {name!r} holds half of a surrogate pair, which is no character") from error
+        raise TrainingDataError(f"{where}: {name!r} holds a lone surrogate, which is not a character") from error
     return text

@@ -11,7 +11,7 @@ _MAX_LINE_BYTES = 1 << 20
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Every line without its end, blank ones too; what is not UTF-8 text is an error that names file and line."""
+    """Every line without its end, blank ones too; text that is not UTF-8 is an error that names file and line."""
     if not path.is_file():
         raise NotFoundError(f"training file {path} does not exist")
     with path.open("rb") as file:

@@ -33,7 +33,7 @@ def f1(hits: int, num_predicted: int, num_true: int) -> float:
 
 def entity_scores(predicted: Sequence[frozenset[Span]], true: Sequence[frozenset[Span]]) -> dict[str, float]:
     """Over all rows together; an entity is found if its limits and its label are right."""
-    hits = sum(len(found & wanted) for found, wanted in zip(predicted, true, strict=True))
+    hits = sum(len(spans & wanted) for spans, wanted in zip(predicted, true, strict=True))
     num_predicted, num_true = sum(map(len, predicted)), sum(map(len, true))
     return {
         "f1": f1(hits, num_predicted, num_true),

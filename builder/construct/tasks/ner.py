@@ -1,8 +1,8 @@
 """Entities in a text: a BIO tag for each word.
 
-The words are those that the tokenizer finds in plain text, as they will be when somebody asks. A training token may
+The words are those that the tokenizer finds in plain text, as they will be when it is served. A training token may
 be several of them ("3-beta") or, where it has invisible characters only, none. The first word of an entity takes its
-B-tag, and the others go on with it; the entity ends where its last word does, for nobody could find it otherwise.
+B-tag, and the others go on with it; the entity ends where its last word does, since no answer could end elsewhere.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Ner(Objective[TaggedRow]):
 
     def __init__(self, labels: Sequence[str], train: Sequence[TaggedSentence], balanced: bool = False) -> None:
         self._labels = tuple(labels)
-        self._places = {label: place for place, label in enumerate(labels)}
+        self._index_of = {label: index for index, label in enumerate(labels)}
         self.num_outputs = len(labels)
-        tags = [self._places[tag] for sentence in train for tag in sentence.tags] if balanced else []
+        tags = [self._index_of[tag] for sentence in train for tag in sentence.tags] if balanced else []
         self._weights = balanced_weights(torch.tensor(tags), self.num_outputs) if balanced else None
 
     def targets(self, examples: Sequence[TaggedSentence], words: Sequence[RowWords | None]) -> list[TaggedRow]:
@@ -70,8 +70,8 @@ class Ner(Objective[TaggedRow]):
         return distribution_distance(answers, teacher, temperature)
 
     def metrics(self, outputs: Sequence[Tensor], targets: Sequence[TaggedRow]) -> dict[str, float]:
-        found = [self._found(row, target) for row, target in zip(outputs, targets, strict=True)]
-        return metrics.entity_scores(found, [target.entities for target in targets])
+        predicted = [self._predicted(row, target) for row, target in zip(outputs, targets, strict=True)]
+        return metrics.entity_scores(predicted, [target.entities for target in targets])
 
     def _target(self, sentence: TaggedSentence, words: RowWords) -> TaggedRow:
         tokens = _tokens(sentence, words)
@@ -89,19 +89,19 @@ class Ner(Objective[TaggedRow]):
         )
 
     def _tag(self, tag: str, goes_on: bool) -> int:
-        """A test file may name kinds that nobody trained, and imported labels may lack even O."""
+        """A test file may name kinds that were not trained, and imported labels may lack even O."""
         tag = OUTSIDE if tag == OUTSIDE else f"{'I' if goes_on else 'B'}-{tag[2:]}"
-        return self._places.get(tag, self._places.get(OUTSIDE, _UNKNOWN))
+        return self._index_of.get(tag, self._index_of.get(OUTSIDE, _UNKNOWN))
 
-    def _found(self, logits: Tensor, target: TaggedRow) -> frozenset[Span]:
+    def _predicted(self, logits: Tensor, target: TaggedRow) -> frozenset[Span]:
         return frozenset(each.span for each in find_entities(logits, target.words, target.text, self._labels))
 
 
 def _tokens(sentence: TaggedSentence, words: RowWords) -> list[int]:
     """The training token that each word lies in: the last one that begins at or before the word's last letter."""
     starts = np.array([start for start, _ in sentence.word_spans()])
-    places: list[int] = (np.searchsorted(starts, words.ends - 1, side="right") - 1).tolist()
-    return places
+    tokens: list[int] = (np.searchsorted(starts, words.ends - 1, side="right") - 1).tolist()
+    return tokens
 
 
 def _findable(sentence: TaggedSentence, words: RowWords, tokens: Sequence[int]) -> frozenset[Span]:

@@ -21,7 +21,7 @@ from builder.construct.tasks.examples import Example, normalised
 LOGGER = logging.getLogger(__name__)
 _NAME = "trained_on.hashes"
 _DIGEST_BYTES = 16
-_HALVES_APART = "\t"
+_SEGMENT_SEPARATOR = "\t"
 Hashes = npt.NDArray[np.uint64]
 
 
@@ -47,7 +47,7 @@ class TrainedTexts:
         if xxhash.xxh3_128_digest(body) == digest:
             return cls(np.frombuffer(body, "<u8").astype(np.uint64))
         if content:
-            LOGGER.warning("%s is damaged, so nobody knows which dev texts that version was trained on", path)
+            LOGGER.warning("%s is damaged, so it is unknown which dev texts that version was trained on", path)
         return cls(np.empty(0, np.uint64))
 
     def write(self, folder: Path) -> None:
@@ -63,7 +63,7 @@ class TrainedTexts:
 
 
 def _hashes(examples: Sequence[Example]) -> Hashes:
-    texts = (_HALVES_APART.join(normalised(example)) for example in examples)
+    texts = (_SEGMENT_SEPARATOR.join(normalised(example)) for example in examples)
     return np.fromiter(
         (xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass")) for text in texts), np.uint64, len(examples)
     )

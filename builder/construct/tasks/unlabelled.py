@@ -1,4 +1,4 @@
-"""Texts without labels, as examples: what a teacher says of them can be learnt."""
+"""Texts without labels, as examples: a teacher's answers to them can be learnt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from builder.construct.tasks.examples import Example, LabelledText, TaggedSenten
 from builder.construct.training.corpus import numbered_texts
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-_HALVES_APART = "\t"
+_SEGMENT_SEPARATOR = "\t"
 _SEED = 41
 
 
@@ -26,7 +26,7 @@ def unlabelled_examples(path: Path, like: Example, known: Sequence[Example], mos
     None is among `known`. Their labels say nothing.
     """
     _require_plain_texts(path)
-    seen, num_new, chance = {hash(normalised(example)) for example in known}, 0, random.Random(_SEED)
+    seen, num_new, rng = {hash(normalised(example)) for example in known}, 0, random.Random(_SEED)
     kept: list[tuple[int, Example]] = []
     for number, text in numbered_texts(path):
         example = _example(text, like, f"{path}:{number}")
@@ -38,8 +38,8 @@ def unlabelled_examples(path: Path, like: Example, known: Sequence[Example], mos
         # However many there are, no more than these are held, and each is as likely to be among them.
         if len(kept) < most:
             kept.append((number, example))
-        elif (place := chance.randrange(num_new)) < most:
-            kept[place] = number, example
+        elif (index := rng.randrange(num_new)) < most:
+            kept[index] = number, example
     if not kept:
         raise TrainingDataError(f"{path} holds no text that the task's own files lack")
     return [example for _, example in sorted(kept, key=itemgetter(0))]
@@ -65,13 +65,13 @@ def _is_object(text: str) -> bool:
 
 
 def _example(text: str, like: Example, where: str) -> Example:
-    """As a server reads it: a TAB ends the first half of a pair, and is a blank elsewhere."""
+    """As a server reads it: a TAB ends the first segment of a pair, and is a blank elsewhere."""
     if isinstance(like, TaggedSentence):
         words = tuple(_WORD.findall(text))
         return TaggedSentence(words, (OUTSIDE,) * len(words))
     if like.text_pair is None:
-        return LabelledText(text.replace(_HALVES_APART, " "), like.label)
-    first, _, second = text.partition(_HALVES_APART)
+        return LabelledText(text.replace(_SEGMENT_SEPARATOR, " "), like.label)
+    first, _, second = text.partition(_SEGMENT_SEPARATOR)
     if not second.strip():
         raise TrainingDataError(f"{where}: one text; a task of pairs needs two in each line, with a TAB between them")
-    return replace(like, text=first, text_pair=second.replace(_HALVES_APART, " "))
+    return replace(like, text=first, text_pair=second.replace(_SEGMENT_SEPARATOR, " "))

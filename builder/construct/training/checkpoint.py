@@ -1,4 +1,4 @@
-"""The checkpoint of a long training: written whole or not at all, and taken up for the same inputs only."""
+"""The checkpoint of a long training: written whole or not at all, and resumed with the same inputs only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORMAT_VERSION = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file beside what is built; `inputs` names everything that the training depends on."""
+    """A file beside the build; `inputs` names everything that the training depends on."""
 
     path: Path
     inputs: str

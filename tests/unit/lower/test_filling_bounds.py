@@ -130,7 +130,7 @@ def test_distinct_fragments_are_dropped_and_no_more_than_needed(home: Home, monk
 def test_a_domain_opened_while_others_are_let_go_stays_open(home: Home) -> None:
     domain = Registry.open(home).hplm("acme/topic").domain
     domains = OpenDomains(home, FillingSettings(Missing.COMPUTE))
-    opening = threading.Thread(target=domains.half, args=(domain,))
+    opening = threading.Thread(target=domains.lower_model, args=(domain,))
 
     def live_folders() -> frozenset[str]:
         """Nothing is live when this is asked, and the domain is opened a moment later."""
