@@ -70,11 +70,11 @@ class Kind:
     share_without_deadline: float
     capacity: Capacity
 
-    def job(self, chance: random.Random) -> QueuedJob:
-        deadline_us = None if chance.random() < self.share_without_deadline else NOW_US + chance.randrange(10**6)
-        arrived_us = NOW_US - chance.randrange(2 * 10**6)
-        root = StackKey(f"root {chance.randrange(self.roots)}")
-        return QueuedJob(root, chance.randrange(1000), random_length(chance), deadline_us, arrived_us)
+    def job(self, rng: random.Random) -> QueuedJob:
+        deadline_us = None if rng.random() < self.share_without_deadline else NOW_US + rng.randrange(10**6)
+        arrived_us = NOW_US - rng.randrange(2 * 10**6)
+        root = StackKey(f"root {rng.randrange(self.roots)}")
+        return QueuedJob(root, rng.randrange(1000), random_length(rng), deadline_us, arrived_us)
 
 
 KINDS = {
@@ -83,9 +83,9 @@ KINDS = {
 }
 
 
-def random_length(chance: random.Random) -> int:
+def random_length(rng: random.Random) -> int:
     """TCB's: 3 to 100 tokens around 20, with a standard deviation of 20."""
-    return min(max(round(chance.gauss(20, 20)), 3), 100)
+    return min(max(round(rng.gauss(20, 20)), 3), 100)
 
 
 @dataclass(frozen=True)
@@ -113,16 +113,16 @@ class Cost:
 
 
 def cost(policy: Policy, kind: Kind, waiting: int, repeats: int, seed: int) -> Cost:
-    chance = random.Random(seed)
-    room = WaitingRoom(sorted((kind.job(chance) for _ in range(waiting)), key=lambda job: job.arrived_us))
+    rng = random.Random(seed)
+    room = WaitingRoom(sorted((kind.job(rng) for _ in range(waiting)), key=lambda job: job.arrived_us))
     decisions, turns = [], []
     for _ in range(repeats):
-        coming = [kind.job(chance) for _ in range(kind.capacity.max_rows)]
+        coming = [kind.job(rng) for _ in range(kind.capacity.max_rows)]
         start = time.perf_counter()
-        places = policy.select(room, NOW_US, kind.capacity)
+        ranks = policy.select(room, NOW_US, kind.capacity)
         decided = time.perf_counter()
-        room.take_batch(places)
-        room.add(coming[: len(places)])
+        room.take_batch(ranks)
+        room.add(coming[: len(ranks)])
         turns.append(1000 * (time.perf_counter() - start))
         decisions.append(1000 * (decided - start))
     return Cost(statistics.median(decisions), statistics.median(turns))
@@ -148,10 +148,10 @@ class SteadyState:
 
 def batch_times_ms(settings: Settings, seed: int) -> dict[int, float]:
     """By the number of rows, each of an hPLM of its own."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     with bare_engine(geometry_of(settings.layers), ROWS, seed) as engine:
         stack = engine.stack()
-        batches = {size: engine.rows([random_length(chance) for _ in range(size)]) for size in BATCH_SIZES}
+        batches = {size: engine.rows([random_length(rng) for _ in range(size)]) for size in BATCH_SIZES}
         ways = {str(size): engine.waiting(stack, rows, size).run for size, rows in batches.items()}
         seconds = interleaved(ways, settings.engine_repeats)
     return {size: 1000 * statistics.median(seconds[str(size)]) for size in BATCH_SIZES}
@@ -167,8 +167,8 @@ class SolvedInstances:
 
     @classmethod
     def drawn(cls, count: int, seed: int) -> SolvedInstances:
-        chance = random.Random(seed)
-        instances = [random_instance(chance) for _ in range(count)]
+        rng = random.Random(seed)
+        instances = [random_instance(rng) for _ in range(count)]
         return cls(instances, [optimum(instance) for instance in instances])
 
     def ratios(self, policy: Policy) -> list[float]:

@@ -224,10 +224,10 @@ class Kill:
 class Killer:
     """Builds one subject again and again, with kills at random moments of the work."""
 
-    def __init__(self, home: Home, subject: Subject, chance: random.Random) -> None:
+    def __init__(self, home: Home, subject: Subject, rng: random.Random) -> None:
         self._home = home
         self._subject = subject
-        self._chance = chance
+        self._rng = rng
         self._work_s = 0.0
 
     def run(self, kills: int) -> list[dict[str, Any]]:
@@ -252,7 +252,7 @@ class Killer:
         kills: list[Kill] = []
         while True:
             command = Command(self._home, self._subject.command(number))
-            after_s = self._chance.uniform(0, self._work_s)
+            after_s = self._rng.uniform(0, self._work_s)
             if command.ends_within(after_s if len(kills) < most_kills else None):
                 return self._row(number, kills)
             command.kill()
@@ -272,7 +272,7 @@ class Killer:
 
 def run(home: Home, settings: Settings, seed: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
     subjects: list[Subject] = [DomainBuilds(home, settings, seed), Tunings(home, settings, seed)]
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     askable = Askable([entry.id for entry in mark_all(home, Registry.open(home))])
     figures: dict[str, float] = {}
     rows = []
@@ -281,7 +281,7 @@ def run(home: Home, settings: Settings, seed: int) -> tuple[dict[str, float], li
         Load(f"grpc://{server.grpc_url}", askable, TEXTS, 1, seed, _PAUSE_S) as load,
     ):
         for subject in subjects:
-            of_subject = Killer(home, subject, chance).run(settings.kills)
+            of_subject = Killer(home, subject, rng).run(settings.kills)
             differences = [row["difference"] for row in of_subject]
             figures[f"{subject.kind}_kills"] = sum(row["kills"] for row in of_subject)
             figures[f"{subject.kind}_builds"] = len(of_subject) - 1

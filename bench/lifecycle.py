@@ -6,7 +6,7 @@ Every answer must carry a version that was live at some moment between `allowanc
 the arrival of its answer: a server looks for changes five times a second. Every version's weights bear a mark, and an
 answer's scores must be those of the version that it carries (`wrong_weights`; `bench.kit.marks`).
 
-Nobody asks for an hPLM before it is a second old, or once it is deleted. Requests that were under way while their hPLM
+No hPLM is asked for before it is a second old, or once it is deleted. Requests that were under way while their hPLM
 was deleted may be answered NOT_FOUND; `deleted_under_way` counts them.
 """
 
@@ -72,7 +72,7 @@ class Operator:
     timeline: Timeline
     askable: Askable
     settings: Settings
-    chance: random.Random
+    rng: random.Random
     done: Counter[str] = field(default_factory=Counter)
 
     def work(self) -> None:
@@ -87,8 +87,8 @@ class Operator:
 
     def _operate(self) -> None:
         entries = self.registry.hplms()
-        (kind,) = self.chance.choices(_KINDS, _WEIGHTS)
-        entry = self.chance.choice(entries)
+        (kind,) = self.rng.choices(_KINDS, _WEIGHTS)
+        entry = self.rng.choice(entries)
         earlier = [v for v in self.registry.hplm_versions(entry.id) if v.entry.version < entry.version]
         if (kind == "rollback" and not earlier) or (kind == "delete" and len(entries) <= _KEPT_OF_FEW):
             kind = "update"
@@ -117,7 +117,7 @@ class Operator:
 
     def _publish_domain(self) -> None:
         domains = [domain for domain in self.registry.domains() if len(domain.folders) > 1]
-        live = self.chance.choice(domains or self.registry.domains())
+        live = self.rng.choice(domains or self.registry.domains())
         version = self.registry.next_domain_version(live.root, live.name)
         target = self.home.plot(live.root, live.name, version)
         with publishing(target) as folder:

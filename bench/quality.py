@@ -38,7 +38,7 @@ from bench.kit.entry import Result, bench
 from bench.tasks.data import Caps, task_names, write_demo_tasks, write_everyday
 from bench.tasks.picture import draw_quality
 from bench.tasks.results import Results
-from bench.tasks.schemes import SCHEMES, Outcome, Place, Schemes, Trial
+from bench.tasks.schemes import SCHEMES, Outcome, Schemes, Trial, Workspace
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.root.distilled import seconds_in_all
 from builder.construct.root.roots import add_root
@@ -110,20 +110,20 @@ class Plan:
 class RunTrial:
     """Runs trials in whatever process it is sent to."""
 
-    place: Place
+    workspace: Workspace
 
     def __call__(self, trial: Trial) -> tuple[Trial, Outcome]:
         title = f"{trial.task} {trial.scheme} seed {trial.settings.seed}"
-        return trial, _schemes(self.place).run(trial, progress_lines(title, _LINE_EVERY_S))
+        return trial, _schemes(self.workspace).run(trial, progress_lines(title, _LINE_EVERY_S))
 
 
 @lru_cache(maxsize=1)
-def _schemes(place: Place) -> Schemes:
-    return Schemes(place)
+def _schemes(workspace: Workspace) -> Schemes:
+    return Schemes(workspace)
 
 
 def run_trials(
-    place: Place, results: Results, trials: Sequence[Trial], workers: int
+    workspace: Workspace, results: Results, trials: Sequence[Trial], workers: int
 ) -> Iterator[tuple[Trial, Outcome]]:
     """What is done already first, then what is still to do, unless there are no workers."""
     waiting = []
@@ -134,7 +134,7 @@ def run_trials(
             waiting.append(trial)
     if not workers:
         return
-    for number, (trial, outcome) in enumerate(local_map(workers)(RunTrial(place), waiting), start=1):
+    for number, (trial, outcome) in enumerate(local_map(workers)(RunTrial(workspace), waiting), start=1):
         results.keep(trial, outcome)
         done = f"{trial.task} {trial.scheme} seed {trial.settings.seed}: {outcome.metric} {outcome.test}"
         print(f"{number}/{len(waiting)}  {done}", file=sys.stderr, flush=True)
@@ -188,18 +188,18 @@ def _mean_and_deviation(values: Sequence[float]) -> str:
     return f"{mean(values):.2f} ± {stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
 
 
-def ensure_root(place: Place, source: str, lower: int, n: int, steps: int) -> None:
+def ensure_root(workspace: Workspace, source: str, lower: int, n: int, steps: int) -> None:
     """Distil the root on the data folder's corpora, but for those kept to measure it on, and on everyday texts.
 
     The corpora are of the sciences: a root that knows nothing else is hardly faithful to its model elsewhere.
     """
-    registry = Registry.open(Home(place.home), create=True)
-    if registry.has_root(place.root):
+    registry = Registry.open(Home(workspace.home), create=True)
+    if registry.has_root(workspace.root):
         return
-    files = sorted((place.data / "corpora").glob("*.txt"))
-    everyday = write_everyday(place.data, place.cache)
+    files = sorted((workspace.data / "corpora").glob("*.txt"))
+    everyday = write_everyday(workspace.data, workspace.cache)
     request = AddRoot(
-        name=place.root,
+        name=workspace.root,
         source=source,
         lower=lower,
         corpus=[*(path for path in files if path.name not in _FOREIGN), *([everyday] if everyday else [])],
@@ -208,25 +208,25 @@ def ensure_root(place: Place, source: str, lower: int, n: int, steps: int) -> No
         distil=replace(_DISTILLATION, steps=steps),
         plot=PlotSettings(max_fragments=400_000, max_bigrams=200_000),
     )
-    with progress_bars(place.root) as report:
-        add_root(Home(place.home), registry, request, report)
+    with progress_bars(workspace.root) as report:
+        add_root(Home(workspace.home), registry, request, report)
 
 
-def ensure_demo_root(place: Place) -> None:
+def ensure_demo_root(workspace: Workspace) -> None:
     """The demo's root with a table of nothing much: the bench computes every fragment."""
-    registry = Registry.open(Home(place.home), create=True)
-    if not registry.has_root(place.root):
+    registry = Registry.open(Home(workspace.home), create=True)
+    if not registry.has_root(workspace.root):
         plot = PlotSettings(max_fragments=1000, max_bigrams=1000)
-        request = demo_root.root_request(place.data / "general.txt", demo_root.DISTILLED, plot)
-        with progress_bars(place.root) as report:
-            add_root(Home(place.home), registry, request, report)
+        request = demo_root.root_request(workspace.data / "general.txt", demo_root.DISTILLED, plot)
+        with progress_bars(workspace.root) as report:
+            add_root(Home(workspace.home), registry, request, report)
 
 
-def _require_n(place: Place, wanted: int | None) -> None:
+def _require_n(workspace: Workspace, wanted: int | None) -> None:
     """A root that was there already, as the demo's is, has the n that it was built with."""
-    n = RootFolder(Home(place.home).root(place.root)).geometry.n
+    n = RootFolder(Home(workspace.home).root(workspace.root)).geometry.n
     if wanted not in (None, n):
-        raise ConflictError(f"root {place.root!r} has n = {n}, not {wanted}; name another with --root, and --data")
+        raise ConflictError(f"root {workspace.root!r} has n = {n}, not {wanted}; name another with --root, and --data")
 
 
 def _rates(settings: TuneSettings) -> dict[str, float | None]:
@@ -260,22 +260,22 @@ def add_options(options: ArgumentParser) -> None:
 def quality(arguments: Namespace) -> Result:
     caps = Caps(train=96, dev=32, test=64) if arguments.quick else Caps(train=arguments.cap or None)
     data = arguments.data or write_demo_tasks(arguments.cache / "demo_tasks")
-    place = Place(data.absolute(), arguments.home, arguments.root, arguments.cache, caps)
+    workspace = Workspace(data.absolute(), arguments.home, arguments.root, arguments.cache, caps)
     if arguments.data is None:
-        ensure_demo_root(place)
+        ensure_demo_root(workspace)
     else:
-        ensure_root(place, arguments.source, arguments.lower, arguments.n or _DEFAULT_N, arguments.steps)
-    _require_n(place, arguments.n)
+        ensure_root(workspace, arguments.source, arguments.lower, arguments.n or _DEFAULT_N, arguments.steps)
+    _require_n(workspace, arguments.n)
     tasks = tuple(arguments.tasks or task_names(data))
     if arguments.quick:
         tasks = tasks[:2]
     seeds = tuple(arguments.seed + number for number in range(1 if arguments.quick else arguments.seeds))
     epochs = 1 if arguments.quick else arguments.epochs
     plan = Plan(tasks, tuple(arguments.schemes), seeds, epochs, arguments.states_weight)
-    results = Results(place, arguments.trials or arguments.cache / "trials.jsonl")
-    found = dict(run_trials(place, results, plan.trials(), 0 if arguments.report else arguments.workers))
+    results = Results(workspace, arguments.trials or arguments.cache / "trials.jsonl")
+    found = dict(run_trials(workspace, results, plan.trials(), 0 if arguments.report else arguments.workers))
     figures, rows = figures_and_rows(plan, found)
-    root = RootFolder(Home(place.home).root(place.root))
+    root = RootFolder(Home(workspace.home).root(workspace.root))
     settings = {
         "root": arguments.root,
         "source": root.manifest.origin["source"],

@@ -102,7 +102,7 @@ def measure(engine: BareEngine, stacks: Mapping[str, UpperStack], settings: Sett
 
 
 def _rotated(names: list[str], by: int) -> list[str]:
-    """Whoever comes first meets rows that nobody has read yet."""
+    """The first to run meets rows that are in no cache yet."""
     by %= len(names)
     return [*names[by:], *names[:by]]
 

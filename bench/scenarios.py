@@ -155,8 +155,8 @@ class Loads:
             "burst": Burst(UniformTenants, settings.users, settings.spawn_s, settings.burst_every_s, settings.requests),
             "steady": Steady(settings.steady_s, settings.steady_every_s),
         }
-        chance = np.random.default_rng(seed)
-        return {name: scenario.schedule(content, chance) for name, scenario in scenarios.items()}
+        rng = np.random.default_rng(seed)
+        return {name: scenario.schedule(content, rng) for name, scenario in scenarios.items()}
 
     def _play_all(self, server: TritonServer, asked_before: int) -> dict[str, Answered]:
         target = Target(server.grpc_url, "grpc", self._settings.timeout_s)

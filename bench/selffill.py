@@ -172,18 +172,18 @@ def by_turns(self_filled: Served, full: Served, texts: Texts, rounds: int) -> La
     """
     taken_ms = np.empty((rounds, 2, len(texts)))
     for number in range(rounds):
-        for place in range(len(texts)):
-            order = (0, 1) if (number + place) % 2 else (1, 0)
+        for index in range(len(texts)):
+            order = (0, 1) if (number + index) % 2 else (1, 0)
             for which in order:
-                taken_ms[number, which, place] = (self_filled, full)[which].ask([texts[place]])[0]
+                taken_ms[number, which, index] = (self_filled, full)[which].ask([texts[index]])[0]
     return taken_ms
 
 
 def served_passes(taken_ms: Latencies) -> list[Pass]:
     """All requests by turns of each server, then the median of each text's rounds of each."""
-    pooled = [Pass(f"{name}, by turns", taken_ms[:, place].ravel().tolist(), 1.0) for place, name in _SERVERS]
+    pooled = [Pass(f"{name}, by turns", taken_ms[:, index].ravel().tolist(), 1.0) for index, name in _SERVERS]
     medians = np.median(taken_ms, axis=0)
-    return [*pooled, *(Pass(f"{name}, medians of texts", medians[place].tolist(), 1.0) for place, name in _SERVERS)]
+    return [*pooled, *(Pass(f"{name}, medians of texts", medians[index].tolist(), 1.0) for index, name in _SERVERS)]
 
 
 def chosen_texts(home: Home, path: Path | None, hplms: Sequence[HplmEntry], count: int, seed: int) -> Texts:
@@ -196,7 +196,7 @@ def chosen_texts(home: Home, path: Path | None, hplms: Sequence[HplmEntry], coun
     if len(texts) < count and path is not None:
         raise InvalidArgumentError(f"{path} has {len(texts)} different texts; {count} are needed")
     chosen = random.Random(seed).sample(texts, min(count, len(texts)))
-    return [(hplms[place % len(hplms)].id, text) for place, text in enumerate(chosen)]
+    return [(hplms[index % len(hplms)].id, text) for index, text in enumerate(chosen)]
 
 
 def logit_difference(home: Home, server: Served, hplms: Sequence[HplmEntry], texts: Texts) -> float:

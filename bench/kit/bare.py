@@ -75,7 +75,7 @@ class BareEngine:
 
     def waiting(self, stack: UpperStack, rows: Sequence[Tensor], num_distinct: int) -> WaitingRows:
         """The rows of as many hPLMs as that, in turn."""
-        keys = [place % num_distinct for place in range(len(rows))]
+        keys = [index % num_distinct for index in range(len(rows))]
         return WaitingRows(stack, rows, [stack.ready(key + 1, partial(self._hplms.__getitem__, key)) for key in keys])
 
 

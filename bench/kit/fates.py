@@ -17,7 +17,8 @@ class Fate(StrEnum):
     """The end of a request.
 
     - `ON_TIME`, `LATE`: answered before or after the planned deadline.
-    - `OVERTAKEN`: the SDK rejected the answer, which came after the deadline that the request carried.
+    - `OVERTAKEN`: the SDK rejected the answer, which came after the deadline that the request carried. Also if the SDK
+      accepted it and the planned deadline passed within milliseconds, before this process noted the end.
     - `EXPIRED`: the server rejected it after its deadline, or when that could not be met any more.
     - `REJECTED`: the server rejected it before.
     - `UNSENT`: nothing was left of its deadline when it was to be sent.
@@ -36,6 +37,9 @@ class Fate(StrEnum):
 _EXPIRED = "UNAVAILABLE: the deadline pass"
 """Begins what the server says of a request that it has not rejected before its deadline."""
 
+_INTERRUPTED_MS = 5.0
+"""How long the operating system may hold a busy client between the SDK's look at the clock and this one's."""
+
 
 @dataclass(frozen=True, eq=False)
 class Fates:
@@ -49,13 +53,14 @@ class Fates:
         requests = self.played.requests
         reasons = requests.reasons.tolist()
         overtaken = np.array([is_overtaken(reason) for reason in reasons], np.bool_)
+        late_ms = 1e3 * requests.latency_s - requests.deadline_ms
         expired = np.array([reason.startswith(_EXPIRED) for reason in reasons], np.bool_)
         conditions = {
             Fate.ON_TIME: requests.in_time,
+            Fate.OVERTAKEN: overtaken | (requests.answered & (late_ms <= _INTERRUPTED_MS)),
             Fate.LATE: requests.answered,
             Fate.UNSENT: np.equal(requests.kinds, str(Kind.UNSENT)),
             Fate.FAILED: np.equal(requests.kinds, str(Kind.FAILED)),
-            Fate.OVERTAKEN: overtaken,
             Fate.EXPIRED: expired,
         }
         return np.select(list(conditions.values()), [str(fate) for fate in conditions], str(Fate.REJECTED))

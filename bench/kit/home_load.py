@@ -28,10 +28,10 @@ class Askable:
         with self._lock:
             del self._from_s[hplm]
 
-    def choose(self, chance: random.Random) -> str:
+    def choose(self, rng: random.Random) -> str:
         with self._lock:
             now_s = time.monotonic()
-            return chance.choice([hplm for hplm, from_s in self._from_s.items() if from_s <= now_s])
+            return rng.choice([hplm for hplm, from_s in self._from_s.items() if from_s <= now_s])
 
 
 class Load:
@@ -67,9 +67,9 @@ class Load:
         return taken
 
     def _ask(self, seed: int) -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         while not self._stopping.wait(self._pause_s):
-            hplm, text = self._askable.choose(chance), chance.choice(self._texts)
+            hplm, text = self._askable.choose(rng), rng.choice(self._texts)
             sent_s = time.monotonic()
             try:
                 answer = self._client.infer(hplm, text)

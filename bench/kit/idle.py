@@ -16,9 +16,9 @@ _LONGEST_REST_S = 60
 
 
 def wait_until_idle(server: TritonServer) -> None:
-    """Clients that have given up leave their requests behind, and those would be computed beside the next server's.
+    """Requests that clients have given up would be computed beside the next server's.
 
-    They wait in Triton's queues or in the engine, whose last batch has run when nobody has waited for seconds.
+    They wait in Triton's queues or in the engine, whose last batch has run when no row has waited for seconds.
     """
     idle_for = 0
     for _ in range(_LONGEST_REST_S):

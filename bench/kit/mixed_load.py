@@ -38,8 +38,8 @@ class MixedLoad:
             asyncio.TaskGroup() as group,
         ):
             for caller in range(self.callers):
-                chance = np.random.default_rng((seed, caller))
-                group.create_task(self._ask_until(ends_at, grpc, http, chance, outcomes))
+                rng = np.random.default_rng((seed, caller))
+                group.create_task(self._ask_until(ends_at, grpc, http, rng, outcomes))
         return outcomes
 
     async def _ask_until(
@@ -47,22 +47,22 @@ class MixedLoad:
         ends_at: float,
         grpc: AsyncHplmClient,
         http: AsyncHplmClient,
-        chance: np.random.Generator,
+        rng: np.random.Generator,
         outcomes: Counter[str],
     ) -> None:
         kinds = list(_KINDS)
         while time.monotonic() < ends_at:
-            kind = kinds[int(chance.choice(len(kinds), p=list(_KINDS.values())))]
-            outcome = await self._ask(kind, http if kind == "http" else grpc, chance)
+            kind = kinds[int(rng.choice(len(kinds), p=list(_KINDS.values())))]
+            outcome = await self._ask(kind, http if kind == "http" else grpc, rng)
             outcomes[f"{kind}_{outcome}"] += 1
 
-    async def _ask(self, kind: str, client: AsyncHplmClient, chance: np.random.Generator) -> str:
-        hplm = "nobody/none" if kind == "unknown" else self.hplms[int(chance.integers(len(self.hplms)))]
-        text = self.texts[int(chance.integers(len(self.texts)))]
-        deadline_ms = int(chance.integers(1, _LONGEST_DEADLINE_MS)) if kind == "deadline" else None
-        patience_s = float(chance.uniform(0, _LONGEST_PATIENCE_S)) if kind == "cancelled" else None
+    async def _ask(self, kind: str, client: AsyncHplmClient, rng: np.random.Generator) -> str:
+        hplm = "absent/none" if kind == "unknown" else self.hplms[int(rng.integers(len(self.hplms)))]
+        text = self.texts[int(rng.integers(len(self.texts)))]
+        deadline_ms = int(rng.integers(1, _LONGEST_DEADLINE_MS)) if kind == "deadline" else None
+        patience_s = float(rng.uniform(0, _LONGEST_PATIENCE_S)) if kind == "cancelled" else None
         try:
-            # Whoever loses patience cancels its request.
+            # A caller that loses patience cancels its request.
             await asyncio.wait_for(client.infer(hplm, text, deadline_ms=deadline_ms), patience_s)
         except TimeoutError:
             return "given_up"

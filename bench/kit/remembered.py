@@ -16,7 +16,7 @@ INSTALLED = "from bench.kit.remembered import install\n\ninstall()\n"
 
 
 def install() -> None:
-    """From now on every half of this process remembers; for texts whose words nobody asks for."""
+    """From now on every lower model of this process remembers its texts' rows; answers with words are not supported."""
     encode = LowerModel.encode
     remembered: dict[Text, Any] = {}
 

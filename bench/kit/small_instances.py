@@ -62,18 +62,18 @@ class Instance:
         return reached
 
 
-def random_instance(chance: random.Random) -> Instance:
+def random_instance(rng: random.Random) -> Instance:
     """Of the kinds on which a policy may go wrong: lengths all alike or far apart, deadlines tight or loose."""
-    num_batches = chance.randint(1, 4)
-    max_tokens = chance.randint(8, 40)
-    lengths = chance.choice([range(1, max_tokens + 1), range(max_tokens // 4, max_tokens // 2 + 1), (1, max_tokens)])
-    roots = chance.choice(["a", "a", "ab"])
+    num_batches = rng.randint(1, 4)
+    max_tokens = rng.randint(8, 40)
+    lengths = rng.choice([range(1, max_tokens + 1), range(max_tokens // 4, max_tokens // 2 + 1), (1, max_tokens)])
+    roots = rng.choice(["a", "a", "ab"])
     jobs = []
-    for key in range(chance.randint(2, 12)):
-        arrived = chance.randrange(num_batches)
-        deadline = min(num_batches, arrived + chance.choice([1, 1, 2, num_batches]))
-        jobs.append(StreamedJob(StackKey(chance.choice(roots)), key, chance.choice(lengths), arrived, deadline))
-    capacity = Capacity(max_rows=chance.choice([1, 2, 3, 12, 12]), max_tokens=max_tokens, max_adapters=12)
+    for key in range(rng.randint(2, 12)):
+        arrived = rng.randrange(num_batches)
+        deadline = min(num_batches, arrived + rng.choice([1, 1, 2, num_batches]))
+        jobs.append(StreamedJob(StackKey(rng.choice(roots)), key, rng.choice(lengths), arrived, deadline))
+    capacity = Capacity(max_rows=rng.choice([1, 2, 3, 12, 12]), max_tokens=max_tokens, max_adapters=12)
     return Instance(sorted(jobs, key=lambda job: job.arrived_us), capacity)
 
 

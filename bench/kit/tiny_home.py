@@ -46,15 +46,15 @@ class LabelledText:
 
 def sample_texts(count: int, seed: int) -> list[LabelledText]:
     """Random sentences that name one topic and one mood."""
-    chance = random.Random(seed)
-    return [_sample(chance) for _ in range(count)]
+    rng = random.Random(seed)
+    return [_sample(rng) for _ in range(count)]
 
 
-def _sample(chance: random.Random) -> LabelledText:
-    topic, mood = chance.choice(sorted(TOPICS)), chance.choice(sorted(MOODS))
-    words = chance.choices(FILLER, k=chance.randint(1, 12))
-    words += chance.choices(TOPICS[topic], k=2) + chance.choices(MOODS[mood], k=2)
-    chance.shuffle(words)
+def _sample(rng: random.Random) -> LabelledText:
+    topic, mood = rng.choice(sorted(TOPICS)), rng.choice(sorted(MOODS))
+    words = rng.choices(FILLER, k=rng.randint(1, 12))
+    words += rng.choices(TOPICS[topic], k=2) + rng.choices(MOODS[mood], k=2)
+    rng.shuffle(words)
     return LabelledText(" ".join(words), topic, mood)
 
 
@@ -147,7 +147,7 @@ def _write_rows(
 
 
 def ignore(step: Step) -> None:
-    """A progress report for nobody."""
+    """Drop a progress report."""
 
 
 def held_out_of(texts: list[str]) -> set[str]:

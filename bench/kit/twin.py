@@ -120,10 +120,10 @@ class Twin:
         self._policy = policy
 
     def calibrated(self, seed: int) -> Calibration:
-        chance = np.random.default_rng(seed)
+        rng = np.random.default_rng(seed)
         max_rows = self._settings.max_rows
-        tokens = LENGTHS[WIDE].draw(self._settings.calibration_rows, chance)
-        keys = chance.integers(len(self._hplms), size=len(tokens))
+        tokens = LENGTHS[WIDE].draw(self._settings.calibration_rows, rng)
+        keys = rng.integers(len(self._hplms), size=len(tokens))
         columns = zip(keys.tolist(), tokens.tolist(), strict=True)
         rows = [(self._hplms[key], self._texts[length]) for key, length in columns]
         url = self._server.grpc_url

@@ -76,8 +76,8 @@ class WholeModel:
         def compute(batch: MicroBatch) -> list[Tensor]:
             attend = attention(batch.grid, geometry.num_heads, _DTYPE, _CPU)
             states = layers(batch.hidden, attend, batch.adapters)
-            places = zip(batch.grid.starts, batch.grid.lengths, strict=True)
-            return logits(states, [HeadRow(start, start + length, head, "cls") for start, length in places])
+            spans = zip(batch.grid.starts, batch.grid.lengths, strict=True)
+            return logits(states, [HeadRow(start, start + length, head, "cls") for start, length in spans])
 
         found: dict[int, Tensor] = {}
         for batch, of_rows in zip(packed.micro_batches, crew.run(compute, packed.micro_batches), strict=True):
@@ -108,17 +108,17 @@ class WholeModels:
     @torch.inference_mode()
     def logits(self, tenants: Sequence[str], rows: Sequence[Tensor]) -> list[Tensor]:
         """Rows of any tenants, in their order."""
-        places: dict[str, list[int]] = {}
-        for place, tenant in enumerate(tenants):
-            places.setdefault(tenant, []).append(place)
+        rows_of: dict[str, list[int]] = {}
+        for index, tenant in enumerate(tenants):
+            rows_of.setdefault(tenant, []).append(index)
         found: dict[int, Tensor] = {}
-        for tenant in sorted(places, key=lambda tenant: tenant not in self._resident):
-            own = places[tenant]
+        for tenant in sorted(rows_of, key=lambda tenant: tenant not in self._resident):
+            own = rows_of[tenant]
             model = self._model(tenant)
-            of_tenant = [rows[place].to(_DTYPE) for place in own]
+            of_tenant = [rows[index].to(_DTYPE) for index in own]
             results = model.logits(self._layers[tenant], of_tenant, self._geometry, self._crew)
             found |= dict(zip(own, results, strict=True))
-        return [found[place] for place in range(len(rows))]
+        return [found[index] for index in range(len(rows))]
 
     def _model(self, tenant: str) -> WholeModel:
         model = self._resident.pop(tenant, None)

@@ -95,17 +95,17 @@ def write_everyday(data: Path, folder: Path, seed: int = 5) -> Path | None:
         return None
     measured_on = {text for name in task_names(data) for text in _texts_of(data, name, ("dev", "test"))}
     texts = {name: _unmeasured(data, name, measured_on) for name in found}
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     passages: list[str] = []
     for _ in range(_ROUNDS):
         for name, size in found.items():
             left = list(texts[name])
-            chance.shuffle(left)
+            rng.shuffle(left)
             while left:
-                length = chance.choice(_SENTENCES_OF_A_PASSAGE) * size
+                length = rng.choice(_SENTENCES_OF_A_PASSAGE) * size
                 passages.append(" ".join(left[:length]))
                 left = left[length:]
-    chance.shuffle(passages)
+    rng.shuffle(passages)
     path = folder / "everyday.txt"
     _write_texts(path, passages)
     return path
@@ -146,7 +146,7 @@ def _drawn(examples: Sequence[ExampleT], cap: int | None, seed: int) -> Sequence
     if cap is None or len(examples) <= cap:
         return examples
     kept = np.sort(np.random.default_rng(seed).choice(len(examples), cap, replace=False))
-    return [examples[place] for place in kept]
+    return [examples[index] for index in kept]
 
 
 def write_demo_tasks(folder: Path) -> Path:

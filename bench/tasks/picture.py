@@ -18,8 +18,8 @@ def draw_quality(rows: Sequence[Mapping[str, Any]], schemes: Sequence[str], path
     width = _GROUP_WIDTH / len(schemes)
     for number, scheme in enumerate(schemes):
         values, spreads = zip(*(_value_and_spread(str(row[scheme])) for row in rows), strict=True)
-        places = [place + (number - (len(schemes) - 1) / 2) * width for place in range(len(rows))]
-        axes.bar(places, values, width, yerr=spreads if any(spreads) else None, label=scheme)
+        positions = [row + (number - (len(schemes) - 1) / 2) * width for row in range(len(rows))]
+        axes.bar(positions, values, width, yerr=spreads if any(spreads) else None, label=scheme)
     axes.set_xticks(range(len(rows)), [f"{row['task']}\n{row['metric']}" for row in rows], fontsize=8)
     axes.set(ylabel="test result, in points of 100", ylim=(0, 100))
     axes.grid(axis="y", alpha=0.3)

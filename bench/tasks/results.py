@@ -12,7 +12,7 @@ from backends.home import Home
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum
 from bench.tasks.data import unlabelled_corpora
-from bench.tasks.schemes import Outcome, Place, Trial
+from bench.tasks.schemes import Outcome, Trial, Workspace
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.hplm.dedicated_teacher import REWRITING, TEACHER_DATA_FORMAT
 from builder.settings.hplm import TEACHING
@@ -24,12 +24,12 @@ _WITH_ADAPTERS = ("adapter", "untaught", "hplm")
 class Results:
     """What was measured of a root and of the model that it was made from; a line names all that it depends on."""
 
-    def __init__(self, place: Place, path: Path) -> None:
-        root = RootFolder(Home(place.home).root(place.root))
+    def __init__(self, workspace: Workspace, path: Path) -> None:
+        root = RootFolder(Home(workspace.home).root(workspace.root))
         self._path = path
         self._of_model = {
             "weights": root.manifest.origin["weights_checksum"],
-            "caps": asdict(place.caps),
+            "caps": asdict(workspace.caps),
             "max_tokens": root.geometry.max_tokens,
         }
         self._of_root = {
@@ -41,7 +41,7 @@ class Results:
                 "lessons": TEACHER_DATA_FORMAT,
             },
         }
-        self._place = place
+        self._workspace = workspace
         self._outcomes = {line["key"]: Outcome(**line["outcome"]) for line in _lines(path)}
 
     def find(self, trial: Trial) -> Outcome | None:
@@ -63,9 +63,11 @@ class Results:
             settings = {name: value for name, value in settings.items() if name not in TEACHING}
         version: dict[str, Any] = {**self._of_model, "settings": settings}
         version |= {name: self._of_root[name] for name in _NEEDS_OF_ROOT.get(trial.scheme, ())}
-        if trial.scheme == "hplm" and (corpora := unlabelled_corpora(self._place.data, trial.task)):
+        if trial.scheme == "hplm" and (corpora := unlabelled_corpora(self._workspace.data, trial.task)):
             version["unlabelled"] = [file_checksum(path) for path in corpora]
-        version["data"] = [file_checksum(path) for path in sorted((self._place.data / "tasks" / trial.task).iterdir())]
+        version["data"] = [
+            file_checksum(path) for path in sorted((self._workspace.data / "tasks" / trial.task).iterdir())
+        ]
         return f"{trial.task}-{trial.scheme}-{trial.settings.seed}-{json_checksum(version)[:12]}"
 
 

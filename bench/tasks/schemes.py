@@ -53,7 +53,7 @@ _TEXTS_PER_BATCH = 256
 
 
 @dataclass(frozen=True)
-class Place:
+class Workspace:
     """Where everything that runs share lies."""
 
     data: Path
@@ -88,9 +88,9 @@ class Outcome:
 class RootAndModel:
     """A root beside the unchanged model that it was made from."""
 
-    def __init__(self, place: Place) -> None:
-        self._home = Home(place.home)
-        self.root = RootFolder(self._home.root(place.root))
+    def __init__(self, workspace: Workspace) -> None:
+        self._home = Home(workspace.home)
+        self.root = RootFolder(self._home.root(workspace.root))
         self.folder = locate_recorded(self.root.manifest, self._home.downloads)
         self.geometry = self.root.geometry
         self.tokenizer = self.root.tokenizer()
@@ -149,12 +149,12 @@ class Run:
 class Schemes:
     """What one process needs to run trials; states are read from the cache, or made for all that come later."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._both = RootAndModel(place)
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._both = RootAndModel(workspace)
 
     def run(self, trial: Trial, report: Report) -> Outcome:
-        data = load_task(self._place.data, trial.task, self._place.caps)
+        data = load_task(self._workspace.data, trial.task, self._workspace.caps)
         return _SCHEMES[trial.scheme](self, Run(trial, data, objective_of(data), report))
 
     def dedicated(self, run: Run) -> Outcome:
@@ -172,7 +172,7 @@ class Schemes:
         return self._tuned(run, "root", Upper(self._both.root.upper(), self._both.geometry))
 
     def hplm(self, run: Run) -> Outcome:
-        unlabelled = write_unlabelled(self._place.data, run.trial.task, self._place.cache)
+        unlabelled = write_unlabelled(self._workspace.data, run.trial.task, self._workspace.cache)
         teacher = self._teacher(replace(FINE_TUNING, seed=run.settings.seed), unlabelled)
         teacher_data = teacher(run.data, run.settings, run.report)
         taught = replace(run, data=replace(run.data, train=teacher_data.examples))
@@ -185,7 +185,7 @@ class Schemes:
 
     def _teacher(self, settings: TuneSettings, unlabelled: Path | None = None) -> DedicatedTeacher:
         """The same model for `dedicated` as for `hplm`, which finds it made where the other came first."""
-        return DedicatedTeacher(Home(self._place.home), self._place.root, unlabelled, settings)
+        return DedicatedTeacher(Home(self._workspace.home), self._workspace.root, unlabelled, settings)
 
     def _fitted(self, run: Run, states: str, model: _HeadOnly | _TunableUpper) -> Outcome:
         objective = run.objective
@@ -212,7 +212,7 @@ class Schemes:
         version = {"root": self._both.root.fingerprint, "texts": [task_text(example) for example in examples]}
         name = f"{run.trial.task}-{split}-{states}-{json_checksum(version)[:12]}"
         rows = stored_rows(
-            self._place.cache / "states" / name, lambda: self._encode(run, split, examples, _STATES[states])
+            self._workspace.cache / "states" / name, lambda: self._encode(run, split, examples, _STATES[states])
         )
         return EncodedSet(rows, run.objective.targets(examples, rows.words), rows.lengths, rows.middles)
 

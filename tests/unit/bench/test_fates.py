@@ -18,7 +18,8 @@ def rejected(words: object) -> Ended:
     ("ended", "fate"),
     [
         (Ended(0.1), Fate.ON_TIME),
-        (Ended(0.101), Fate.LATE),
+        (Ended(0.103), Fate.OVERTAKEN),
+        (Ended(0.106), Fate.LATE),
         (Ended(None), Fate.UNSENT),
         (rejected(predicted_late(700_000, 400_000)), Fate.REJECTED),
         (rejected("3 rows of this tenant wait, as many as may"), Fate.REJECTED),
