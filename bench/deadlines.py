@@ -319,6 +319,7 @@ def chosen(options: Namespace) -> Settings:
         "das_over_best_mean": at_least(0.98),
         "das_over_best_min": at_least(0.90),
         "late_unrejected": at_most(0),
+        "goodput_3x_over_1_2x": at_least(0.85),
     },
     add_options=add_options,
 )

@@ -22,7 +22,7 @@ import torch
 from backends.errors import HplmError
 from backends.plot import PlotChain, Store, Table, TableSpec, TableWriter, fragment_keys, pack, right_bigram
 from backends.plot.arrays import Found, Ids, Keys, Rows
-from bench.kit.entry import Result, bench
+from bench.kit.entry import Result, at_least, bench
 
 Batch = TypeVar("Batch")
 Row = dict[str, Any]
@@ -249,6 +249,7 @@ def add_options(arguments: ArgumentParser) -> None:
 
 @bench(
     "lookup",
+    bars={"keys_per_second": at_least(3e6)},
     add_options=add_options,
 )
 def lookup(options: Namespace) -> Result:

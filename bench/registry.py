@@ -22,7 +22,7 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from bench.kit.bulk import NewHplm, register_hplms
-from bench.kit.entry import Result, bench
+from bench.kit.entry import Result, at_most, bench
 from bench.kit.scratch_home import copied_home, scratch_home
 from bench.kit.served import Serving
 from builder.serving import TritonServer
@@ -128,6 +128,7 @@ def add_options(arguments: ArgumentParser) -> None:
 
 @bench(
     "registry",
+    bars={"list_s": at_most(1), "startup_extra_s": at_most(2), "refresh_ms": at_most(50)},
     add_options=add_options,
 )
 def registry(options: Namespace) -> Result:

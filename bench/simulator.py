@@ -121,7 +121,7 @@ def add_options(arguments: ArgumentParser) -> None:
 @bench(
     "simulator",
     quick_s=QUICK_LOADS_S,
-    bars={"simulated_hour_s": at_most(30)},
+    bars={"simulated_hour_s": at_most(30), "simulator_error_points": at_most(2)},
     add_options=add_options,
 )
 def simulator(options: Namespace) -> Result:
