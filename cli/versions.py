@@ -154,16 +154,20 @@ def rollback_domain(
 
 
 def delete_domain(name: DomainArgument, home: HomeOption = DEFAULT_HOME, root: RootOption = None) -> None:
-    """Delete a domain that no hPLM and no other domain depends on; its files stay until 'hplm gc'."""
-    _, registry = open_home(home)
-    entry = registry.delete_domain(chosen_root(registry, root), name)
+    """Delete a domain that no hPLM, no other domain and no build depends on; its files stay until 'hplm gc'."""
+    from builder.lifecycle.deletion import delete_domain
+
+    opened, registry = open_home(home)
+    entry = delete_domain(opened, registry, chosen_root(registry, root), name)
     typer.echo(f"domain {entry.name} is deleted; its versions stay on disk until 'hplm gc'")
 
 
 def delete_root(name: Annotated[str, typer.Argument(help="The root.")], home: HomeOption = DEFAULT_HOME) -> None:
     """Delete a root without hPLMs and further domains; its files stay, and its name is taken, until 'hplm gc'."""
-    _, registry = open_home(home)
-    registry.delete_root(name)
+    from builder.lifecycle.deletion import delete_root
+
+    opened, registry = open_home(home)
+    delete_root(opened, registry, name)
     typer.echo(f"root {name} is deleted; its files stay on disk until 'hplm gc'")
 
 

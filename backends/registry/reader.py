@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, select
 
 from backends.errors import ConflictError, NotFoundError
 from backends.names import split_domain
@@ -159,6 +159,14 @@ class RegistryReader:
     def hplms(self) -> list[HplmEntry]:
         """The live version of every hPLM."""
         return self._hplms(live_hplm_columns().order_by(HplmRow.name))
+
+    def hplm_page(self, limit: int, after: str | None = None, tenant: str | None = None) -> list[HplmEntry]:
+        """The live versions of the first `limit` hPLMs, of one tenant or all, whose IDs sort after `after`."""
+        query = live_hplm_columns().order_by(HplmRow.name).limit(limit)
+        if tenant is not None:
+            prefix = f"{tenant}/"
+            query = query.where(func.substr(HplmRow.name, 1, len(prefix)) == prefix)
+        return self._hplms(query if after is None else query.where(HplmRow.name > after))
 
     def hplm_versions(self, hplm: str) -> list[Version[HplmEntry]]:
         """All versions that are still there, oldest first."""

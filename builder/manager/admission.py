@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from backends.errors import ConflictError, NotFoundError
 from backends.registry.registry import Registry
@@ -21,6 +22,8 @@ class Admission:
     registry: Registry
     store: JobStore
     uploads: Uploads
+    _uploads_may_go: threading.Lock = field(default_factory=threading.Lock)
+    """Held from the look at uploads to the job that names them, and while an upload is deleted."""
 
     def submit(self, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
         """Queue a job for a request; False if the key's job was there already, whatever has become of it since."""
@@ -29,8 +32,17 @@ class Admission:
         known = self.store.submitted_before(spec, idempotency_key) if idempotency_key else None
         if known is not None:
             return known, False
-        self._check(settled)
-        return self.store.submit(spec, idempotency_key)
+        with self._uploads_may_go:
+            self._check(settled)
+            return self.store.submit(spec, idempotency_key)
+
+    def delete_upload(self, upload_id: str) -> None:
+        """Remove an upload that no unfinished job reads."""
+        with self._uploads_may_go:
+            for job in self.store.unfinished():
+                if upload_id in job.spec.uploads:
+                    raise ConflictError(f"upload {upload_id} is needed by job {job.id}")
+            self.uploads.delete(upload_id)
 
     def _inherit_needs_from_pending_creation(self, spec: JobSpec) -> JobSpec:
         """What updates an hPLM that an earlier job still makes goes on with that job's domain."""

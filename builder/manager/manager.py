@@ -15,7 +15,10 @@ from builder.manager.uploads import Uploads
 
 @dataclass(frozen=True)
 class Manager:
-    """One home's uploads and jobs; `token` is what clients have to show, if any."""
+    """One home's uploads and jobs; `token` is what clients have to show, if any.
+
+    `is_local`: only this machine reaches the service.
+    """
 
     home: Home
     registry: Registry
@@ -23,8 +26,6 @@ class Manager:
     uploads: Uploads
     supervisor: Supervisor
     housekeeping: Housekeeping
+    admission: Admission
     token: str | None = None
-
-    @property
-    def admission(self) -> Admission:
-        return Admission(self.registry, self.store, self.uploads)
+    is_local: bool = True

@@ -70,5 +70,7 @@ class Pulse:
                 job = self._store.pulse(self._job.id, self._job.attempt, self._progress)
             except HplmError as error:  # the job goes on; the next beat may get through
                 LOGGER.warning("progress was not written: %s", error)
-                continue
-            self._is_wanted = job is not None and job.cancel_requested_s is None
+            except Exception:  # a pulse that ends would make a living worker look lost
+                LOGGER.exception("a defect while writing progress")
+            else:
+                self._is_wanted = job is not None and job.cancel_requested_s is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from builder.lifecycle.deletion import delete_domain
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.lifecycle.rollback import rollback_domain, rollback_hplm
 from builder.manager.job_context import JobContext
@@ -23,7 +24,7 @@ def run_job(ctx: JobContext, request: JobRequest) -> dict[str, Any]:
         case RollbackDomain():
             rollback_domain(ctx.home, ctx.registry, request.root_name, request.name, request.version)
         case DeleteDomain():
-            ctx.registry.delete_domain(request.root_name, request.name)
+            delete_domain(ctx.home, ctx.registry, request.root_name, request.name)
         case RollbackHplm():
             rollback_hplm(ctx.home, ctx.registry, request.id, request.version)
         case PinHplm() if request.pinned:

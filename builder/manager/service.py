@@ -15,7 +15,9 @@ from backends.errors import InvalidArgumentError, UnavailableError
 from backends.file_lock import locked
 from backends.home import Home
 from backends.registry.registry import Registry
+from builder.manager.admission import Admission
 from builder.manager.api.app import create_app
+from builder.manager.api.browsers import LOOPBACK_ADDRESSES
 from builder.manager.housekeeping import Housekeeping, Retention
 from builder.manager.local_workers import LocalWorkers
 from builder.manager.manager import Manager
@@ -50,6 +52,11 @@ class ManagerConfig:
     limits: Limits = field(default_factory=Limits)
     retention: Retention = field(default_factory=Retention)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the service."""
+        return self.address in LOOPBACK_ADDRESSES
+
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
             raise InvalidArgumentError(f"executor {self.executor!r} is not one of {', '.join(EXECUTORS)}")
@@ -77,15 +84,16 @@ def serve_manager(home: Home, config: ManagerConfig, on_ready: Callable[[str], N
 def opened_manager(home: Home, config: ManagerConfig) -> Iterator[Manager]:
     """Everything but the listening; a home has one manager at a time."""
     token = None if config.token_file is None else _token(config.token_file)
-    if token is None and config.address not in ("127.0.0.1", "localhost", "::1"):
-        LOGGER.warning("no token on %s: whoever reaches this port can change every hPLM", config.address)
+    if token is None and not config.is_local:
+        LOGGER.warning("no token on %s: everybody who reaches this port can change every hPLM", config.address)
     with _only_manager_of(home):
         registry, store = Registry.open(home), JobStore.open(home)
         try:
             supervisor = Supervisor(store, registry, _workers(home, config), config.limits)
             uploads = Uploads(home, config.max_upload_bytes)
             housekeeping = Housekeeping(home, store, uploads, config.retention)
-            yield Manager(home, registry, store, uploads, supervisor, housekeeping, token)
+            admission = Admission(registry, store, uploads)
+            yield Manager(home, registry, store, uploads, supervisor, housekeeping, admission, token, config.is_local)
         finally:
             store.close()
             registry.close()

@@ -8,9 +8,11 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from builder.manager.api import errors, jobs, reads, uploads
 from builder.manager.api.bodies import LimitedBodies
+from builder.manager.api.browsers import LOOPBACK_HOSTS, SameOrigin
 from builder.manager.manager import Manager
 
 _DESCRIPTION = """
@@ -49,6 +51,10 @@ def create_app(manager: Manager) -> FastAPI:
     app = ManagerApi(title="hPLM manager", version="1", description=_DESCRIPTION, lifespan=lifespan)
     app.state.manager = manager
     errors.install(app)
+    if manager.token is None:
+        app.add_middleware(SameOrigin)
+    if manager.token is None and manager.is_local:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK_HOSTS, www_redirect=False)
     app.add_middleware(LimitedBodies, uploads_path=uploads.router.prefix)
     for router in (uploads.router, jobs.router, reads.open_router, reads.router):
         app.include_router(router)

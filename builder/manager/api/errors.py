@@ -36,41 +36,41 @@ def answers(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:
 
 
 def install(app: FastAPI) -> None:
-    app.add_exception_handler(HplmError, _ours)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(HTTPException, _of_the_framework)
-    app.add_exception_handler(ClientDisconnect, _unheard)
-    app.add_exception_handler(Exception, _ours)
+    app.add_exception_handler(HplmError, handle_hplm_error)
+    app.add_exception_handler(RequestValidationError, handle_validation_error)
+    app.add_exception_handler(HTTPException, handle_http_exception)
+    app.add_exception_handler(ClientDisconnect, handle_disconnect)
+    app.add_exception_handler(Exception, handle_hplm_error)
 
 
-def _ours(request: Request, error: Exception) -> JSONResponse:
+def handle_hplm_error(request: Request, error: Exception) -> JSONResponse:
     failure = failure_of(error, {f"{request.app.state.manager.home.path}/": ""})
-    return _answer(status_of(presentable(error)), failure.code, failure.message)
+    return error_answer(status_of(presentable(error)), failure.code, failure.message)
 
 
-def _malformed(_: Request, error: Exception) -> JSONResponse:
+def handle_validation_error(_: Request, error: Exception) -> JSONResponse:
     problems = error.errors() if isinstance(error, RequestValidationError) else []
-    told = [f"{_place(problem['loc'])}: {problem['msg']}" for problem in problems[:_SHOWN_PROBLEMS]]
-    return _answer(HTTPStatus.BAD_REQUEST, "INVALID_ARG", "; ".join(told))
+    problems_shown = [f"{_field(problem['loc'])}: {problem['msg']}" for problem in problems[:_SHOWN_PROBLEMS]]
+    return error_answer(HTTPStatus.BAD_REQUEST, "INVALID_ARG", "; ".join(problems_shown))
 
 
-def _of_the_framework(_: Request, error: Exception) -> JSONResponse:
+def handle_http_exception(_: Request, error: Exception) -> JSONResponse:
     status = HTTPStatus(error.status_code if isinstance(error, HTTPException) else 500)
     message = str(error.detail) if isinstance(error, HTTPException) else status.phrase
     headers = error.headers if isinstance(error, HTTPException) else None
-    return _answer(status, _CODES.get(status, "INVALID_ARG"), message, headers)
+    return error_answer(status, _CODES.get(status, "INVALID_ARG"), message, headers)
 
 
-def _unheard(_: Request, error: Exception) -> JSONResponse:
-    return _answer(HTTPStatus.BAD_REQUEST, "INVALID_ARG", "the connection ended before the request did")
+def handle_disconnect(_: Request, error: Exception) -> JSONResponse:
+    return error_answer(HTTPStatus.BAD_REQUEST, "INVALID_ARG", "the connection ended before the request did")
 
 
-def _answer(status: HTTPStatus, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def error_answer(status: HTTPStatus, code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     if status is HTTPStatus.UNAUTHORIZED:
         headers = {"WWW-Authenticate": "Bearer"}
     content = {"error": {"code": code, "message": message.encode(errors="replace").decode()}}
     return JSONResponse(content, status.value, headers)
 
 
-def _place(location: tuple[int | str, ...]) -> str:
+def _field(location: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in location)

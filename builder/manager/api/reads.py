@@ -69,13 +69,9 @@ def list_hplms(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 500,
 ) -> HplmList:
     """The live version of every hPLM, by ID."""
-    entries = [
-        entry
-        for entry in manager.registry.hplms()
-        if (tenant is None or entry.id.startswith(f"{tenant}/")) and (after is None or entry.id > after)
-    ]
-    page = entries[:limit]
-    return HplmList(hplms=[_hplm(entry) for entry in page], next_after=page[-1].id if len(entries) > limit else None)
+    page = manager.registry.hplm_page(limit + 1, after, tenant)
+    shown = page[:limit]
+    return HplmList(hplms=[_hplm(entry) for entry in shown], next_after=shown[-1].id if len(page) > limit else None)
 
 
 @router.get("/hplms/{tenant}/{name}", responses=answers(HTTPStatus.NOT_FOUND))

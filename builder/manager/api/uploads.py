@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from backends.errors import ConflictError, InvalidArgumentError
+from backends.errors import InvalidArgumentError
 from builder.manager.api.access import ManagerOf, require_token
 from builder.manager.api.errors import answers
 from builder.manager.api.views import UploadList, UploadView, upload_view
@@ -97,8 +97,5 @@ def show_upload(manager: ManagerOf, upload_id: str) -> UploadView:
 )
 def delete_upload(manager: ManagerOf, upload_id: str) -> Response:
     """Remove an upload that no unfinished job reads; what was built from it stays."""
-    for job in manager.store.unfinished():
-        if upload_id in job.spec.uploads:
-            raise ConflictError(f"upload {upload_id} is needed by job {job.id}")
-    manager.uploads.delete(upload_id)
+    manager.admission.delete_upload(upload_id)
     return Response(status_code=HTTPStatus.NO_CONTENT)
