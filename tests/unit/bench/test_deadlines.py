@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
+
 import pytest
 from played import Ended, played
 
 from backends.scheduling.settings import PolicyName
-from bench.deadlines import Run, figures
+from bench.deadlines import FULL, QUICK, Run, add_options, chosen, figures
 from bench.kit.fates import Fates
 from bench.kit.overload import NARROW, WIDE
 from hplm_client import UnavailableError
@@ -45,3 +47,22 @@ def test_figures_are_over_all_cells_that_they_name() -> None:
 
 def test_an_answer_after_the_planned_deadline_counts_as_late_unrejected() -> None:
     assert figures({}, {(WIDE, 2.0, PolicyName.DAS): [run(10, late=2)]})["late_unrejected"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "runs", "loads", "policies"),
+    [
+        ([], 3, FULL.loads, FULL.policies),
+        (["--quick"], 1, QUICK.loads, QUICK.policies),
+        (["--quick", "--runs", "3", "--mixes", "wide", "--loads", "0.5", "2"], 3, {WIDE: (0.5, 2.0)}, QUICK.policies),
+        (["--policies", "das", "fcfs", "--loads", "1"], 3, {WIDE: (1.0,), NARROW: (1.0,)}, ("das", "fcfs")),
+    ],
+)
+def test_options_choose_runs_and_cells(
+    arguments: list[str], runs: int, loads: dict[str, tuple[float, ...]], policies: tuple[str, ...]
+) -> None:
+    options = ArgumentParser()
+    options.add_argument("--quick", action="store_true")
+    add_options(options)
+    settings = chosen(options.parse_args(arguments))
+    assert (settings.runs, settings.loads, settings.policies) == (runs, loads, policies)
