@@ -221,8 +221,10 @@ def _load(load: str | None, rate: float | None, capacity: float | None) -> LoadS
     if load is None:
         raise InvalidArgumentError("overload needs --load: 200/s, or 2x for twice what the server can do")
     amount = parse_load(load, bare_unit="x", option="--load")
-    if capacity is not None and not amount.is_relative:
-        raise InvalidArgumentError("--capacity goes with a --load in multiples, such as 2x")
+    if capacity is not None:
+        check_positive(capacity=capacity)
+        if not amount.is_relative:
+            raise InvalidArgumentError("--capacity goes with a --load in multiples, such as 2x")
     return amount
 
 

@@ -54,6 +54,7 @@ def failure(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
         (["overload", *ASKED, "--rate", "5", "--arrivals", "gama"], "arrivals 'gama' is not one of poisson, even"),
         (["overload", *ASKED, "--rate", "5", "--arrivals", "trace:a.csv"], "hplm loadtest trace --trace a.csv"),
         (["overload", *ASKED, "--rate", "5", "--capacity", "9"], "--capacity goes with a --load in multiples"),
+        (["overload", *ASKED, "--load", "2x", "--capacity", "0"], "capacity must be a number above 0, not 0"),
         (["trace", *ASKED, "--trace", "none.csv"], "none.csv: No such file or directory"),
         (["compare", "none", "none"], "none is no folder of a load test"),
         (["report", "none"], "none is no folder of a load test"),
