@@ -1,8 +1,9 @@
 """Runs tritonserver and ends with it: a small process between the server and the program that started it.
 
 It stops the server when its standard input ends, which happens when the program asks for it and also when the program
-dies in any way, kill -9 included. Then it ends the whole process group and removes the run folder and every
-shared-memory region of the server. Run as a script, so only the standard library, and nothing of ours, is imported.
+dies in any way, kill -9 included. It also stops a server one of whose models' processes has died, since Triton restarts
+none. Then it ends the whole process group and removes the run folder and every shared-memory region of the server. Run
+as a script, so only the standard library, and nothing of ours, is imported.
 
 Usage:
     python keeper.py RUN_FOLDER SHM_PREFIX GRACE_S LOCK_DESCRIPTOR tritonserver --argument …
@@ -21,6 +22,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _POLL_S = 0.1
+_LOOK_EVERY_POLLS = 10
+LOST_PROCESS_CODE = 70
+"""The exit code when a model's process has ended by itself, which Triton neither restarts nor reports as unready."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -51,10 +55,14 @@ def _run(command: list[str], folder: str, lock: int, grace_s: float, is_unwanted
     )
     try:
         os.write(1, f"{server.pid}\n".encode())
-        _wait_for_end(server, is_unwanted)
+        lost = _wait_for_end(server, is_unwanted)
+        if lost is not None:
+            os.write(2, f"a model's process ended by itself, {lost}; the server ends too\n".encode())
         _stop(server, grace_s)
     finally:
         _kill_group(server)
+    if lost is not None:
+        return LOST_PROCESS_CODE
     return server.returncode if server.returncode >= 0 else 128 - server.returncode
 
 
@@ -65,12 +73,42 @@ def _empty(folder: str) -> str:
     return path
 
 
-def _wait_for_end(server: "subprocess.Popen[bytes]", is_unwanted: Callable[[], bool]) -> None:
-    """Return when the server has ended, or when its program has."""
+def _wait_for_end(server: "subprocess.Popen[bytes]", is_unwanted: Callable[[], bool]) -> str | None:
+    """Return when the server has ended, is unwanted, or has lost a process; only then, how that process ended.
+
+    A process counts as lost when two looks, a second apart, find it uncollected: a failed load is collected at once.
+    """
+    seen: dict[int, str] = {}
+    polls = 0
     while server.poll() is None and not is_unwanted():
         readable, _, _ = select.select([0], [], [], _POLL_S)
         if readable:
-            return
+            return None
+        polls += 1
+        if polls % _LOOK_EVERY_POLLS == 0:
+            failed = _failed_children(server.pid)
+            for pid in seen.keys() & failed.keys():
+                return failed[pid]
+            seen = failed
+    return None
+
+
+def _failed_children(parent: int) -> dict[int, str]:
+    """How each child ended that ended by a signal or with an exit code, and that the parent has not collected."""
+    failed = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # After the name, which may hold blanks and brackets: state, parent, and last the exit status.
+            state, parent_of, *_, status = path.read_text().rpartition(")")[2].split()
+            if state == "Z" and int(parent_of) == parent and int(status):
+                failed[int(path.parent.name)] = _described(int(status))
+    return failed
+
+
+def _described(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return f"by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"with exit code {os.WEXITSTATUS(status)}"
 
 
 def _stop(server: "subprocess.Popen[bytes]", grace_s: float) -> None:

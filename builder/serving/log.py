@@ -25,7 +25,7 @@ _START_FAILURE = re.compile(
     r"|Socket '.*' already in use.*|unrecognized option .*|Error: .*|error: .*)",
     re.IGNORECASE,
 )
-_DEATH = re.compile(r"(terminate called .*)")
+_DEATH = re.compile(r"(terminate called .*|a model's process ended by itself.*)")
 _PREFIX = re.compile(r'^[IWEF]\d{4} [\d:.]+ \d+ \S+:\d+\] "?')
 _TABLE_ROW = re.compile(r"^[+|]")
 _STACK_FRAME = re.compile(r"^ *\d+# ")

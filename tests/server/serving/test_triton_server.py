@@ -21,7 +21,14 @@ import tritonclient.grpc
 import tritonclient.http
 
 from backends.errors import NotFoundError
-from builder.serving import PortInUseError, ServerConfig, ServerNotReadyError, ServerStartError, TritonServer
+from builder.serving import (
+    PortInUseError,
+    ServerConfig,
+    ServerNotReadyError,
+    ServerStartError,
+    TritonServer,
+    keeper,
+)
 from living_processes import living
 
 pytestmark = pytest.mark.server
@@ -222,6 +229,17 @@ def test_a_server_that_crashes_takes_its_stubs_along(make_repository):
         traces = traces_of(server)
         os.kill(server.pid, signal.SIGKILL)
         assert server.wait(timeout_s=5) == 128 + signal.SIGKILL
+        assert traces.are_gone()
+
+
+def test_a_model_whose_process_is_killed_takes_the_server_along(make_repository):
+    """Triton 24.10 would stay ready, and answer nothing for that model any more."""
+    with TritonServer(ServerConfig(repository=make_repository())) as server:
+        traces = traces_of(server)
+        (stub,) = psutil.Process(server.pid).children()
+        os.kill(stub.pid, signal.SIGKILL)
+        assert server.wait(timeout_s=20) == keeper.LOST_PROCESS_CODE
+        assert server.failure_reason() == "a model's process ended by itself, by SIGKILL; the server ends too"
         assert traces.are_gone()
 
 
