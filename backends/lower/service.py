@@ -273,7 +273,10 @@ def _folded(rows: Sequence[_EncodedRow | HplmError]) -> HiddenRequest | HplmErro
             return row
     if len({row.hidden.shape[1] for row in good}) > 1:
         return InvalidArgumentError("one request cannot mix hPLMs of roots with different hidden sizes")
-    hidden = fold_rows([row.hidden for row in good])
-    return HiddenRequest(
-        hidden, encode_tickets([row.ticket for row in good]), [encode_words(row.words) for row in good]
-    )
+    try:
+        hidden = fold_rows([row.hidden for row in good])
+        return HiddenRequest(
+            hidden, encode_tickets([row.ticket for row in good]), [encode_words(row.words) for row in good]
+        )
+    except Exception as error:  # a defect; raised, it would fail all requests of the call
+        return presentable(error)

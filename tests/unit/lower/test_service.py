@@ -11,6 +11,7 @@ from backends.clock import now_us
 from backends.errors import CorruptFileError, HplmError, InvalidArgumentError, NotFoundError, UnusableError
 from backends.home import Home
 from backends.lower import domains
+from backends.lower import service as service_module
 from backends.lower.model import LowerModel
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.plot.table import Table
@@ -75,6 +76,22 @@ def test_one_bad_row_fails_its_request_and_no_other(service: LowerService) -> No
     results = service.encode([request(("acme/topic", "cat"), ("acme/topic", "")), request(("acme/topic", "cat"))])
     assert isinstance(results[0], InvalidArgumentError)
     assert isinstance(results[1], HiddenRequest)
+
+
+def test_a_defect_while_a_request_is_folded_fails_no_other(
+    service: LowerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fold = service_module.fold_rows
+
+    def fails_on_two(rows: list[np.ndarray]) -> np.ndarray:
+        if len(rows) == 2:
+            raise ValueError("a defect")
+        return fold(rows)
+
+    monkeypatch.setattr(service_module, "fold_rows", fails_on_two)
+    one = ("acme/topic", "cat")
+    results = service.encode([request(one), request(one, one), request(one)])
+    assert [isinstance(result, HiddenRequest) for result in results] == [True, False, True]
 
 
 def test_long_names_are_shortened_in_messages(service: LowerService) -> None:
