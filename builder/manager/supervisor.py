@@ -16,7 +16,7 @@ from backends.registry.registry import Registry
 from builder.manager.failures import failure_of
 from builder.manager.jobs import Failure, Job, JobState, ready
 from builder.manager.store import JobStore
-from builder.manager.targets import described, has_landed, stamp
+from builder.manager.targets import RegistryStamp, described, has_landed
 from builder.manager.workers import Workers
 from builder.requests.jobs import stored_request
 from builder.requests.targets import Target
@@ -132,7 +132,10 @@ class Supervisor:
         LOGGER.warning("job %d: %s", job.id, ending)
 
     def _has_landed(self, job: Job, target: Target) -> bool:
-        return bool(job.baseline) and has_landed(job.spec.kind, str(job.baseline), stamp(target, self._registry))
+        if not job.baseline:
+            return False
+        before = RegistryStamp.parse(job.baseline)
+        return has_landed(job.spec.kind, before, RegistryStamp.of(target, self._registry))
 
     def _start_waiting(self, unfinished: Sequence[Job]) -> None:
         busy = sum(job.state is JobState.RUNNING and job.spec.kind not in QUICK for job in unfinished)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from backends.errors import NotFoundError
 from backends.registry.entries import DomainEntry, HplmEntry
@@ -13,19 +14,36 @@ _PUBLISHING = frozenset({"domain.create", "domain.update", "hplm.create", "hplm.
 _SWITCHING = frozenset({"domain.rollback", "domain.delete", "hplm.rollback", "hplm.delete"})
 
 
-def stamp(target: Target, registry: Registry) -> str:
-    """Changes with every publication, rollback and deletion of the target, and with nothing else."""
-    entry = _entry(target, registry)
-    live = entry.version if entry else "none"
-    return f"last {target.last_version(registry)}, live {live}"
+@dataclass(frozen=True)
+class RegistryStamp:
+    """A target's versions; changes with every publication, rollback and deletion, and with nothing else.
+
+    `last` is the last version that was published, 0 for none; `live` the one that serves.
+    """
+
+    last: int
+    live: int | None
+
+    @classmethod
+    def of(cls, target: Target, registry: Registry) -> Self:
+        entry = _entry(target, registry)
+        return cls(target.last_version(registry), entry.version if entry else None)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `str` wrote."""
+        last, live = (part.partition(" ")[2] for part in text.split(", "))
+        return cls(int(last), None if live == "none" else int(live))
+
+    def __str__(self) -> str:
+        return f"last {self.last}, live {'none' if self.live is None else self.live}"
 
 
-def has_landed(kind: str, before: str, now: str) -> bool:
+def has_landed(kind: str, before: RegistryStamp, now: RegistryStamp) -> bool:
     """Whether the stamps differ as a job of this kind changes them, and not only as somebody else may have."""
-    (last_before, live_before), (last_now, live_now) = before.split(", "), now.split(", ")
     if kind in _PUBLISHING:
-        return last_before != last_now
-    return kind in _SWITCHING and live_before != live_now
+        return before.last != now.last
+    return kind in _SWITCHING and before.live != now.live
 
 
 def exists(target: Target, registry: Registry) -> bool:

@@ -1,4 +1,4 @@
-"""Whether an uploaded file can be used at all: said at once, while its sender is still there to hear it."""
+"""Checks of uploaded files, made while the sender waits for the answer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from backends.errors import TrainingDataError
-from builder.construct.tasks.conll import is_conll, read_sentences
-from builder.construct.tasks.jsonl import read_classes, read_values
+from builder.construct.tasks.conll import each_sentence, is_conll
+from builder.construct.tasks.jsonl import each_class, each_value
 from builder.construct.tasks.lines import numbered_lines
 from builder.construct.training.corpus import corpus_texts
 from builder.manager.archives import check_archive
@@ -24,13 +24,13 @@ def check_corpus(path: Path) -> str:
 
 
 def check_task(path: Path) -> str:
-    """Any of the training formats; which one a job needs is known only with the job."""
+    """Check any of the training formats, keeping one example at a time; a job knows which format it needs."""
     if path.stat().st_size > _MAX_TASK_BYTES:
         raise TrainingDataError(f"{path} is larger than {_MAX_TASK_BYTES >> 20} MiB, the most that a task file may be")
     if is_conll(path):
-        return f"{len(read_sentences(path))} tagged sentences"
-    read = read_values if _has_values(path) else read_classes
-    return f"{len(read(path))} labelled texts"
+        return f"{sum(1 for _ in each_sentence(path))} tagged sentences"
+    examples = each_value(path) if _has_values(path) else each_class(path)
+    return f"{sum(1 for _ in examples)} labelled texts"
 
 
 def check_adapter(path: Path) -> str:
@@ -41,7 +41,7 @@ CHECKS = {UploadKind.CORPUS: check_corpus, UploadKind.TASK: check_task, UploadKi
 
 
 def _has_values(path: Path) -> bool:
-    """Whether the first line's label is a number; what is wrong with the line is said by whoever reads it whole."""
+    """Look whether the first line's label is a number; reading the whole file reports what is wrong with the line."""
     first = next((line for _, line in numbered_lines(path) if line.strip()), "")
     try:
         content = json.loads(first)

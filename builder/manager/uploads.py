@@ -23,6 +23,7 @@ from typing import BinaryIO
 from backends.errors import ConflictError, CorruptFileError, HplmError, InvalidArgumentError, NotFoundError, shown
 from backends.home import Home
 from backends.storage import disk_full_is_an_error, publishing, read_json, write_json
+from builder.manager.archives import MAX_ARCHIVE_BYTES
 from builder.manager.naming import replacing_path_in_errors
 from builder.requests.base import UploadKind
 
@@ -145,6 +146,10 @@ class Incoming:
 
     def expect(self, size_bytes: int) -> None:
         """Refuse a size that is announced before anything is sent; what is sent is counted all the same."""
+        if self._kind is UploadKind.ADAPTER and size_bytes > MAX_ARCHIVE_BYTES:
+            raise UploadTooLargeError(
+                f"{self._name} is larger than {MAX_ARCHIVE_BYTES >> 20} MiB, the most for an adapter"
+            )
         if size_bytes > self._uploads.max_bytes:
             raise UploadTooLargeError(
                 f"{self._name} is larger than {self._uploads.max_bytes / (1 << 20):g} MiB, the most that this "

@@ -28,7 +28,7 @@ from builder.manager.jobs import Failure, Job, JobState, Worker
 from builder.manager.pulse import JobCancelledError, Pulse
 from builder.manager.running import run_job
 from builder.manager.store import JobStore
-from builder.manager.targets import stamp
+from builder.manager.targets import RegistryStamp
 from builder.manager.uploads import Uploads
 from builder.manager.workers import TRY_AGAIN
 from builder.requests.jobs import stored_request
@@ -81,7 +81,7 @@ def _begin(store: JobStore, registry: Registry, job_id: int, attempt: int) -> Jo
     me = psutil.Process()
     worker = Worker(socket.gethostname(), me.pid, me.create_time())
     LOGGER.info("attempt %d of job %d begins in process %d on %s", attempt, job_id, me.pid, worker.host)
-    return store.begin(job_id, attempt, worker, stamp(target, registry) if target else "")
+    return store.begin(job_id, attempt, worker, str(RegistryStamp.of(target, registry)) if target else "")
 
 
 def _end(

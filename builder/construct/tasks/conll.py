@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from backends.errors import TrainingDataError
@@ -14,31 +16,30 @@ _TAG = re.compile(r"O|[BI]-\S(.*\S)?")
 
 
 def read_sentences(path: Path) -> list[TaggedSentence]:
-    """All sentences; a tag that breaks BIO is an error with its line and both tags."""
-    sentences: list[TaggedSentence] = []
+    """Read all sentences; a tag that breaks BIO is an error with its line and both tags."""
+    return list(each_sentence(path))
+
+
+def each_sentence(path: Path) -> Iterator[TaggedSentence]:
+    """Yield what `read_sentences` reads, keeping one sentence at a time."""
     words: list[str] = []
     tags: list[str] = []
-
-    def close() -> None:
-        if words:
-            sentences.append(TaggedSentence(tuple(words), tuple(tags)))
+    has_sentence = has_visible = False
+    for number, line in chain(numbered_lines(path), [(0, "")]):  # a blank line ends the last sentence too
+        if line.strip():
+            word, tag = _split(line, f"{path}:{number}")
+            _require_bio(tags[-1] if tags else None, tag, f"{path}:{number}")
+            words.append(word)
+            tags.append(tag)
+        elif words:
+            has_sentence, has_visible = True, has_visible or any(map(is_visible, words))
+            yield TaggedSentence(tuple(words), tuple(tags))
             words.clear()
             tags.clear()
-
-    for number, line in numbered_lines(path):
-        if not line.strip():
-            close()
-            continue
-        word, tag = _split(line, f"{path}:{number}")
-        _require_bio(tags[-1] if tags else None, tag, f"{path}:{number}")
-        words.append(word)
-        tags.append(tag)
-    close()
-    if not sentences:
+    if not has_sentence:
         raise TrainingDataError(f"{path} holds no examples")
-    if not any(is_visible(word) for sentence in sentences for word in sentence.words):
+    if not has_visible:
         raise TrainingDataError(f"{path} holds no word that can be seen")
-    return sentences
 
 
 def is_conll(path: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +18,41 @@ ReadLabel = Callable[[object, str], str | float]
 
 
 def read_classes(path: Path) -> list[LabelledText]:
-    """`{"text": …, "label": "…"}` per line, with `"text_pair"` in every line or in none."""
-    return _read(path, _class)
+    """Read `{"text": …, "label": "…"}` per line, with `"text_pair"` in every line or in none."""
+    return list(each_class(path))
 
 
 def read_values(path: Path) -> list[LabelledText]:
-    """As `read_classes`, but each label is a number."""
-    return _read(path, _value)
+    """Read as `read_classes` does, but each label is a number."""
+    return list(each_value(path))
 
 
-def _read(path: Path, read_label: ReadLabel) -> list[LabelledText]:
-    examples: list[LabelledText] = []
+def each_class(path: Path) -> Iterator[LabelledText]:
+    """Yield what `read_classes` reads, keeping one example at a time."""
+    return _each(path, _class)
+
+
+def each_value(path: Path) -> Iterator[LabelledText]:
+    """Yield what `read_values` reads, keeping one example at a time."""
+    return _each(path, _value)
+
+
+def _each(path: Path, read_label: ReadLabel) -> Iterator[LabelledText]:
+    are_pairs: bool | None = None
     first_line = 0
     for number, line in numbered_lines(path):
         if not line.strip():
             continue
-        examples.append(_example(line, f"{path}:{number}", read_label))
-        first_line = first_line or number
-        if (examples[0].text_pair is None) != (examples[-1].text_pair is None):
-            has, first = ("has no", "has one") if examples[0].text_pair else ("has a", "has none")
+        example = _example(line, f"{path}:{number}", read_label)
+        is_pair = example.text_pair is not None
+        if are_pairs is None:
+            are_pairs, first_line = is_pair, number
+        if is_pair != are_pairs:
+            has, first = ("has no", "has one") if are_pairs else ("has a", "has none")
             raise TrainingDataError(f"{path}:{number}: {has} 'text_pair', but line {first_line} {first}")
-    if not examples:
+        yield example
+    if are_pairs is None:
         raise TrainingDataError(f"{path} holds no examples")
-    return examples
 
 
 def _example(line: str, where: str, read_label: ReadLabel) -> LabelledText:

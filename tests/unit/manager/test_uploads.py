@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import tracemalloc
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,8 +20,9 @@ from backends.home import Home
 from bench.kit.tiny_home import sample_texts
 from builder.manager import archives
 from builder.manager.archives import unpack
-from builder.manager.upload_checks import CHECKS
-from builder.manager.uploads import Incoming, Upload, UploadKind, Uploads, UploadTooLargeError
+from builder.manager.upload_checks import CHECKS, check_task
+from builder.manager.uploads import Incoming, Upload, Uploads, UploadTooLargeError
+from builder.requests.base import UploadKind
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_a_file_is_kept_by_its_content(uploads: Uploads) -> None:
         (UploadKind.ADAPTER, archive({}), "mine holds no files"),
         (UploadKind.ADAPTER, archive({"../outside": b"x"}), "mine: '../outside' lies outside"),
         (UploadKind.ADAPTER, archive({"/etc/passwd": b"x"}), "mine: '/etc/passwd' lies outside"),
-        (UploadKind.ADAPTER, archive({f"{n}": b"" for n in range(1001)}), "mine holds 1001 entries"),
+        (UploadKind.ADAPTER, archive({f"{n}": b"" for n in range(1001)}), "mine holds too many entries"),
     ],
 )
 def test_a_bad_file_is_refused_by_name_and_leaves_nothing(
@@ -157,6 +159,31 @@ def test_an_upload_is_used_as_what_it_is(uploads: Uploads) -> None:
         uploads.content(upload.id, UploadKind.TASK)
 
 
+def test_an_adapter_is_limited_whatever_else_is_taken(tmp_path: Path) -> None:
+    uploads = Uploads(Home(tmp_path / "home"), max_bytes=1 << 40)
+    with uploads.receiving(UploadKind.ADAPTER, "adapter.zip") as incoming:
+        incoming.expect(archives.MAX_ARCHIVE_BYTES)
+        with pytest.raises(UploadTooLargeError, match=r"adapter\.zip is larger than 64 MiB, the most for an adapter"):
+            incoming.expect(archives.MAX_ARCHIVE_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"text": "%s", "label": "a"}', '{"text": "%s", "label": 0.5}', "%s\tO\n"],
+    ids=["jsonl", "values", "conll"],
+)
+def test_a_check_keeps_one_example_at_a_time(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "task"
+    path.write_text("".join(f"{line % ('x' * 500)}\n" for _ in range(8000)))
+    check_task(path)  # what is imported and compiled once is no part of it
+    tracemalloc.start()
+    try:
+        assert check_task(path).startswith("8000 ")
+        assert tracemalloc.get_traced_memory()[1] < path.stat().st_size / 4
+    finally:
+        tracemalloc.stop()
+
+
 def test_an_archive_unpacks_to_the_folder_inside_it(tmp_path: Path) -> None:
     content = {"config.json": json.dumps({"r": 8}).encode(), "sub/weights": random.randbytes(5000)}
     for number, prefix in enumerate(("", "adapter/")):
@@ -183,8 +210,7 @@ def test_a_damaged_or_treacherous_archive_is_refused(tmp_path: Path, monkeypatch
         ({"first": b"", "a": b"x", "a/b": b"y"}, "'a/b' lies below what is a file itself"),
         ({"first": b"", "a": b"x", "./a": b"y"}, "holds 'a' twice"),
         ({"/".join("n" * 60): b"", "n" * 256: b"x"}, "is longer than 255 bytes"),
-        ({str(number): b"" for number in range(1001)}, "holds 1001 entries"),
-        ({f"{number:0250}": b"" for number in range(4000)}, "a list of contents of more than 1 MiB"),
+        ({str(number): b"" for number in range(1001)}, "holds too many entries; an adapter has at most 1000"),
     ):
         path.write_bytes(archive(entries))
         with pytest.raises(InvalidArgumentError, match=complaint):
