@@ -134,8 +134,9 @@ def show(name: str, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 @app.command()
 def config(name: str, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """The recipe that a root was made by, to be kept or changed and given to 'hplm root add --config'."""
+    import tomli_w
+
     from backends.root.store import RootFolder
-    from builder.construct.root.config import as_toml
 
     opened, registry = open_home(home)
     recipe = RootFolder(opened.root(registry.root(name).name)).manifest.origin.get("config")
@@ -144,7 +145,7 @@ def config(name: str, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = Fal
     if as_json:
         print_json(recipe)
     else:
-        typer.echo(as_toml(recipe), nl=False)
+        typer.echo(tomli_w.dumps(recipe), nl=False)
 
 
 @app.command()

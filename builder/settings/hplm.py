@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, TypeVar, get_args
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from typing import Any, Literal, get_args
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from backends.adapters.adapter_set import LORA_MODULES, SITES
 from backends.adapters.recipe import AdapterRecipe
@@ -14,7 +18,6 @@ from builder.settings.seeds import require_seed
 
 Pooling = Literal["cls", "mean"]
 ClassWeights = Literal["none", "balanced"]
-SettingsT = TypeVar("SettingsT", "TuneSettings", AdapterRecipe)
 
 LORA_EVERYWHERE = AdapterRecipe(bottleneck_sites=(), lora_modules=LORA_MODULES, rank=16, norm_sites=SITES)
 """On every linear layer, with LayerNorms of its own: learns in a few epochs what bottlenecks do not learn in many."""
@@ -83,35 +86,24 @@ class TuneSettings:
 
     def changed(self, changes: Mapping[str, Any]) -> TuneSettings:
         """These settings with some replaced, as JSON holds them; `recipe` may itself name only what it replaces."""
-        given = dict(changes)
-        if "recipe" in given:
-            given["recipe"] = _changed(self.recipe, _as_mapping(given["recipe"]), "recipe")
-        return _changed(self, given, "tuning")
+        merged = {**asdict(self), **changes}
+        if isinstance(recipe := changes.get("recipe"), Mapping):
+            merged["recipe"] = {**asdict(self.recipe), **recipe}
+        try:
+            return _adapter().validate_json(to_json(merged), strict=True, extra="forbid")
+        except ValidationError as error:
+            raise InvalidArgumentError(_first_problem(error)) from error
 
 
-def _changed(settings: SettingsT, changes: Mapping[str, Any], what: str) -> SettingsT:
-    known = {field.name: "None" in str(field.type) for field in fields(settings)}
-    for name, value in changes.items():
-        if name not in known:
-            raise InvalidArgumentError(f"{what} setting {name!r} is unknown; known are {', '.join(known)}")
-        if isinstance(value, bool) or not isinstance(value, _accepted(getattr(settings, name), known[name])):
-            raise InvalidArgumentError(f"{what} setting {name!r} cannot be {str(value)[:80]!r}")
-    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in changes.items()}
-    return replace(settings, **values)
+@cache
+def _adapter() -> TypeAdapter[TuneSettings]:
+    return TypeAdapter(TuneSettings)
 
 
-def _accepted(current: object, optional: bool) -> tuple[type, ...]:
-    """The types of JSON that may replace a value; an optional one is a number."""
-    if optional:
-        return (float, int, type(None))
-    if isinstance(current, float):
-        return (float, int)
-    return (tuple, list) if isinstance(current, tuple) else (type(current),)
-
-
-def _as_mapping(value: object) -> Mapping[str, Any]:
-    if isinstance(value, AdapterRecipe):
-        return asdict(value)
-    if not isinstance(value, Mapping):
-        raise InvalidArgumentError(f"tuning setting 'recipe' cannot be {str(value)[:80]!r}")
-    return value
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    name = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "unexpected_keyword_argument":
+        known = fields(AdapterRecipe if len(problem["loc"]) > 1 else TuneSettings)
+        return f"tuning setting {name!r} is unknown; known are {', '.join(field.name for field in known)}"
+    return f"tuning setting {name!r} cannot be {str(problem['input'])[:80]!r}: {problem['msg']}"

@@ -2,7 +2,7 @@
 
 Usage:
     request = root_request("minilm", read_config(Path("root.toml")))
-    print(as_toml(config_of(request)))
+    print(tomli_w.dumps(config_of(request)))
 """
 
 from __future__ import annotations
@@ -69,15 +69,6 @@ def config_of(request: AddRoot) -> Config:
     return absolute.model_dump(mode="json", exclude={"name"}, exclude_none=True)
 
 
-def as_toml(config: Mapping[str, Any]) -> str:
-    """Single values first, then the tables."""
-    lines = [f"{name} = {_toml(value)}" for name, value in config.items() if not isinstance(value, Mapping)]
-    for name, table in config.items():
-        if isinstance(table, Mapping):
-            lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"
-
-
 def _based(folder: Path, name: str, value: Any) -> Any:
     if name in _PATHS and isinstance(value, list):
         return [_based(folder, name, one) for one in value]
@@ -86,8 +77,3 @@ def _based(folder: Path, name: str, value: Any) -> Any:
     if name == "source" and isinstance(value, str) and (folder / value).is_dir():
         return str(folder / value)
     return value
-
-
-def _toml(value: Any) -> str:
-    # JSON's strings, numbers, lists and booleans are TOML's as well.
-    return json.dumps(value, ensure_ascii=False)

@@ -7,9 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from backends.errors import InvalidArgumentError, NotFoundError
-from builder.construct.root.config import as_toml, config_of, merged, read_config, root_request
+from builder.construct.root.config import config_of, merged, read_config, root_request
 from builder.requests.roots import AddRoot
 from builder.settings.domain import PlotSettings
 from builder.settings.root import DistilSettings
@@ -70,7 +71,7 @@ def test_a_models_folder_lies_beside_the_file(tmp_path: Path) -> None:
 )
 def test_a_request_survives_the_file(tmp_path: Path, request_: AddRoot) -> None:
     path = tmp_path / "root.toml"
-    path.write_text(as_toml(config_of(request_)))
+    path.write_text(tomli_w.dumps(config_of(request_)))
     again = root_request("r", read_config(path))
     assert again.training == request_.training
     assert config_of(again) == config_of(request_)
