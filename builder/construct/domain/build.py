@@ -53,10 +53,12 @@ _KEPT_COUNTS = 1 << 20
 
 @dataclass(frozen=True)
 class VersionPlan:
-    """What a version is made of; `before` is the version that it continues, `parent` answers what it does not hold.
+    """The inputs of one version.
 
-    `served` are the versions whose servers may have learned what this one is to hold. Without `keep_learned` what they
-    learned counts as any other fragment does.
+    - `parent`: its tables answer for the fragments that this version lacks.
+    - `before`: the version that this one continues, with its layers and counts.
+    - `served`: versions whose servers have learned fragments, which this version counts.
+    - `keep_learned`: the table holds learned fragments however rare; otherwise theta decides on them too.
     """
 
     name: str

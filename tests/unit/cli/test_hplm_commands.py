@@ -99,11 +99,11 @@ def test_settings_from_a_file_and_options_above_them(run: Run, tmp_path: Path) -
         ("[1]", "holds no object"),
         ('{"epochs"', "is not JSON"),
         ('{"speed": 1}', "tuning setting 'speed' is unknown"),
-        ('{"recipe": {"sites": []}}', "recipe setting 'sites' is unknown"),
+        ('{"recipe": {"sites": []}}', "tuning setting 'recipe.sites' is unknown"),
         ('{"recipe": 4}', "holds no object"),
         ('{"learning_rate": null}', "'learning_rate' cannot be"),
         ("[" * 100_000, "is not JSON"),
-        ('{"pooling": "none"}', "pooling 'none' is not one of cls, mean"),
+        ('{"pooling": "none"}', "'pooling' cannot be 'none': Input should be 'cls' or 'mean'"),
     ):
         settings.write_text(content)
         code, _, err = run(*create)
