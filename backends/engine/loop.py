@@ -154,12 +154,7 @@ class ServeLoop:
         """Stage, run and answer the next batch in the caller's thread; whether there was any."""
         if self.may_stage():
             self._stage_next()
-        batch = self._next_staged()
-        if batch is None:
-            return False
-        self._run(batch)
-        self._answer(self._take_emitted())
-        return True
+        return self._run_next() and self._answer_next()
 
     def _stage_batches(self) -> None:
         take_threads(1)  # copies of a megabyte; the cores belong to the computing
@@ -170,15 +165,14 @@ class ServeLoop:
     def _run_batches(self) -> None:
         try:
             while self._wait_for_staged():
-                if (batch := self._next_staged()) is not None:
-                    self._run(batch)
+                self._run_next()
         finally:
             self._emitted.put(None)
 
     def _answer_outcomes(self) -> None:
         take_threads(1)  # as for staging: little is computed here
-        while emitted := self._take_emitted():
-            self._answer(emitted)
+        while self._answer_next():
+            pass
 
     # --- staging ---
 
@@ -255,6 +249,13 @@ class ServeLoop:
         reject(batch.jobs, UnavailableError(STOPPING))
         return None
 
+    def _run_next(self) -> bool:
+        """Run the staged batch, if there is one; an idle thread must not hold it, and with it its stack."""
+        batch = self._next_staged()
+        if batch is not None:
+            self._run(batch)
+        return batch is not None
+
     def _run(self, batch: StagedBatch) -> None:
         """Run the jobs of a batch if any of them is on time; the late ones are rejected first."""
         on_time, late = split_late(batch.jobs)
@@ -309,6 +310,13 @@ class ServeLoop:
         if taken[-1] is None and len(taken) > 1:
             self._emitted.put(None)
         return [one for one in taken if one is not None]
+
+    def _answer_next(self) -> bool:
+        """Answer the outcomes that are there; false once nothing runs any more."""
+        emitted = self._take_emitted()
+        if emitted:
+            self._answer(emitted)
+        return bool(emitted)
 
     def _answer(self, emitted: Sequence[Emitted]) -> None:
         with span(Lane.ANSWERING, "answer", rows=len(emitted)):

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from backends.engine.service import HiddenRows
 from backends.engine.stack import UpperStack
-from backends.errors import UnusableError
+from backends.errors import UnavailableError, UnusableError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.scheduling.policy import Capacity
+from backends.stack_key import StackKey
+from backends.wire import Ticket, encode_tickets, fold_rows
 from bench.kit.tiny_home import tiny_hplm, tiny_root
-from served_engine import ask, hold_runs, keys_of, running
+from served_engine import HIDDEN, TINY, ask, hold_runs, keys_of, running
 
 
 @pytest.fixture
@@ -107,3 +113,46 @@ def test_rows_of_another_root_make_no_batch_full(
         sizes = [begun.get(timeout=30) for _ in range(2)]
         assert all(isinstance(responses.get(timeout=30), list) for responses in pending)
     assert sizes == [2, 2]
+
+
+def rows_of(key: int) -> HiddenRows:
+    tickets = encode_tickets([Ticket(key, 5, False, None)])
+    return HiddenRows(fold_rows([np.zeros((5, HIDDEN), np.float16)]), tickets, [b""])
+
+
+def test_a_root_that_nothing_live_uses_is_unloaded_and_loaded_again(
+    tiny_home: Home, other_key: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = StackKey("other")
+    with running(tiny_home) as service:
+        assert isinstance(ask(service, [other_key]).get(timeout=30), list)
+        stack = weakref.ref(service._stacks.of(other))
+        monkeypatch.setattr(service._snapshot, "roots", lambda: {"tiny"})
+        service.release_unused()
+        assert service._stacks.holds(TINY) and not service._stacks.holds(other)
+        deadline_s = time.monotonic() + 30
+        while stack() is not None:
+            assert time.monotonic() < deadline_s, "the idle loop holds the stack of its last batch"
+            gc.collect()
+        assert isinstance(ask(service, [other_key]).get(timeout=30), list)
+
+
+def test_a_batch_of_triton_waits_for_no_root_that_is_being_loaded(
+    tiny_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, load = threading.Event(), UpperStack.__init__
+
+    def held(stack: UpperStack, root: RootFolder, *others: Any) -> None:
+        assert root.manifest.name == "tiny" or go.wait(60)
+        load(stack, root, *others)
+
+    monkeypatch.setattr(UpperStack, "__init__", held)
+    with running(tiny_home) as service:
+        new_key, old_key = other_root(tiny_home, tmp_path), keys_of(tiny_home)["acme/topic"]
+        new, old = service.run([rows_of(new_key), rows_of(old_key)])
+        assert isinstance(new, UnavailableError) and "being loaded" in str(new)
+        assert isinstance(old, list)
+        go.set()
+        deadline_s = time.monotonic() + 30
+        while not isinstance(service.run([rows_of(new_key)])[0], list):
+            assert time.monotonic() < deadline_s
