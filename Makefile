@@ -1,6 +1,6 @@
 # Everything runs in a virtual environment of its own; the first command that needs it makes it, with the newest suitable
-# Python on the PATH. PYTHON=… takes another.
-PYTHONS := python3.13 python3.12 python3.11
+# Python on the PATH. PYTHON=… takes another. On 3.13 there is no numpy that the Triton server of the wheel can work with.
+PYTHONS := python3.12 python3.11
 PYTHON ?= $(shell for python in $(PYTHONS); do $$python -c 'import ensurepip, venv' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin

@@ -21,7 +21,7 @@ from builder.serving.errors import TritonMissingError
 WHEEL = "nvidia-pytriton"
 STUB_NAME = "triton_python_backend_stub"
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-# Without its dependencies: they want numpy below 2, and only the wheel's Python code needs them.
+# Without its dependencies: only the wheel's Python code, which is not used, needs them.
 WHEEL_REMEDY = "pip install --no-deps nvidia-pytriton==0.7.0"
 
 
@@ -43,9 +43,16 @@ class Installation:
 def find_installation() -> Installation:
     """The tritonserver that fits the running Python, or an error that says how to get one."""
     candidates = list(_candidates())
-    for candidate in candidates:
-        if stub_python_version(candidate.stub) == PYTHON_VERSION:
+    fitting = [each for each in candidates if stub_python_version(each.stub) == PYTHON_VERSION]
+    numpy = importlib.metadata.version("numpy")
+    for candidate in fitting:
+        if numpy.startswith("1.") or stub_knows_numpy_2(candidate.stub):
             return candidate
+    if fitting:
+        raise TritonMissingError(
+            f"the Python backend of {fitting[0].binary} dies of arrays of numpy {numpy}; "
+            "pip install 'numpy<2', or take Triton 24.11 or newer"
+        )
     if candidates:
         found = candidates[0]
         raise TritonMissingError(
@@ -61,6 +68,11 @@ def stub_python_version(stub: Path) -> str | None:
         return None
     match = re.search(rb"libpython(\d+\.\d+)\.so", stub.read_bytes())
     return match.group(1).decode() if match else None
+
+
+def stub_knows_numpy_2(stub: Path) -> bool:
+    """Return whether a stub looks for numpy where numpy 2 has it; one that does not misreads the arrays of numpy 2."""
+    return b"numpy._core" in stub.read_bytes()
 
 
 def find_libpython() -> Path | None:

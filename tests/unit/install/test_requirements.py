@@ -29,8 +29,10 @@ REQUIREMENTS = [*requirements("pyproject.toml"), *requirements("clients/pyprojec
 
 def pins() -> dict[str, str]:
     lines = (PROJECT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    exact = [re.fullmatch(r"([\w.-]+)==([\w.]+)", line) for line in lines if line and not line.startswith("#")]
-    return {canonicalize_name(found[1]): found[2] for found in exact if found}
+    exact = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"==[\w.]+", str(each.specifier)) for each in exact)
+    here = [each for each in exact if each.marker is None or each.marker.evaluate()]
+    return {canonicalize_name(each.name): str(each.specifier).removeprefix("==") for each in here}
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS, ids=str)

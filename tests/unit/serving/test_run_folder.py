@@ -1,5 +1,6 @@
 """The run folder: what it links, and when it counts as left behind."""
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.serving.errors import TritonMissingError
 from builder.serving.installation import (
     PYTHON_VERSION,
     STUB_NAME,
@@ -30,6 +32,19 @@ def test_the_installation_fits_the_running_python():
     assert stub_python_version(installation.stub) == PYTHON_VERSION
     assert find_libpython().name == f"libpython{PYTHON_VERSION}.so.1.0"
     assert "pytriton" not in sys.modules
+
+
+def test_a_server_that_dies_of_numpy_2_is_not_taken_with_it(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.4.6")
+    with pytest.raises(TritonMissingError, match=r"dies of arrays of numpy 2\.4\.6; pip install 'numpy<2'"):
+        find_installation()
+
+
+def test_a_server_that_knows_numpy_2_is_taken_with_it(tmp_path, monkeypatch):
+    content = f"\0libpython{PYTHON_VERSION}.so.1.0\0numpy._core\0".encode()
+    monkeypatch.setenv("PATH", str(installed_on_path(tmp_path / "opt", content).parent), prepend=":")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.4.6")
+    assert find_installation().binary.is_relative_to(tmp_path)
 
 
 def installed_on_path(root: Path, stub_content: bytes) -> Path:
