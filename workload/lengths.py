@@ -70,7 +70,8 @@ class EmpiricalLengths:
 
     def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         check_count(count)
-        return np.minimum(rng.choice(self.observed, count), self.longest).astype(np.int64)
+        tokens: NDArray[np.int64] = np.minimum(rng.choice(self.observed, count), self.longest).astype(np.int64)
+        return tokens
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,7 +73,7 @@ class Job:
 
     @property
     def num_tokens(self) -> int:
-        return self.hidden.shape[0]
+        return len(self.hidden)
 
     @property
     def root(self) -> StackKey:

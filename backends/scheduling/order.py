@@ -87,7 +87,7 @@ class LengthOrder:
         return min(job.num_tokens, _LONGEST_TOKENS)
 
     def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Floats:
-        return in_us * (job.num_tokens > self._LENGTHS)
+        return np.where(job.num_tokens > self._LENGTHS, in_us, 0.0)
 
 
 class UtilityOrder(LengthOrder):
