@@ -18,7 +18,7 @@ from loadtest.schedule import Schedule
 from loadtest.sender import Target
 from loadtest.workers import Workers
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.serial]
 SLOW_MS = 6_000
 TIMEOUT_S = 120.0
 RATE_PER_S = 100

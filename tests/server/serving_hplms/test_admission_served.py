@@ -28,7 +28,7 @@ from builder.export import ExportSettings, render_repository
 from builder.serving import ServerConfig, TritonServer
 from hplm_client import HplmClient
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.serial]
 DEADLINE_MS = 1000
 GRACE_MS = 3000
 """For this test's own threads, on a machine that does other things too; without refusals answers come far later."""

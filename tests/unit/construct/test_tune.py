@@ -150,7 +150,7 @@ def same(one: Tuned, other: Tuned) -> bool:
 
 
 def test_an_interrupted_tuning_ends_the_same(upper: Upper, tmp_path: Path) -> None:
-    """The loop goes on as it should (test_loop); this is about what a tuning adds: dropout, an average, the best."""
+    """Dropout, an average and the best epoch go on as they should; `test_training_loop` tests the loop itself."""
     objective, train = task("classification", 1)
     _, dev = task("classification", 2)
     settings = TuneSettings(recipe=SMALL, epochs=6, rows_per_batch=5, patience=6, dropout=0.2, ema_decay=0.5)
