@@ -21,6 +21,7 @@ import numpy as np
 
 from backends.home import Home
 from bench.kit.entry import QUICK_LOADS_S, Result, at_most, bench
+from bench.kit.model_code import append_to_model
 from bench.kit.remembered import INSTALLED
 from bench.kit.saturation import draw, saturate
 from bench.kit.served import Serving, all_served
@@ -66,8 +67,7 @@ def servings(home: Home, settings: Settings) -> dict[str, Serving]:
 def _remembering_code(folder: Path) -> Path:
     """The models' own code; the lower half's with a memory for hidden rows."""
     shutil.copytree(installed_code(), folder)
-    model = folder / "hplm_lower" / "1" / "model.py"
-    model.write_text(f"{model.read_text(encoding='utf-8')}\n\n{INSTALLED}", encoding="utf-8")
+    append_to_model(folder / "hplm_lower", INSTALLED)
     return folder
 
 

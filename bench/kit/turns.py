@@ -20,6 +20,7 @@ from typing import Any
 from backends.engine.loop import ServeLoop
 from backends.engine.running import BatchRunner
 from backends.engine.staged_batch import StagedBatch
+from bench.kit.model_code import append_to_model
 from builder.export.repository import installed_code
 
 
@@ -85,20 +86,15 @@ def code_with_turns(folder: Path, ablation: Ablation) -> Path:
     """Copy the models' own code into a folder, with the ablation behind it."""
     shutil.copytree(installed_code(), folder)
     upper = None if ablation.upper_turns is None else str(ablation.upper_turns)
-    _append(
+    append_to_model(
         folder / "hplm_upper",
         "from bench.kit.turns import loop_with_turns\n\n"
         f"TritonPythonModel.loop_type = loop_with_turns({upper!r}, {ablation.stages_ahead})\n",
     )
     if ablation.lower_turns is not None:
-        _append(
+        append_to_model(
             folder / "hplm_lower",
             "from bench.kit.turns import locked\n\n"
             f"TritonPythonModel.execute = locked(TritonPythonModel.execute, {str(ablation.lower_turns)!r})\n",
         )
     return folder
-
-
-def _append(model: Path, text: str) -> None:
-    path = model / "1" / "model.py"
-    path.write_text(f"{path.read_text(encoding='utf-8')}\n\n{text}", encoding="utf-8")
