@@ -38,7 +38,9 @@ def same_beginning() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def built_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """The tiny home that every test may read and none may change."""
-    return Home(built_once(tmp_path_factory, "tiny_home", build_tiny_home) / "home")
+    built = built_once(tmp_path_factory, "tiny_home", build_tiny_home)
+    # Each worker opens a copy of its own: copying while another process has the registry open would race with SQLite.
+    return Home(Path(shutil.copytree(built / "home", tmp_path_factory.mktemp("tiny") / "home")))
 
 
 @pytest.fixture
