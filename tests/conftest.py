@@ -40,7 +40,7 @@ def built_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """The tiny home that every test may read and none may change."""
     built = built_once(tmp_path_factory, "tiny_home", build_tiny_home)
     # Each worker opens a copy of its own: copying while another process has the registry open would race with SQLite.
-    return Home(Path(shutil.copytree(built / "home", tmp_path_factory.mktemp("tiny") / "home")))
+    return Home(Path(shutil.copytree(built, tmp_path_factory.mktemp("tiny") / "built")) / "home")
 
 
 @pytest.fixture

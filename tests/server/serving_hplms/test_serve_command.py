@@ -23,6 +23,7 @@ def shared_memory() -> set[str]:
     return {path.name for path in Path("/dev/shm").iterdir()}
 
 
+@pytest.mark.serial  # servers of other tests have shared memory too
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 def test_serve_infer_and_stop(tiny_home: Home, stop: signal.Signals) -> None:
     before = shared_memory()
