@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt clients/pyproject.toml
 	@command -v tritonserver >/dev/null || $(PIP) --constraint constraints.txt --no-deps nvidia-pytriton
 	@touch $(READY)
 
-demo: $(READY)  ## Build nine tenants' models from real text, serve them with real Triton, ask them
+demo: $(READY)  ## Build nine models of three tenants from real text, serve them with real Triton, ask them
 	@$(BIN)/python -m demo --home $(HOME_FOLDER)
 
 serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics)

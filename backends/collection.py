@@ -1,11 +1,11 @@
-"""What a process makes once and keeps need not be looked through for garbage again and again."""
+"""Garbage collection: objects that a process keeps for good are not searched again and again."""
 
 from __future__ import annotations
 
 import gc
 
 
-def keep_what_is_loaded() -> None:
-    """Call it once everything is loaded: collections then look at what came since, which is little."""
+def exclude_loaded_objects() -> None:
+    """Exclude all present objects from later collections; call this once everything is loaded."""
     gc.collect()
     gc.freeze()

@@ -15,7 +15,7 @@ from torch import Tensor
 _BLOCK_NUMBERS = 1 << 17
 """512 KB in fp32."""
 _FEW_NUMBERS = 1 << 15
-"""So many are converted one by one before a block is filled and read."""
+"""Up to this number, converting elements one by one is faster than filling and reading a block."""
 
 
 class _Block(threading.local):
@@ -38,7 +38,7 @@ def converted(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tenso
 
 def convert_into(target: Tensor, source: Tensor) -> None:
     """Copy into a tensor of the same shape."""
-    if source.ndim > 1 and source.stride(-1) != 1:  # the other way round it lies in one piece
+    if source.ndim > 1 and source.stride(-1) != 1:  # transposed it is contiguous
         target, source = target.mT, source.mT
     if _is_slow(source, target.dtype, target.device):
         _convert(target, source.detach())
@@ -47,8 +47,8 @@ def convert_into(target: Tensor, source: Tensor) -> None:
 
 
 def _is_slow(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> bool:
-    from_one_half_to_the_other = dtype == torch.bfloat16 and tensor.dtype == torch.float16
-    return from_one_half_to_the_other and device.type == "cpu" and tensor.numel() > _FEW_NUMBERS
+    is_fp16_to_bf16 = dtype == torch.bfloat16 and tensor.dtype == torch.float16
+    return is_fp16_to_bf16 and device.type == "cpu" and tensor.numel() > _FEW_NUMBERS
 
 
 def _convert(target: Tensor, source: Tensor) -> None:

@@ -17,7 +17,7 @@ class DeviceLostError(HplmError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """PyTorch has an error of its own for CUDA; for the CPU only the message tells."""
+    """Recognise an error for want of memory: a type of its own on CUDA, a message on the CPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and _CPU_ALLOCATOR in str(error)
@@ -25,7 +25,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def suppress_out_of_memory() -> Iterator[None]:
-    """For attempts that may fail."""
+    """Ignore that memory runs out in an optional step."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -41,7 +41,7 @@ class UnavailableError(HplmError):
 
 
 class ConflictError(HplmError):
-    """What is asked for exists already, or somebody else is at work on it."""
+    """The object exists already, or another build is at work on it."""
 
     code = ErrorCode.INVALID_ARG
 
@@ -53,7 +53,7 @@ class FileError(HplmError):
 
 
 class CorruptFileError(FileError):
-    """A file is truncated, its bytes differ from its checksum, or it is not what belongs in its place."""
+    """A file is truncated, its bytes differ from its checksum, or it is a file of another kind."""
 
     complaint = "damaged"
 
@@ -73,7 +73,7 @@ class FormatVersionError(FileError):
 
 
 class UnusableError(HplmError):
-    """What a client is told of a `FileError`."""
+    """A `FileError` as clients see it, without the server's paths."""
 
     def __init__(self, message: str, code: ErrorCode) -> None:
         super().__init__(message)

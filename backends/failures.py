@@ -1,4 +1,4 @@
-"""Damaged files stay damaged for a while: read again for each request, they would hold up the others."""
+"""Failures of files, remembered for a while: reading damaged files for each request would delay the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEPT_S = 30.0
 
 
 class Failures:
-    """What went wrong with which thing, and until when that is its answer. Safe among threads."""
+    """Recent errors by key; each is raised again for a while instead of another attempt. Thread-safe."""
 
     def __init__(self, kept_s: float = KEPT_S) -> None:
         self._kept_s = kept_s
@@ -23,7 +23,7 @@ class Failures:
 
     @contextmanager
     def remembered(self, key: Hashable) -> Iterator[None]:
-        """Read something; where its files could not be used a moment ago, that error comes again at once."""
+        """Run a block that reads files; raises the last error of the same key at once while it is remembered."""
         self._raise_known(key)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Where everything of one installation lies: `--home`, `$HPLM_HOME`, or `./hplm_home`."""
+"""The folders of one installation: `--home`, `$HPLM_HOME`, or `./hplm_home`."""
 
 from __future__ import annotations
 

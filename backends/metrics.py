@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from backends.scheduling.refusal import Refusal
+from backends.scheduling.rejection import Rejection
 
 LOGGER = logging.getLogger(__name__)
 INTERVAL_S = 2.0
@@ -24,7 +24,7 @@ class Family(Protocol):
 
 
 class Counters:
-    """Brings a counter per label values up to what `current` says; those that it no longer names are dropped."""
+    """Counters by label values, raised to the `current` values; counters that it no longer names are dropped."""
 
     def __init__(self, pb_utils: Any, name: str, description: str, labels: Sequence[str], current: Values) -> None:
         kind = pb_utils.MetricFamily.COUNTER
@@ -58,7 +58,7 @@ class Counters:
 
 
 class Gauge:
-    """Says what `current` says, per process: every one has what it learned in its own memory."""
+    """A gauge of the `current` value in each process."""
 
     def __init__(self, pb_utils: Any, name: str, description: str, process: str, current: Callable[[], float]) -> None:
         kind = pb_utils.MetricFamily.GAUGE
@@ -97,8 +97,8 @@ def by_label(current: Callable[[], Mapping[LabelT, float]]) -> Values:
     return lambda: {(value,): count for value, count in current().items()}
 
 
-def refusals(pb_utils: Any, current: Callable[[], Mapping[Refusal, int]]) -> Counters:
-    """Of requests, by reason; the same family in every process, which all add to."""
+def refusals(pb_utils: Any, current: Callable[[], Mapping[Rejection, int]]) -> Counters:
+    """Make the counter of rejected requests by reason; all processes add to the same family."""
     return Counters(
         pb_utils, "hplm_refusals_total", "Requests that were refused, by reason", ("reason",), by_label(current)
     )

@@ -1,4 +1,4 @@
-"""What a rendered model folder tells its model: the parameters of its configuration, parsed once at start-up."""
+"""Settings of a rendered model: the parameters of its configuration, parsed once at start-up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ModelSettings:
 
     @classmethod
     def from_triton(cls, args: Mapping[str, str]) -> ModelSettings:
-        """Read the arguments of `initialize`; `$HPLM_HOME` goes before the way from the repository to the home."""
+        """Read the arguments of `initialize`; `$HPLM_HOME` overrides the path from the repository to the home."""
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config.get("parameters", {}).items()}
         relative = parameters.pop(_HOME, "..")
@@ -31,7 +31,7 @@ class ModelSettings:
         return cls(Home(Path(os.environ.get(HOME_VARIABLE) or repository / relative)), parameters)
 
     def with_parameters(self, parameters: Mapping[str, str]) -> ModelSettings:
-        """Some of them taken from here instead."""
+        """Replace some of the settings."""
         return ModelSettings(self.home, {**self.parameters, **parameters})
 
     def text(self, name: str, default: str) -> str:

@@ -9,7 +9,7 @@ FULL = "full"
 
 @dataclass(frozen=True, order=True)
 class StackKey:
-    """A run of shared layers: `stage` of a `level` of a root; the stage is 0 unless the upper half is cut."""
+    """A run of shared layers: `stage` of a `level` of a root; the stage is 0 unless the upper layers are cut."""
 
     root: str
     level: str = FULL

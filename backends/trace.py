@@ -1,7 +1,7 @@
-"""What a process did when: spans in lanes, written for Chrome's trace viewer. Off unless a folder is named.
+"""Traces of a process: spans in lanes, written for Chrome's trace viewer. Off unless a folder is named.
 
 Each process of a server writes its own file into the folder; `write_trace` of the builder makes one trace of
-them. All spans are on the machine's monotonic clock, so the lanes of different processes lie right beside each other.
+them. All spans are on the machine's monotonic clock, so the lanes of different processes are aligned.
 
 Usage:
     start_tracing(folder, "hplm_upper")
@@ -133,6 +133,6 @@ def stop_tracing() -> None:
 
 
 def span(lane: Lane, name: str, **args: int) -> AbstractContextManager[Any]:
-    """Around what is to be seen; costs a tenth of a microsecond when nobody looks."""
+    """Record a span around a block; costs a tenth of a microsecond while tracing is off."""
     tracer = _tracer
     return _NOTHING if tracer is None else tracer.span(lane, name, args)

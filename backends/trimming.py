@@ -1,8 +1,8 @@
 """The return of freed memory to the system, every half minute.
 
-Batches of ever other sizes leave holes in the heap between what stays, and the C library keeps these for itself.
-Measured: after a minute of mixed lengths they were 1.5 GB of a BERT-base engine whose live memory was 0.4 GB. Giving
-them back takes 20 ms, and the next batches as long as ever.
+Batches of different sizes leave holes in the heap between objects that stay, and the C library keeps them. After a
+minute of mixed lengths the holes can be several times the live memory. Returning them takes 20 ms and does not slow the
+next batches.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _EVERY_S = 30.0
 
 
 def trim() -> None:
-    """Nothing where the C library has no such call."""
+    """Return free memory to the system, if the C library has a call for it."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)
 
 
 class Trimming:
-    """Releases what nothing uses any more, and trims, every so often until it is closed."""
+    """A thread that releases unused objects and trims, at intervals, until it is closed."""
 
     def __init__(self, release_unused: Callable[[], None] | None = None, every_s: float = _EVERY_S) -> None:
         self._release_unused = release_unused

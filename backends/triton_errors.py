@@ -1,4 +1,4 @@
-"""Our errors as Triton's: the one place that knows both sets of codes."""
+"""Our errors as Triton's; only this module knows both sets of codes."""
 
 from __future__ import annotations
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from backends.clock import now_us
 from backends.errors import InvalidArgumentError, shown
 from backends.root.words import Int32, RowWords, letter_end
 
@@ -19,9 +18,9 @@ MODEL, TEXT, HIDDEN, TICKET, WORDS, RESULT = "MODEL", "TEXT", "HIDDEN", "TICKET"
 PAIR_SEPARATOR = "\t"
 REQUEST_PARAMETERS = ("deadline_ms", "tenant_token", "level")
 LEVELS = ("full",)
-TICKET_VERSION = 2
+TICKET_VERSION = 3
 """Counts up with every change of `TICKET_COLUMNS`; 1 was the tensor of six columns that named no version."""
-TICKET_COLUMNS = ("version", "hplm_key", "num_tokens", "truncated", "deadline_us", "middle", "read_us")
+TICKET_COLUMNS = ("version", "hplm_key", "num_tokens", "truncated", "deadline_us", "middle")
 """The columns of the tensor `TICKET`, in order; `batch_plan.h` of the deadline batcher declares the same ones."""
 _NO_DEADLINE = 0
 _MAX_DEADLINE_MS = 24 * 3600 * 1000
@@ -35,8 +34,8 @@ Int64Array = npt.NDArray[np.int64]
 class Ticket:
     """The facts about a row that `hplm_upper` needs.
 
-    `hplm_key` names the hPLM version that the row started with; `deadline_us`, and `read_us` when the server first read
-    the request, are on the machine's monotonic clock; `middle` is the first token of a pair's second segment.
+    `hplm_key` names the hPLM version that the row started with; `deadline_us` is on the machine's monotonic clock;
+    `middle` is the first token of a pair's second segment.
     """
 
     hplm_key: int
@@ -44,7 +43,6 @@ class Ticket:
     truncated: bool
     deadline_us: int | None
     middle: int | None = None
-    read_us: int = field(default_factory=now_us)
 
 
 def encode_tickets(tickets: Sequence[Ticket]) -> Int64Array:
@@ -66,7 +64,6 @@ def _columns_of(ticket: Ticket) -> dict[str, int]:
         "truncated": int(ticket.truncated),
         "deadline_us": ticket.deadline_us or _NO_DEADLINE,
         "middle": ticket.middle or ticket.num_tokens,
-        "read_us": ticket.read_us,
     }
 
 
@@ -89,7 +86,6 @@ def _ticket_of(columns: dict[str, int]) -> Ticket:
         bool(columns["truncated"]),
         columns["deadline_us"] or None,
         middle if 0 < middle < num_tokens else None,
-        columns["read_us"],
     )
 
 
@@ -102,7 +98,7 @@ class TextWords:
 
 
 def encode_words(row: TextWords | None) -> bytes:
-    """One row of WORDS: how many words, their first tokens, starts and ends, the text; nothing for other tasks."""
+    """Encode a row of WORDS: number of words, their first tokens, starts and ends, the text; empty for other tasks."""
     if row is None:
         return b""
     words = row.words
@@ -161,12 +157,12 @@ def parse_parameters(text: str) -> dict[str, Any]:
     return parameters
 
 
-def deadline_us(parameters: dict[str, Any], now_us: int) -> int | None:
-    """The absolute deadline of a request that arrived at `now_us`."""
+def deadline_in_us(parameters: dict[str, Any]) -> int | None:
+    """Return how long after its arrival a request is to be answered."""
     value = parameters.get("deadline_ms")
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_DEADLINE_MS:
         limits = f"a whole number from 1 to {_MAX_DEADLINE_MS}"
         raise InvalidArgumentError(f"deadline_ms must be {limits}, not {shown(str(value))}")
-    return now_us + 1000 * value
+    return 1000 * value

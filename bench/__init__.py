@@ -1,5 +1,5 @@
 """Measurements, with threads that wait for each other as those of the server do."""
 
-from backends.openmp import wait_briefly
+from backends.openmp import limit_spinning
 
-wait_briefly()
+limit_spinning()

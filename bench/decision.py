@@ -18,11 +18,10 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from backends.scheduling.choice import policy_of
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.deadline_aware import DeadlineAware
-from backends.scheduling.policy import Capacity, Policy
-from backends.scheduling.settings import DasSettings, PolicyName, PolicySettings
+from backends.scheduling.policies import Policy, policy_of
+from backends.scheduling.settings import Capacity, DasSettings, PolicyName, PolicySettings
 from backends.scheduling.waiting_room import WaitingRoom
 from backends.stack_key import StackKey
 from bench.kit.bare import ROWS, bare_engine, interleaved

@@ -33,7 +33,7 @@ from backends.registry.registry import Registry
 from bench.kit.entry import Result, at_most, bench
 from bench.kit.home_load import TEXTS, Askable, Load
 from bench.kit.marks import mark_all, wrong_weights
-from bench.kit.scratch_home import scratch_home
+from bench.kit.scratch_home import add_home_option, scratch_home
 from bench.kit.served import Serving, served
 from bench.kit.tiny_home import write_corpus, write_task
 
@@ -301,7 +301,7 @@ def run(home: Home, settings: Settings, seed: int) -> tuple[dict[str, float], li
 
 
 def add_options(arguments: ArgumentParser) -> None:
-    arguments.add_argument("--home", type=Path, help="a home to copy; by default a tiny one is built")
+    add_home_option(arguments)
     arguments.add_argument("--kills", type=int, help="kills per kind of build (20, or 2 with --quick)")
 
 

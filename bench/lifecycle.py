@@ -16,11 +16,10 @@ import random
 import shutil
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from backends.storage import publishing
 from bench.kit.entry import Result, at_most, bench
 from bench.kit.home_load import TEXTS, Askable, Load
 from bench.kit.marks import mark_all, publish_marked, wrong_weights
-from bench.kit.scratch_home import scratch_home
+from bench.kit.scratch_home import add_home_option, scratch_home
 from bench.kit.served import Serving, served
 from bench.kit.timeline import Asked, Timeline
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
@@ -207,14 +206,10 @@ def judged(timeline: Timeline, asked: Sequence[Asked], allowance_s: float) -> di
     }
 
 
-def add_options(arguments: ArgumentParser) -> None:
-    arguments.add_argument("--home", type=Path, help="a home to copy; by default a tiny one is built")
-
-
 @bench(
     "lifecycle",
     bars={"failed": at_most(0), "stale_answers": at_most(0), "wrong_weights": at_most(0)},
-    add_options=add_options,
+    add_options=add_home_option,
 )
 def lifecycle(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL

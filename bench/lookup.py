@@ -20,9 +20,10 @@ import numpy as np
 import torch
 
 from backends.errors import HplmError
-from backends.plot import PlotChain, Store, Table, TableSpec, TableWriter, fragment_keys, pack, right_bigram
+from backends.plot import PlotChain, Store, Table, TableSpec, fragment_keys, pack, right_bigram
 from backends.plot.arrays import Found, Ids, Keys, Rows
 from bench.kit.entry import Result, at_least, bench
+from bench.kit.random_table import write_table
 
 Batch = TypeVar("Batch")
 Row = dict[str, Any]
@@ -106,12 +107,7 @@ def build_table(folder: Path, settings: Settings, text: Text, rng: np.random.Gen
         Store.UNI: np.arange(settings.vocab_size, dtype=np.uint64),
     }
     start_seconds = time.perf_counter()
-    with TableWriter(folder, spec) as writer:
-        for store, keys in stores.items():
-            for start in range(0, keys.size, APPEND_ENTRIES):
-                part = keys[start : start + APPEND_ENTRIES]
-                writer.append(store, part, block[: part.size, : store.vectors])
-        writer.finish()
+    write_table(folder, spec, stores, block)
     return time.perf_counter() - start_seconds
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.engine.layouts import LAYOUT_NAMES
 from backends.engine.stack import UpperStack
 from backends.errors import InvalidArgumentError
 from backends.root.tokenizer import RootTokenizer
 from bench.kit.bare import ROWS, BareEngine, Seconds, WaitingRows, bare_engine, timed
 from bench.kit.entry import Result, at_least, bench
+from bench.kit.layouts import ALL_LAYOUTS
 from bench.limit import geometry_of
 from bench.tasks.data import Caps, load_task, task_names
 from builder.construct.tasks.examples import task_text
@@ -169,7 +169,7 @@ def ragged(options: Namespace) -> Result:
         raise InvalidArgumentError("--data and --tokenizer belong together")
     real = real_lengths(options.data, options.tokenizer, settings.max_tokens) if options.data else {}
     with bare_engine(geometry_of(settings.layers), settings.hplms, options.seed) as engine:
-        stacks = {layout: engine.stack(layout, settings.dtype) for layout in LAYOUT_NAMES}
+        stacks = {name: engine.stack(settings.dtype, layout_of=layout) for name, layout in ALL_LAYOUTS.items()}
         made = workloads(settings, options.seed, real)
         measured = {name: measure(engine, stacks, settings, lengths) for name, lengths in made.items()}
     rows = [row for name, one in measured.items() for row in table(name, one)]

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,7 @@ from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from bench.kit.bulk import NewHplm, register_hplms
 from bench.kit.entry import Result, at_most, bench
-from bench.kit.scratch_home import copied_home, scratch_home
+from bench.kit.scratch_home import add_home_option, copied_home, scratch_home
 from bench.kit.served import Serving
 from builder.serving import TritonServer
 
@@ -122,14 +122,10 @@ def measure(few: Home, many: Home, settings: Settings) -> list[dict[str, Any]]:
     return rows
 
 
-def add_options(arguments: ArgumentParser) -> None:
-    arguments.add_argument("--home", type=Path, help="a home to copy; by default a tiny one is built")
-
-
 @bench(
     "registry",
     bars={"list_s": at_most(1), "startup_extra_s": at_most(2), "refresh_ms": at_most(50)},
-    add_options=add_options,
+    add_options=add_home_option,
 )
 def registry(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL

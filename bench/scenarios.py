@@ -29,7 +29,7 @@ from bench.kit.scenarios_picture import draw_scenarios
 from bench.kit.served import Serving
 from bench.kit.synthetic_home import BERT_BASE, SMALL, BaseHome, Family, Words
 from bench.kit.whole_models import write_whole_models
-from bench.kit.whole_repository import SERVER_ENVIRONMENT, render_whole_models
+from bench.kit.whole_repository import render_whole_models
 from builder.serving import ServerConfig, TritonServer
 from loadtest.in_process import Played, play
 from loadtest.scenarios import Burst, Content, Scenario, Steady
@@ -144,7 +144,7 @@ class Loads:
         repository = self._folder / "dedicated"
         parameters = {"root": _WHOLE, "models": str(models.absolute()), "resident": str(resident)}
         render_whole_models(repository / "hplm", parameters)
-        environment = {"HPLM_HOME": str(home.path), **SERVER_ENVIRONMENT}
+        environment = {"HPLM_HOME": str(home.path)}
         with TritonServer(ServerConfig(repository=repository, environment=environment)) as server:
             return self._play_all(server, min(resident, self._settings.tenants)), resident
 

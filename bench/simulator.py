@@ -8,6 +8,7 @@ that was measured on the same server just before: "foretold".
 
 from __future__ import annotations
 
+import gc
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from statistics import mean
 from typing import Any
 
 from backends.scheduling.cost_model import CostModel
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 from bench.kit.entry import QUICK_LOADS_S, Result, at_most, bench
 from bench.kit.synthetic_home import BERT_BASE, SMALL
 from bench.kit.twin import Calibration, Comparison, TwinSettings, compare
@@ -49,6 +50,9 @@ QUICK = Settings(simulated_s=20.0, twin=TwinSettings(SMALL, (0.5, 1.2, 2.0), 15.
 
 
 def hour_rows(settings: Settings, policies: Sequence[str], seed: int) -> list[dict[str, Any]]:
+    # A quick run is so short that one collection of all that was imported would be most of an hour.
+    gc.collect()
+    gc.freeze()
     return [_hour(settings, policy, load, seed) for policy in policies for load in settings.loads]
 
 

@@ -49,7 +49,7 @@ from builder.construct.hplm.tunable import EncodedSet, Tuned
 from builder.construct.hplm.tune import Upper, evaluate
 from builder.construct.root.roots import add_root
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
-from builder.construct.tasks.objectives import objective_of
+from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.training.corpus import split_corpus
 from builder.progress import Report as Progress
 from builder.progress import progress_bars

@@ -24,7 +24,7 @@ from bench.kit.saturation import draw, saturate
 from bench.kit.served import Serving, served
 from bench.kit.synthetic_home import BERT_BASE, BaseHome, Family, Words, base_home
 from bench.kit.whole_models import write_whole_models
-from bench.kit.whole_repository import SERVER_ENVIRONMENT, render_whole_models
+from bench.kit.whole_repository import render_whole_models
 from loadtest.in_process import Played
 
 Cell = tuple[str, int]
@@ -141,7 +141,7 @@ class Schemes:
     @property
     def serving(self) -> Serving:
         upper = {"dtype": self.settings.dtype, "slots": str(self.settings.slots + 1)}
-        return Serving(upper=upper, environment=SERVER_ENVIRONMENT, prepare=self._add_whole_models)
+        return Serving(upper=upper, prepare=self._add_whole_models)
 
     def _add_whole_models(self, repository: Path) -> None:
         settings = self.settings

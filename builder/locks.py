@@ -78,7 +78,7 @@ def is_held(path: Path) -> bool:
 
 
 def folders_read(path: Path) -> list[str] | None:
-    """What a build has said that it reads; None where it has not said it yet."""
+    """Read which folders a build has said that it reads; None where it has not said it yet."""
     try:
         folders: list[str] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

@@ -62,7 +62,7 @@ def _bar_reporter(title: str, progress: Progress) -> Report:
 
 
 def progress_lines(title: str, interval_s: float, console: Console | None = None) -> Report:
-    """For processes that work side by side, whose bars would overwrite each other."""
+    """Report by lines from processes that work side by side, whose bars would overwrite each other."""
     console = console or Console(stderr=True)
     last: dict[str, float] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from backends.errors import HplmError
-from backends.openmp import wait_briefly
+from backends.openmp import limit_spinning
 
 INTERRUPTED = 130
 """The exit code of what Ctrl-C ended, as shells have it."""
@@ -13,7 +13,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command; what goes wrong is one line on stderr and an exit code above zero."""
-    wait_briefly()
+    limit_spinning()
     try:
         from cli.app import app  # here, because it takes a second, in which one may think better of it
 
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _in_one_line(error: Exception) -> str | None:
-    """What a user reads of an error that is no defect of ours; None for a defect."""
+    """Reduce an error that is no defect of ours to the line that a user reads; None for a defect."""
     from pydantic import ValidationError
 
     from builder.requests.base import one_line

@@ -24,7 +24,7 @@ def lines_of(stdin: Iterable[bytes]) -> list[str]:
 
 
 def request_of(hplm: str, text: str, pair: str | None) -> RequestLike:
-    """A text whose halves a TAB parts is a pair; an hPLM of single texts reads that TAB as a blank."""
+    """A text with a TAB is a pair; an hPLM of single texts reads that TAB as a blank."""
     first, _, second = text.partition("\t")
     if pair is None and first.strip() and second.strip():
         return (hplm, first, second.replace("\t", " "))
@@ -32,7 +32,7 @@ def request_of(hplm: str, text: str, pair: str | None) -> RequestLike:
 
 
 def answer_as_json(outcome: Answer | ClientError) -> dict[str, Any]:
-    """An error stands in the place of its answer, so that those of the other texts keep theirs."""
+    """Return an answer, or the error in its stead, so that the answers of other texts keep their positions."""
     if isinstance(outcome, ClientError):
         return {"error": {"code": outcome.code, "message": str(outcome)}}
     return asdict(outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,8 @@ import typer
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from builder.root_choice import chosen_root
-from builder.settings.domain import HEAD_STEPS, LOWER_STEPS
+from builder.settings.domain import DOMAIN_THETA, HEAD_STEPS, LOWER_STEPS, MAX_FRAGMENTS, Pace
+from cli.option_groups import grouped
 from cli.options import (
     DEFAULT_HOME,
     CorpusOption,
@@ -31,41 +33,51 @@ NameArgument = Annotated[str, typer.Argument(help="The domain's name.")]
 ThetaOption = Annotated[
     float, typer.Option(help="Share of the corpus's distinct fragments that the table holds, most frequent first.")
 ]
-StepsOption = Annotated[
-    int,
-    typer.Option("--mlm-steps", min=0, help="Steps of masked-LM pretraining; about two seconds each on two cores."),
-]
-NoPretrainOption = Annotated[
-    bool, typer.Option("--no-pretrain", help="Keep the lower layers as they are; the same as --mlm-steps 0.")
-]
-HeldOutOption = Annotated[
-    Path | None, typer.Option(help="Texts to measure with; otherwise a small part of the corpus is held out.")
-]
-HeadStepsOption = Annotated[
-    int,
-    typer.Option(min=1, help="Steps for the head that guesses masked tokens; only a root's first domain trains it."),
-]
-SeedOption = Annotated[int, typer.Option(help="Decides the order of the texts and which of their tokens are masked.")]
 _SHOWN_THETAS = (0.0001, 0.0003, 0.001, 0.003, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0)
-_SEED = 23
+
+
+@dataclass(frozen=True)
+class PretrainingOptions:
+    mlm_steps: Annotated[
+        int,
+        typer.Option("--mlm-steps", min=0, help="Steps of masked-LM pretraining; about two seconds each on two cores."),
+    ] = LOWER_STEPS
+    no_pretrain: Annotated[
+        bool, typer.Option("--no-pretrain", help="Keep the lower layers as they are; the same as --mlm-steps 0.")
+    ] = False
+    head_steps: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Steps for the head that guesses masked tokens; only a root's first domain trains it."
+        ),
+    ] = HEAD_STEPS
+    held_out: Annotated[
+        Path | None, typer.Option(help="Texts to measure with; otherwise a small part of the corpus is held out.")
+    ] = None
+    seed: Annotated[int, typer.Option(help="Decides the order of the texts and which of their tokens are masked.")] = (
+        Pace.seed
+    )
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a request that these options fill."""
+        mlm_steps = 0 if self.no_pretrain else self.mlm_steps
+        return {"mlm_steps": mlm_steps, "head_steps": self.head_steps, "held_out": self.held_out, "seed": self.seed}
 
 
 @app.command()
+@grouped
 def create(
     name: NameArgument,
     corpus: CorpusOption,
     home: HomeOption = DEFAULT_HOME,
     root: RootOption = None,
+    *,
     parent: Annotated[
         str, typer.Option(help="The domain that answers what this one does not hold; NAME, or NAME@VERSION.")
     ] = "general",
-    theta: ThetaOption = 0.005,
-    max_fragments: MaxFragmentsOption = 200_000,
-    mlm_steps: StepsOption = LOWER_STEPS,
-    no_pretrain: NoPretrainOption = False,
-    head_steps: HeadStepsOption = HEAD_STEPS,
-    held_out: HeldOutOption = None,
-    seed: SeedOption = _SEED,
+    theta: ThetaOption = DOMAIN_THETA,
+    max_fragments: MaxFragmentsOption = MAX_FRAGMENTS,
+    pretraining: PretrainingOptions,
     processes: ProcessesOption = 1,
 ) -> None:
     """Pretrain the lower layers further on a corpus and build the domain's table from them.
@@ -82,13 +94,10 @@ def create(
         name=name,
         root=chosen_root(registry, root),
         corpus=corpus,
-        held_out=held_out,
         parent=parent,
         theta=theta,
         max_fragments=max_fragments,
-        mlm_steps=0 if no_pretrain else mlm_steps,
-        head_steps=head_steps,
-        seed=seed,
+        **pretraining.fields(),
     )
     with resumable_progress(name) as report:
         entry = create_domain(opened, registry, request, report, local_map(processes))
@@ -96,21 +105,19 @@ def create(
 
 
 @app.command()
+@grouped
 def update(
     name: NameArgument,
     corpus: CorpusOption,
     home: HomeOption = DEFAULT_HOME,
     root: RootOption = None,
+    *,
     parent: Annotated[
         str | None, typer.Option(help="Another parent; NAME, or NAME@VERSION. Otherwise the same version as before.")
     ] = None,
     theta: Annotated[float | None, typer.Option(help="As in create; otherwise as before.")] = None,
     max_fragments: Annotated[int | None, typer.Option(help="As in create; otherwise as before.")] = None,
-    mlm_steps: StepsOption = LOWER_STEPS,
-    no_pretrain: NoPretrainOption = False,
-    head_steps: HeadStepsOption = HEAD_STEPS,
-    held_out: HeldOutOption = None,
-    seed: SeedOption = _SEED,
+    pretraining: PretrainingOptions,
     keep_learned: Annotated[
         bool,
         typer.Option(
@@ -134,13 +141,10 @@ def update(
         name=name,
         root=chosen_root(registry, root),
         corpus=corpus,
-        held_out=held_out,
         parent=parent,
         theta=theta,
         max_fragments=max_fragments,
-        mlm_steps=0 if no_pretrain else mlm_steps,
-        head_steps=head_steps,
-        seed=seed,
+        **pretraining.fields(),
         keep_learned=keep_learned,
     )
     with resumable_progress(name) as report:
@@ -177,7 +181,7 @@ def coverage(
     plot: Annotated[Path | None, typer.Option(help="Draw the curve into this file: .svg, .png or .pdf.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Which share of a domain's corpus the most frequent fragments cover, for choosing --theta."""
+    """Show which share of a domain's corpus the most frequent fragments cover, for choosing --theta."""
     from backends.plot.counts import FragmentCounts
     from builder.construct.domain.coverage import draw_coverage
 

@@ -84,7 +84,7 @@ def import_adapter(
     """Serve an adapter that was trained elsewhere: LoRA saved by PEFT, or AdapterHub's seq_bn and double_seq_bn.
 
     It is taken over exactly if all of it lies in the root's upper layers; the lower ones are a table here. What cannot
-    be taken over is refused with the reason. A running server answers it within a second.
+    be taken over is rejected with the reason. A running server answers it within a second.
     """
     from builder.importing.hplms import import_hplm
     from builder.requests.hplms import ImportHplm

@@ -1,4 +1,4 @@
-"""What a build says of itself on the terminal."""
+"""The progress of a build on the terminal."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def export(
     file: Annotated[Path, typer.Argument(help="A new file, usually of the name NAME.safetensors.")],
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
-    """What distillation taught a root, as a file for 'hplm root add --distilled': to go on from, or to take along."""
+    """Write what distillation taught a root into a file that 'hplm root add --distilled' goes on from."""
     from backends.root.store import RootFolder
     from builder.construct.root.distilled import export_distilled
 

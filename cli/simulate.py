@@ -16,7 +16,7 @@ from cli.workload_help import LANGUAGE, SIMULATED
 
 if TYPE_CHECKING:
     from backends.scheduling.cost_model import CostModel
-    from backends.scheduling.policy import Capacity
+    from backends.scheduling.settings import Capacity
     from builder.placement.described_workload import DescribedWorkload
 
 _HELP = f"""Play a load against a cost model in virtual time.
@@ -55,7 +55,7 @@ class MachineOptions:
         return cost_model_of(opened, chosen_root(registry, self.root))
 
     def capacity(self) -> Capacity:
-        from backends.scheduling.policy import Capacity
+        from backends.scheduling.settings import Capacity
 
         return Capacity(self.max_rows, self.max_tokens, self.max_adapters)
 
@@ -98,7 +98,7 @@ class WorkloadOptions:
             "--duration", "--duration-s", help="Virtual time: 30s, 5m. \\[default: 1h, or a trace to its end]"
         ),
     ] = None
-    retrieval_ms: Annotated[float, typer.Option(help="From a request's arrival to the upper half's queue.")] = 2.0
+    retrieval_ms: Annotated[float, typer.Option(help="From a request's arrival to the upper model's queue.")] = 2.0
     seed: Annotated[int, typer.Option(min=0, help="The same seed and options draw the same load.")] = 2024
 
     def described(self) -> DescribedWorkload:
@@ -131,7 +131,7 @@ def simulate(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    from backends.scheduling.admission_settings import AdmissionSettings
+    from backends.scheduling.settings import AdmissionSettings
     from builder.placement import Simulator
     from builder.placement.described_workload import Machine
     from builder.placement.policies import policy_named
@@ -145,7 +145,7 @@ def simulate(
     for name, chosen in policies.items():
         with progress_bars(name) as report:
             simulation = Simulator(chosen, model, capacity, AdmissionSettings(predicts=admission)).run(load, report)
-        results.append({"policy": name, **simulation.figures(), "rejected": simulation.refused()})
+        results.append({"policy": name, **simulation.figures(), "rejected": simulation.rejected()})
     _print(results, as_json)
 
 

@@ -89,7 +89,7 @@ def gc(
     ] = 24.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove versions that nothing needs, what interrupted builds left, and folders that nobody knows.
+    """Remove versions that nothing needs, the remains of interrupted builds, and folders that no version knows.
 
     A version is needed while it is live, pinned, kept for a rollback, or under another one that is needed.
     """

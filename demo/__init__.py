@@ -1,5 +1,5 @@
 """Real texts, nine models and a tour of the running server; training yields the cores to other processes."""
 
-from backends.openmp import wait_briefly
+from backends.openmp import limit_spinning
 
-wait_briefly()
+limit_spinning()

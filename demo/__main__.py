@@ -19,7 +19,8 @@ from backends.home import Home
 from backends.lower.settings import FillingSettings, Missing
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
-from builder.export import ExportSettings, render_repository
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt
 from demo.building import DemoHome
 from demo.showing import Showing

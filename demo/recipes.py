@@ -1,4 +1,4 @@
-"""Which texts each demo tenant classifies, and where their labels come from."""
+"""The texts that each demo tenant classifies, and the source of their labels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def opening_or_chapter(snippet: Snippet) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one task is made: whose snippets, how each is labelled (None leaves it out) and cut into texts."""
+    """The making of one task: whose snippets, how each is labelled (None leaves it out) and cut into texts."""
 
     id: str
     domain: str

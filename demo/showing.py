@@ -1,4 +1,4 @@
-"""What the demo shows of the running server."""
+"""The demo's view of the running server."""
 
 from __future__ import annotations
 

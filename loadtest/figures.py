@@ -25,7 +25,7 @@ _SHORTEST_WINDOW_S = 1.0
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """What was to be sent until the run ended: times in seconds and whose they were. Shape: [planned] each."""
+    """The requests that were due until the run ended: times in seconds and whose they were. Shape: [planned] each."""
 
     times_s: Column
     hplms: NDArray[np.str_]
@@ -103,14 +103,14 @@ def distribution(values: Column) -> dict[str, float] | None:
 
 
 def attainment_by_tenant(requests: Requests, planned: Planned) -> dict[str, float]:
-    """For each tenant the share of its planned requests that were answered in time."""
+    """Compute each tenant's share of planned requests that were answered in time."""
     offered = Counter(planned.tenants.tolist())
     served = Counter(tenants_of(requests.hplms[requests.in_time]).tolist())
     return {tenant: served[tenant] / count for tenant, count in sorted(offered.items())}
 
 
 def fairness(requests: Requests, planned: Planned) -> dict[str, Any] | None:
-    """How evenly tenants are served, by their attainments.
+    """Compute how evenly tenants are served, by their attainments.
 
     Jain's index of them is 1 where all are equal and 1 / tenants where one gets everything.
     """
@@ -165,7 +165,7 @@ def tenants_of(hplms: NDArray[np.str_]) -> NDArray[np.str_]:
 
 
 def batch_shares(statistics: Mapping[str, Any] | None) -> dict[int, float] | None:
-    """For each number of rows per Triton batch its share of all rows."""
+    """Compute the share of all rows that Triton batches of each number of rows have."""
     if not statistics or not statistics.get("batches"):
         return None
     rows = {int(size): int(size) * int(count) for size, count in statistics["batches"].items()}
@@ -174,17 +174,17 @@ def batch_shares(statistics: Mapping[str, Any] | None) -> dict[int, float] | Non
 
 
 def _end_s(requests: Requests, planned: Planned) -> float:
-    """When the last request was to be sent or had its outcome."""
+    """Return when the last request was due or had its outcome."""
     return max(_duration_s(planned), float(requests.done_s.max(initial=0.0)))
 
 
 def _duration_s(planned: Planned) -> float:
-    """From second 0 to the last request that was to be sent, and never nothing."""
+    """Return the time from second 0 to the last request that was due, never 0."""
     return max(float(planned.times_s.max(initial=0.0)), 1e-3) if len(planned.times_s) else 1e-3
 
 
 def _window_s(planned: Planned) -> float:
-    """How long the load lasted, for rates: the last request has as much of it as any other, and time to be answered."""
+    """Return the load's time, for rates: the last request has as much of it as any other, and time to be answered."""
     count = len(planned.times_s)
     return max(_duration_s(planned) * count / max(1, count - 1), _SHORTEST_WINDOW_S)
 

@@ -49,12 +49,12 @@ class Played:
 
     @property
     def client_cores(self) -> float:
-        """How many cores this process kept busy."""
+        """The number of cores that this process kept busy."""
         return self.effort.cpu_s / self.effort.wall_s
 
     @property
     def lag_p99_ms(self) -> float:
-        """How late requests were sent. A client that is later than a batch takes has measured itself."""
+        """The lateness of sending. A client that is later than a batch takes has measured itself."""
         return 1e3 * float(np.percentile(self.requests.lag_s, 99))
 
     @property
@@ -69,7 +69,7 @@ class Played:
 
     @property
     def reasons(self) -> Counter[str]:
-        """Why requests were not answered."""
+        """The reasons why requests were not answered."""
         return Counter(reason for reason in self.requests.reasons.tolist() if reason)
 
     def latency_ms(self, percent: float) -> float:

@@ -12,7 +12,7 @@ _REASON_CHARACTERS = 120
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\S+/\S+|\d[\d.,:]*")
 _UNSENT_REASON = "UNSENT: the deadline passed before the request was sent"
 _OVERTAKEN = "before the answer was here"
-"""From the SDK's message about an answer that left the server in time and arrived after its deadline."""
+"""A part of the SDK's message about an answer that left the server in time and arrived after its deadline."""
 
 
 class Kind(StrEnum):
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """How one request ended. Times count from the start of the load; `number` is its row in the whole schedule."""
+    """The end of one request. Times count from the start of the load; `number` is its row in the whole schedule."""
 
     number: int
     sent_s: float

@@ -177,7 +177,7 @@ def _draw_reasons(axes: Axes, runs: Sequence[Shown]) -> None:
 
 
 def _draw_batches(axes: Axes, runs: Sequence[Shown]) -> None:
-    axes.set(title="Batches at the upper half", xlabel="rows that Triton handed over at once", ylabel="share of rows")
+    axes.set(title="Batches of the upper model", xlabel="rows that Triton handed over at once", ylabel="share of rows")
     known = [(run, run.batches, colour) for run, (colour, _) in zip(runs, _LINES, strict=False) if run.batches]
     if not known:
         _say_nothing(axes, "the server did not say")
@@ -255,7 +255,7 @@ def _legend(axes: Axes, loc: Corner) -> None:
 
 
 def _legend_above(axes: Axes) -> None:
-    """Where no curve can run through it."""
+    """Put the legend above the axes, where no curve can run through it."""
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, fontsize=8.5, borderaxespad=0.2)
 
 
@@ -264,7 +264,7 @@ def _prefix(run: Shown, runs: Sequence[Shown]) -> str:
 
 
 def _shortened(reason: str) -> str:
-    """On two lines where it is long."""
+    """Break a long name into two lines."""
     if len(reason) <= _LONGEST_LABEL:
         return reason
     cut = reason.rfind(" ", 0, _LONGEST_LABEL) if " " in reason[:_LONGEST_LABEL] else _LONGEST_LABEL

@@ -58,12 +58,12 @@ class Requests:
 
     @property
     def latency_s(self) -> NDArray[np.float64]:
-        """From the planned time, so that a client that falls behind hides nothing."""
+        """The time since the planned moment, so that a client that falls behind hides nothing."""
         return self.done_s - self.scheduled_s
 
     @property
     def lag_s(self) -> NDArray[np.float64]:
-        """How long after its planned time each request was sent."""
+        """The time from each request's planned moment until it was sent."""
         return self.sent_s - self.scheduled_s
 
     @property

@@ -1,4 +1,4 @@
-"""What a run's folder holds: its requests, what was planned, and the figures of both."""
+"""The content of a run's folder: its requests, what was planned, and the figures of both."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class LoadTest:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is; `due` requests were to be sent by now."""
+    """The progress of a run; `due` requests were to be sent by now."""
 
     elapsed_s: float
     due: int

@@ -30,7 +30,7 @@ Column = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Content:
-    """What is asked: which hPLMs, which texts, with which deadlines. `pairs` are the hPLMs that read two segments."""
+    """The content of requests: hPLMs, texts, deadlines. `pairs` are the hPLMs that read two segments."""
 
     hplms: tuple[str, ...]
     texts: Texts

@@ -69,7 +69,7 @@ async def open_sdk(target: Target) -> AsyncIterator[Ask]:
 
 @dataclass(frozen=True)
 class Effort:
-    """What playing a load took, of the whole process."""
+    """The cost of playing a load to the whole process."""
 
     wall_s: float
     cpu_s: float

@@ -44,7 +44,7 @@ def check_hplms(target: Target, hplms: Sequence[str]) -> frozenset[str]:
 
 
 def batch_counts(target: Target) -> dict[int, int] | None:
-    """Count the batches that Triton handed to the upper half, by their rows; None if the server does not say."""
+    """Count the batches that Triton handed to the upper model, by their rows; None if the server does not say."""
     address = parse_address(target.url, target.protocol)
     try:
         if address.protocol == "grpc":

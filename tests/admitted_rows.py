@@ -5,33 +5,48 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backends.scheduling.admission import Admission
-from backends.scheduling.admission_settings import AdmissionSettings
-from backends.scheduling.cost_model import CostModel
-from backends.scheduling.live_costs import LiveCosts
+from backends.scheduling.cost_model import BatchShape, CostModel
+from backends.scheduling.estimator import LiveCosts
 from backends.scheduling.order import FairOrder, Order
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import AdmissionSettings, Capacity
+from backends.stack_key import StackKey
 
 MODEL = CostModel(2000.0, 20.0, 50.0, 0.0, 30.0)
 CAPACITY = Capacity(max_rows=16, max_tokens=1024, max_adapters=64)
+MINI = StackKey("mini")
 
 
 @dataclass(eq=False)
 class Row:
     tenant: str
     num_tokens: int
-    arrives_us: int
+    arrived_us: int
     deadline_us: int | None = None
     hplm_key: int = 1
-    root: str = "mini"
+    root: StackKey = MINI
 
 
 def admission_of(
     model: CostModel | LiveCosts = MODEL,
     settings: AdmissionSettings | None = None,
     capacity: Capacity = CAPACITY,
-    order: Order = FairOrder(),
-) -> Admission:
+    order: Order | None = None,
+) -> Admission[Row]:
     costs = model if isinstance(model, LiveCosts) else LiveCosts(model)
-    admission = Admission(lambda root: costs, capacity, settings or AdmissionSettings(), order)
-    admission.serves("mini")
+    admission: Admission[Row] = Admission(
+        lambda _: costs, capacity, settings or AdmissionSettings(), order or FairOrder()
+    )
+    admission.serves(MINI)
     return admission
+
+
+def indices_of(admission: Admission[Row], rows: list[Row]) -> list[int]:
+    chosen = set(map(id, rows))
+    return [index for index, row in enumerate(admission.waiting) if id(row) in chosen]
+
+
+def run(admission: Admission[Row], rows: list[Row], now_us: int) -> BatchShape:
+    """Take rows that wait, and begin to run them."""
+    shape = BatchShape.of(admission.take_batch(indices_of(admission, rows), now_us))
+    admission.batches.began(rows[0].root, shape, now_us)
+    return shape

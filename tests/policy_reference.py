@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from backends.scheduling.cost_model import BatchShape, CostModel
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,10 @@ def deadline_aware(moment: Moment, eta: float, q: float, slotted: bool = False) 
     worthy = [job for job in rest if 1 / job.num_tokens >= q * mean * (1 - 1e-9)]
     batch = extended([*old, *dominant], sorted(worthy, key=deadline), limits)
     batch = extended(batch, [job for job in rest if job not in worthy], limits)
-    return [*old, *in_slots(old, batch[len(old) :], dominant, limits)] if slotted else batch
+    chosen = batch[len(old) :]
+    if not slotted or (dominant and len(chosen) == len(others)):
+        return batch
+    return [*old, *in_slots(old, chosen, dominant, limits)]
 
 
 def most_worth(moment: Moment, root: str) -> float:

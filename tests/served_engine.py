@@ -18,7 +18,7 @@ from backends.errors import HplmError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 from backends.stack_key import StackKey
 from backends.wire import Ticket, encode_tickets, fold_rows
 

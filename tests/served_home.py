@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backends.home import Home
-from builder.export import ExportSettings, render_repository
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer
 
 

@@ -7,24 +7,28 @@ every end of a batch is an event, and after each the loop looks whether it can s
 from __future__ import annotations
 
 import heapq
-from bisect import insort
 from dataclasses import dataclass, field
 
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape, CostModel
-from backends.scheduling.policy import Capacity, Policy
+from backends.scheduling.policies import Policy
+from backends.scheduling.rejection import Rejection
+from backends.scheduling.settings import Capacity
+from backends.scheduling.wait_forecast import FRESH_US, WaitForecast
 from backends.scheduling.waiting_room import WaitingRoom
+from backends.stack_key import StackKey
+
+SIMULATED = StackKey("simulated")
 
 
 @dataclass(eq=False)
 class Request:
-    place: int
+    index: int
     arrived_us: int
     hplm_key: int
     num_tokens: int
     deadline_us: int | None
-    root: str = "simulated"
-    start_us: float = 0.0
+    root: StackKey = SIMULATED
     fate: str | None = None
     answered_us: int | None = None
 
@@ -42,7 +46,9 @@ class ReferenceLoop:
     cost_model: CostModel
     capacity: Capacity
     max_waiting: int
-    admission: Admission | None = None
+    admission: Admission[Request] | None = None
+    forecast: WaitForecast | None = None
+    forecast_us: int | None = None
     waiting: list[Request] = field(default_factory=list)
     staged: list[Request] | None = None
     running: list[Request] | None = None
@@ -54,7 +60,7 @@ class ReferenceLoop:
         self._events: list[int] = [request.arrived_us for request in requests]
         self._events += [request.deadline_us for request in requests if request.deadline_us is not None]
         heapq.heapify(self._events)
-        coming = sorted(requests, key=lambda request: (request.arrived_us, request.place))
+        coming = sorted(requests, key=lambda request: (request.arrived_us, request.index))
         while self._events:
             now_us = heapq.heappop(self._events)
             self._expire(now_us)
@@ -73,20 +79,35 @@ class ReferenceLoop:
             else:
                 self.waiting.append(request)
             return
-        refused = self.admission.admit([request], now_us)
-        if refused is not None:
-            request.fate = refused.reason
-        else:
-            request.start_us = self.admission.start_us(request)
-            insort(self.waiting, request, key=lambda one: one.start_us)
+        told_us = self.forecast_us
+        if told_us is not None and self.forecast is not None and request.deadline_us is not None:
+            left_us = request.deadline_us - told_us
+            finish_us = self.forecast.finish_in_us(request.num_tokens, (request.tenant,), left_us)
+            if now_us - told_us <= FRESH_US and finish_us > left_us:
+                request.fate = Rejection.PREDICTED_LATE
+        if request.fate is None:
+            rejected = self.admission.admit([request], now_us)
+            if rejected is not None:
+                request.fate = rejected.reason
+        if now_us - (told_us or 0) >= 100_000:
+            self.forecast, self.forecast_us = WaitForecast.of(self.admission, now_us), now_us
+        self._look()
+
+    def _look(self) -> None:
+        """What waits, where admission keeps it."""
+        if self.admission is not None:
+            self.waiting = list(self.admission.waiting)
+
+    def _indices(self, requests: list[Request]) -> list[int]:
+        return [self.waiting.index(request) for request in requests]
 
     def _expire(self, now_us: int) -> None:
-        for request in list(self.waiting):
-            if request.is_late(now_us):
-                request.fate = "late_waiting"
-                self.waiting.remove(request)
-                if self.admission:
-                    self.admission.give_up([request])
+        late = [request for request in self.waiting if request.is_late(now_us)]
+        for request in late:
+            request.fate = "late_waiting"
+        if self.admission:
+            self.admission.drop(self._indices(late))
+        self.waiting = [request for request in self.waiting if request not in late]
 
     def _finish(self, now_us: int) -> None:
         assert self.running is not None
@@ -96,7 +117,7 @@ class ReferenceLoop:
                 request.fate = "late_computed" if late else "answered"
                 request.answered_us = None if late else now_us
         if self.admission:
-            self.admission.finished(now_us, late=sum(request.fate != "answered" for request in self.running))
+            self.admission.batches.finished(now_us)
         self.running = self.ends_us = None
 
     def _start(self, now_us: int) -> bool:
@@ -105,40 +126,39 @@ class ReferenceLoop:
         batch, self.staged = self.staged, None
         shape = BatchShape.of(batch)
         if self.admission:
-            self.admission.began("simulated", shape, now_us)
+            self.admission.batches.began(SIMULATED, shape, now_us)
         for request in batch:
             if request.is_late(now_us):
                 request.fate = "late_waiting"
         if any(request.fate is None for request in batch):
             self.running = batch
             self.ends_us = now_us + max(1, round(self.cost_model.predict_us(shape)))
-            self.batches.append((now_us, self.ends_us, tuple(request.place for request in batch)))
+            self.batches.append((now_us, self.ends_us, tuple(request.index for request in batch)))
             heapq.heappush(self._events, self.ends_us)
         elif self.admission:
-            self.admission.finished(now_us, has_run=False, late=len(batch))
+            self.admission.batches.finished(now_us, has_run=False)
         return True
 
     def _stage(self, now_us: int) -> bool:
         if self.staged is not None or not self.waiting:
             return False
         room: WaitingRoom[Request] = WaitingRoom()
-        for request in self.waiting:
-            room.add([request], within_share=self.admission is None or self.admission.is_within_share(request))
+        for index, request in enumerate(self.waiting):
+            room.add([request], within_share=not self.admission or bool(self.admission.waiting.within_share[index]))
         room.batches_taken = self.batches_taken
-        batch = [self.waiting[place] for place in self.policy.select(room, now_us, self.capacity)]
+        batch = [self.waiting[index] for index in self.policy.select(room, now_us, self.capacity)]
         is_full = len(batch) < len(self.waiting) or len(batch) >= self.capacity.max_rows
         if self.running is not None and not is_full:
             return False
-        if self.admission and (late := self.admission.hopeless(batch, now_us)):
-            self.admission.give_up(late)
-            for request in late:
+        if self.admission and (late := self.admission.infeasible(self._indices(batch), now_us)):
+            for request in self.admission.drop(late):
                 request.fate = "late_waiting"
-                self.waiting.remove(request)
+            self._look()
             return True
         self.batches_taken += 1
         if self.admission:
-            self.admission.take(batch, now_us)
-            self.admission.staged(BatchShape.of(batch), "simulated")
+            self.admission.take_batch(self._indices(batch), now_us)
+            self.admission.batches.staged(BatchShape.of(batch), SIMULATED)
         self.staged = batch
         self.waiting = [request for request in self.waiting if request not in batch]
         return True

@@ -1,4 +1,4 @@
-"""When requests arrive: processes that know neither a clock nor a server.
+"""Arrival times of requests: processes that know neither a clock nor a server.
 
 A process draws all times of a load at once, so a load is open-loop by construction: the server's answer to one request
 moves no other request.

@@ -1,4 +1,4 @@
-"""How long callers wait for an answer."""
+"""The time that callers wait for an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long requests are, in tokens."""
+"""The lengths of requests, in tokens."""
 
 from __future__ import annotations
 

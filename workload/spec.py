@@ -64,7 +64,7 @@ _TENANTS_OF_KNOWN_COUNT = Forms("tenants", {"uniform": (), "zipf": (_EXPONENT,)}
 
 @dataclass(frozen=True)
 class ArrivalSpec:
-    """When requests arrive, at a rate that is known later; of a trace only the file."""
+    """The arrivals of requests, at a rate that is known later; of a trace only the file."""
 
     kind: str
     values: Values
@@ -127,7 +127,7 @@ def parse_lengths(text: str) -> Lengths | None:
 
 @dataclass(frozen=True)
 class TenantSpec:
-    """Whose requests they are, among a number of tenants that may be known later."""
+    """The tenants of requests, among a number that may be known later."""
 
     kind: str
     values: Values
@@ -192,7 +192,7 @@ def parse_deadlines(text: str) -> DeadlineSpec:
 
 
 _MILLISECONDS: Mapping[str, float] = {"": 1.0, "x": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}
-"""Of a unit; a multiple of a full batch stays one."""
+"""Milliseconds of each unit; a multiple of a full batch stays one."""
 
 
 def _deadline(text: str) -> tuple[float, str]:

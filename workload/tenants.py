@@ -1,4 +1,4 @@
-"""Whose requests they are: tenants as indices from 0."""
+"""The tenants of requests, as indices from 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All adapters of one hPLM, and what it computes with them when it has the layers to itself.
+"""The adapters of one hPLM, and its computation where it has the layers to itself.
 
 Usage:
     adapters = AdapterSet(bottlenecks={"attention": Bottleneck(...)}, loras={"query": Lora(...)})
@@ -32,15 +32,15 @@ PROJECTED: Mapping[Projection, tuple[LoraModule, ...]] = MappingProxyType(
         "ffn_out": ("ffn_out",),
     }
 )
-"""Which modules' outputs lie side by side in each linear layer."""
+"""Modules whose outputs are joined in each linear layer."""
 
 
 @dataclass(frozen=True)
 class AdapterSet:
-    """Any parts of any widths; without parts it is the identity.
+    """Parts of any kinds and widths; a set without parts is the identity.
 
-    The `entrance` changes the hidden rows themselves, h + A(h), before the first upper layer. A hidden row says which
-    few tokens stand there and little else, so this is what learning lower layers of one's own would do for a word.
+    The `entrance` changes the hidden rows, h + A(h), before the first upper layer. A hidden state depends on few
+    tokens, so the entrance can change a word's meaning as lower layers of the hPLM's own would.
     """
 
     bottlenecks: Mapping[Site, Bottleneck] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class AdapterSet:
     entrance: Bottleneck | None = None
 
     def parts(self) -> dict[str, Part]:
-        """Every part under its name: `bottleneck.entrance`, `bottleneck.<site>`, `lora.<module>`, `norm.<site>`."""
+        """Return every part by name: `bottleneck.entrance`, `bottleneck.<site>`, `lora.<module>`, `norm.<site>`."""
         return {
             **({} if self.entrance is None else {ENTRANCE: self.entrance}),
             **{f"bottleneck.{site}": part for site, part in self.bottlenecks.items()},
@@ -69,7 +69,7 @@ class AdapterSet:
         )
 
     def named(self) -> dict[str, Tensor]:
-        """Every tensor as `<part>.<tensor>`, as the bank stores it."""
+        """Return every tensor as `<part>.<tensor>`, the names in the bank."""
         return {f"{key}.{name}": tensor for key, part in self.parts().items() for name, tensor in part.named().items()}
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> AdapterSet:
@@ -85,7 +85,7 @@ class AdapterSet:
         return self.map(lambda _, tensor: tensor.to(dtype))
 
     def require_servable(self) -> None:
-        """Refuse parts that no server has room for."""
+        """Reject parts that are wider than servers support."""
         for key, part in self.parts().items():
             _require_servable(key, part)
 
@@ -137,7 +137,7 @@ class AdaptedLayer:
 
 
 def part_kinds() -> dict[str, type[Part]]:
-    """Every part that a set may have, by name."""
+    """Return every part that a set may have, by name."""
     return {
         ENTRANCE: Bottleneck,
         **{f"bottleneck.{site}": Bottleneck for site in SITES},
@@ -147,7 +147,7 @@ def part_kinds() -> dict[str, type[Part]]:
 
 
 def require_part_fits(key: str, part: Part, geometry: RootGeometry) -> None:
-    """Refuse a part of other layers than the root's, and one that is too wide to be served."""
+    """Reject a part made for other layers than the root's, and one that is too wide to be served."""
     inputs, outputs = part_sizes(geometry, key)
     expected = part.shapes(part_layers(geometry, key), inputs, outputs, part.width)
     for name, tensor in part.named().items():
@@ -164,11 +164,11 @@ def _require_servable(key: str, part: Part) -> None:
 
 
 def part_layers(geometry: RootGeometry, key: str) -> int:
-    """Over how many layers a part is stacked."""
+    """Return the number of layers that a part is stacked over."""
     return 1 if key == ENTRANCE else geometry.num_upper_layers
 
 
 def part_sizes(geometry: RootGeometry, key: str) -> tuple[int, int]:
-    """How wide a part's inputs and outputs are."""
+    """Return the widths of a part's inputs and outputs."""
     hidden, inner = geometry.hidden_size, geometry.intermediate_size
     return {"lora.ffn_in": (hidden, inner), "lora.ffn_out": (inner, hidden)}.get(key, (hidden, hidden))

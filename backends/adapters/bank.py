@@ -1,7 +1,7 @@
 """The bank: one folder per hPLM version, `weights.safetensors` and a manifest.
 
-Adapters are kept in bf16, as servers compute unless they are told fp32, so that a slot is filled by copying; an
-artefact may ask for fp32. The manifest names the root, so adapters never meet layers that they were not made for.
+Adapters are stored in bf16, the servers' default precision, so that a slot is filled by copying; an artifact may choose
+fp32. The manifest names the root, so adapters are never used with layers of another root.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from backends.adapters.adapter_set import AdapterSet, part_kinds
 from backends.adapters.head import Head
 from backends.adapters.parts import Bottleneck, Part
-from backends.adapters.pooling import HALVES, NO_POOLING, POOLED_STATES
+from backends.adapters.pooling import NO_POOLING, PAIR_POOLING, POOLED_STATES
 from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError, InvalidArgumentError
 from backends.registry.entries import HplmEntry
 from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
@@ -36,7 +36,7 @@ _VERSION_1_PART = {"name": "bottleneck.attention", "activation": "relu", "norm_f
 
 @dataclass(frozen=True)
 class HplmArtifact:
-    """Everything that makes one hPLM out of its root and domain; `origin` says for people where it came from."""
+    """The parts that make an hPLM of its root and domain; `origin` tells people where it came from."""
 
     hplm: str
     root_fingerprint: str
@@ -56,7 +56,7 @@ class HplmArtifact:
             raise InvalidArgumentError(f"dtype {self.stored_dtype!r} is not one of {', '.join(_STORED_DTYPES)}")
         if self.task not in TASKS:
             raise InvalidArgumentError(f"task {self.task!r} is not one of {', '.join(TASKS)}")
-        if (self.pooling == NO_POOLING) != (self.task == "ner") or (self.pooling == HALVES and not self.pair):
+        if (self.pooling == NO_POOLING) != (self.task == "ner") or (self.pooling == PAIR_POOLING and not self.pair):
             raise InvalidArgumentError(f"the {self.task} task of {self.hplm} cannot have the pooling {self.pooling!r}")
         if self.task != "regression" and not self.labels:
             raise InvalidArgumentError(f"the {self.task} task of {self.hplm} has no labels")
@@ -64,7 +64,7 @@ class HplmArtifact:
             raise InvalidArgumentError(f"{self.hplm} has {len(self.labels)} labels but a head of {len(self.head.bias)}")
 
     def require_of(self, entry: HplmEntry) -> None:
-        """Refuse to serve it as another hPLM than its own, however it came into that one's folder."""
+        """Reject an artifact that is in another hPLM's folder."""
         for name, expected in (
             ("hplm", entry.id),
             ("task", entry.task),
@@ -77,7 +77,7 @@ class HplmArtifact:
                 )
 
     def require_fits(self, entry: HplmEntry, hidden_size: int) -> None:
-        """Refuse a head of other states than its root's."""
+        """Reject a head for states of another width than the root's."""
         if self.head.hidden_size != POOLED_STATES[self.pooling] * hidden_size:
             raise CorruptFileError(
                 f"{entry.folder} holds a head for states of {self.head.hidden_size // POOLED_STATES[self.pooling]} "
@@ -90,7 +90,11 @@ class HplmArtifact:
 
 
 def write_artifact(folder: Path, artifact: HplmArtifact) -> None:
-    """Write an artefact into a staging folder; refused is what is not finite as it is kept or served, or too wide."""
+    """Write an artifact into a staging folder.
+
+    Raises:
+        InvalidArgumentError: A weight is not finite as stored or as served, or a part is too wide.
+    """
     artifact.adapters.require_servable()
     dtype = _STORED_DTYPES[artifact.stored_dtype]
     # A head is small, and computed in fp32. That of a regression holds the scale of its values, which fp16 may not.
@@ -124,9 +128,9 @@ def write_artifact(folder: Path, artifact: HplmArtifact) -> None:
 
 
 def read_artifact(folder: Path, root_fingerprint: str, was_checked: bool = False) -> HplmArtifact:
-    """Map an artefact into memory; it is refused if it was made for another root.
+    """Map an artifact into memory; one made for another root is rejected.
 
-    Its checksum is compared unless that `was_checked` before: published files never change.
+    The checksum is compared unless it `was_checked` before: published files never change.
     """
     manifest = read_json(_manifest_path(folder))
     if manifest["format_version"] > BANK_FORMAT_VERSION:
@@ -141,7 +145,7 @@ def read_artifact(folder: Path, root_fingerprint: str, was_checked: bool = False
     path = weights_path(folder)
     check_file(path, manifest["size_bytes"], None if was_checked else manifest["weights_checksum"])
     try:
-        tensors = load_file(path)  # mapped: their pages are read when somebody copies them
+        tensors = load_file(path)  # mapped: their pages are read when they are copied
     except SafetensorError as error:
         raise CorruptFileError(f"{path} does not hold tensors: {error}") from error
     if manifest["format_version"] == 1:
@@ -172,7 +176,7 @@ def weights_path(folder: Path) -> Path:
 
 
 def state_of(folder: Path) -> tuple[tuple[int, int] | None, ...]:
-    """Other than before when somebody has put a file back: when each was changed, and its size; None where it lacks."""
+    """Return modification time and size of each file, None for a missing one; they differ once a file was replaced."""
     return tuple(_state_of_file(path) for path in (weights_path(folder), _manifest_path(folder)))
 
 
@@ -202,12 +206,12 @@ def _part(described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Part:
 
 
 def _turned(tensor: Tensor) -> Tensor:
-    """A part's matrices as they lie in the file, and back: `[U, in, out]`, as pools hold them."""
+    """Transpose a part's matrices between their own form and the file's, `[U, in, out]`, which pools use too."""
     return tensor.transpose(-1, -2) if tensor.ndim == 3 else tensor
 
 
 def _fields(name: str, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a part or a head consists of: the tensors under its name, and its settings."""
+    """Return the fields of a part or a head: the tensors under its name, and its settings."""
     prefix = f"{name}."
     return {**{key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}, **settings}
 

@@ -1,7 +1,7 @@
 """The adapters of all slots on the device: a pool of rows for each kind of part and each width.
 
-A pool takes no memory before the first hPLM that has such a part, and none after the last; one that is mostly free
-gives way to a smaller one. Slot 0 is the identity and stays empty.
+A pool takes memory only while an hPLM with such a part is resident; a pool that is mostly free is compacted. Slot 0 is
+the identity and stays empty.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ PoolKey = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a slot's part lies, and what it is."""
+class PoolRow:
+    """The pool and row that hold a slot's part, and the part's form."""
 
     pool: PartPool
     row: int
@@ -41,13 +41,13 @@ class Place:
             convert_into(room[name], tensor)
 
     def part(self) -> Part:
-        """As a view into the pool."""
+        """Return the part as a view into the pool."""
         held: Part = self.form.filled(self.pool.view(self.row, self.form))
         return held
 
 
 class AdapterBank:
-    """`places[slot]` says where each part lies."""
+    """The pools of all slots; `pool_rows[slot]` holds the pool row of each part."""
 
     def __init__(
         self, num_slots: int, geometry: RootGeometry, max_width: int, dtype: torch.dtype, device: torch.device
@@ -58,24 +58,24 @@ class AdapterBank:
         self._device = device
         self.pools: dict[PoolKey, PartPool] = {}
         self._pool_keys: dict[tuple[str, Form], PoolKey] = {}
-        """Of the parts that have been found to fit."""
-        self.places: list[Mapping[str, Place]] = [{}] * num_slots
+        """Keys of the parts that were found to fit."""
+        self.pool_rows: list[Mapping[str, PoolRow]] = [{}] * num_slots
 
     @property
     def num_slots(self) -> int:
-        return len(self.places)
+        return len(self.pool_rows)
 
     @property
     def size_bytes(self) -> int:
-        """What all slots take on the device."""
+        """Memory of all slots on the device."""
         return sum(pool.size_bytes for pool in self.pools.values())
 
     def held(self, slot: int) -> AdapterSet:
-        """A slot's adapters, as views into the pools."""
-        return AdapterSet.from_parts({key: place.part() for key, place in self.places[slot].items()})
+        """Return a slot's adapters, as views into the pools."""
+        return AdapterSet.from_parts({key: row.part() for key, row in self.pool_rows[slot].items()})
 
     def make_room(self, adapters: AdapterSet) -> None:
-        """Check that adapters fit the layers, and grow the pools that have no row left for them."""
+        """Check that adapters fit the layers, and grow the pools that have no free row for them."""
         pool_keys = [(self._pool_key(key, part), part) for key, part in adapters.parts().items()]
         for pool_key, part in pool_keys:
             pool = self._pool(pool_key, part)
@@ -83,20 +83,20 @@ class AdapterBank:
                 pool.grow()
 
     def fill(self, slot: int, adapters: AdapterSet) -> None:
-        """Put adapters that `make_room` has seen into a slot, in place of what it held."""
+        """Replace a slot's adapters by ones that `make_room` has seen."""
         self._clear(slot)
         for key, part in adapters.parts().items():
             pool = self._pool(self._pool_key(key, part), part)
-            place = Place(pool, pool.take(part.form), part.form)
-            # Before the copies: if one of them fails, whoever gets the slot next gives back the rows of the others.
-            self.places[slot] = {**self.places[slot], key: place}
-            place.fill(part)
-        self._give_memory_back()
+            pool_row = PoolRow(pool, pool.take(part.form), part.form)
+            # Before the copy: if it fails, the slot's next `fill` gives the row back.
+            self.pool_rows[slot] = {**self.pool_rows[slot], key: pool_row}
+            pool_row.fill(part)
+        self._release_memory()
 
     def _clear(self, slot: int) -> None:
-        places, self.places[slot] = self.places[slot], {}
-        for place in places.values():
-            place.pool.give_back(place.row)
+        cleared, self.pool_rows[slot] = self.pool_rows[slot], {}
+        for pool_row in cleared.values():
+            pool_row.pool.give_back(pool_row.row)
 
     def _pool_key(self, key: str, part: Part) -> PoolKey:
         pool_key = self._pool_keys.get((key, part.form))
@@ -117,18 +117,18 @@ class AdapterBank:
         return self.pools[pool_key]
 
     def _move(self, old: PartPool, new: PartPool, row_of: Mapping[int, int]) -> None:
-        """A pool's rows lie in another one now. A slot's places are replaced all at once, so pinned ones may move."""
-        for slot, places in enumerate(self.places):
-            if any(place.pool is old for place in places.values()):
-                self.places[slot] = {
-                    key: Place(new, row_of[place.row], place.form) if place.pool is old else place
-                    for key, place in places.items()
+        """Let slots use the rows of another pool. Each slot changes in one assignment, so pinned slots may move too."""
+        for slot, pool_rows in enumerate(self.pool_rows):
+            if any(pool_row.pool is old for pool_row in pool_rows.values()):
+                self.pool_rows[slot] = {
+                    key: PoolRow(new, row_of[pool_row.row], pool_row.form) if pool_row.pool is old else pool_row
+                    for key, pool_row in pool_rows.items()
                 }
 
-    def _give_memory_back(self) -> None:
+    def _release_memory(self) -> None:
         self.pools = {key: pool for key, pool in self.pools.items() if not pool.is_empty}
         for key, pool in self.pools.items():
-            # Without room for the smaller one beside it, a pool stays as it is until a later time.
+            # A pool keeps its size for now where memory has no room for the smaller one beside it.
             if pool.is_mostly_free:
                 with suppress_out_of_memory():
                     smaller, row_of = pool.compacted()

@@ -1,4 +1,4 @@
-"""An hPLM's head: from a state of the upper half to one number per label."""
+"""An hPLM's head: from a state of the upper layers to one number per label."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Head(Tensors):
         return (self.weight if self.dense_weight is None else self.dense_weight).shape[1]
 
     def features(self, states: Tensor) -> Tensor:
-        """What goes into the classifier: `[..., H]` → `[..., D]`."""
+        """Compute the classifier's input: `[..., H]` → `[..., D]`."""
         if self.dense_weight is None:
             return states
         return ACTIVATION_FUNCTIONS[self.activation](functional.linear(states, self.dense_weight, self.dense_bias))

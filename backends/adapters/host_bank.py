@@ -1,13 +1,13 @@
 """The host bank: the weights of all hPLM versions, mapped from the disk, so that the page cache is their memory.
 
-A version's files are checked when it is first met (damaged ones again when they change, or after half a minute), and
-stay mapped as long as there is room and the registry's snapshot knows it: what is mapped takes disk even after it was
-deleted. Nothing else is held in memory: with more hPLMs than the host has room for, the operating system keeps those
-that are asked for.
+A version's files are checked at first use; damaged files are checked again when they change, or after half a minute. A
+version stays mapped while there is room and the registry's snapshot knows it. Then it is unmapped, because mapped files
+take disk space even after they were deleted. Nothing else is held in memory: where the host has no room for all hPLMs,
+the operating system keeps those in use.
 
 Usage:
-    bank.let_go()
-    bank.announce(entry)  # the disk begins to read
+    bank.unmap_unknown()
+    bank.prefetch(entry)  # the disk begins to read
     artifact = bank.artifact(entry, root_fingerprint, hidden_size)
 """
 
@@ -28,17 +28,17 @@ from backends.registry.entries import HplmEntry
 
 MAX_MAPPED = 16_384
 """A process may have some 65,000 mappings on Linux."""
-LET_GO_EVERY_S = 60.0
+UNMAP_EVERY_S = 60.0
 
 
 class HostBank:
-    """One thread asks for artefacts; any may announce them and let go of others.
+    """Artifacts of hPLM versions. One thread reads them; any thread may prefetch and unmap.
 
     Args:
-        home: Where they are.
+        home: Home that holds the bank.
         is_known: Whether requests may still come for the version with a key.
-        max_mapped: How many are mapped, at most.
-        let_go_every_s: How often those that are not known are looked for, at most.
+        max_mapped: Largest number of mapped versions.
+        unmap_every_s: Shortest time between two searches for unknown versions.
     """
 
     def __init__(
@@ -46,20 +46,20 @@ class HostBank:
         home: Home,
         is_known: Callable[[int], bool],
         max_mapped: int = MAX_MAPPED,
-        let_go_every_s: float = LET_GO_EVERY_S,
+        unmap_every_s: float = UNMAP_EVERY_S,
     ) -> None:
         self._home = home
         self._is_known = is_known
         self._max_mapped = max_mapped
-        self._let_go_every_s = let_go_every_s
-        self._let_go_s = time.monotonic()
+        self._unmap_every_s = unmap_every_s
+        self._unmapped_s = time.monotonic()
         self._lock = threading.Lock()
         self._mapped: OrderedDict[int, HplmArtifact] = OrderedDict()
         self._checked: set[int] = set()
         self._failures = Failures()
 
-    def announce(self, entry: HplmEntry) -> None:
-        """Let the operating system read a version's weights ahead of use; what is wrong with them shows on use."""
+    def prefetch(self, entry: HplmEntry) -> None:
+        """Let the operating system read a version's weights ahead of use; errors are left to the use."""
         with suppress(OSError):
             descriptor = os.open(weights_path(self._home.path / entry.folder), os.O_RDONLY)
             try:
@@ -68,7 +68,11 @@ class HostBank:
                 os.close(descriptor)
 
     def artifact(self, entry: HplmEntry, root_fingerprint: str, hidden_size: int) -> HplmArtifact:
-        """A version's weights, as views into the mapped file; an error says what is wrong with them."""
+        """Return a version's weights, as views into the mapped file.
+
+        Raises:
+            HplmError: The files are missing, damaged, or of another root.
+        """
         artifact = self._mapped.get(entry.key)
         if artifact is None:
             artifact = self._map(entry, root_fingerprint, hidden_size)
@@ -80,12 +84,12 @@ class HostBank:
                 self._mapped.popitem(last=False)
         return artifact
 
-    def let_go(self) -> None:
-        """Unmap the versions that nobody can ask for any more; does nothing if that was done a moment ago."""
+    def unmap_unknown(self) -> None:
+        """Unmap the versions that no request can name any more; at most once in `unmap_every_s`."""
         with self._lock:
-            if time.monotonic() - self._let_go_s < self._let_go_every_s:
+            if time.monotonic() - self._unmapped_s < self._unmap_every_s:
                 return
-            self._let_go_s = time.monotonic()
+            self._unmapped_s = time.monotonic()
             for key in [key for key in self._checked if not self._is_known(key)]:
                 self._checked.remove(key)
                 self._mapped.pop(key, None)

@@ -1,4 +1,4 @@
-"""Room on the device for one kind of part at one width: a row for each hPLM there that has it."""
+"""Memory on the device for one kind of part at one width: one row for each resident hPLM that has it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from backends.adapters.tensors import Form
 _LEAST_ROWS = 2
 _DOUBLED_UP_TO_ROWS = 8
 _MOSTLY_FREE = 4
-"""A pool is, when fewer than one row in as many is taken."""
+"""A pool is mostly free when fewer than one of this many rows is taken."""
 
 
 class PartPool:
-    """Rows are taken and freed one by one; tensors grow by a quarter, small ones more, when all rows are taken.
+    """Rows that are taken and freed one by one; the tensors grow by a quarter, small ones more, when all are taken.
 
-    Weights lie transposed, `[in, out]`, and all rows of a layer together: products of many small segments read them so
-    several times faster, and where they lie. What lies beside a part that is narrower than its row is zeros, which
-    changes nothing; a free row may hold anything.
+    Weights are stored transposed, `[in, out]`, with all rows of a layer together: products of many small segments read
+    them several times faster this way, without a copy. A part narrower than its row is followed by zeros, which do not
+    change its product. A free row may hold any values.
 
     Shape:
         tensors[name]: `[U, rows, …]`.
@@ -55,7 +55,7 @@ class PartPool:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def grow(self) -> None:
-        """More rows. Views of the old tensors stay what they are."""
+        """Add rows. Views of the old tensors stay valid."""
         more = max(_LEAST_ROWS, min(self.num_rows, _DOUBLED_UP_TO_ROWS), self.num_rows // 4)
         num_rows = min(self._max_rows, self.num_rows + more)
         self._replace_tensors(num_rows, list(range(self.num_rows)))
@@ -64,9 +64,9 @@ class PartPool:
         self.num_rows = num_rows
 
     def compacted(self) -> tuple[PartPool, Mapping[int, int]]:
-        """A pool with half of its rows taken that holds what this one does, and where each row lies there.
+        """Copy the taken rows into a pool of twice their number; returns it, and the new index of each row.
 
-        This one stays as it is: a batch that runs reads on in it, at the rows that it began with.
+        This pool is left unchanged, because a running batch still reads it.
         """
         free = set(self._free)
         taken = [row for row in range(self.num_rows) if row not in free]
@@ -74,10 +74,10 @@ class PartPool:
         smaller.num_rows = 2 * len(taken)
         smaller._replace_tensors(smaller.num_rows, taken)
         smaller._free = list(range(smaller.num_rows - 1, len(taken) - 1, -1))
-        return smaller, {row: place for place, row in enumerate(taken)}
+        return smaller, {row: index for index, row in enumerate(taken)}
 
     def take(self, form: Form) -> int:
-        """A row for a part of this form, which will fill it: where it is narrower, there are zeros."""
+        """Take a row for a part of this form; the row is zero wherever the part is narrower."""
         if not self._free:
             self.grow()
         if form.shapes != self._widest:
@@ -89,18 +89,18 @@ class PartPool:
         self._free.append(row)
 
     def view(self, row: int, form: Form) -> dict[str, Tensor]:
-        """Where the tensors of a part of this form lie in a row, in their own shapes."""
+        """Return views of a row in the shapes of a part of this form."""
         return {name: _narrow(self.tensors[name][:, row], shape) for name, shape in form.shapes}
 
     def _replace_tensors(self, num_rows: int, kept: list[int]) -> None:
-        """By new ones, which begin with these rows of the old ones."""
-        tensors, places = {}, torch.tensor(kept, dtype=torch.int64, device=self.device)
+        """Allocate tensors that begin with the `kept` rows of the old ones."""
+        tensors, indices = {}, torch.tensor(kept, dtype=torch.int64, device=self.device)
         for name, old in self.tensors.items():
             tensors[name] = self._zeros(name, num_rows)
             for new_layer, old_layer in zip(tensors[name], old, strict=True):
-                torch.index_select(old_layer, 0, places, out=new_layer[: len(kept)])
+                torch.index_select(old_layer, 0, indices, out=new_layer[: len(kept)])
         if self.device.type == "cuda":
-            # A batch may read the old ones until it ends, and the new ones before anybody waits for these copies.
+            # A running batch may read the old tensors until it ends; the next one reads the new ones without waiting.
             for old in self.tensors.values():
                 old.record_stream(torch.cuda.default_stream(self.device))
             torch.cuda.current_stream(self.device).synchronize()
@@ -112,7 +112,7 @@ class PartPool:
 
 
 def _stored(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A matrix per layer `[U, out, in]` lies as `[U, in, out]`; a vector per layer as it is."""
+    """Return the stored shape: matrices `[U, out, in]` become `[U, in, out]`, vectors keep theirs."""
     return (shape[0], shape[2], shape[1]) if len(shape) == 3 else shape
 
 

@@ -93,13 +93,13 @@ class Lora(Tensors):
         return self.down.shape[1]
 
     def change(self, layer: int, states: Tensor) -> Tensor:
-        """What is added to the linear layer's outputs, for states `[..., in]`."""
+        """Compute the summand of the linear layer's outputs, for states `[..., in]`."""
         return functional.linear(functional.linear(states, self.down[layer]), self.up[layer])
 
 
 @dataclass(frozen=True)
 class Norm(Tensors):
-    """An hPLM's own weights of a LayerNorm, in place of the shared ones.
+    """An hPLM's own weights of a LayerNorm; they replace the shared ones.
 
     Shape:
         weight `[U, H]`, bias `[U, H]`.

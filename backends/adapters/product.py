@@ -1,4 +1,4 @@
-"""The adapters of a mixed batch: tokens lie in segments, and each segment gets its own hPLM's parts.
+"""The adapters of a mixed batch: its tokens form segments, and each segment uses its own hPLM's parts.
 
 Segments whose parts are stored alike are multiplied together (`segments.py`), so many hPLMs cost about as much as one.
 Layers and parts that no hPLM of the batch uses cost nothing.
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from backends.adapters.adapter_set import ENTRANCE, LORA_MODULES, PROJECTED, SITES, LoraModule
-from backends.adapters.device_bank import AdapterBank, Place
+from backends.adapters.device_bank import AdapterBank, PoolRow
 from backends.adapters.segments import Segment, SegmentGroup, grouped
 from backends.root.encoder import ACTIVATION_FUNCTIONS, LayerAdapter, Projection, Site
 from backends.root.upper import Adapters
@@ -24,15 +24,15 @@ class BatchLayer(LayerAdapter, Protocol):
     """One layer of a mixed batch."""
 
     def changes(self, name: Projection) -> bool:
-        """Whether `project` would change anything."""
+        """Whether `project` changes its outputs."""
         ...
 
     def reads_states(self, site: Site) -> bool:
-        """Whether a part needs to see what comes to the residual, rather than their sum."""
+        """Whether a part reads the states before the residual is added."""
         ...
 
     def add_and_norm(self, site: Site, states: Tensor, residual: Tensor | None, norm: nn.LayerNorm) -> Tensor:
-        """`residual` is None where it is in `states` already, as it may be where nothing `reads_states`."""
+        """Add and normalise. `residual` may be None, already added to `states`, where nothing `reads_states`."""
         ...
 
 
@@ -47,10 +47,10 @@ class PooledPart:
     """One kind of part of some segments, all in one pool.
 
     Args:
-        group: Those segments.
-        tensors: The pool's.
-        activation: Of bottlenecks.
-        norm_first: Of bottlenecks.
+        group: The segments.
+        tensors: The pool's tensors.
+        activation: The bottlenecks' activation.
+        norm_first: Whether the bottlenecks read normalised states.
     """
 
     group: SegmentGroup
@@ -59,7 +59,7 @@ class PooledPart:
     norm_first: bool = False
 
     def add_bottlenecks(self, layer: int, states: Tensor, total: Tensor) -> None:
-        """Add to `total` what the bottlenecks make of `states`."""
+        """Add the bottlenecks' outputs for `states` to `total`."""
         group, tensors = self.group, self.tensors
         inner = group.multiply(group.take(states), tensors["down_weight"], layer)
         inner = ACTIVATION_FUNCTIONS[self.activation](inner.add_(group.spread(tensors["down_bias"], layer)))
@@ -75,11 +75,11 @@ class PooledPart:
 
 
 class SegmentedAdapters:
-    """Sorts a batch's segments by the parts that they need, once for all layers.
+    """A batch's segments, grouped by the parts that they need, once for all layers.
 
     Args:
-        bank: The slots.
-        segments: They cover the batch's tokens in order.
+        bank: The slots' adapters.
+        segments: Segments that cover the batch's tokens in order.
     """
 
     def __init__(self, bank: AdapterBank, segments: Sequence[Segment]) -> None:
@@ -143,15 +143,16 @@ class SegmentedLayer:
 
 
 def _pooled(key: str, bank: AdapterBank, segments: Sequence[Segment]) -> list[PooledPart]:
-    """The segments that have this part, those together that lie in one pool and work alike."""
-    alike: dict[Hashable, list[tuple[Segment, Place]]] = {}
+    """Group the segments that have this part by pool and settings."""
+    alike: dict[Hashable, list[tuple[Segment, PoolRow]]] = {}
     for segment in segments:
-        if place := bank.places[segment.slot].get(key):
-            alike.setdefault((id(place.pool), place.form.settings), []).append((segment, place))
+        if pool_row := bank.pool_rows[segment.slot].get(key):
+            alike.setdefault((id(pool_row.pool), pool_row.form.settings), []).append((segment, pool_row))
     return [part for members in alike.values() for part in _parts(members)]
 
 
-def _parts(members: Sequence[tuple[Segment, Place]]) -> list[PooledPart]:
+def _parts(members: Sequence[tuple[Segment, PoolRow]]) -> list[PooledPart]:
     pool, settings = members[0][1].pool, dict(members[0][1].form.settings)
-    groups = grouped([segment for segment, _ in members], [place.row for _, place in members], pool.dtype, pool.device)
+    segments, rows = [segment for segment, _ in members], [pool_row.row for _, pool_row in members]
+    groups = grouped(segments, rows, pool.dtype, pool.device)
     return [PooledPart(group, pool.tensors, **settings) for group in groups]

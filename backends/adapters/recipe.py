@@ -1,4 +1,4 @@
-"""Which adapters a new hPLM gets, and how they start: as the identity."""
+"""Recipes: the adapters that a new hPLM gets. They start as the identity."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""A batch's segments that are multiplied together: those whose parts lie in one pool and work alike.
+"""Segments of a batch that are multiplied together: their parts lie in one pool and have the same settings.
 
-All of them offer the same things. `take` reads the segments' tokens out of packed states, `put` writes there,
-`multiply` gives every segment its own matrix, `spread` its own vector, and `add_product` adds a product and a vector to
-the states without a pass of its own.
+All classes implement `SegmentGroup`. `take` reads the segments' tokens from packed states and `put` writes them back.
+`multiply` multiplies each segment by its own matrix, and `spread` returns each segment's own vector. `add_product` adds
+a product and a vector to the states in one pass.
 
-- `OneSegment`: an ordinary product.
-- `AlignedSegments`: equally long and side by side, so one batched product without a copy.
-- `PaddedSegments`: of similar lengths; short ones repeat their first token, which then comes out alike each time.
-- `FlatSegments`: of any lengths, in one grouped product, for a GPU.
+- `OneSegment`: an ordinary product; on a CPU a `RoundedSegment`.
+- `AlignedSegments`: segments of one length, side by side; one batched product without a copy.
+- `PaddedSegments`: segments of similar lengths; short ones repeat their first token.
+- `FlatSegments`: segments of any lengths in one grouped product, for a GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from backends.adapters.length_groups import length_groups
 
 _LENGTH_STEP = 8
 GROUP_COST_TOKENS = 48
-"""What one more group costs, in tokens that one product would take instead."""
+"""Cost of one more group, in tokens of a product."""
 
 
 @dataclass(frozen=True)
@@ -55,28 +55,27 @@ class SegmentGroup(Protocol):
     def multiply(self, inputs: Tensor, weights: Tensor, layer: int) -> Tensor: ...
 
     def spread(self, vectors: Tensor, layer: int) -> Tensor:
-        """Each segment's vector, to be added to what was taken."""
+        """Return each segment's vector, in a shape that adds to the taken tokens."""
         ...
 
     def add_product(
         self, states: Tensor, inputs: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None
     ) -> None:
-        """States += inputs·weights + vectors, at the segments' tokens; `inputs` as they were taken."""
+        """Compute states += inputs·weights + vectors at the segments' tokens; `inputs` have the shape of `take`."""
         ...
 
 
 class OneSegment:
-    """Takes a few of its neighbours' tokens along, for a length that recurs, and drops what becomes of them."""
+    """Shape: `take` returns `[length, …]`."""
 
     def __init__(self, segment: Segment, row: int) -> None:
         self._segment, self._row = segment, row
 
     def take(self, states: Tensor) -> Tensor:
-        first, length = self._taken(states)
-        return states[first : first + length]
+        return states[self._segment.tokens]
 
     def put(self, states: Tensor, values: Tensor) -> None:
-        states[self._segment.tokens] = self._own(states, values)
+        states[self._segment.tokens] = values
 
     def multiply(self, inputs: Tensor, weights: Tensor, layer: int) -> Tensor:
         return inputs @ weights[layer, self._row]
@@ -87,29 +86,50 @@ class OneSegment:
     def add_product(
         self, states: Tensor, inputs: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None
     ) -> None:
-        total, own = states[self._segment.tokens], self._own(states, inputs)
-        if len(own) == len(inputs):
-            total.addmm_(inputs, weights[layer, self._row])
-        else:
-            total.add_(self._own(states, inputs @ weights[layer, self._row]))
+        total = states[self._segment.tokens].addmm_(inputs, weights[layer, self._row])
         if vectors is not None:
             total.add_(self.spread(vectors, layer))
 
-    def _taken(self, states: Tensor) -> tuple[int, int]:
-        """The first token, and how many."""
-        length = min(len(states), _recurring(self._segment.length))
-        return min(self._segment.start, len(states) - length), length
 
-    def _own(self, states: Tensor, values: Tensor) -> Tensor:
-        """Of what was made of the tokens taken."""
-        before = self._segment.start - self._taken(states)[0]
+class RoundedSegment(OneSegment):
+    """One segment on a CPU, with neighbouring tokens up to a length that recurs; their results are dropped.
+
+    Shape:
+        `take` returns `[rounded length, …]`.
+    """
+
+    def take(self, states: Tensor) -> Tensor:
+        return states[self._rounded_window(len(states))]
+
+    def put(self, states: Tensor, values: Tensor) -> None:
+        super().put(states, self._own(values, len(states)))
+
+    def add_product(
+        self, states: Tensor, inputs: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None
+    ) -> None:
+        if len(inputs) == self._segment.length:
+            super().add_product(states, inputs, weights, layer, vectors)
+            return
+        total = states[self._segment.tokens].add_(self._own(self.multiply(inputs, weights, layer), len(states)))
+        if vectors is not None:
+            total.add_(self.spread(vectors, layer))
+
+    def _rounded_window(self, num_tokens: int) -> slice:
+        """Return the tokens to take, which include the segment's; fewer than a rounded length in a small batch."""
+        length = min(num_tokens, _rounded_length(self._segment.length))
+        start = min(self._segment.start, num_tokens - length)
+        return slice(start, start + length)
+
+    def _own(self, values: Tensor, num_tokens: int) -> Tensor:
+        """Return the segment's own part of values computed for the taken tokens."""
+        before = self._segment.start - self._rounded_window(num_tokens).start
         return values[before : before + self._segment.length]
 
 
 class _BatchedSegments:
-    """Segments taken as `[segments, length, …]`, so that a batched product gives each its own matrix."""
+    """Segments as `[segments, length, …]`, so that a batched product gives each its own matrix."""
 
-    def __init__(self, rows: PoolRows) -> None:
+    def __init__(self, rows: RowSelection) -> None:
         self._rows = rows
 
     def multiply(self, inputs: Tensor, weights: Tensor, layer: int) -> Tensor:
@@ -120,9 +140,9 @@ class _BatchedSegments:
 
 
 class AlignedSegments(_BatchedSegments):
-    """Shape: takes `[segments, length, …]`."""
+    """Shape: `take` returns `[segments, length, …]`."""
 
-    def __init__(self, segments: Sequence[Segment], rows: PoolRows) -> None:
+    def __init__(self, segments: Sequence[Segment], rows: RowSelection) -> None:
         super().__init__(rows)
         self._tokens = slice(segments[0].start, segments[-1].end)
         self._length = segments[0].length
@@ -142,11 +162,11 @@ class AlignedSegments(_BatchedSegments):
 
 
 class PaddedSegments(_BatchedSegments):
-    """Shape: takes `[segments, longest, …]`."""
+    """Shape: `take` returns `[segments, longest, …]`."""
 
-    def __init__(self, segments: Sequence[Segment], rows: PoolRows, device: torch.device) -> None:
+    def __init__(self, segments: Sequence[Segment], rows: RowSelection, device: torch.device) -> None:
         super().__init__(rows)
-        self._longest = _recurring(max(segment.length for segment in segments))
+        self._longest = _rounded_length(max(segment.length for segment in segments))
         starts = np.array([segment.start for segment in segments])[:, None]
         lengths = np.array([segment.length for segment in segments])[:, None]
         steps = np.arange(self._longest)
@@ -168,9 +188,9 @@ class PaddedSegments(_BatchedSegments):
 
 
 class FlatSegments:
-    """Shape: takes `[tokens, …]`."""
+    """Shape: `take` returns `[tokens, …]`."""
 
-    def __init__(self, segments: Sequence[Segment], rows: PoolRows, device: torch.device) -> None:
+    def __init__(self, segments: Sequence[Segment], rows: RowSelection, device: torch.device) -> None:
         tokens = np.concatenate([np.arange(segment.start, segment.end) for segment in segments])
         lengths = np.array([segment.length for segment in segments])
         self._tokens = torch.from_numpy(tokens).to(device)
@@ -200,8 +220,8 @@ class FlatSegments:
         self.put(states, total)
 
 
-class PoolRows:
-    """Some rows of a pool; neighbours in ascending order are read where they lie, others are gathered."""
+class RowSelection:
+    """Some rows of a pool: a view where they are consecutive, a gathered copy otherwise."""
 
     def __init__(self, rows: Sequence[int], device: torch.device) -> None:
         self._neighbours = slice(rows[0], rows[0] + len(rows))
@@ -210,7 +230,7 @@ class PoolRows:
             self._index = torch.tensor(rows, device=device)
 
     def of(self, tensor: Tensor, layer: int) -> Tensor:
-        """`[U, rows, …]` → `[these rows, …]` of one layer."""
+        """Return the rows of one layer: `[U, rows, …]` → `[selected, …]`."""
         if self._index is None:
             return tensor[layer, self._neighbours]
         return tensor[layer].index_select(0, self._index)
@@ -219,26 +239,26 @@ class PoolRows:
 def grouped(
     segments: Sequence[Segment], rows: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> list[SegmentGroup]:
-    """Segments and their rows of one pool → as few groups as cost least on this device."""
+    """Form the groups of segments, with their rows of one pool, that cost least on this device."""
     if device.type == "cuda" and dtype == torch.bfloat16 and len(segments) > 1:
-        return [FlatSegments(segments, PoolRows(rows, device), device)]
+        return [FlatSegments(segments, RowSelection(rows, device), device)]
     groups = length_groups([segment.length for segment in segments], GROUP_COST_TOKENS)
     return [_group([segments[i] for i in group], [rows[i] for i in group], device) for group in groups]
 
 
 def _group(segments: Sequence[Segment], rows: Sequence[int], device: torch.device) -> SegmentGroup:
     if len(segments) == 1:
-        return OneSegment(segments[0], rows[0])
+        return (RoundedSegment if device.type == "cpu" else OneSegment)(segments[0], rows[0])
     members = sorted(zip(segments, rows, strict=True), key=lambda member: member[0].start)
     if _are_aligned([segment for segment, _ in members]):
-        return AlignedSegments([segment for segment, _ in members], PoolRows([row for _, row in members], device))
-    # Gathered tokens lie in any order, so they follow their weights.
+        return AlignedSegments([segment for segment, _ in members], RowSelection([row for _, row in members], device))
+    # Gathered tokens may have any order: ascending rows let the weights be read as a view.
     members.sort(key=lambda member: member[1])
-    return PaddedSegments([s for s, _ in members], PoolRows([row for _, row in members], device), device)
+    return PaddedSegments([s for s, _ in members], RowSelection([row for _, row in members], device), device)
 
 
-def _recurring(length: int) -> int:
-    """On a CPU a product is compiled for each length that it meets."""
+def _rounded_length(length: int) -> int:
+    """Round a length up; a CPU compiles a product for each length that occurs."""
     return length + -length % _LENGTH_STEP
 
 

@@ -1,12 +1,12 @@
-"""The device's adapter slots: who lives where, and for how long.
+"""The device's adapter slots: which hPLM is in which slot, and how long it is pinned there.
 
-Slot 0 is the identity. A lease names a slot and the generation that it was filled in; it is checked each time the
-slot is used, so that nobody is ever computed with what was loaded there later.
+Slot 0 is the identity. A lease names a slot and the slot's generation. It is checked at each use of the slot, so a row
+is never computed with adapters that were loaded there later.
 
 Usage:
     lease = slots.acquire(entry.key, lambda: artifact.adapters)
     try:
-        slots.bank.places[slots.check(lease)]
+        slots.bank.pool_rows[slots.check(lease)]
     finally:
         slots.release(lease)
 """
@@ -33,11 +33,11 @@ class SlotLease:
 
 
 class StaleLeaseError(HplmError):
-    """A slot was filled anew under somebody who still held it: a defect, never an answer."""
+    """A slot was refilled while a lease on it was held; this is a defect of the server."""
 
 
 class NoFreeSlotError(UnavailableError):
-    """Everything that is resident is pinned; there is room again once somebody releases."""
+    """All slots are pinned; a release makes room."""
 
 
 class SlotTable:
@@ -59,7 +59,7 @@ class SlotTable:
 
     @property
     def capacity(self) -> int:
-        """How many different adapters one batch may use."""
+        """Number of different hPLMs that one batch may use."""
         return len(self._generations) - 1
 
     def resident(self) -> list[int]:
@@ -80,7 +80,11 @@ class SlotTable:
             return SlotLease(key, slot, self._generations[slot])
 
     def check(self, lease: SlotLease) -> int:
-        """The lease's slot, if it still holds what was leased."""
+        """Return the lease's slot.
+
+        Raises:
+            StaleLeaseError: The slot was refilled.
+        """
         if self._generations[lease.slot] != lease.generation or self._slot_of.get(lease.key) != lease.slot:
             raise StaleLeaseError(f"slot {lease.slot} was filled anew while adapter {lease.key} was in use")
         return lease.slot
@@ -90,7 +94,7 @@ class SlotTable:
             self._pins[self.check(lease)] -= 1
 
     def _fill(self, key: int, load: Callable[[], AdapterSet]) -> None:
-        """Nobody else sees the slot before it is filled."""
+        """Load into a slot; other threads see it only once it is filled."""
         self._require_room()
         adapters = load()
         self.bank.make_room(adapters)
@@ -105,7 +109,7 @@ class SlotTable:
             self._slot_of[key] = slot
 
     def _require_room(self) -> None:
-        """Before anything is read for nothing."""
+        """Check for room before the adapters are read from disk."""
         with self._lock:
             if not self._free and all(self._pins[slot] for slot in self._slot_of.values()):
                 raise NoFreeSlotError(f"all {self.capacity} adapter slots are in use")

@@ -18,14 +18,14 @@ TensorsT = TypeVar("TensorsT", bound="Tensors")
 
 @dataclass(frozen=True)
 class Form:
-    """Such a dataclass but for what its tensors hold: the same for all that are made alike."""
+    """Kind, shapes and settings of a `Tensors`, without the values of its tensors."""
 
     kind: type[Tensors]
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
     settings: tuple[tuple[str, Any], ...]
 
     def filled(self, tensors: Mapping[str, Tensor]) -> Any:
-        """One of this form, made of tensors of its names and shapes."""
+        """Make an instance of this form from tensors of its names and shapes."""
         return self.kind(**tensors, **dict(self.settings))
 
 
@@ -57,7 +57,7 @@ class Tensors:
 
     @property
     def checksum(self) -> str:
-        """Of the tensors' values, as hexadecimal digits."""
+        """Checksum of the tensors' values, in hexadecimal digits."""
         digest = xxhash.xxh3_128()
         for name, tensor in self.named().items():
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

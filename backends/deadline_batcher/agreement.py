@@ -1,4 +1,4 @@
-"""Where the plugin lies, what it reads of a model's configuration, and what its file says of itself."""
+"""The agreement with the plugin: its file name, its parameters in a model's configuration, and its version."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from backends.scheduling.cost_model import CostModel
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 
 FILE_NAME = "batchstrategy.so"
-"""What Triton looks for in a model's version folder."""
-PLAN_VERSION = 4
+"""File name that Triton looks for in a model's version folder."""
+PLAN_VERSION = 5
 """Counts up whenever the plugin's parameters or the tickets change; the compiler is told as HPLM_PLAN_VERSION."""
 SOURCE = Path(__file__).parent / "deadline_batcher.cc"
 
@@ -18,7 +18,7 @@ _VERSION = re.compile(rb"hplm deadline batcher, plan (\d+), triton api [\d.]+;")
 
 
 def plugin_parameters(capacity: Capacity, cost_model: CostModel | None) -> dict[str, str]:
-    """What the plugin needs beside its version; without a cost model no deadline closes a batch before it is over."""
+    """Return the plugin's parameters; without a cost model a batch closes for a deadline only once it has passed."""
     cost = cost_model or CostModel(0.0, 0.0, 0.0, 0.0, 0.0)
     return {
         "plan_version": str(PLAN_VERSION),

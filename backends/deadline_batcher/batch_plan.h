@@ -1,5 +1,5 @@
-// When a batch that is being formed is closed. Knows nothing of Triton, allocates nothing after it was made, and answers
-// the same as long as it is asked the same at the same time.
+// Decides when a batch that is being formed is closed. A plan knows nothing of Triton and allocates only when it is
+// made. The same calls at the same times give the same answers.
 //
 // Usage:
 //     BatchPlan plan(limits, cost);
@@ -15,7 +15,7 @@
 namespace hplm {
 
 constexpr int64_t kNoDeadline = 0;
-constexpr int64_t kTicketVersion = 2;
+constexpr int64_t kTicketVersion = 3;
 
 // A row of the tensor TICKET, as it lies in memory. The deadline is on the machine's monotonic clock.
 struct Ticket {
@@ -25,12 +25,11 @@ struct Ticket {
   int64_t truncated;
   int64_t deadline_us;
   int64_t middle;
-  int64_t read_us;
 
   bool has_deadline() const { return deadline_us != kNoDeadline; }
   bool is_late(int64_t now_us) const { return has_deadline() && deadline_us <= now_us; }
 };
-static_assert(sizeof(Ticket) == 7 * sizeof(int64_t), "a ticket is seven integers without gaps");
+static_assert(sizeof(Ticket) == 6 * sizeof(int64_t), "a ticket is six integers without gaps");
 
 // Numbers of tokens are doubles: a ticket may hold any integer, and its square must not overflow.
 struct BatchShape {
@@ -59,26 +58,26 @@ struct Limits {
   size_t max_adapters;
 };
 
-// The different hPLMs of a batch: a hash table at most half full, in which the last ones to come are the first to go.
+// The different hPLMs of a batch: a hash table at most half full. Keys are removed in the reverse order of insertion.
 class KeySet {
  public:
-  explicit KeySet(size_t capacity) : places_(table_size(capacity)), taken_(capacity) {}
+  explicit KeySet(size_t capacity) : entries_(table_size(capacity)), taken_(capacity) {}
 
   size_t size() const { return size_; }
 
   void cut_to(size_t size) {
-    while (size_ > size) places_[taken_[--size_]].is_taken = false;
+    while (size_ > size) entries_[taken_[--size_]].is_taken = false;
   }
 
-  // How many keys the set has grown by. Beyond the capacity keys are not held, and count each time.
+  // Adds a key and returns by how many keys the set has grown. Beyond the capacity a key is not stored and counts again.
   size_t added(int64_t key) {
-    const size_t mask = places_.size() - 1;
+    const size_t mask = entries_.size() - 1;
     for (size_t number = (static_cast<uint64_t>(key) * kGoldenRatio >> 32) & mask;; number = (number + 1) & mask) {
-      Place& place = places_[number];
-      if (place.is_taken && place.key == key) return 0;
-      if (place.is_taken) continue;
+      Entry& entry = entries_[number];
+      if (entry.is_taken && entry.key == key) return 0;
+      if (entry.is_taken) continue;
       if (size_ < taken_.size()) {
-        place = {key, true};
+        entry = {key, true};
         taken_[size_++] = number;
       }
       return 1;
@@ -86,7 +85,7 @@ class KeySet {
   }
 
  private:
-  struct Place {
+  struct Entry {
     int64_t key;
     bool is_taken;
   };
@@ -99,7 +98,7 @@ class KeySet {
     return size;
   }
 
-  std::vector<Place> places_;
+  std::vector<Entry> entries_;
   std::vector<size_t> taken_;
   size_t size_ = 0;
 };
@@ -117,8 +116,9 @@ class BatchPlan {
 
   const BatchShape& shape() const { return shape_; }
 
-  // Whether a request joins the batch; if so, it has. The first one always does: whoever refuses it would be asked again
-  // at once, for ever. So does one that adds nothing to the work because all its rows are late: it will be refused.
+  // Adds a request to the batch if it fits, and returns whether it did. The first request always joins, because Triton
+  // would ask about it again at once, for ever. A request whose rows are all late joins too: it adds no work, and the
+  // model rejects it.
   bool include(const Ticket* tickets, size_t num_rows, int64_t now_us) {
     const size_t num_keys = keys_.size();
     const BatchShape grown = with(tickets, num_rows, now_us);
@@ -156,7 +156,7 @@ class BatchPlan {
            shape.adapters <= limits_.max_adapters;
   }
 
-  // A deadline that the batch misses anyway closes it to nobody.
+  // A deadline that the batch misses anyway does not limit it.
   void note_deadlines(const Ticket* tickets, size_t num_rows, double end_us) {
     for (size_t row = 0; row < num_rows; ++row) {
       const double deadline_us = static_cast<double>(tickets[row].deadline_us);

@@ -18,7 +18,7 @@
 #error "HPLM_PLAN_VERSION says how the configuration's parameters and the tickets are to be read"
 #endif
 
-// Found by whoever looks at the file without loading it.
+// Readable in the file without loading it.
 extern "C" HPLM_EXPORTED const char hplm_deadline_batcher[] =
     "hplm deadline batcher, plan " HPLM_TEXT(HPLM_PLAN_VERSION) ", triton api " HPLM_TEXT(
         HPLM_TRITON_API_MAJOR) "." HPLM_TEXT(HPLM_TRITON_API_MINOR) ";";
@@ -26,7 +26,7 @@ extern "C" HPLM_EXPORTED const char hplm_deadline_batcher[] =
 namespace {
 
 // One thread of Triton's forms the batches of a model, one after the other, so one plan serves them all. Without a plan
-// every request is let in, as if there were no plugin.
+// every request joins, as if there were no plugin.
 struct Batcher {
   std::unique_ptr<hplm::BatchPlan> plan;
 };

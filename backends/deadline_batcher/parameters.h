@@ -1,4 +1,4 @@
-// The parameters of a model's configuration, out of the JSON that Triton makes of it:
+// Parameters of a model's configuration, read from Triton's JSON:
 //     … "parameters": {"max_rows": {"string_value": "64"}, …} …
 #pragma once
 
@@ -14,23 +14,23 @@ class Parameters {
  public:
   explicit Parameters(std::string config) : config_(std::move(config)) {}
 
-  // The parameter's text; false where there is none.
+  // Reads a parameter's text; returns false where there is none.
   bool find(const std::string& name, std::string* value) const {
     const std::string quoted = "\"" + name + "\"";
     for (size_t found = config_.find(quoted); found != std::string::npos; found = config_.find(quoted, found + 1)) {
-      size_t place = found + quoted.size();
-      if (take(&place, ":") && take(&place, "{") && take(&place, "\"string_value\"") && take(&place, ":") &&
-          take(&place, "\"")) {
-        const size_t end = config_.find('"', place);
+      size_t position = found + quoted.size();
+      if (take(&position, ":") && take(&position, "{") && take(&position, "\"string_value\"") && take(&position, ":") &&
+          take(&position, "\"")) {
+        const size_t end = config_.find('"', position);
         if (end == std::string::npos) return false;
-        *value = config_.substr(place, end - place);
+        *value = config_.substr(position, end - position);
         return true;
       }
     }
     return false;
   }
 
-  // A finite number; false where there is none.
+  // Reads a finite number; returns false where there is none.
   bool number(const std::string& name, double* value) const {
     std::string text;
     if (!find(name, &text) || text.empty()) return false;
@@ -42,10 +42,10 @@ class Parameters {
   }
 
  private:
-  bool take(size_t* place, const std::string& expected) const {
-    *place = config_.find_first_not_of(" \t\r\n", *place);
-    if (*place == std::string::npos || config_.compare(*place, expected.size(), expected) != 0) return false;
-    *place += expected.size();
+  bool take(size_t* position, const std::string& expected) const {
+    *position = config_.find_first_not_of(" \t\r\n", *position);
+    if (*position == std::string::npos || config_.compare(*position, expected.size(), expected) != 0) return false;
+    *position += expected.size();
     return true;
   }
 

@@ -1,4 +1,4 @@
-"""From logits to each job's answer, given through its own `respond`."""
+"""Answers jobs, from logits or with an error, each through its own `respond`."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from torch import Tensor
 
 from backends.clock import now_us
 from backends.device_errors import client_error
-from backends.engine.answers import answers
+from backends.engine.answer_format import format_answers
 from backends.engine.job import Answer, Job
 from backends.errors import HplmError, UnavailableError
-from backends.scheduling.refusal import Refusal, RefusedError
+from backends.scheduling.rejection import late_computed
 
 LOGGER = logging.getLogger(__name__)
-_LATE_COMPUTED = "the deadline passed while the request was computed"
 
 
 def answer(jobs: Sequence[Job], logits: Sequence[Tensor]) -> None:
-    """Answer jobs whose logits are finite. A job that is late gets no answer but its fallback.
+    """Answer jobs whose logits are finite; a late job gets its fallback, or is rejected.
 
-    No job is answered before all answers are known, so a defect on the way to them is the answer of all.
+    No job is answered before all answers are made, so a defect in making them is the answer of all jobs.
     """
     on_time, late = split_late(jobs)
-    reject(late, RefusedError(Refusal.LATE_COMPUTED, _LATE_COMPUTED))
+    reject(late, late_computed())
     of_job = dict(zip(jobs, logits, strict=True))
     for job, one in zip(on_time, _answers(on_time, [of_job[job] for job in on_time]), strict=True):
         job.end(one)
 
 
 def reject(jobs: Sequence[Job], reason: Exception) -> None:
-    """Answer jobs with the reason; one that is only too late, or meets no memory, with its fallback if it has one."""
+    """Answer jobs with the reason. Where the server is only unavailable, a job with a fallback gets that."""
     if not jobs:
         return
     error = client_error(reason)
@@ -46,13 +45,13 @@ def reject(jobs: Sequence[Job], reason: Exception) -> None:
 
 
 def split_late(jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
-    """The jobs on time, and those that are late by now."""
+    """Split jobs into those on time and those late by now."""
     now = now_us()
     return [job for job in jobs if not job.is_late(now)], [job for job in jobs if job.is_late(now)]
 
 
 def are_finite(logits: Sequence[Tensor]) -> list[bool]:
-    """Whether each output holds neither NaN nor infinity, in few array operations for all."""
+    """Check each output for NaN and infinity, in few array operations for all."""
     if not logits:
         return []
     starts = np.cumsum([0, *(one.numel() for one in logits[:-1])])
@@ -63,6 +62,6 @@ def are_finite(logits: Sequence[Tensor]) -> list[bool]:
 
 def _answers(jobs: Sequence[Job], logits: Sequence[Tensor]) -> list[Answer | HplmError]:
     try:
-        return answers(jobs, logits)
+        return format_answers(jobs, logits)
     except Exception as error:
         return [client_error(error)] * len(jobs)

@@ -1,4 +1,4 @@
-"""The cold-start queue: requests for roots that are still loading, beside the thread that brings all others."""
+"""The cold-start queue: requests for roots that are still loading. They do not delay the requests for other roots."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from backends.engine.loaded_stacks import LoadedStacks
-from backends.scheduling.refusal import Refusal, RefusedError
+from backends.scheduling.rejection import RejectedError, Rejection
 from backends.stack_key import StackKey
 
 Submit = Callable[[], None]
@@ -15,7 +15,7 @@ Submit = Callable[[], None]
 
 
 class ColdStartQueue:
-    """Loads each stack in a thread of its own, which then submits the requests that have come for it."""
+    """Requests by loading stack. A thread loads each stack, then submits the requests that wait for it."""
 
     def __init__(self, stacks: LoadedStacks, max_rows: int) -> None:
         self._stacks = stacks
@@ -29,11 +29,11 @@ class ColdStartQueue:
         """Submit a request once its stack is there, or has turned out to be unusable.
 
         Raises:
-            RefusedError: The queue is full.
+            RejectedError: The queue is full.
         """
         with self._lock:
             if self._num_rows + num_rows > self._max_rows:
-                raise RefusedError(Refusal.QUEUE_FULL, f"the root is being loaded, and {self._num_rows} rows wait")
+                raise RejectedError(Rejection.QUEUE_FULL, f"the root is being loaded, and {self._num_rows} rows wait")
             self._begin(key)
             self._num_rows += num_rows
             self._waiting[key].append((num_rows, submit))

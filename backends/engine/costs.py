@@ -1,4 +1,4 @@
-"""The costs of all stacks of one engine: from their roots' profiles where these hold for it, learned otherwise."""
+"""The costs of an engine's stacks: from their roots' profiles if these fit the engine, else learned."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from backends.home import Home
 from backends.root.store import RootFolder
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.cost_profile import has_profile, profile_for
-from backends.scheduling.live_costs import LiveCosts
+from backends.scheduling.estimator import LiveCosts
 from backends.stack_key import StackKey
 
 LOGGER = logging.getLogger(__name__)
 
 
 class EngineCosts:
-    """By stack, read when one is first named; safe among threads."""
+    """Live costs by stack, read at first use. Thread-safe."""
 
     def __init__(self, home: Home, settings: EngineSettings) -> None:
         self._home = home
@@ -34,7 +34,7 @@ class EngineCosts:
         self._costs.pop(key, None)
 
     def _profiled(self, root: str) -> CostModel | None:
-        """A profile that cannot be used costs a line in the log, and the first batches their predictions."""
+        """Read a root's profile; None, and a line in the log, where there is none that fits."""
         folder = self._home.profile(root)
         if not has_profile(folder):
             LOGGER.warning("root %s has no cost model, it is learned from live batches; see 'hplm profile'", root)

@@ -1,4 +1,4 @@
-"""The stack of an encoder's whole upper half, as the serve loop runs it: jobs on the layers of an `UpperStack`."""
+"""The stack of all upper layers of an encoder: runs the serve loop's jobs on an `UpperStack`."""
 
 from __future__ import annotations
 

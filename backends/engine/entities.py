@@ -1,4 +1,4 @@
-"""From the logits of a row's words to entities: the best sequence of tags that follows BIO, and the spans it marks."""
+"""Entities of a text: the most probable sequence of tags that follows BIO, and the spans that it marks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ScoredSpan:
 
 @dataclass(frozen=True)
 class _Bio:
-    """Which tags may come first, and which after which.
+    """Tags that may come first, and pairs of tags that may follow each other.
 
     Shape:
         first: `[C]`; follows: `[C, C]`, from row to column.
@@ -58,7 +58,7 @@ def _bio(labels: tuple[str, ...]) -> _Bio:
 
 
 def find_entities(word_logits: Tensor, words: RowWords, text: str, labels: tuple[str, ...]) -> list[ScoredSpan]:
-    """`[W, C]` → the entities in the order of the text."""
+    """Find the entities in a row's word logits `[W, C]`, in the order of the text."""
     log_probabilities = torch.log_softmax(word_logits.float(), dim=-1).numpy()
     tags = best_tags(log_probabilities, labels)
     scores = np.exp(log_probabilities[np.arange(len(tags)), tags])
@@ -75,7 +75,7 @@ def find_entities(word_logits: Tensor, words: RowWords, text: str, labels: tuple
 
 
 def best_tags(log_probabilities: Scores, labels: tuple[str, ...]) -> Tags:
-    """The most probable sequence in which every I-X follows B-X or I-X.
+    """Return the most probable sequence of tags in which every I-X follows B-X or I-X.
 
     Shape:
         `[W, C]` → `[W]`.
@@ -101,7 +101,7 @@ def _viterbi(log_probabilities: Scores, bio: _Bio) -> Tags:
 
 
 def words_span(text: str, words: RowWords, group: list[int], label: str) -> Span:
-    """What a group of words that follow each other covers of their text."""
+    """Return the span of a group of consecutive words in their text."""
     start = int(words.starts[group[0]])
     while text[start].isspace():  # some tokenizers count the blank before a word as its part
         start += 1

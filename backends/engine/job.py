@@ -41,7 +41,6 @@ class Job:
         hidden: `[L, H]`, the engine's own copy; a NumPy array, as each step with a tensor lets other threads go first.
         words: Only where the task asks about them.
         middle: The first token of a pair's second segment.
-        read_us: When the server first read the request.
         is_wanted: Whether the request is still open; rows of an answered request are not computed.
         stack: Where the job runs next.
         lease: Held from staging until the job ends or moves to another stack.
@@ -56,7 +55,6 @@ class Job:
     respond: Respond
     words: TextWords | None = None
     middle: int | None = None
-    read_us: int = field(default_factory=now_us)
     arrived_us: int = field(default_factory=now_us)
     is_wanted: IsWanted = always
     stack: StackKey = field(init=False)

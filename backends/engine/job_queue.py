@@ -16,8 +16,10 @@ from backends.engine.memory_limit import MemoryLimit
 from backends.errors import HplmError, UnavailableError
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape
-from backends.scheduling.policy import Capacity, Policy
-from backends.scheduling.refusal import hopeless, late_waiting
+from backends.scheduling.policies import Policy
+from backends.scheduling.rejection import infeasible as infeasible_error
+from backends.scheduling.rejection import late_waiting
+from backends.scheduling.settings import Capacity
 from backends.scheduling.waiting_room import WaitingRoom
 
 LOGGER = logging.getLogger(__name__)
@@ -38,11 +40,11 @@ class JobQueue:
     `changed` guards everything here, and in the serve loop too; it is notified of every change.
     """
 
-    def __init__(self, policy: Policy, capacity: Capacity, admission: Admission) -> None:
+    def __init__(self, policy: Policy, capacity: Capacity, admission: Admission[Job]) -> None:
         self._policy = policy
         self._admission = admission
         self.changed = threading.Condition()
-        self.waiting: WaitingRoom[Job] = WaitingRoom()
+        self.waiting: WaitingRoom[Job] = admission.waiting
         self.memory = MemoryLimit(capacity)
         self.is_closed = False
         self._num_seen = 0
@@ -65,7 +67,7 @@ class JobQueue:
             LOGGER.exception("a request could be neither admitted nor rejected")
             return client_error(error)
         if rejection is None:
-            self._insert(jobs)
+            self.changed.notify_all()
         return rejection
 
     def readd(self, jobs: Sequence[Job]) -> None:
@@ -74,7 +76,7 @@ class JobQueue:
             is_closed = self.is_closed
             if not is_closed:
                 self._admission.readmit(jobs, now_us())
-                self._insert(jobs)
+                self.changed.notify_all()
         if is_closed:
             reject(jobs, UnavailableError(STOPPING))
 
@@ -85,23 +87,16 @@ class JobQueue:
         with self.changed:
             is_closed = self.is_closed
             if not is_closed:
-                self._admission.put_back(jobs)
-                self.waiting.put_back(jobs)
+                self._admission.put_back(jobs, now_us())
                 self.changed.notify_all()
         if is_closed:
             reject(jobs, UnavailableError(STOPPING))
-
-    def _insert(self, jobs: Sequence[Job]) -> None:
-        """In the order of fair shares: behind all that start no later."""
-        for job in jobs:
-            self.waiting.add([job], self._admission.start_us(job), self._admission.is_within_share(job))
-        self.changed.notify_all()
 
     def close(self) -> list[Job]:
         """Admit nothing more; returns the jobs that waited."""
         with self.changed:
             self.is_closed = True
-            left = self.waiting.take_all()
+            left = self._admission.close()
             self.changed.notify_all()
         return left
 
@@ -109,8 +104,7 @@ class JobQueue:
         """Wait for a condition under the lock, and reject each job as soon as its deadline passes."""
         while True:
             with self.changed:
-                late = self.waiting.take_late(now_us())
-                self._admission.give_up(late)
+                late = self._admission.drop_late(now_us())
                 if not late:
                     if is_so():
                         return
@@ -131,33 +125,23 @@ class JobQueue:
         while True:
             with self.changed:
                 chosen = self._select(now_us())
-                jobs = [self.waiting[index] for index in chosen]
                 self._num_seen = len(self.waiting)
-                if not jobs or (may_wait() and not self._is_full(chosen)):
-                    return Choice(jobs, is_final=False)
-                unwanted = {job for job in jobs if not job.is_wanted()}
-                infeasible = set(self._admission.hopeless([job for job in jobs if job not in unwanted], now_us()))
+                if not chosen or (may_wait() and not self._is_full(chosen)):
+                    return Choice([self.waiting[index] for index in chosen], is_final=False)
+                unwanted = [index for index in chosen if not self.waiting[index].is_wanted()]
+                wanted = [index for index in chosen if index not in unwanted]
+                infeasible = self._admission.infeasible(wanted, now_us())
                 if not unwanted and not infeasible:
-                    self._commit(chosen, jobs)
+                    jobs = self._admission.take_batch(chosen, now_us())
+                    self.note_staged(jobs)
                     return Choice(jobs, is_final=True)
-                self._drop(chosen, unwanted, infeasible)
-            reject(list(infeasible), hopeless())
-
-    def _commit(self, chosen: Sequence[int], jobs: Sequence[Job]) -> None:
-        # Admission first: should it fail, they still wait, and are rejected when the loop ends.
-        self._admission.take(jobs, now_us())
-        self.waiting.take_batch(chosen)
-        self.note_staged(jobs)
-
-    def _drop(self, chosen: Sequence[int], unwanted: set[Job], infeasible: set[Job]) -> None:
-        self._admission.withdraw(list(unwanted))
-        self._admission.give_up(list(infeasible))
-        leaving = unwanted | infeasible
-        self.waiting.take([index for index in chosen if self.waiting[index] in leaving])
+                rejected = [self.waiting[index] for index in infeasible]
+                self._admission.drop([*unwanted, *infeasible])
+            reject(rejected, infeasible_error())
 
     def note_staged(self, jobs: Sequence[Job]) -> None:
         """Tell admission which batch runs next; none where nothing came of staging."""
-        self._admission.staged(BatchShape.of(jobs) if jobs else None, jobs[0].stack if jobs else None)
+        self._admission.batches.staged(BatchShape.of(jobs) if jobs else None, jobs[0].stack if jobs else None)
 
     def _is_full(self, chosen: Sequence[int]) -> bool:
         """Whether no waiting or coming job could still join; jobs of other stacks never could."""

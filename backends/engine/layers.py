@@ -5,7 +5,7 @@ product would reorder them first. The activation is fused into the product in fr
 runs in blocks that stay in the cache. Everywhere else the root's own layers run.
 
 Such a product is compiled for each number of tokens that it meets. Batches have any number, so tokens of zeros fill
-them up to a few numbers that recur; nobody attends to them, and they are dropped.
+them up to a few numbers that recur. Rows do not attend to these tokens, and their results are dropped.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _BLOCK_WIDTH = 1024
 _FUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"gelu": ("gelu", "none"), "gelu_new": ("gelu", "tanh"), "relu": ("relu", ""), "silu": ("swish", "")}
 )
-"""Activations by the names that the fused product knows them by: attribute and algorithm."""
+"""Attribute and algorithm of each activation in the fused product."""
 _TOKEN_STEP = 32
-"""Measured: with any number of tokens a product takes two to three times as long, and its compiled forms a gigabyte."""
+"""Without this step products take two to three times as long, and their compiled forms a gigabyte."""
 # The order of the weights hardly depends on the number of rows; this one is good for all.
 _PACKED_FOR_ROWS = 128
 
@@ -48,7 +48,7 @@ def served_layers(upper: UpperLayers, activation: str, dtype: torch.dtype, devic
 
 
 class FilledLayers:
-    """Lets others run over as many tokens as their products know already."""
+    """Layers that run over a number of tokens that recurs, filled up with zeros."""
 
     def __init__(self, layers: ServedLayers) -> None:
         self._layers = layers
@@ -60,7 +60,7 @@ class FilledLayers:
 
 
 def filled_length(num_tokens: int) -> int:
-    """Tokens that are computed for so many."""
+    """Round a number of tokens up to one that recurs."""
     return num_tokens + -num_tokens % _TOKEN_STEP
 
 
@@ -143,7 +143,7 @@ class _PackedLayer:
         return adapter.project("ffn_out", inner, out)
 
     def _out_of(self, blocks: Iterable[Tensor], plus: Tensor | None) -> Tensor:
-        """One block after the other, so that each is still in the cache."""
+        """Add up the products of blocks, one after the other, so that each block is still in the cache."""
         products = zip(self._ffn_out, blocks, strict=True)
         first, block = next(products)
         out = first(block, plus)
@@ -153,5 +153,5 @@ class _PackedLayer:
 
 
 def _residual(adapter: BatchLayer, site: Site, residual: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """What is added inside the product in front, which costs nothing, and what after it, where a part asks for both."""
+    """Return the residual for inside the product in front, where it is free, or for after it if a part needs it."""
     return (None, residual) if adapter.reads_states(site) else (residual, None)

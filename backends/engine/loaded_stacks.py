@@ -16,12 +16,12 @@ Notify = Callable[[StackKey], None]
 
 
 class LoadedStacks:
-    """Safe among threads; a caller that needs a stack that is being loaded waits for that one only.
+    """Stacks by key. Thread-safe; a caller that needs a loading stack waits for that one only.
 
     Args:
         build: Loads a stack.
-        on_loaded: Told of each, one after the other.
-        on_unloaded: Told likewise.
+        on_loaded: Called for each loaded stack, one after the other.
+        on_unloaded: Called for each unloaded stack, one after the other.
     """
 
     def __init__(self, build: Callable[[StackKey], Stack], on_loaded: Notify, on_unloaded: Notify) -> None:
@@ -47,7 +47,7 @@ class LoadedStacks:
         return stack
 
     def load(self, keys: Iterable[StackKey]) -> None:
-        """Load stacks; one that fails is an error of its own tenants, unless none is left to serve."""
+        """Load stacks; one that fails costs only its own tenants. Raises if none could be loaded."""
         failures: list[Exception] = []
         for key in sorted(keys):
             try:

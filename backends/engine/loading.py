@@ -36,7 +36,7 @@ class Loading:
     def load_ahead(self, job: Job) -> bool:
         """Pin the job's hPLM until `release_ahead`; false once there is no room.
 
-        An error is met again, and answered, when the job's batch is staged.
+        An error is ignored here; it is raised again, and answered, when the job's batch is staged.
         """
         key = job.stack, job.hplm_key
         if key not in self._ahead:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from queue import Empty, SimpleQueue
 
 from backends.clock import now_us
 from backends.device_errors import DeviceLostError, client_error
 from backends.engine.answering import reject, split_late
-from backends.engine.crew import take_threads
+from backends.engine.compute_pool import take_threads
 from backends.engine.job import Job
 from backends.engine.job_queue import STOPPING, JobQueue
 from backends.engine.loading import Loading
@@ -30,10 +30,10 @@ from backends.engine.staging import Stager
 from backends.errors import HplmError, UnavailableError
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape
-from backends.scheduling.intake import Intake
-from backends.scheduling.outlook import Outlook, outlook_of
-from backends.scheduling.policy import Capacity, Policy
-from backends.scheduling.refusal import late_waiting
+from backends.scheduling.policies import Policy
+from backends.scheduling.rejection import late_waiting
+from backends.scheduling.settings import Capacity
+from backends.scheduling.wait_forecast import WaitForecast
 from backends.stack_key import StackKey
 from backends.trace import Lane, span
 
@@ -45,8 +45,6 @@ _BATCHING_DELAY_S = 0.05
 _BEFORE_END_S = 0.01
 """Requests are taken in this long before a batch is predicted to end, so that the next batch is chosen among them."""
 _TELL_EVERY_US = 100_000
-_DETAILS_FOR_US = 10_000_000
-"""The forecast has details for each length until this long after the last job with a deadline."""
 
 
 def leave_failed() -> None:
@@ -61,7 +59,7 @@ class ServeLoop:
         policy: Chooses each batch.
         capacity: What a batch may hold.
         admission: Decides about arriving jobs; asked under this loop's lock only.
-        on_load: Told the outlook every 100 ms while there is work, and once more when there is none.
+        on_forecast: Told the wait forecast every 100 ms while there is work, and once more when there is none.
         on_failure: Called once after a defect has ended a thread and all jobs have been answered.
         is_threaded: False for a loop that `step` drives.
     """
@@ -71,17 +69,15 @@ class ServeLoop:
         stack_of: Callable[[StackKey], Stack],
         policy: Policy,
         capacity: Capacity,
-        admission: Admission,
-        on_load: Callable[[Outlook, int], None] | None = None,
+        admission: Admission[Job],
+        on_forecast: Callable[[WaitForecast, int], None] | None = None,
         on_failure: Callable[[], None] = leave_failed,
         is_threaded: bool = True,
     ) -> None:
         self._admission = admission
-        self._on_load = on_load
+        self._on_forecast = on_forecast
         self._on_failure = on_failure
         self._told_us = 0
-        self._deadline_came_us = 0
-        self._intake = Intake()
         self._queue = JobQueue(policy, capacity, admission)
         self._changed = self._queue.changed
         self.quarantine = Quarantine()
@@ -104,24 +100,15 @@ class ServeLoop:
 
     # --- arriving ---
 
-    def submit(self, jobs: Sequence[Job], came_straight: bool = True) -> None:
-        """Queue the jobs of one request, all or none; they are answered in any case.
-
-        Args:
-            jobs: Of one request.
-            came_straight: Whether others that come now are likely to be on the way as long as these were.
-        """
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue the jobs of one request, all or none; they are answered in any case."""
         now = now_us()
         rejection = next(filter(None, (self.quarantine.error(job.hplm_key) for job in jobs)), None)
         if rejection is None:
             with self._changed:
-                if came_straight and not self._queue.is_closed:
-                    self._intake.note(jobs[0].read_us, now)
                 rejection = self._queue.add(jobs, now)
-                if any(job.deadline_us is not None for job in jobs):
-                    self._deadline_came_us = now
-                if rejection is None:
-                    self._tell_load(now)
+                if rejection is None or self._running is not None:
+                    self._tell_forecast(now)
         if rejection is not None:
             reject(jobs, rejection)
 
@@ -136,7 +123,7 @@ class ServeLoop:
         with self._changed:
             left_s = _BATCHING_DELAY_S
             if self._staged is None:
-                left_s = min(left_s, self._admission.left_us(now_us()) / 1e6 - _BEFORE_END_S)
+                left_s = min(left_s, self._admission.batches.left_us(now_us()) / 1e6 - _BEFORE_END_S)
             if left_s > 0:
                 self._changed.wait_for(lambda: self._queue.is_closed or self._running is None, left_s)
 
@@ -241,7 +228,7 @@ class ServeLoop:
             if batch is None:
                 return None
             if not self._queue.is_closed:
-                self._admission.began(batch.stack.key, BatchShape.of(batch.jobs), now_us())
+                self._admission.batches.began(batch.stack.key, BatchShape.of(batch.jobs), now_us())
                 self._running = batch
                 self._changed.notify_all()
                 return batch
@@ -268,8 +255,7 @@ class ServeLoop:
         finally:
             with self._changed:
                 self._running = None
-                now = now_us()
-                self._admission.finished(now, batch.has_run, late=sum(job.is_late(now) for job in batch.jobs))
+                self._admission.batches.finished(now_us(), batch.has_run)
                 self._changed.notify_all()
 
     def _compute(self, batch: StagedBatch) -> None:
@@ -321,8 +307,17 @@ class ServeLoop:
     def _answer(self, emitted: Sequence[Emitted]) -> None:
         with span(Lane.ANSWERING, "answer", rows=len(emitted)):
             self._outcomes.take(emitted, self._conclude)
+        self._refit({one.batch.stack.key for one in emitted})
         with self._changed:
-            self._tell_load(now_us(), is_idle=not (self._in_flight or self._queue.waiting))
+            self._tell_forecast(now_us(), is_idle=not (self._in_flight or self._queue.waiting))
+
+    def _refit(self, keys: Collection[StackKey]) -> None:
+        """Fit cost models outside the lock, where one is learned from live batches and due."""
+        for costs in map(self._admission.costs_of, keys):
+            model = costs.fit_if_due()
+            if model is not None:
+                with self._changed:
+                    costs.adopt(model)
 
     def _conclude(self, batch: StagedBatch, jobs: Sequence[Job]) -> None:
         """Jobs of a batch have ended or moved on; the batch is in flight until all have."""
@@ -337,16 +332,15 @@ class ServeLoop:
 
     # --- telling, failing ---
 
-    def _tell_load(self, now: int, is_idle: bool = False) -> None:
+    def _tell_forecast(self, now: int, is_idle: bool = False) -> None:
         """Tell the lower processes, which only reject earlier by it; so a defect here costs no answer."""
-        if self._on_load is None or not (is_idle or now - self._told_us >= _TELL_EVERY_US):
+        if self._on_forecast is None or not (is_idle or now - self._told_us >= _TELL_EVERY_US):
             return
         self._told_us = now
-        in_detail = now - self._deadline_came_us < _DETAILS_FOR_US
         try:
-            self._on_load(outlook_of(self._admission, now, self._intake.counted_us(now), in_detail), now)
+            self._on_forecast(WaitForecast.of(self._admission, now), now)
         except Exception:
-            LOGGER.exception("the outlook could not be told")
+            LOGGER.exception("the wait forecast could not be told")
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Answer all jobs if a defect ends a thread, for no job may wait for ever; then report the failure."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 
 KEPT_S = 60.0
 

@@ -1,4 +1,4 @@
-"""Figures of the upper half: what is refused, and how good the predictions are."""
+"""Metrics of `hplm_upper`: rejections, and how good the predictions are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class UpperMetrics(Reporter):
 
 def _families(pb_utils: Any, service: UpperService, process: str) -> list[Family]:
     admission = service.admission
-    figures = admission.figures
+    figures = admission.batches.figures
     took = "What batches took, were predicted to take, and would be by the profile alone"
     return [
         refusals(pb_utils, service.refusals.copy),
@@ -35,5 +35,5 @@ def _families(pb_utils: Any, service: UpperService, process: str) -> list[Family
             ),
         ),
         Counters(pb_utils, "hplm_batches_total", "Batches that ran", (), lambda: {(): figures.batches}),
-        Gauge(pb_utils, "hplm_waiting_rows", "Rows that wait", process, lambda: admission.num_waiting),
+        Gauge(pb_utils, "hplm_waiting_rows", "Rows that wait", process, lambda: len(admission.waiting)),
     ]

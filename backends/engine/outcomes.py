@@ -1,4 +1,4 @@
-"""The way of outcomes to their jobs: answered, kept as a fallback, queued for the next stack, or run once more."""
+"""Handles outcomes: a job is answered, gets a fallback, is queued for the next stack, or is retried."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from backends.engine.staged_batch import StagedBatch
 from backends.errors import HplmError
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape
-from backends.scheduling.refusal import late_waiting
+from backends.scheduling.rejection import late_waiting
 
 LOGGER = logging.getLogger(__name__)
 Conclude = Callable[[StagedBatch, Sequence[Job]], None]
@@ -35,19 +35,19 @@ class Emitted:
 
 
 class Outcomes:
-    """Takes outcomes off the compute thread, on a thread of its own."""
+    """Handles outcomes on a thread of its own, so that the compute thread goes on."""
 
-    def __init__(self, queue: JobQueue, admission: Admission, quarantine: Quarantine) -> None:
+    def __init__(self, queue: JobQueue, admission: Admission[Job], quarantine: Quarantine) -> None:
         self._queue = queue
         self._admission = admission
         self._quarantine = quarantine
 
     def take(self, emitted: Sequence[Emitted], conclude: Conclude) -> None:
-        """Deal with outcomes in the order in which they were emitted; a job's first final one counts.
+        """Handle outcomes in the order in which they were emitted; a job's first final outcome counts.
 
         Args:
-            emitted: Some, of any batches.
-            conclude: Told of the jobs that are through with their batch, before any of them is answered.
+            emitted: Outcomes of any batches.
+            conclude: Called with the jobs that their batch is done with, before any of them is answered.
         """
         finals: dict[Job, Emitted] = {}
         for one in emitted:
@@ -94,7 +94,7 @@ class Outcomes:
         answer([one.job for one, _ in of_healthy], [logits for _, logits in of_healthy])
 
     def _deal_with_unhealthy(self, unhealthy: Sequence[Emitted]) -> None:
-        """Run rows of NaN or infinity again, isolated, as one that overflows spoils those computed beside it."""
+        """Retry rows of NaN or infinity in isolation, because such a row spoils others in its attention window."""
         for one in unhealthy:
             if not one.batch.is_isolated:
                 one.batch.spoilt_jobs.append(one.job)
@@ -105,10 +105,10 @@ class Outcomes:
                 reject([job], error)
 
     def blame(self, faults: Mapping[Job, HplmError], batch: StagedBatch, reruns: Sequence[Sequence[Job]]) -> None:
-        """Keep the hPLMs of faulty rows out for a while, and charge their tenants with what ran because of them.
+        """Quarantine the hPLMs of faulty rows, and charge their tenants for the reruns.
 
-        Where several hPLMs ran and all of them failed, the cause is none of them. A row that came with NaN in it is
-        nobody's fault but its sender's, who need not be the tenant.
+        Nothing happens where several hPLMs ran and all failed: the cause is then none of them. A row that arrived with
+        NaN in it is its sender's fault, and the sender need not be the tenant.
         """
         guilty = {job: error for job, error in faults.items() if np.isfinite(job.hidden).all()}
         keys = {job.hplm_key for job in batch.jobs}

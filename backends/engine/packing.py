@@ -1,4 +1,4 @@
-"""A batch on the device: its rows laid out as micro-batches, each with the adapters of its segments."""
+"""Batches on the device: rows laid out as micro-batches, each with the adapters of its segments."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from backends.engine.layouts import Grid, Layout
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What passes the layers at once.
+    """Rows that pass the layers at once.
 
     Args:
-        grid: Where the rows lie.
-        adapters: Of its segments. They hold the tensors that they read, which stay what they are while pools grow.
+        grid: Positions of the rows.
+        adapters: Adapters of its segments. They hold their tensors, which stay unchanged while pools grow.
         hidden: `[T, H]`.
     """
 
@@ -38,7 +38,7 @@ class PackedRows:
 
     @property
     def num_tokens(self) -> int:
-        """With padding."""
+        """Number of tokens with padding."""
         return sum(batch.grid.num_tokens for batch in self.micro_batches)
 
 
@@ -50,7 +50,7 @@ def pack_rows(
     dtype: torch.dtype,
     device: torch.device,
 ) -> PackedRows:
-    """Rows `[L_i, H]` with their slots → one batch on the device.
+    """Pack rows `[L_i, H]` with their slots into one batch on the device.
 
     `adapters_of` gets segments that cover all tokens of a micro-batch; padding belongs to the row in front of it.
     """
@@ -68,7 +68,7 @@ def pack_rows(
 
 
 def _hidden(grid: Grid, rows: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The rows at their places, zeros between them. Gathered first, then copied and converted at once."""
+    """Gather the rows at their positions, with zeros between them, then copy and convert them at once."""
     if grid.is_packed:
         return converted(torch.cat(list(rows)), dtype, device)
     laid = torch.zeros(grid.num_tokens, rows[0].shape[1], dtype=rows[0].dtype, device=rows[0].device)
@@ -78,7 +78,7 @@ def _hidden(grid: Grid, rows: Sequence[Tensor], dtype: torch.dtype, device: torc
 
 
 def _segments(grid: Grid, slots: Sequence[int]) -> list[Segment]:
-    """One for each run of places with the same slot."""
+    """Return one segment for each run of neighbouring rows with the same slot."""
     bounds = [0, *grid.starts[1:], grid.num_tokens]
     segments: list[Segment] = []
     for slot, (start, end) in zip(slots, pairwise(bounds), strict=True):

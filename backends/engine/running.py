@@ -1,4 +1,4 @@
-"""How a batch runs, so that a failure costs only the jobs that cause it."""
+"""Runs a batch so that a failure costs only the jobs that cause it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from backends.errors import HplmError
 
 LOGGER = logging.getLogger(__name__)
 Conclude = Callable[[Job, Outcome | HplmError], None]
-"""Gets a job's outcomes, or the error that it ends with."""
+"""Takes a job's outcomes, or the error that it ends with."""
 
 
 class BatchRunner:
     """Runs one batch, and cuts it into halves as often as a part of it fails, down to single rows.
 
     Args:
-        stack: Where.
-        jobs: All of the batch.
-        conclude: Gets the outcomes as soon as they are known.
-        on_no_memory: Told the tokens of each part that the device had no memory for.
+        stack: Stack that computes the batch.
+        jobs: All jobs of the batch.
+        conclude: Takes the outcomes as soon as they are known.
+        on_no_memory: Takes the number of tokens of each part that the device had no memory for.
     """
 
     def __init__(

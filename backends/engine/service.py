@@ -1,4 +1,4 @@
-"""What `hplm_upper` does: hidden rows become jobs, jobs' answers become responses."""
+"""The service of `hplm_upper`: hidden rows become jobs, and jobs' answers become responses."""
 
 from __future__ import annotations
 
@@ -14,27 +14,25 @@ import torch
 
 from backends.adapters.host_bank import HostBank
 from backends.engine.cold_start import ColdStartQueue
+from backends.engine.compute_pool import ComputePool
 from backends.engine.costs import EngineCosts
-from backends.engine.crew import Crew
 from backends.engine.encoder_stack import EncoderStack
+from backends.engine.error_sender import ErrorSender
 from backends.engine.job import Answer, Job, Respond
 from backends.engine.loaded_stacks import LoadedStacks
 from backends.engine.loop import ServeLoop, leave_failed
 from backends.engine.settings import EngineSettings
 from backends.engine.stack import StackSettings, UpperStack
-from backends.engine.telling import Telling
 from backends.errors import HplmError, InvalidArgumentError, UnavailableError, presentable
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.store import RootFolder
 from backends.scheduling.admission import Admission
-from backends.scheduling.admission_settings import AdmissionSettings
-from backends.scheduling.choice import policy_of
-from backends.scheduling.outlook import Outlook
-from backends.scheduling.policy import Capacity
-from backends.scheduling.refusal import Refusal, RefusedError
-from backends.scheduling.settings import PolicySettings
+from backends.scheduling.policies import policy_of
+from backends.scheduling.rejection import RejectedError, Rejection
+from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
+from backends.scheduling.wait_forecast import WaitForecast
 from backends.stack_key import StackKey
 from backends.trace import Lane, span
 from backends.wire import Float16Array, Int64Array, Ticket, decode_tickets, decode_words, unfold_rows
@@ -46,12 +44,12 @@ _encode = JSONEncoder(ensure_ascii=False).encode
 
 Answered = list[bytes] | HplmError
 RespondRequest = Callable[[Answered], None]
-"""Gets one JSON object per row of the request, or the request's error; called once, from any thread."""
+"""Takes one JSON object per row of the request, or the request's error; called once, from any thread."""
 
 
 @dataclass(frozen=True)
 class HiddenRows:
-    """A request as the lower half has sent it; the tensors may be Triton's own memory.
+    """A request as `hplm_lower` has sent it; the tensors may be Triton's own memory.
 
     Shape:
         hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, len(TICKET_COLUMNS)]`; words: B.
@@ -107,15 +105,15 @@ class UpperService:
     """The stacks of all roots on one device, and the loop that runs them.
 
     Args:
-        home: Where roots and hPLMs lie.
-        snapshot: What is live.
-        settings: Where and how the stacks compute.
-        capacity: What a batch may hold.
+        home: Home of the roots and hPLMs.
+        snapshot: Live versions.
+        settings: Device, precision and limits of the stacks.
+        capacity: Limits of a batch.
         admission: Limits and shares.
         policy: Which waiting rows make the next batch.
-        on_load: Told the outlook now and then.
-        threads: Those of the computing; None for as many as PyTorch would take here.
-        loop_type: A bench may run a loop that does not pipeline.
+        on_forecast: Told the wait forecast now and then.
+        threads: Number of compute threads; by default PyTorch's own number.
+        loop_type: Serve loop; a bench runs one without pipelining.
         on_failure: Called once after a defect has ended the loop and all requests have been answered.
     """
 
@@ -127,7 +125,7 @@ class UpperService:
         capacity: Capacity,
         admission: AdmissionSettings = AdmissionSettings(),
         policy: PolicySettings = PolicySettings(),
-        on_load: Callable[[Outlook, int], None] | None = None,
+        on_forecast: Callable[[WaitForecast, int], None] | None = None,
         threads: int | None = None,
         loop_type: type[ServeLoop] = ServeLoop,
         on_failure: Callable[[], None] = leave_failed,
@@ -139,17 +137,17 @@ class UpperService:
         threads = torch.get_num_threads() if threads is None else threads
         self._costs = EngineCosts(home, EngineSettings(settings, capacity, threads))
         chooser = policy_of(policy, lambda key: self._costs.of(key).model)
-        self.admission = Admission(self._costs.of, capacity, admission, chooser.order)
-        self.refusals: Counter[Refusal] = Counter()
+        self.admission: Admission[Job] = Admission(self._costs.of, capacity, admission, chooser.order)
+        self.refusals: Counter[Rejection] = Counter()
         self._counting = threading.Lock()
         self._on_failure = on_failure
-        self._telling = Telling()
-        self._crew = Crew(threads, torch.device(settings.device))
+        self._error_sender = ErrorSender()
+        self._compute_pool = ComputePool(threads, torch.device(settings.device))
         self._stacks = LoadedStacks(self._build, self.admission.serves, self._forget)
         self._stacks.load({_key_of(entry) for entry in snapshot.live()})
         self._cold_starts = ColdStartQueue(self._stacks, admission.max_waiting)
         snapshot.prepare_with(lambda domain: self._stacks.of(StackKey(domain.root)))
-        self._loop = loop_type(self._stacks.of, chooser, capacity, self.admission, on_load, self._fail)
+        self._loop = loop_type(self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail)
 
     def submit(
         self, hidden: Float16Array, tickets: Int64Array, words: Sequence[bytes], respond: RespondRequest
@@ -159,16 +157,14 @@ class UpperService:
         Rows of a root that is not loaded yet wait in the cold-start queue, not on the caller's thread, which brings the
         requests of all tenants.
         """
-        respond = self._counted(self._told_aside(respond))
+        respond = self._counted(self._with_errors_aside(respond))
         try:
             request = self._read(HiddenRows(hidden, tickets, words))
             key = self._missing_stack(request)
             if key is None:
                 self._queue(request, respond)
             else:
-                self._cold_starts.add(
-                    key, len(request.words), lambda: self._queue(request, respond, came_straight=False)
-                )
+                self._cold_starts.add(key, len(request.words), lambda: self._queue(request, respond))
         except Exception as error:
             respond(presentable(error))
 
@@ -176,11 +172,11 @@ class UpperService:
         keys = dict.fromkeys(map(_key_of, request.entries))
         return next((key for key in keys if not self._stacks.holds(key)), None)
 
-    def _queue(self, request: _Request, respond: RespondRequest, came_straight: bool = True) -> None:
+    def _queue(self, request: _Request, respond: RespondRequest) -> None:
         try:
             with span(Lane.QUEUE, "accept", rows=len(request.words)):
                 jobs = self._jobs(request, respond)
-            self._loop.submit(jobs, came_straight)
+            self._loop.submit(jobs)
         except Exception as error:
             respond(presentable(error))
 
@@ -188,7 +184,7 @@ class UpperService:
         """Answer a batch that Triton has formed; returns once all of it is answered.
 
         Its rows are queued together, so they run as one batch: in parts only where they exceed the capacity or the
-        slots, or are of several roots. A request that could not be read comes in as its error and goes out as it.
+        slots, or are of several roots. Errors among the requests, which could not be read, are returned as they are.
         """
         answered: list[Future[Answered]] = [Future() for _ in requests]
         accepted: list[Sequence[Job]] = []
@@ -205,7 +201,7 @@ class UpperService:
         return [future.result() for future in answered]
 
     def _loaded_jobs(self, hidden: HiddenRows, respond: RespondRequest) -> Sequence[Job]:
-        """Reject a request whose root is still loading: in mode `triton` all tenants would wait for it."""
+        """Make the jobs of a request. It is rejected if its root is still loading, because all tenants would wait."""
         request = self._read(hidden)
         if (key := self._missing_stack(request)) is not None:
             self._cold_starts.begin(key)
@@ -221,39 +217,39 @@ class UpperService:
 
     def release_unused(self) -> None:
         """Unload roots, and unmap weights, that no live hPLM uses any more."""
-        self._host_bank.let_go()
+        self._host_bank.unmap_unknown()
         self._stacks.keep_roots(self._snapshot.roots())
 
     def close(self) -> None:
         self._cold_starts.close()
         self._loop.close()
-        self._telling.close()
-        self._crew.close()
+        self._error_sender.close()
+        self._compute_pool.close()
 
     def _fail(self) -> None:
         """Send the errors that wait to be sent before the process may end."""
-        self._telling.close()
+        self._error_sender.close()
         self._on_failure()
 
     def _counted(self, respond: RespondRequest) -> RespondRequest:
         def respond_and_count(answers: list[bytes] | HplmError) -> None:
-            if isinstance(answers, RefusedError):
+            if isinstance(answers, RejectedError):
                 with self._counting:
                     self.refusals[answers.reason] += 1
             respond(answers)
 
         return respond_and_count
 
-    def _told_aside(self, respond: RespondRequest) -> RespondRequest:
-        """Send answers on the thread that has them, and errors on a thread of their own."""
+    def _with_errors_aside(self, respond: RespondRequest) -> RespondRequest:
+        """Send answers on the thread that has them, and errors on the error sender's."""
 
-        def respond_or_tell(answers: Answered) -> None:
+        def send(answers: Answered) -> None:
             if isinstance(answers, HplmError):
-                self._telling.tell(respond, answers)
+                self._error_sender.send(respond, answers)
             else:
                 respond(answers)
 
-        return respond_or_tell
+        return send
 
     def _read(self, rows: HiddenRows) -> _Request:
         tickets = decode_tickets(rows.tickets)
@@ -278,7 +274,6 @@ class UpperService:
                 respond=open_request.row(number),
                 words=decode_words(words_row) if words_row else None,
                 middle=ticket.middle,
-                read_us=ticket.read_us,
                 is_wanted=open_request.is_open,
             )
             for number, (ticket, row, words_row) in enumerate(
@@ -287,12 +282,12 @@ class UpperService:
         ]
         for stack, job in {job.hplm_key: (stack, job) for stack, job in zip(stacks, jobs, strict=True)}.values():
             if not stack.holds(job):
-                self._host_bank.announce(job.entry)
+                self._host_bank.prefetch(job.entry)
         return jobs
 
     def _build(self, key: StackKey) -> EncoderStack:
         self._costs.of(key)
-        upper = UpperStack(RootFolder(self._home.root(key.root)), self._settings, self._crew)
+        upper = UpperStack(RootFolder(self._home.root(key.root)), self._settings, self._compute_pool)
         return EncoderStack(
             key, upper, lambda entry: self._host_bank.artifact(entry, upper.fingerprint, upper.hidden_size)
         )

@@ -1,4 +1,4 @@
-"""What an export decides about the upper half: where and how it computes, and what a batch may hold."""
+"""Settings of `hplm_upper` that an export fixes: device, precision, layout, threads, and what a batch may hold."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from backends.engine.stack import StackSettings
 from backends.model_settings import ModelSettings
 from backends.root.store import RootFolder
 from backends.scheduling.cost_profile import Measured, device_name
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Of one process; `threads` are those of the computing."""
+    """Settings of one process; `threads` is the number of compute threads."""
 
     stack: StackSettings
     capacity: Capacity
@@ -24,7 +24,7 @@ class EngineSettings:
 
     @classmethod
     def from_model(cls, settings: ModelSettings, device: str) -> EngineSettings:
-        """Called before anything sets the threads of the caller: what PyTorch would take is the default."""
+        """Read a model's settings. Call this before `set_num_threads`: PyTorch's own number is the default."""
         stack = StackSettings(
             device=device,
             dtype=settings.text("dtype", "bf16"),
@@ -40,6 +40,6 @@ class EngineSettings:
         return cls(stack, capacity, settings.number("threads", torch.get_num_threads()))
 
     def measured(self, root: RootFolder) -> Measured:
-        """What a cost model of this engine on this machine holds for."""
+        """Return the conditions under which a cost model holds for this engine."""
         device = device_name(torch.device(self.stack.device))
         return Measured(root.fingerprint, device, self.stack.dtype, self.stack.layout, self.threads)

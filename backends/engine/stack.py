@@ -1,4 +1,4 @@
-"""One root's shared upper half on the device, with the slots and heads of the hPLMs that run on it."""
+"""One root's shared upper layers on the device, with the slots and heads of the hPLMs that run on them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from backends.adapters.parts import MAX_WIDTH
 from backends.adapters.product import BatchAdapters, SegmentedAdapters
 from backends.adapters.segments import Segment
 from backends.adapters.slots import SlotLease, SlotTable
-from backends.engine.crew import Crew
+from backends.engine.compute_pool import ComputePool
 from backends.engine.heads import HeadRow, logits
 from backends.engine.layers import served_layers
-from backends.engine.layouts import LAYOUT_NAMES, Isolated, attention, layout_named
+from backends.engine.layouts import LAYOUTS, Isolated, MakeLayout, attention, require_layout
 from backends.engine.packing import MicroBatch, PackedRows, pack_rows
 from backends.engine.streams import CopyStream
 from backends.errors import InvalidArgumentError
@@ -31,10 +31,13 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class StackSettings:
-    """Where and how a stack computes; `num_slots` includes the identity.
+    """Device, precision and limits of a stack.
 
-    `layout` is how a batch's rows are laid out; `ragged`, without padding, measures best (`bench.ragged`), the others
-    are there to be compared with it.
+    Attributes:
+        num_slots: Number of adapter slots, with the identity's.
+        max_width: Largest width of an hPLM's adapter part.
+        layout: Layout of a batch's rows. `ragged` has no padding and is the fastest (`bench.ragged`); `slotted` suits
+            the policy `slotted-das`.
     """
 
     device: str = "cpu"
@@ -46,8 +49,7 @@ class StackSettings:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise InvalidArgumentError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
-        if self.layout not in LAYOUT_NAMES:
-            raise InvalidArgumentError(f"layout {self.layout!r} is not one of {', '.join(LAYOUT_NAMES)}")
+        require_layout(self.layout)
         if not 1 <= self.max_width <= MAX_WIDTH:
             raise InvalidArgumentError(f"max_width is {self.max_width}; it can be 1 to {MAX_WIDTH}")
 
@@ -62,36 +64,40 @@ class ReadyHplm:
 
 
 class UpperStack:
-    """Loads once; then `ready` pins an hPLM, `run` computes rows of any mix of pinned ones, `release` lets go.
+    """The upper layers of a root: `ready` pins an hPLM, `run` computes rows of pinned hPLMs, `release` unpins.
 
     Args:
-        root: Whose upper half.
-        settings: Where and how.
-        crew: Who computes; left out, one of its own, with as many threads as PyTorch would take here.
-        adapters_of: How the adapters of a batch's segments are computed; others than the default are for comparison.
+        root: Root of the layers.
+        settings: Device, precision and limits.
+        compute_pool: Threads that compute; by default a pool of its own, with PyTorch's number of threads.
+        adapters_of: Computes the adapters of a batch's segments; a bench compares others with the default.
+        layout_of: Makes the layout; by default the one that the settings name. A bench compares layouts of its own.
     """
 
     def __init__(
         self,
         root: RootFolder,
         settings: StackSettings,
-        crew: Crew | None = None,
+        compute_pool: ComputePool | None = None,
         adapters_of: Callable[[AdapterBank, Sequence[Segment]], BatchAdapters] = SegmentedAdapters,
+        layout_of: MakeLayout | None = None,
     ) -> None:
         geometry, self._device = root.geometry, torch.device(settings.device)
         self._dtype = DTYPES[settings.dtype]
         self._geometry = geometry
         self._adapters_of = adapters_of
         self._layers = served_layers(root.upper(), geometry.activation, self._dtype, self._device)
-        self._crew = Crew(torch.get_num_threads(), self._device) if crew is None else crew
-        self._layout = layout_named(settings.layout, self._crew.sharing)
-        self._isolated = Isolated(self._crew.sharing)
+        self._compute_pool = (
+            ComputePool(torch.get_num_threads(), self._device) if compute_pool is None else compute_pool
+        )
+        self._layout = (layout_of or LAYOUTS[settings.layout])(self._compute_pool.sharing)
+        self._isolated = Isolated(self._compute_pool.sharing)
         self.fingerprint = root.fingerprint
         bank = AdapterBank(settings.num_slots, geometry, settings.max_width, self._dtype, self._device)
         self.slots = SlotTable(bank)
         self.copies = CopyStream(self._device)
         self._heads: dict[int, tuple[Head, str]] = {}
-        """By slot, with how their states are pooled."""
+        """Heads by slot, each with its pooling."""
 
     @property
     def device(self) -> torch.device:
@@ -102,7 +108,7 @@ class UpperStack:
         return self._geometry.hidden_size
 
     def require_row(self, num_tokens: int, hidden_size: int) -> None:
-        """Refuse a row that could not run, before it meets others in a batch."""
+        """Raise `InvalidArgumentError` for a row that could not run, before it joins others in a batch."""
         if hidden_size != self._geometry.hidden_size:
             raise InvalidArgumentError(f"hidden rows are {hidden_size} wide, not {self._geometry.hidden_size}")
         if not 1 <= num_tokens <= self._geometry.max_tokens:
@@ -127,12 +133,14 @@ class UpperStack:
         self.slots.release(hplm.lease)
 
     def pack(self, rows: Sequence[Tensor], hplms: Sequence[ReadyHplm], isolated: bool = False) -> PackedRows:
-        """Copy rows to the device, laid out as the settings say, and sort out which adapters they need.
+        """Copy rows to the device, and choose the adapters' tensors that they need.
 
-        Rows that are `isolated` cost more, and one that overflows spoils no other.
+        Adapters that are loaded later, and make pools grow, do not change the tensors of this batch.
 
-        The adapters' tensors are chosen here, beside the copies: whatever is loaded later, and makes pools grow, does
-        not touch what this batch reads.
+        Args:
+            rows: Hidden states, `[L_i, H]` each.
+            hplms: The pinned hPLM of each row.
+            isolated: Use the layout in which a row of NaN or infinity spoils no other; it costs more.
         """
         with self.copies.copying():
             slots = [self.slots.check(hplm.lease) for hplm in hplms]
@@ -143,9 +151,9 @@ class UpperStack:
     def run(
         self, packed: PackedRows, hplms: Sequence[ReadyHplm], middles: Sequence[int | None] | None = None
     ) -> list[Tensor]:
-        """The logits of each row, in fp32 on the CPU, in the order in which the rows were handed to `pack`.
+        """Compute the logits of each row, in fp32 on the CPU, in the order of `pack`.
 
-        `middles` says of pairs which token is the first of the second half; left out, all rows are single texts.
+        `middles` names the first token of each pair's second segment; by default all rows are single texts.
         """
         results: dict[int, Tensor] = {}
         middles_of_rows = middles or [None] * len(hplms)
@@ -154,30 +162,32 @@ class UpperStack:
             order = batch.grid.order
             return self._run(batch, [hplms[index] for index in order], [middles_of_rows[index] for index in order])
 
-        for batch, logits_of_rows in zip(packed.micro_batches, self._crew.run(run, packed.micro_batches), strict=True):
+        for batch, logits_of_rows in zip(
+            packed.micro_batches, self._compute_pool.run(run, packed.micro_batches), strict=True
+        ):
             results.update(zip(batch.grid.order, logits_of_rows, strict=True))
         return _on_cpu([results[index] for index in range(len(results))])
 
     @torch.inference_mode()
     def _run(self, batch: MicroBatch, hplms: Sequence[ReadyHplm], middles: Sequence[int | None]) -> list[Tensor]:
-        """Of the rows in the order of their places."""
+        """Compute the logits of a micro-batch's rows, in the order of its grid."""
         for hplm in hplms:
             self.slots.check(hplm.lease)
         attend = attention(batch.grid, self._geometry.num_heads, self._dtype, self._device)
         states = self._layers(batch.hidden, attend, batch.adapters)
-        places = zip(batch.grid.starts, batch.grid.lengths, hplms, middles, strict=True)
+        columns = zip(batch.grid.starts, batch.grid.lengths, hplms, middles, strict=True)
         rows = [
-            HeadRow(start, start + length, hplm.head, hplm.pooling, middle) for start, length, hplm, middle in places
+            HeadRow(start, start + length, hplm.head, hplm.pooling, middle) for start, length, hplm, middle in columns
         ]
         return logits(states, rows)
 
     def _own(self, _: str, tensor: Tensor) -> Tensor:
-        """A copy, even of what is in fp32 already: a view would keep the file that it was mapped from."""
+        """Copy a tensor to the device, even if it is fp32 already: a view would keep its file mapped."""
         return tensor.to(device=self._device, dtype=torch.float32, copy=True)
 
 
 def _on_cpu(results: list[Tensor]) -> list[Tensor]:
-    """All of them in one copy."""
+    """Copy all results to the CPU at once."""
     if results[0].device.type == "cpu":
         return results
     sizes = [result.numel() for result in results]

@@ -46,8 +46,8 @@ class Next:
 
 Outcome = SoFar | Done | Next
 Emit = Callable[[Job, Outcome], None]
-"""Called by the thread that runs the batch, or by its compute threads. A job may end as soon as its final outcome is
-emitted, so the stack reads nothing of its lease afterwards."""
+"""Takes outcomes from the thread that runs the batch, or its compute threads. A job may end as soon as its final
+outcome is emitted, so the stack does not use its lease afterwards."""
 
 
 class Batch(Protocol):
@@ -64,7 +64,7 @@ class Stack(Protocol):
     def key(self) -> StackKey: ...
 
     def require_row(self, num_tokens: int, hidden_size: int) -> None:
-        """Reject a row that could not run, before it meets others in a batch."""
+        """Raise `InvalidArgumentError` for a row that could not run, before it joins others in a batch."""
         ...
 
     def holds(self, job: Job) -> bool:
@@ -81,8 +81,8 @@ class Stack(Protocol):
         Jobs that are retried are laid out so that a row of NaN cannot spoil another.
 
         Args:
-            jobs: Which.
-            count: How many students run, where the stack has several.
+            jobs: Jobs that hold their leases.
+            count: Number of students that run, where the stack has several.
         """
         ...
 

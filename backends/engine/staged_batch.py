@@ -15,10 +15,10 @@ class StagedBatch:
     """Jobs that hold their leases, packed by their stack.
 
     Attributes:
-        open_jobs: Those without a final outcome; the batch is in flight as long as there are any.
-        spoilt_jobs: Those that came out as NaN or infinity beside others; they run again together, once none is open.
+        open_jobs: Jobs without a final outcome; the batch is in flight as long as there are any.
+        spoilt_jobs: Jobs with NaN or infinity that ran beside others; they are retried together, once no job is open.
         is_isolated: Whether no row can spoil another.
-        has_run: False while it waits, and for good if all of its jobs were late before it ran.
+        has_run: Whether the batch was computed; it is not if all of its jobs were late before.
     """
 
     jobs: Sequence[Job]

@@ -1,4 +1,4 @@
-"""How a chosen batch is staged: leases first, then its rows packed on the device."""
+"""Stages chosen batches: first the leases, then the rows packed on the device."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Stager:
     Args:
         loading: Takes the leases.
         queue: Takes back the jobs that have no room.
-        quarantine: Names the hPLMs that are kept out.
-        wait_for_release: Waits until a batch in flight has ended; false if there is none to wait for.
+        quarantine: Errors of the hPLMs that must not run.
+        wait_for_release: Waits until a job in flight releases its lease; false if no batch is in flight.
     """
 
     def __init__(
@@ -34,7 +34,10 @@ class Stager:
         self._wait_for_release = wait_for_release
 
     def stage(self, jobs: Sequence[Job]) -> StagedBatch | None:
-        """Answer jobs that cannot be staged with the reason, and queue those again that no slot is free for."""
+        """Lease and pack the jobs of a batch.
+
+        A job that cannot be staged is answered with the reason. Jobs that no slot is free for are queued again.
+        """
         stack = self._loading.stack_of(jobs[0].stack)
         leased: list[Job] = []
         for position, job in enumerate(jobs):
@@ -60,7 +63,7 @@ class Stager:
                     raise
 
     def _packed(self, stack: Stack, jobs: list[Job]) -> StagedBatch | None:
-        """Where there is no memory for all rows, pack half of them, and queue the others again."""
+        """Pack all rows, or if memory runs out half of them; the other half is queued again."""
         try:
             return StagedBatch(jobs, stack, stack.pack(jobs))
         except Exception as error:

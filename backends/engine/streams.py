@@ -1,11 +1,11 @@
-"""Where copies to the device run: beside the computing, on a CUDA stream of their own; on the CPU in their thread.
+"""Copies to the device: on a CUDA stream of their own, beside the computing; on a CPU in the calling thread.
 
 Usage:
     with copies.copying():
         hidden = rows.to(device)
     mark = copies.mark()
     …
-    copies.wait(mark)  # what the current stream computes from here on finds the copies done
+    copies.wait(mark)  # the current stream computes what follows after the copies
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 Mark = torch.cuda.Event | None
-"""A point in the copies; None where they are done when they return."""
+"""A point in the copies; None on a CPU, where a copy is done when it returns."""
 
 
 class CopyStream:
@@ -36,6 +36,6 @@ class CopyStream:
             torch.cuda.current_stream(self._device).wait_event(mark)
 
     def wait_for_computing(self) -> None:
-        """What is copied from here on finds done what the current stream computes now."""
+        """Let later copies begin only after the current stream's computing so far."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))

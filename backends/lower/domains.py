@@ -1,6 +1,6 @@
-"""The domains that a process serves: opened before they go live, let go when nothing live reads them.
+"""The domains that a process serves: opened before they go live, closed when nothing live reads them.
 
-Letting go drops references only: a batch that still reads a table keeps its memory map to its end.
+Closing drops references only: a batch that still reads a table keeps its memory map to its end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOGGER = logging.getLogger(__name__)
 
 
 class OpenRoot:
-    """What the domains of one root share."""
+    """The parts that the domains of one root share."""
 
     def __init__(self, folder: RootFolder, overlay_bytes: int) -> None:
         self._folder = folder
@@ -55,7 +55,7 @@ class OpenDomain:
 
 @dataclass(frozen=True)
 class OverlayFigures:
-    """What all overlays of a process hold."""
+    """Totals of all overlays of a process."""
 
     entries: int
     size_bytes: int
@@ -90,7 +90,7 @@ class OpenDomains:
             filling.prepare()
 
     def begin_batch(self) -> None:
-        """From here on as much may be computed on the spot as one batch may wait for."""
+        """Renew the number of fragments that may be computed while a batch waits."""
         self._computing.renew()
 
     def note(self, domain: DomainEntry, counts: Mapping[str, int]) -> None:
@@ -113,16 +113,16 @@ class OpenDomains:
         return OverlayFigures(sum(pool.entries for pool in pools), sum(pool.size_bytes for pool in pools))
 
     def events(self) -> dict[str, int]:
-        """How many fragments were computed, learned, dropped, evicted and failed so far."""
+        """Count the fragments computed, learned, dropped, evicted and failed so far."""
         with self._lock:
             counts = asdict(self._counts)
             evicted = counts.pop("evicted") + sum(pool.evicted for pool in self._pools())
         return {**counts, "evicted": evicted}
 
-    def let_go(self, live_folders: Callable[[], frozenset[str]]) -> None:
-        """Close the domains that read a table that is not among these, and what no domain shares any more.
+    def close_unread(self, live_folders: Callable[[], frozenset[str]]) -> None:
+        """Close the domains that read a table outside the live folders, and the parts that no domain shares any more.
 
-        The folders are asked for once no domain can be opened: one that a request opened until then is among them.
+        `live_folders` is called once no domain can be opened, so it includes every domain that a request has opened.
         """
         with self._opening, self._lock:
             live = live_folders()
@@ -134,7 +134,7 @@ class OpenDomains:
                 domain.filling.overlay.close()
 
     def close(self) -> None:
-        self.let_go(frozenset)
+        self.close_unread(frozenset)
         if self._seat is not None:
             self._seat.release()
 

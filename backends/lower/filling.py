@@ -1,9 +1,9 @@
-"""Tables that fill themselves: what no table of a domain's chain holds is computed by its lower layers.
+"""Tables that fill themselves: a domain's lower layers compute the fragments that no table of its chain holds.
 
-`compute` does so on the spot, so that answers are exact, up to a limit for every batch. `learn` lets a shorter fragment
-answer and computes in the background, a quarter of the time at most, the most wanted first; what it cannot keep up with
-is dropped. Fragments beyond the limit of `compute` are learned likewise. Either way the fragment lies in the domain's
-overlay afterwards, and the next text finds it there.
+`compute` computes them while the batch waits, so that answers are exact, up to a limit for each batch; the rest is
+learned. `learn` lets a shorter fragment answer and computes the missing one in the background: the most frequent first,
+a quarter of the time at most, and fragments that exceed this are dropped. Computed fragments are kept in the domain's
+overlay for later texts.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MOST_WANTED = 16_384
 _KEPT_WHEN_FULL = 0.75
 
 PlainKey = int | tuple[int, int]
-"""What a key is outside an array."""
+"""A key outside an array."""
 
 
 @dataclass
 class FillingCounts:
-    """What became of fragments; `evicted` only counts those of roots that were closed."""
+    """Counts of fragments by fate; `evicted` counts only those of roots that were closed."""
 
     computed: int = 0
     learned: int = 0
@@ -48,7 +48,7 @@ class FillingCounts:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the fillings of a process share; `computing` is what the batch may still compute."""
+    """The parts that the fillings of a process share; `computing` is the batch's remaining allowance."""
 
     missing: Missing
     computing: Allowance
@@ -56,7 +56,7 @@ class Shared:
 
 
 class DomainFilling:
-    """One domain version's overlay, and how it grows."""
+    """The overlay of a domain version, and its growth."""
 
     def __init__(self, overlay: Overlay, layers: LowerLayers, folders: Sequence[Path], shared: Shared) -> None:
         self.overlay = overlay
@@ -73,7 +73,7 @@ class DomainFilling:
 
     @property
     def is_broken(self) -> bool:
-        """Whether computing failed only a moment ago."""
+        """Whether computing failed recently."""
         return time.monotonic() < self._broken_until_s
 
     def prepare(self) -> None:
@@ -84,7 +84,7 @@ class DomainFilling:
             self._break(error)
 
     def compute(self, keys: Keys) -> Float16Array | None:
-        """Vectors of distinct fragments, which go into the overlay; nothing where the lower layers cannot make them.
+        """Compute the vectors of distinct fragments into the overlay; None if the lower layers fail.
 
         Shape: keys [K] -> [K, n * H]
         """
@@ -114,7 +114,7 @@ class DomainFilling:
                 self._wanted = Counter(dict(kept))
 
     def learn_some(self) -> bool:
-        """Compute a few of the most wanted fragments; says whether there were any."""
+        """Compute a few of the most wanted fragments; returns whether there were any."""
         if self.is_broken:
             return False
         wanted = self._take_wanted()
@@ -161,7 +161,7 @@ class Computed:
 
 
 class Learned:
-    """What was learned so far; the rest is noted."""
+    """A supplier of the fragments learned so far; it notes the others for learning."""
 
     def __init__(self, filling: DomainFilling) -> None:
         self._filling = filling

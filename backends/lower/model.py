@@ -47,7 +47,7 @@ class EncodedTexts:
 
 
 class RootFront:
-    """What all domains of a root share in front of the upper layers."""
+    """The tokenizer and layers in front of the upper layers; all domains of a root share them."""
 
     def __init__(self, root: RootFolder) -> None:
         self.fingerprint = root.fingerprint
@@ -60,7 +60,7 @@ class RootFront:
         self._num_positions = len(positions)
 
     def hidden(self, summed: Tensor, positions: Tensor, types: Tensor) -> Tensor:
-        """`Aggregation` in fp16, a few tokens at a time, so that what lies between its steps stays in the caches."""
+        """`Aggregation` in fp16, a few tokens at a time, so that intermediate states stay in the caches."""
         hidden = torch.empty(summed.shape, dtype=torch.float16)
         rows = types * self._num_positions + positions
         for start in range(0, len(summed), _CHUNK_TOKENS):
@@ -83,14 +83,14 @@ class LowerModel:
 
     @property
     def num_special_tokens(self) -> int:
-        """What each text has beside its own."""
+        """Number of special tokens that each text gets beside its own."""
         return self._front.tokenizer.num_special_tokens
 
     @classmethod
     def open(
         cls, home: Home, domain: DomainEntry, front: RootFront | None = None, suppliers: Sequence[Supplier] = ()
     ) -> LowerModel:
-        """One domain by itself; the server shares fronts and tables between domains."""
+        """Open one domain by itself; the server shares fronts and tables between domains."""
         front = front or RootFront(RootFolder(home.root(domain.root)))
         return cls(front, [Table.open(home.path / folder, front.fingerprint) for folder in domain.folders], suppliers)
 

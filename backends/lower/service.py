@@ -1,6 +1,6 @@
-"""What `hplm_lower` does with a Triton batch: check every request, encode all rows together, fold them again.
+"""The service of `hplm_lower`: checks the requests of a Triton batch, encodes all rows together, folds them again.
 
-A request that cannot be served gets its error in its place; the others go on.
+A request that cannot be served is answered with its error; the others are served.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import Text
 from backends.root.words import RowWords
-from backends.scheduling.backlog_signal import BacklogReader
 from backends.scheduling.fair_share import tenant_of
-from backends.scheduling.refusal import Refusal, RefusedError, late_on_arrival, predicted_late
+from backends.scheduling.rejection import RejectedError, Rejection, late_on_arrival, predicted_late
+from backends.scheduling.wait_forecast import ForecastReader
 from backends.trace import Lane, span
 from backends.wire import (
     PAIR_SEPARATOR,
@@ -33,7 +33,7 @@ from backends.wire import (
     Int64Array,
     TextWords,
     Ticket,
-    deadline_us,
+    deadline_in_us,
     encode_tickets,
     encode_words,
     fold_rows,
@@ -41,10 +41,10 @@ from backends.wire import (
 )
 
 LOGGER = logging.getLogger(__name__)
-_LINGER_PART = 0.05
-"""Of the time until a row that comes now would be answered."""
-_LONGEST_LINGER_US = 25_000
-"""At some hundred requests a second a call then brings ten, not two."""
+_BATCHING_DELAY_PART = 0.05
+"""Fraction of the time until the engine would answer a row that arrives now."""
+_MAX_BATCHING_DELAY_US = 25_000
+"""Long enough that, at a few hundred requests a second, one call brings ten requests instead of two."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TextRequest:
 
 @dataclass(frozen=True)
 class HiddenRequest:
-    """One request after the lower half.
+    """One request after the lower model.
 
     Shape:
         hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 6]`; words: B (see `encode_words`).
@@ -74,7 +74,6 @@ class _Row:
     entry: HplmEntry
     text: Text
     deadline_us: int | None
-    read_us: int
 
 
 @dataclass(frozen=True)
@@ -85,19 +84,19 @@ class _EncodedRow:
 
 
 class LowerService:
-    """The lower halves of all domains, behind one front door."""
+    """Encodes requests with the lower models of all domains."""
 
     def __init__(
         self,
         home: Home,
         snapshot: RegistrySnapshot,
         filling: FillingSettings | None = None,
-        backlog: BacklogReader | None = None,
+        forecast: ForecastReader | None = None,
     ) -> None:
         self._snapshot = snapshot
-        self._backlog = backlog or BacklogReader()
+        self._forecast = forecast or ForecastReader()
         self._times = CallTimes()
-        self.refusals: Counter[Refusal] = Counter()
+        self.refusals: Counter[Rejection] = Counter()
         self.domains = OpenDomains(home, filling or FillingSettings())
         self._upkeep = Upkeep(self.domains, snapshot)
         snapshot.prepare_with(self.domains.prepare)
@@ -105,10 +104,10 @@ class LowerService:
     def close(self) -> None:
         self._snapshot.prepare_with(None)
         self._upkeep.close()
-        self._backlog.close()
+        self._forecast.close()
 
     def warm_up(self) -> None:
-        """Open what the live hPLMs need; what cannot be opened is an error of the requests that need it."""
+        """Open the domains of the live hPLMs; a domain that cannot be opened fails its own requests only."""
         for entry in self._snapshot.live():
             try:
                 self.domains.prepare(entry.domain)
@@ -116,13 +115,11 @@ class LowerService:
                 LOGGER.error("domain %s cannot be served: %s", entry.domain.label, error)
 
     def encode(self, requests: Sequence[TextRequest | HplmError]) -> list[HiddenRequest | HplmError]:
-        """A request that could not even be read comes in as its error and goes out as it."""
+        """Encode a call's requests, each to its hidden rows or its error; errors among `requests` are passed on."""
         self.domains.begin_batch()
-        read_us = self._times.begin(now_us())
+        self._times.begin(now_us())
         with span(Lane.RETRIEVAL, "check", requests=len(requests)):
-            checked = [
-                request if isinstance(request, HplmError) else self._check(request, read_us) for request in requests
-            ]
+            checked = [request if isinstance(request, HplmError) else self._check(request) for request in requests]
             rows = [row for one in checked if not isinstance(one, HplmError) for row in one]
         encoded = iter(self._encode_rows(rows))
         with span(Lane.RETRIEVAL, "fold", rows=len(rows)):
@@ -130,55 +127,62 @@ class LowerService:
         self._times.end(now_us())
         return folded
 
-    def linger(self) -> None:
-        """Return a little later than now if the engine is busy for long: what was encoded would wait there.
+    def delay_for_batching(self) -> None:
+        """Wait a moment if the engine is busy for long, because encoded rows would only wait there.
 
-        What comes meanwhile is one batch, which costs less than one request after the other.
+        Requests that arrive meanwhile come in one call, which costs less than one by one.
         """
         now = now_us()
-        linger_us = _LINGER_PART * (self._backlog.earliest_finish_us(now) - now)
-        if linger_us > 0:
-            time.sleep(min(linger_us, _LONGEST_LINGER_US) / 1e6)
+        delay_us = _BATCHING_DELAY_PART * (self._forecast.finish_us(now) - now)
+        if delay_us > 0:
+            time.sleep(min(delay_us, _MAX_BATCHING_DELAY_US) / 1e6)
             self._times.end(now_us())
 
-    def _check(self, request: TextRequest, read_us: int) -> list[_Row] | HplmError:
+    def _check(self, request: TextRequest) -> list[_Row] | HplmError:
         try:
             if not request.models:
                 raise InvalidArgumentError("a request has at least one row")
             entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
-            deadline = self._deadline_us(request, entries, read_us)
+            deadline = self._deadline_us(request, entries)
             return [
-                _Row(entry, _checked_text(entry, text), deadline, read_us)
+                _Row(entry, _checked_text(entry, text), deadline)
                 for entry, text in zip(entries, request.texts, strict=True)
             ]
-        except RefusedError as error:
+        except RejectedError as error:
             self.refusals[error.reason] += 1
             return error
         except Exception as error:
             return presentable(error)
 
-    def _deadline_us(self, request: TextRequest, entries: Sequence[HplmEntry], read_us: int) -> int | None:
-        """Refused here, before anything is done for it, is what the engine could not answer in time anyway."""
-        deadline = deadline_us(parse_parameters(request.parameters), read_us)
-        if deadline is not None:
-            now = now_us()
-            if deadline <= now:
-                raise late_on_arrival()
-            tenants = {tenant_of(entry.id) for entry in entries}
-            earliest = self._backlog.earliest_finish_us(now, self._least_tokens(request, entries), tenants)
-            if earliest > deadline:
-                raise predicted_late(earliest - now, deadline - now)
+    def _deadline_us(self, request: TextRequest, entries: Sequence[HplmEntry]) -> int | None:
+        """Return a request's deadline.
+
+        Raises:
+            RejectedError: The engine could not answer the request on time; nothing has been computed for it yet.
+        """
+        in_us = deadline_in_us(parse_parameters(request.parameters))
+        if in_us is None:
+            return None
+        deadline = self._times.deadline_us(in_us)
+        tenants = {tenant_of(entry.id) for entry in entries}
+        least_tokens = self._least_tokens(request, entries)
+        now = now_us()
+        if deadline <= now:
+            raise late_on_arrival()
+        finish = self._forecast.finish_us(now, least_tokens, tenants, deadline)
+        if finish > deadline:
+            raise predicted_late(finish - now, deadline - now)
         return deadline
 
     def _least_tokens(self, request: TextRequest, entries: Sequence[HplmEntry]) -> int:
-        """Of the longest row."""
+        """Return a lower bound for the tokens of the longest row."""
         rows = zip(entries, request.texts, strict=True)
         return max((self._least_tokens_of(text, entry.domain) for entry, text in rows), default=1)
 
     def _least_tokens_of(self, text: bytes, domain: DomainEntry) -> int:
-        """A word is nearly always a token or more, up to where its root cuts a text off.
+        """Count a text's words and special tokens, up to its root's limit; a word is nearly always a token or more.
 
-        1 for a domain that is damaged: its own rows say so, one by one.
+        Returns 1 for a damaged domain, whose rows fail later, each with its error.
         """
         try:
             lower_model = self.domains.lower_model(domain)
@@ -187,15 +191,15 @@ class LowerService:
         return min(lower_model.num_special_tokens + _num_words(text, lower_model.max_tokens), lower_model.max_tokens)
 
     def _encode_rows(self, rows: Sequence[_Row]) -> list[_EncodedRow | HplmError]:
-        """All rows of one domain go through its tables together."""
-        places: dict[tuple[str, ...], list[int]] = {}
-        for place, row in enumerate(rows):
-            places.setdefault(row.entry.domain.folders, []).append(place)
+        """Encode all rows of one domain together."""
+        by_domain: dict[tuple[str, ...], list[int]] = {}
+        for index, row in enumerate(rows):
+            by_domain.setdefault(row.entry.domain.folders, []).append(index)
         encoded: dict[int, _EncodedRow | HplmError] = {}
-        for of_domain in places.values():
-            results = self._encode_domain([rows[place] for place in of_domain])
-            encoded |= dict(zip(of_domain, results, strict=True))
-        return [encoded[place] for place in range(len(rows))]
+        for indices in by_domain.values():
+            results = self._encode_domain([rows[index] for index in indices])
+            encoded |= dict(zip(indices, results, strict=True))
+        return [encoded[index] for index in range(len(rows))]
 
     def _encode_domain(self, rows: Sequence[_Row]) -> Sequence[_EncodedRow | HplmError]:
         domain = rows[0].entry.domain
@@ -208,7 +212,7 @@ class LowerService:
     def _encode_with(
         self, lower_model: LowerModel, domain: DomainEntry, rows: Sequence[_Row]
     ) -> Sequence[_EncodedRow | HplmError]:
-        """All together; when that fails, one by one, so that only rows that touch the damage fail."""
+        """Encode rows together; if that fails, one by one, so that only rows that read damaged data fail."""
         try:
             with_words = [row.entry.task == "ner" for row in rows]
             encoded = lower_model.encode([row.text for row in rows], with_words)
@@ -220,7 +224,7 @@ class LowerService:
         return [
             _EncodedRow(
                 hidden,
-                Ticket(row.entry.key, len(hidden), bool(cut), row.deadline_us, middle, row.read_us),
+                Ticket(row.entry.key, len(hidden), bool(cut), row.deadline_us, middle),
                 _text_words(row, words),
             )
             for row, hidden, cut, words, middle in zip(
@@ -235,7 +239,7 @@ def _damaged(domain: DomainEntry, error: Exception) -> HplmError:
 
 
 def _num_words(text: bytes, most: int) -> int:
-    """At most `most`; of a text of megabytes no more is looked at."""
+    """Count words up to `most`, without reading the rest of a long text."""
     return min(len(text.split(None, most)), most)
 
 
@@ -247,7 +251,11 @@ def _decoded(value: bytes, name: str) -> str:
 
 
 def _checked_text(entry: HplmEntry, value: bytes) -> Text:
-    """The text, or for an hPLM of pairs both its halves: whatever stands before the first TAB, and the rest."""
+    """Decode the text; an hPLM of pairs gets the segments before and after the first TAB.
+
+    Raises:
+        InvalidArgumentError: The text or a segment is empty, or not UTF-8.
+    """
     text = _decoded(value, "TEXT")
     if not text or text.isspace():
         raise InvalidArgumentError("TEXT is empty")
@@ -255,7 +263,7 @@ def _checked_text(entry: HplmEntry, value: bytes) -> Text:
         return text
     first, tab, second = text.partition(PAIR_SEPARATOR)
     if not tab:
-        raise InvalidArgumentError(f"hPLM {entry.id!r} reads pairs: TEXT needs a TAB between its halves")
+        raise InvalidArgumentError(f"hPLM {entry.id!r} reads pairs: TEXT needs a TAB between its segments")
     if not first.strip() or not second.strip():
         raise InvalidArgumentError("one segment of the pair in TEXT is empty")
     return first, second
@@ -266,7 +274,7 @@ def _text_words(row: _Row, words: RowWords | None) -> TextWords | None:
 
 
 def _folded(rows: Sequence[_EncodedRow | HplmError]) -> HiddenRequest | HplmError:
-    """A request whose rows all worked, or the first row's error."""
+    """Fold the rows of a request, or return the first row's error."""
     good = [row for row in rows if isinstance(row, _EncodedRow)]
     for row in rows:
         if isinstance(row, HplmError):

@@ -1,4 +1,4 @@
-"""What an export decides about fragments that no table holds."""
+"""Settings of an export for fragments that no table holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from backends.model_settings import ModelSettings
 
 
 class Missing(StrEnum):
-    """What becomes of a fragment that no table of a chain holds."""
+    """Treatment of a fragment that no table of a chain holds."""
 
     FALLBACK = "fallback"
     COMPUTE = "compute"
@@ -19,10 +19,12 @@ class Missing(StrEnum):
 
 @dataclass(frozen=True)
 class FillingSettings:
-    """Of one process.
+    """Settings of one process.
 
-    `overlay_mb` bounds the memory spent on what was learned for one root, `compute_limit` the fragments that are
-    computed while one batch waits.
+    Attributes:
+        missing: Treatment of missing fragments.
+        overlay_mb: Memory for the learned fragments of one root, in MB.
+        compute_limit: Number of fragments that may be computed while one batch waits.
     """
 
     missing: Missing = Missing.FALLBACK
@@ -41,7 +43,7 @@ class FillingSettings:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """As a model's configuration carries them."""
+        """The settings as parameters of a model's configuration."""
         return {
             "missing": self.missing.value,
             "overlay_mb": str(self.overlay_mb),

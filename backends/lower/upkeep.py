@@ -1,4 +1,4 @@
-"""The thread beside the requests: learns what was missing, keeps overlays on disk, closes what nothing live reads."""
+"""A background thread that learns missing fragments, writes overlays to disk, and closes unread domains."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from backends.registry.snapshot import RegistrySnapshot
 LOGGER = logging.getLogger(__name__)
 SYNC_EVERY_S = 0.5
 RETIRE_EVERY_S = 5.0
-# Learning rests three times as long as it works: a thread of low priority instead would hold up the requests whenever
-# it was put aside while it held the interpreter.
+# Learning pauses three times as long as it works. A thread of low priority instead would delay requests whenever it was
+# suspended while it held the interpreter.
 _REST = 3.0
 
 
 class Upkeep:
-    """Runs until it is closed; closing it writes down what is not on disk yet."""
+    """The upkeep of open domains; closing it writes the rest of the overlays to disk."""
 
     def __init__(self, domains: OpenDomains, snapshot: RegistrySnapshot) -> None:
         self._domains = domains
@@ -40,11 +40,11 @@ class Upkeep:
                 self._learn()
                 self._sync()
                 self._retire()
-            except Exception as error:  # requests go on whatever it is
+            except Exception as error:  # requests are served all the same
                 LOGGER.error("upkeep of the tables failed: %s", error, exc_info=error)
 
     def _learn(self) -> None:
-        """One small batch, then a rest as long as that asks for, during which the rest of the upkeep goes on."""
+        """Learn one small batch, then pause in proportion; the rest of the upkeep goes on meanwhile."""
         started_s = time.monotonic()
         if started_s < self._learn_from_s:
             return
@@ -54,7 +54,7 @@ class Upkeep:
             self._learn_from_s = learned_s + _REST * (learned_s - started_s)
 
     def _learn_one(self) -> bool:
-        """For the next domain in turn that lacks something; says whether there was one."""
+        """Learn a batch for the next domain in turn that lacks fragments; returns whether there was one."""
         fillings = self._domains.fillings()
         for step in range(len(fillings)):
             index = (self._turn + step) % len(fillings)
@@ -72,4 +72,4 @@ class Upkeep:
     def _retire(self) -> None:
         if time.monotonic() - self._retired_s >= RETIRE_EVERY_S:
             self._retired_s = time.monotonic()
-            self._domains.let_go(self._snapshot.live_folders)
+            self._domains.close_unread(self._snapshot.live_folders)

@@ -1,4 +1,4 @@
-"""From the vectors of every fragment to one hidden state per token."""
+"""Aggregation: sums the vectors of fragments to one hidden state per token."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class _Window:
             states += self._terms[:tokens, slot]
 
     def _clear_borders(self, borders: Ids) -> None:
-        """What fragments near a border have for tokens on its other side belongs to no one.
+        """Zero the vectors that fragments near a border hold for tokens on its other side.
 
-        The outermost borders clear all that is read of the fragments that do not exist.
+        The outermost borders clear the vectors read for fragments that do not exist.
         """
         vectors = self._floats.numpy()
         before, after = self._shape.before, self._shape.after

@@ -6,7 +6,7 @@ import threading
 
 
 class Allowance:
-    """A shared count; any thread may take from it, at most what is left."""
+    """A shared budget that any thread may take from, down to zero."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

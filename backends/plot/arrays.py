@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
 Keys = npt.NDArray[Any]
-"""One entry per fragment: `uint64` for up to three ids, `keys.WIDE_KEY` for five."""
+"""Keys, one per fragment: `uint64` for up to three ids, `keys.WIDE_KEY` for five."""
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 Found = npt.NDArray[np.bool_]

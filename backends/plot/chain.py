@@ -44,7 +44,7 @@ class Supplier(Protocol):
 
 
 class Supplied:
-    """What a supplier gave for one batch, read like a store."""
+    """A supplier's vectors for one batch, read like a store."""
 
     def __init__(self, supplier: Supplier, store: Store) -> None:
         self.store = store
@@ -108,7 +108,7 @@ class PlotChain:
         return PlotLookup(resolved.levels, self.states(resolved, row_offsets))
 
     def resolve(self, token_ids: Ids, row_offsets: Ids) -> Resolved:
-        """Only which level answers each fragment, and where; reads no vectors.
+        """Find the level that answers each fragment, and the row there, without reading vectors.
 
         Shape: token_ids [T], row_offsets [R + 1] -> [T]
         """
@@ -132,7 +132,7 @@ class PlotChain:
         return HitStatistics.of(levels, self.level_names)
 
     def _readers(self) -> list[Reader]:
-        """All levels, held for one batch, so that a table closed meanwhile stays readable."""
+        """Return readers of all levels for one batch; they keep a table readable that is closed meanwhile."""
         return [
             source.store(store) if isinstance(source, Table) else Supplied(source, store)
             for source, store in self._levels
@@ -213,7 +213,7 @@ def _gather(resolved: Resolved, out: Float16Array, n: int) -> None:
     whole = (level for level, reader in enumerate(readers) if reader.store.vectors == n)
     main = max(whole, key=counts.__getitem__, default=None)
     if main is not None and counts[main]:
-        # All tokens at once, straight into place; those of other levels read any row here and are overwritten below.
+        # All tokens at once, directly into the output; tokens of other levels read any row and are overwritten below.
         readers[main].read_into(np.where(resolved.levels == main, resolved.rows, 0), out)
     for level, reader in enumerate(readers):
         if level != main and counts[level]:

@@ -1,4 +1,4 @@
-"""How often each fragment of a corpus occurs: the file beside a domain's table that the next update adds to.
+"""Counts of a corpus's fragments: the file beside a domain's table that the next update adds to.
 
 A file of the same form counts the requests for fragments that servers had to learn.
 """

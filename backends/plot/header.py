@@ -1,4 +1,4 @@
-"""What a table says about itself: the header file and the layout that follows from it."""
+"""The header file of a table, and the layout that follows from it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Store(StrEnum):
         return WIDE_KEY if self is Store.PENTA else np.dtype(np.uint64)
 
     def slots(self, n: int) -> slice:
-        """Which of a fragment's `n` slots an entry's vectors fill; the others are zero."""
+        """Return the slots among a fragment's `n` that an entry's vectors fill; the others are zero."""
         centre = n // 2
         return slice(centre - self.shape.before, centre + self.shape.after + 1)
 
@@ -106,7 +106,7 @@ def stores_of(n: int) -> tuple[Store, ...]:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What a builder must know before the first entry."""
+    """The properties of a table that a builder fixes before the first entry."""
 
     name: str
     root_fingerprint: str
@@ -128,7 +128,7 @@ class TableSpec:
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """In the order in which they are asked."""
+        """The stores in the order of lookup."""
         return stores_of(self.n)
 
     @property

@@ -46,7 +46,7 @@ _SECOND_FILLER = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 @dataclass(frozen=True)
 class Probe:
-    """Where a key may lie, given the number of slots and a seed."""
+    """Candidate slots of a key, for a number of slots and a seed."""
 
     slots: int
     seed: int
@@ -98,7 +98,7 @@ class KeyIndex:
 
 
 def build_index(keys: Keys) -> tuple[Probe, Iterator[Slots]]:
-    """Place distinct keys; the slots come in chunks, to be written one after another."""
+    """Put distinct keys into slots; the slots come in chunks, to be written one after another."""
     limit = MAX_WIDE_ENTRIES if keys.dtype == WIDE_KEY else MAX_ENTRIES
     if keys.size > limit:
         raise InvalidArgumentError(f"an index holds up to {limit} keys, not {keys.size}")
@@ -110,7 +110,7 @@ def build_index(keys: Keys) -> tuple[Probe, Iterator[Slots]]:
 
 
 def least_slots(entries: int) -> int:
-    """How many slots the keys get, unless these do not work out."""
+    """Return the number of slots to try first for this many entries."""
     return max(_LEAST_SLOTS, int(entries / _LOAD))
 
 

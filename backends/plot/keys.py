@@ -30,7 +30,7 @@ WIDE_KEY = np.dtype([("outer", "<u8"), ("inner", "<u8")])
 
 @dataclass(frozen=True)
 class FragmentShape:
-    """Which neighbours of a token make its fragment; the encoder's tri-gram is one before and one after."""
+    """Numbers of neighbours in a token's fragment; the encoder's tri-gram has one before and one after."""
 
     before: int
     after: int
@@ -95,7 +95,7 @@ def fragments(token_ids: Ids, row_offsets: Ids, shape: FragmentShape = CENTRED_T
 
 
 def pack(ids: Ids) -> Keys:
-    """One key per fragment: up to three ids below 2^21, the first in the highest bits, or five below 2^18.
+    """Make one key per fragment: up to three ids below 2^21, the first in the highest bits, or five below 2^18.
 
     Shape: [F, n] -> [F]
     """

@@ -1,8 +1,8 @@
-"""What a domain version learns while it serves: fragments that no table of its chain holds, beside its table.
+"""Overlays: fragments that a domain version learns while it serves, because no table of its chain holds them.
 
-In memory they share a pool with those of the root's other domains (`overlay_pool`), on disk they are in the logs of
-the processes that learned them (`overlay_log`), all of which every process reads. The disk is only touched by `sync`,
-which no request waits for; what goes wrong there costs nothing but the memory of a restart.
+In memory the overlays of a root's domains share a pool (`overlay_pool`). On disk each process writes the fragments that
+it learned into a log of its own (`overlay_log`), and reads the logs of all others. Only `sync` touches the disk, and no
+request waits for it; after an error on disk, fragments are lost at the next restart.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Overlay:
 
     @contextmanager
     def _only_logged(self, path: Path) -> Iterator[None]:
-        """One line when a file begins to make trouble, none while it goes on."""
+        """Log the first error of a file, and no more until it works again."""
         try:
             yield
             self._in_trouble.discard(path)

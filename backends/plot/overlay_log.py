@@ -42,7 +42,7 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True)
 class FragmentLayout:
-    """What an entry is: a key, and the vectors of all its slots, `width` fp16 numbers."""
+    """Layout of an entry: a key, and the vectors of all its slots, `width` fp16 numbers."""
 
     n: int
     width: int
@@ -62,7 +62,7 @@ class FragmentLayout:
 
 @dataclass(frozen=True)
 class LogOrigin:
-    """What the header of a log says; `identity`, 32 characters, names the lower layers that made it."""
+    """Header of a log; `identity`, 32 characters, names the lower layers that made it."""
 
     identity: str
     layout: FragmentLayout
@@ -75,7 +75,7 @@ class LogOrigin:
 
     @classmethod
     def of(cls, header: bytes) -> LogOrigin | None:
-        """What a log says of itself; nothing where that is damaged or torn."""
+        """Read a log's header; None where it is damaged or torn."""
         fields, checksum = header[: _HEADER.size], header[_HEADER.size : _HEADER_BYTES]
         if _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields)) != checksum:
             return None
@@ -129,7 +129,7 @@ def overlay_keys(table_folder: Path, key: np.dtype[Any]) -> LearnedFragments:
 
 
 def overlay_uses(folder: Path, key: np.dtype[Any], but: Path | None = None) -> LearnedFragments:
-    """What all processes noted of their fragments' uses, but for one's file."""
+    """Merge the uses of fragments that all processes noted, except for the file `but`."""
     known = [LearnedFragments.none(key)]
     known += [read_uses(path, key) for path in sorted(folder.glob("*.uses")) if path != but]
     return LearnedFragments.merged([each.keys for each in known], [each.uses for each in known])
@@ -154,7 +154,7 @@ def read_header(path: Path) -> bytes:
 
 
 class LogReader:
-    """Goes through a log that others may be appending to, from where it stopped the last time."""
+    """Reader of a log that other processes may append to; each read goes on at the end of the last."""
 
     def __init__(self, path: Path, origin: LogOrigin) -> None:
         self.path = path
@@ -172,7 +172,7 @@ class LogReader:
                 yield self._sound(records)
 
     def _next(self, file: FileIO) -> Records:
-        """What follows the last whole record, however much of the next one the read before got."""
+        """Read the records after the last whole one; the last read may have seen a part of them."""
         record = self._origin.layout.record
         file.seek(self._end)
         content = file.read(_READ_RECORDS * record.itemsize)
@@ -230,7 +230,7 @@ class LogWriter:
             staged.path.unlink(missing_ok=True)
 
     def _open(self) -> BufferedRandom:
-        """At the end of the last whole record, or of the header of a new log."""
+        """Open the log at the end of its last whole record, or of the header of a new log."""
         if LogOrigin.of(read_header(self.path)) != self._origin:
             write_file(self.path, self._origin.header())
         file = self.path.open("r+b")
@@ -256,7 +256,7 @@ def write_uses(path: Path, fragments: LearnedFragments) -> None:
 
 
 def read_uses(path: Path, key: np.dtype[Any]) -> LearnedFragments:
-    """What `write_uses` wrote; nothing where it is damaged."""
+    """Read the file of `write_uses`; a damaged one counts as empty."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

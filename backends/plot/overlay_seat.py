@@ -1,4 +1,4 @@
-"""Which of several processes on one home writes which overlay logs."""
+"""Seats: each of the processes on one home writes overlay logs of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backends.file_lock import locked
 
 
 class Seat:
-    """The lowest number that no other process has; the lock goes with its process, however that ends."""
+    """The lowest number that no other process has; its lock ends with the process."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How many fragments were answered by which level."""
+"""Counts of fragments by the level that answered them."""
 
 from __future__ import annotations
 

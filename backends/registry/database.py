@@ -17,7 +17,7 @@ from backends.errors import ConflictError, InvalidArgumentError, NotFoundError, 
 from backends.registry.schema import State
 
 PATIENCE_S = 6.0
-"""How long statements on a busy or unreachable database are retried."""
+"""Time for which statements on a busy or unreachable database are retried."""
 _FIRST_PAUSE_S = 0.05
 _POSTGRES = "postgresql"
 

@@ -1,4 +1,4 @@
-"""What depends on a domain or a root, and therefore keeps it from being deleted."""
+"""Dependants of a domain or a root, which keep it from being deleted."""
 
 from __future__ import annotations
 

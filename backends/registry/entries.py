@@ -1,4 +1,4 @@
-"""What the registry says, as plain values: nothing here is tied to a database session."""
+"""Entries of the registry as plain values, independent of database sessions."""
 
 from __future__ import annotations
 

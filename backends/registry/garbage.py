@@ -1,4 +1,4 @@
-"""Which versions nothing needs any more, and their removal from the registry."""
+"""Finds versions that nothing needs any more, and removes them from the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reads and publications both look up, within a session.
+"""Queries that both reads and publications make, within a session.
 
 Entries are made from plain columns, with one query for all the domain versions that they name: ten thousand hPLMs
 cost two queries.
@@ -34,7 +34,7 @@ def root_row(session: Session, name: str) -> RootRow:
 
 
 def find_root_row(session: Session, name: str) -> RootRow | None:
-    """Also one that was deleted, as long as its files have not been collected."""
+    """Find a root; also a deleted one until its files are collected."""
     return session.scalars(select(RootRow).where(RootRow.name == name)).one_or_none()
 
 
@@ -43,7 +43,7 @@ def root_entry(row: RootRow) -> RootEntry:
 
 
 def find_domain_row(session: Session, root: str, name: str) -> DomainRow | None:
-    """Also one that was deleted."""
+    """Find a domain, also a deleted one."""
     query = select(DomainRow).join(RootRow).where(RootRow.name == root, DomainRow.name == name)
     return session.scalars(query).one_or_none()
 
@@ -97,7 +97,7 @@ def domain_entry(session: Session, row: Row[Any] | DomainVersionRow) -> DomainEn
 
 
 def _folders_of_parents(session: Session, id: int) -> list[str]:
-    """What a version reads that a build of an older release has added: its own folder and its parents'."""
+    """Return the folders of a version that an older release has added: its own and its parents'."""
     version: DomainVersionRow | None = session.get_one(DomainVersionRow, id)
     folders: list[str] = []
     while version is not None:
@@ -117,7 +117,7 @@ def domain_entries(session: Session, ids: set[int]) -> dict[int, DomainEntry]:
 
 
 def find_hplm_row(session: Session, hplm: str) -> HplmRow | None:
-    """Also one that was deleted."""
+    """Find an hPLM, also a deleted one."""
     return session.scalars(select(HplmRow).where(HplmRow.name == hplm)).one_or_none()
 
 
@@ -129,7 +129,7 @@ def hplm_row(session: Session, hplm: str) -> HplmRow:
 
 
 def last_hplm_version(session: Session, row: HplmRow | None) -> int:
-    """As `last_domain_version`."""
+    """Return the last version of an hPLM, as `last_domain_version` does."""
     if row is None:
         return 0
     query = select(func.max(HplmVersionRow.version)).where(HplmVersionRow.hplm_id == row.id)

@@ -34,7 +34,7 @@ from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmV
 
 
 class RegistryReader:
-    """What exists, and which version of it is live."""
+    """Reads the roots, domains and hPLMs that exist, and their live versions."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -186,12 +186,12 @@ class RegistryReader:
         return entries[0]
 
     def domain_for_update(self, hplm: str) -> DomainEntry:
-        """What the next version is tuned on unless the user says otherwise: the pinned version, or the live one."""
+        """Return the domain version that the next version is tuned on by default: the pinned or the live one."""
         entry = self.hplm(hplm)
         return entry.pinned or self.domain(entry.domain.root, entry.domain.name)
 
     def known_folders(self, without: Collection[Garbage] = ()) -> set[str]:
-        """Every folder that some row names, live or not, relative to the home; `without` are not looked at."""
+        """Return every folder that a row names, live or not, relative to the home; rows `without` are left out."""
         with self._database.reading() as session:
             return known_folders(session, without)
 
@@ -201,7 +201,7 @@ class RegistryReader:
             raise ConflictError(f"{folder} holds the files of a published version, which are never written over")
 
     def hplm_changes(self, after_revision: int) -> tuple[int, list[HplmEntry], list[str]]:
-        """What changed since a revision: the revision now, the entries gone live, the IDs deleted."""
+        """Return the changes since a revision: the revision now, the entries gone live, the IDs deleted."""
         with self._database.reading() as session:
             revision = state_row(session).revision
             if revision == after_revision:

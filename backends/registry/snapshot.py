@@ -16,7 +16,7 @@ LOGGER = logging.getLogger(__name__)
 Prepare = Callable[[DomainEntry], object]
 REFRESH_INTERVAL_S = 0.2
 RETIRED_KEPT_S = 60.0
-"""How long a version that is no longer live is remembered: longer than any request is under way."""
+"""Time for which a replaced version is remembered; no request takes longer."""
 
 
 class RegistrySnapshot:
@@ -85,9 +85,9 @@ class RegistrySnapshot:
         return {domain.root for domain in domains}
 
     def prepare_with(self, prepare: Prepare | None) -> None:
-        """Have each new domain prepared before an hPLM on it goes live, so that no request waits for that.
+        """Prepare each new domain before an hPLM on it goes live, so that no request waits for it.
 
-        What cannot be prepared goes live all the same: it is an error of the requests that need it.
+        An hPLM whose domain cannot be prepared goes live all the same, and fails its own requests.
         """
         with self._refreshing:
             self._prepare = prepare

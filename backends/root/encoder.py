@@ -1,4 +1,4 @@
-"""One transformer layer, whatever shape its tokens come in.
+"""One transformer layer for tokens in any shape.
 
 The linear parts work on the last dimension only, so the same layer runs fragments `[N, n, H]`, padded rows
 `[B, L, H]` and packed rows `[T, H]`; what differs is who attends to whom, and that is handed in. So is what the
@@ -67,7 +67,7 @@ class Unadapted:
 
 
 class EncoderLayer(nn.Module):
-    """A BERT layer; `index` is its position in its half, which attention is told.
+    """A BERT layer; `index` is its position among the lower or upper layers, for the attention.
 
     Semantics:
         a = LN(attention_output(attend(layer, q, k, v)) + hidden);  out = LN(ffn_out(f(ffn_in(a))) + a), each as adapted

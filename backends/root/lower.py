@@ -57,7 +57,7 @@ class FragmentEncoder(nn.Module):
 
 
 def sum_overlapping(gated: Tensor, centre: int) -> Tensor:
-    """Each token's vectors from all the fragments that hold it, summed.
+    """Sum each token's vectors from all the fragments that hold it.
 
     Semantics:
         u[i] = Σ_j g[i + centre - j, j].  Rows may lie back to back: a border fragment's outer slots are empty,

@@ -101,7 +101,7 @@ class RootTokenizer:
 
 
 def exchanged(ids: npt.NDArray[np.int64], pad_id: int) -> npt.NDArray[np.int64]:
-    """Every 0 as `pad_id` and every `pad_id` as 0; doing it twice changes nothing."""
+    """Swap 0 and `pad_id`; a second swap restores the ids."""
     if pad_id == 0:
         return ids
     return np.where(ids == 0, pad_id, np.where(ids == pad_id, 0, ids))

@@ -1,4 +1,4 @@
-"""Where a text's words lie: in the text, and in the row of tokens that it became."""
+"""Positions of a text's words: in the text, and in its row of tokens."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _core(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _is_punctuation(letter: str) -> bool:
-    """What BERT cuts texts at: punctuation, and the symbols of ASCII."""
+    """Whether BERT cuts a text at this letter: punctuation, and the symbols of ASCII."""
     if not letter:
         return False
     return unicodedata.category(letter).startswith("P") or letter in "$+<=>^`|~"

@@ -1,17 +1,22 @@
-"""Who may wait: refused at once is what cannot be answered in time, or is beyond its tenant's share of the queue.
+"""Which rows may wait: those that can be answered on time, within their tenant's share of the queue.
 
-Usage (of the serve loop, and of a simulator in virtual time; nothing here knows of threads or of a clock):
-    refusal = admission.admit(jobs, now_us)     # None: they wait, at the places `start_us`
-    admission.give_up(admission.hopeless(chosen, now_us))
-    admission.take(chosen, now_us); admission.staged(BatchShape.of(chosen), "mini")
-    admission.began("mini", shape, now_us); admission.finished(now_us)
-    admission.withdraw(cancelled)
+Usage (by the serve loop, and by a simulator in virtual time; nothing here knows of threads or of a clock):
+    rejection = admission.admit(jobs, now_us)     # None: they are in `admission.waiting`
+    admission.drop(admission.infeasible(indices, now_us))
+    jobs = admission.take_batch(indices, now_us); admission.batches.staged(BatchShape.of(jobs), stack)
+    admission.batches.began(stack, shape, now_us); admission.batches.finished(now_us)
 
-A prediction is what is left of the running batch, the batch that is staged, and the batches that hold what is ahead and
-the job itself, filled up with what waits or is likely to come meanwhile. Ahead is what the policy would run before: of
-those that wait, and of those that are likely to come until it is too late, if as many are let in as of late (`order`).
-First come, first served goes by fair shares: ahead is who starts earlier there. With other policies whoever is within
-its share when it arrives is ahead of all that are not (`allowance`).
+A row is predicted to be answered after
+
+    margin * (busy + work + n * (constant + adapters))
+
+where `busy` is what is left of the running and of the staged batch; `work` that of the rows that the policy would run
+before it, whether they wait or are likely to arrive meanwhile, its own, and that of later rows which fill up its batch;
+and n the batches that hold all these. The margin is at least the one that is set, and more where batches take longer
+than predicted now and then (`estimator`); half of it is enough for rows that are yet to arrive, whose number evens out.
+
+First come, first served goes by fair shares: ahead is what starts earlier there. With other policies the rows of
+tenants within their shares are ahead of all others.
 """
 
 from __future__ import annotations
@@ -19,41 +24,33 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from backends.scheduling.admission_settings import AdmissionSettings
-from backends.scheduling.allowance import Allowance
-from backends.scheduling.backlog import NOTHING, Backlog, Load
-from backends.scheduling.caution import Caution
+import numpy as np
+
+from backends.scheduling.batch_clock import BatchClock
 from backends.scheduling.cost_model import BatchShape, CostModel
-from backends.scheduling.crowd import Crowd
-from backends.scheduling.fair_share import FairShare
-from backends.scheduling.inflow import Inflow
-from backends.scheduling.live_costs import LiveCosts
-from backends.scheduling.order import FairOrder, Order
-from backends.scheduling.policy import Capacity, Waiting
-from backends.scheduling.refusal import Refusal, RefusedError, late_on_arrival, predicted_late
+from backends.scheduling.estimator import LiveCosts
+from backends.scheduling.fair_share import FairShare, ShareBuckets
+from backends.scheduling.order import NOTHING, ArrivalRates, FairOrder, Load, Order
+from backends.scheduling.rejection import (
+    RejectedError,
+    late_on_arrival,
+    predicted_late,
+    queue_full,
+    tenant_quota,
+    tenant_share,
+)
+from backends.scheduling.settings import AdmissionSettings, Capacity
+from backends.scheduling.waiting_room import Bools, Indices, Waiting, WaitingRoom
 from backends.stack_key import StackKey
 
 _PROBE_AFTER_US = 1_000_000
-
-
-@dataclass
-class BatchFigures:
-    """What all batches so far were predicted to take, would be by costs that nothing corrects, and took."""
-
-    batches: int = 0
-    predicted_us: float = 0.0
-    uncorrected_us: float = 0.0
-    measured_us: float = 0.0
-
-    def note(self, predicted_us: float, uncorrected_us: float, measured_us: float) -> None:
-        self.batches += 1
-        self.predicted_us += predicted_us
-        self.uncorrected_us += uncorrected_us
-        self.measured_us += measured_us
+_HORIZON_US = 10_000_000
+"""Recent arrivals say nothing about what arrives later."""
+_FULL_BATCHES = 16
+"""How full full batches are is averaged over about so many."""
 
 
 class Arriving(Waiting, Protocol):
@@ -63,45 +60,25 @@ class Arriving(Waiting, Protocol):
     def tenant(self) -> str: ...
 
 
-ArrivingT = TypeVar("ArrivingT", bound=Arriving)
+JobT = TypeVar("JobT", bound=Arriving)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    start_us: float
-    within_share: bool
-    start_bucket: int
-    order_bucket: int
-    load: Load
-    charge_us: float
-    """On the account of the tenant: with the row's part of what a full batch takes anyway."""
+class _Charge:
+    """What a job costs its tenant: its work, and its part of what a full batch takes anyway."""
+
+    us: float
+    of_bucket: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    root: StackKey
-    shape: BatchShape
-    taken_us: int
-    predicted_us: float
-    ends_us: float
-
-
-class _Class:
-    """Those within their shares, or those beyond: who waits, by the order of the policy, and who is let in."""
-
-    def __init__(self, order: Order) -> None:
-        self.waiting = Backlog(order.resolution)
-        self.inflow = Inflow(order.num_kinds)
-
-
-class Admission:
-    """Sums over what waits, and the decision about what comes. Times are of whatever clock the caller goes by.
+class Admission(Generic[JobT]):
+    """The waiting room, and the decision about what may enter it. Times are of whatever clock the caller goes by.
 
     Args:
-        costs_of: A root's costs; the same object every time.
+        costs_of: A stack's costs; the same object every time.
         capacity: What a batch may hold.
         settings: Limits and shares.
-        order: In which the policy runs them.
+        order: In which the policy runs jobs.
     """
 
     def __init__(
@@ -111,341 +88,283 @@ class Admission:
         settings: AdmissionSettings,
         order: Order = FairOrder(),
     ) -> None:
-        self._costs_of = costs_of
+        self.waiting: WaitingRoom[JobT] = WaitingRoom()
+        """Read by everyone, changed here only."""
+        self.batches = BatchClock(costs_of)
+        """Told by the caller of each batch."""
+        self.costs_of = costs_of
         self._capacity = capacity
         self._settings = settings
-        self._least_margin = 1.0 + settings.margin_percent / 100.0
-        self._caution = Caution(self._least_margin)
-        self._crowd = Crowd()
-        self._shares = FairShare(settings.shares)
         self._order = order
-        self._by_start = Backlog(FairOrder.resolution)
-        self._allowance = Allowance(settings.shares)
-        self._within = _Class(order)
-        self._beyond = _Class(order)
-        self._places: dict[Arriving, _Place] = {}
+        self._shares = FairShare(settings.shares)
+        self._buckets = ShareBuckets(settings.shares)
+        self._within = ArrivalRates(order.num_kinds)
+        self._beyond = ArrivalRates(order.num_kinds)
+        self._charges: dict[JobT, _Charge] = {}
+        """Of the jobs that wait."""
         self._adapters: Counter[int] = Counter()
         """Rows that wait, by hPLM version."""
-        self._staged_us = 0.0
-        self._running: _Running | None = None
-        self._taken_us = 0
-        self._finished_us: int | None = None
-        self.roots: tuple[StackKey, ...] = ()
-        """Those that are served, whether they have run or not."""
-        self._last_batch_us = 0.0
-        self.figures = BatchFigures()
+        self._fullness = 1.0
+        """Part of the capacity that a batch holds where more is offered; a policy may not use all of it."""
+        self._stacks: tuple[StackKey, ...] = ()
 
-    def serves(self, root: StackKey) -> None:
-        """From now on also this one, and what a row takes at least is what it takes of the fastest; from any thread."""
-        self.roots = (*self.roots, root)
+    def serves(self, stack: StackKey) -> None:
+        """Count a stack among those that a row may run on, whether it has run or not; from any thread."""
+        self._stacks = (*self._stacks, stack)
 
-    def no_longer_serves(self, root: StackKey) -> None:
-        self.roots = tuple(other for other in self.roots if other != root)
+    def no_longer_serves(self, stack: StackKey) -> None:
+        self._stacks = tuple(other for other in self._stacks if other != stack)
 
-    @property
-    def num_waiting(self) -> int:
-        return len(self._by_start)
+    # --- entering ---
 
-    # --- arriving and leaving ---
-
-    def admit(self, jobs: Sequence[Arriving], now_us: int) -> RefusedError | None:
-        """The rows of one request: all of them wait from now on, or none and the reason is told or raised."""
-        if self._running is not None:
-            self._crowd.come(len(jobs), self._running.shape.rows, self.num_waiting)
-            self._expect_crowd(now_us)
-        if self.num_waiting + len(jobs) > self._settings.max_waiting:
-            return RefusedError(Refusal.QUEUE_FULL, f"the queue is full: {self.num_waiting} rows wait")
+    def admit(self, jobs: Sequence[JobT], now_us: int) -> RejectedError | None:
+        """Queue the rows of one request, all or none; returns why not."""
+        if len(self.waiting) + len(jobs) > self._settings.max_waiting:
+            return queue_full(len(self.waiting))
         if not self._is_busy:
-            self._within.inflow.begin(now_us)
-            self._beyond.inflow.begin(now_us)
-            self._caution.rest()
+            self._within.restart(now_us)
+            self._beyond.restart(now_us)
         predicts = self._settings.predicts and not self._may_probe(now_us)
-        with ExitStack() as undo:
+        entered: dict[JobT, ArrivalRates] = {}
+        try:
             for job in jobs:
-                within_share = self._order.is_fair or self._allowance.allows(job.tenant, now_us)
-                refusal = self._refusal(job, within_share, predicts, now_us)
-                if refusal is not None:
-                    return refusal
-                self._enter(job, self._shares.start_us(job.tenant), within_share)
-                undo.callback(self.withdraw, (job,))
-            undo.pop_all()
-        for job in jobs:
-            place = self._places[job]
-            self._class_of(place).inflow.add(self._order.kind(job, now_us), place.load, now_us)
+                is_within = self._is_within_share(job.tenant, now_us)
+                rejection = self._rejection(job, is_within, predicts, now_us)
+                if rejection is not None:
+                    return rejection
+                self._enter(job, is_within)
+                entered[job] = self._within if is_within else self._beyond
+        finally:
+            if 0 < len(entered) < len(jobs):
+                self.drop([index for index, job in enumerate(self.waiting) if job in entered])
+        for job, rates in entered.items():
+            rates.add(self._order.kind(job, now_us), Load.of(job, self.costs_of(job.root).model), now_us)
         return None
 
-    def start_us(self, job: Arriving) -> float:
-        """The place of a job that waits; whoever takes jobs in the order of their places shares fairly."""
-        return self._places[job].start_us
-
-    def is_within_share(self, job: Arriving) -> bool:
-        """Of a job that waits: whether policies that go by something else than shares are to choose it first."""
-        return self._places[job].within_share
-
-    def beyond_share(self, now_us: int, most: int) -> list[str]:
-        """The tenants that have asked for most beyond their shares; a row of theirs would stand behind others."""
-        if self._order.is_fair:
-            return self._shares.furthest_ahead(most)
-        return self._allowance.most_beyond(now_us, most)
-
-    def withdraw(self, jobs: Sequence[Arriving]) -> None:
-        """They wait no longer, and will not run."""
+    def readmit(self, jobs: Sequence[JobT], now_us: int) -> None:
+        """Queue jobs that go on in another stack: charged to their tenants, and never rejected."""
         for job in jobs:
-            place = self._leave(job)
-            self._shares.give_back(job.tenant, place.charge_us)
-            if place.within_share:
-                self._allowance.use(job.tenant, -place.charge_us)
+            self._enter(job, self._is_within_share(job.tenant, now_us))
 
-    def give_up(self, jobs: Sequence[Arriving]) -> None:
-        """They wait no longer: they are late, or would be, although they were let in."""
-        self._caution.broken(len(jobs))
-        self.withdraw(jobs)
+    def put_back(self, jobs: Sequence[JobT], now_us: int) -> None:
+        """Queue jobs in front that were taken, in their order; what they cost was charged when they were admitted."""
+        for job in reversed(jobs):
+            is_within = self._is_within_share(job.tenant, now_us)
+            self._charge(job, pays_bucket=False)
+            self._shares.give_back(job.tenant, self._charges[job].us)
+            self.waiting.put_back(job, is_within, self._work_us(job))
 
-    def take(self, jobs: Sequence[Arriving], now_us: int) -> None:
-        """They wait no longer: they are being staged."""
-        self._taken_us = now_us
-        self._shares.serve(sum(self._places[job].charge_us for job in jobs))
-        for job in jobs:
-            self._leave(job)
-        self._shares.catch_up(self._by_start.first_place)
-
-    def put_back(self, jobs: Sequence[Arriving]) -> None:
-        """They were taken, and wait again, in front; what they cost was charged when they were admitted."""
-        for job in jobs:
-            self._enter(job, self._shares.now_us, within_share=True)
-            charge_us = self._places[job].charge_us
-            self._shares.give_back(job.tenant, charge_us)
-            self._allowance.use(job.tenant, -charge_us)
-
-    def readmit(self, jobs: Sequence[Arriving], now_us: int) -> None:
-        """Jobs that go on in another stack wait again: charged to their tenants, and never rejected."""
-        for job in jobs:
-            within_share = self._order.is_fair or self._allowance.allows(job.tenant, now_us)
-            self._enter(job, self._shares.start_us(job.tenant), within_share)
-
-    def charge(self, tenants: Sequence[str], root: StackKey, shapes: Sequence[BatchShape]) -> None:
+    def charge(self, tenants: Sequence[str], stack: StackKey, shapes: Sequence[BatchShape]) -> None:
         """Put batches on the accounts of the tenants, in equal parts, whose rows made them necessary."""
-        cost_us = sum(map(self._costs_of(root).predict_us, shapes)) / len(tenants)
+        cost_us = sum(map(self.costs_of(stack).predict_us, shapes)) / len(tenants)
         for tenant in tenants:
             self._shares.give_back(tenant, -cost_us)
-            self._allowance.use(tenant, cost_us)
+            self._buckets.charge(tenant, cost_us)
 
-    # --- batches ---
+    # --- leaving ---
 
-    def hopeless(self, jobs: Sequence[ArrivingT], now_us: int) -> list[ArrivingT]:
-        """Of a batch that would be staged now, those that it would answer too late; nobody where nothing runs.
+    def take_batch(self, indices: Sequence[int], now_us: int) -> list[JobT]:
+        """Remove the jobs of a batch that is being staged; their tenants pay."""
+        self._note_fullness(indices)
+        self.batches.taken(now_us)
+        self._shares.serve(sum(self._charges[self.waiting[index]].us for index in indices))
+        for index in indices:
+            self._leave(self.waiting[index])
+        jobs = self.waiting.take_batch(indices)  # last: should anything fail, they still wait
+        self._shares.catch_up(float(self.waiting.start_us[0]) if self.waiting else None)
+        return jobs
+
+    def drop(self, indices: Sequence[int] | Indices) -> list[JobT]:
+        """Remove jobs that will not run; their tenants do not pay."""
+        for job in [self.waiting[index] for index in indices]:
+            charge = self._leave(job)
+            self._shares.give_back(job.tenant, charge.us)
+            if charge.of_bucket:
+                self._buckets.charge(job.tenant, -charge.us)
+        return self.waiting.take(indices)  # last: should anything fail, they still wait
+
+    def close(self) -> list[JobT]:
+        """Remove all jobs, in whatever state the accounts are."""
+        return self.waiting.take_all()
+
+    def drop_late(self, now_us: int) -> list[JobT]:
+        """Remove the jobs whose deadline has passed."""
+        return self.drop(np.flatnonzero(self.waiting.deadline_us <= now_us))
+
+    def infeasible(self, indices: Sequence[int], now_us: int) -> list[int]:
+        """Of a batch that would be staged now, the jobs that it would answer too late; none where nothing runs.
 
         Computed, they would only make those behind them late too. An idle engine runs whatever waits, or a model that
         predicts too much could never be corrected.
         """
-        if self._running is None or not self._settings.predicts:
+        if not self.batches.is_running or not self._settings.predicts or not len(indices):
             return []
-        batch_us = self._costs_of(jobs[0].root).predict_us(BatchShape.of(jobs))
-        done_us = now_us + (1.0 + self._least_margin) / 2 * (self._busy_us(now_us) + batch_us)
-        return [job for job in jobs if job.deadline_us is not None and job.deadline_us < done_us]
-
-    def left_us(self, now_us: int) -> float:
-        """Of the batch that runs, as predicted; 0 where there is none, and of one that is overdue."""
-        return 0.0 if self._running is None else max(0.0, self._running.ends_us - now_us)
-
-    def staged(self, shape: BatchShape | None, root: StackKey | None) -> None:
-        """This batch runs next; None where nothing came of staging."""
-        self._staged_us = 0.0 if shape is None or root is None else self._costs_of(root).predict_us(shape)
-
-    def began(self, root: StackKey, shape: BatchShape, now_us: int) -> None:
-        """What was staged runs."""
-        self._staged_us = 0.0
-        predicted_us = self._last_batch_us = self._costs_of(root).predict_us(shape)
-        self._running = _Running(root, shape, self._taken_us, predicted_us, now_us + predicted_us)
-
-    def finished(self, now_us: int, has_run: bool = True, late: int = 0) -> None:
-        """What was running has run, or nothing was left of it to run; so many of its rows are too late by now.
-
-        What a batch took is counted from the end of the one before, or from when it was taken if that was later: with
-        all that is not hidden behind other batches.
-        """
-        running, self._running = self._running, None
-        if running is None:
-            return
-        before_us, self._finished_us = self._finished_us, now_us
-        self._crowd.end_batch(running.shape.rows, self.num_waiting)
-        self._expect_crowd(now_us)
-        self._caution.broken(late)
-        if has_run:
-            measured_us = now_us - max(running.taken_us, before_us or running.taken_us)
-            costs = self._costs_of(running.root)
-            self.figures.note(running.predicted_us, costs.uncorrected_us(running.shape), measured_us)
-            self._caution.kept(running.shape.rows - late)
-            costs.observe(running.shape, measured_us)
-
-    def _expect_crowd(self, now_us: int) -> None:
-        if self._crowd.is_here:
-            self._caution.crowd(now_us)
-        for root in self.roots:
-            self._costs_of(root).expect(self._crowd.is_here)
+        jobs = [self.waiting[index] for index in indices]
+        batch_us = self.costs_of(jobs[0].root).predict_us(BatchShape.of(jobs))
+        done_us = now_us + self.batches.busy_us(now_us) + batch_us
+        late = self.waiting.deadline_us[indices] < done_us
+        return [index for index, is_late in zip(indices, late.tolist(), strict=True) if is_late]
 
     # --- predicting ---
 
     def finish_in_us(self, job: Arriving, now_us: int, within_share: bool = True) -> float:
-        """How long until a job that arrives now would be answered, overtaken by all that are likely to."""
-        model, start_us = self._costs_of(job.root).model, self._shares.start_us(job.tenant)
-        place = self._order.place(job, start_us)
+        """Predict how long it takes until a job that arrives now would be answered."""
         within_share = within_share or self._order.is_fair
-        if within_share:
-            waiting = self._within.waiting.up_to(place)
-        else:
-            waiting = self._within.waiting.all + self._beyond.waiting.up_to(place)
-        overtaking = self._likely_overtaking(job, waiting + _load_of(job, model), within_share, now_us)
-        finish_in_us = self._finish_in_us(job, model, waiting, overtaking, now_us)
+        costs, start_us = self.costs_of(job.root), self._shares.start_us(job.tenant)
+        is_ahead = self._is_ahead(job, start_us, within_share)
+        waiting = self._load_of(is_ahead)
+        until = waiting + Load.of(job, costs.model)
+        overtaking = self._overtaking(job, until, within_share, now_us)
+        num_stacks = self.waiting.count_stacks(is_ahead, job.root)
+        in_us = self._batches_in_us(until + overtaking, num_stacks, waiting, costs.model)
         if self._order.is_fair:
-            finish_in_us = max(finish_in_us, self._fair_finish_in_us(job, start_us, now_us))
-        return self.margin * finish_in_us
+            in_us = max(in_us, self._shares.wait_us(job.tenant, start_us))
+        margin = self._margin(costs)
+        return margin * (self.batches.busy_us(now_us) + in_us) - (margin - 1.0) / 2 * overtaking.work_us
 
     @property
     def predicts(self) -> bool:
-        """Whether anybody is refused for being late."""
+        """Whether rows are rejected because they would be late."""
         return self._settings.predicts
 
     @property
-    def margin(self) -> float:
-        """What predictions are multiplied by: at least what the settings say."""
-        return self._caution.factor
+    def fastest_stack(self) -> StackKey | None:
+        """The stack that answers a short row first, of those that are served, whether they have run or not."""
+        alone = BatchShape(1, 8, 64, 1)
+        return min(self._stacks, key=lambda key: self.costs_of(key).predict_us(alone), default=None)
 
     @property
-    def without_half_of_margin(self) -> float:
-        """What to multiply by what is, or will be, multiplied by the margin and needs half of it."""
-        return (1.0 + self.margin) / (2.0 * self.margin)
+    def goes_by_length(self) -> bool:
+        return self._order.goes_by_length
 
-    def _refusal(self, job: Arriving, within_share: bool, predicts: bool, now_us: int) -> RefusedError | None:
-        waiting = self._shares.rows_of(job.tenant)
-        if waiting >= self._settings.quota:
-            return RefusedError(Refusal.TENANT_QUOTA, f"{waiting} rows of this tenant wait, as many as may")
-        if self._is_crowded and waiting >= self._shares.share_of(job.tenant) * self._settings.max_waiting:
-            return RefusedError(
-                Refusal.TENANT_SHARE,
-                f"{waiting} rows of this tenant wait, its share of a queue that others wait in too",
-            )
+    def beyond_share(self, now_us: int, most: int) -> list[str]:
+        """The tenants that have requested most beyond their shares; a row of theirs would stand behind others."""
+        return self._shares.furthest_ahead(most) if self._order.is_fair else self._buckets.most_beyond(now_us, most)
+
+    def _rejection(self, job: JobT, is_within: bool, predicts: bool, now_us: int) -> RejectedError | None:
+        num_waiting = self._shares.rows_of(job.tenant)
+        if num_waiting >= self._settings.quota:
+            return tenant_quota(num_waiting)
+        is_half_full = 2 * len(self.waiting) > self._settings.max_waiting
+        if is_half_full and num_waiting >= self._shares.share_of(job.tenant) * self._settings.max_waiting:
+            return tenant_share(num_waiting)
         if job.deadline_us is None:
             return None
         if (deadline_in_us := job.deadline_us - now_us) <= 0:
             return late_on_arrival()
         if not predicts:
             return None
-        finish_in_us = self.finish_in_us(job, now_us, within_share)
+        finish_in_us = self.finish_in_us(job, now_us, is_within)
         return predicted_late(finish_in_us, deadline_in_us) if finish_in_us > deadline_in_us else None
 
     @property
-    def _is_crowded(self) -> bool:
-        return 2 * self.num_waiting > self._settings.max_waiting
+    def _is_busy(self) -> bool:
+        return self.batches.is_busy or len(self.waiting) > 0
 
     def _may_probe(self, now_us: int) -> bool:
-        """A request that meets an idle engine after a while costs nobody anything.
+        """Whether a request meets an idle engine after a while, and delays no other.
 
-        It is let in whatever is predicted: a model that predicts too much could never be corrected otherwise.
+        It is admitted whatever is predicted: a model that predicts too much could never be corrected otherwise.
         """
         if self._is_busy:
             return False
-        return self._finished_us is None or now_us - self._finished_us >= _PROBE_AFTER_US
+        finished_us = self.batches.finished_us
+        return finished_us is None or now_us - finished_us >= _PROBE_AFTER_US
 
-    def _class_of(self, place: _Place) -> _Class:
-        return self._within if place.within_share else self._beyond
+    def _is_within_share(self, tenant: str, now_us: int) -> bool:
+        return self._order.is_fair or self._buckets.allows(tenant, now_us)
 
-    def _likely_overtaking(self, job: Arriving, until: Load, within_share: bool, now_us: int) -> Load:
-        """By the time that the job is taken: soon, if the next batch has room up to it, or at the latest."""
-        # Over a while chance evens out a part of what comes: half of the margin is enough for it.
-        in_the_end = self._overtaking(job, within_share, self._until_taken_us(job, now_us), now_us)
-        in_the_end = in_the_end.times(self.without_half_of_margin)
-        if not self._order.runs_when_due or not in_the_end.rows:
-            return in_the_end
-        soon = self._overtaking(job, within_share, self._busy_us(now_us), now_us).times(self.margin)
-        has_room_soon = self._filled(until + soon) <= 1.0
-        return soon if has_room_soon and soon.rows < in_the_end.rows else in_the_end
+    def _margin(self, costs: LiveCosts) -> float:
+        return max(1.0 + self._settings.margin_percent / 100.0, costs.safety)
 
-    def _until_taken_us(self, job: Arriving, now_us: int) -> float:
-        """Whoever has less left than two batches is taken at once or never: nobody overtakes it."""
-        return 0.0 if job.deadline_us is None else max(0.0, job.deadline_us - now_us - 2 * self._last_batch_us)
+    def _is_ahead(self, job: Arriving, start_us: float, within_share: bool) -> Bools:
+        """Tell which rows that wait the policy would run before a job."""
+        ahead = self._order.ahead(self.waiting, job, start_us)
+        if self._order.is_fair:
+            return ahead
+        return ahead & self.waiting.within_share if within_share else ahead | self.waiting.within_share
 
-    def _overtaking(self, job: Arriving, within_share: bool, in_us: float, now_us: int) -> Load:
-        """Who is likely to come in so long, and to run before the job."""
+    def _load_of(self, chosen: Bools) -> Load:
+        waiting = self.waiting
+        rows = int(np.count_nonzero(chosen))
+        return Load(rows, float(waiting.num_tokens @ chosen), float(waiting.work_us @ chosen)) if rows else NOTHING
+
+    def _overtaking(self, job: Arriving, until: Load, within_share: bool, now_us: int) -> Load:
+        """What is likely to arrive, and to run before the job, until it is taken.
+
+        It is taken next if it is sure of room in the next batch. Otherwise it may be overtaken until two batches before
+        its deadline; with less left, it is taken next or never.
+        """
         if job.deadline_us is None:
             return NOTHING
-        by_kind_us = self._order.overtaking_us(job, now_us, in_us)
+        soon = self._arriving(job, within_share, self.batches.busy_us(now_us), now_us)
+        if self._batches(until + soon) <= self._order.sure_part:
+            return soon
+        latest_us = max(0.0, job.deadline_us - now_us - 2 * self.batches.last_us)
+        latest_us = min(latest_us, _HORIZON_US)
+        return self._arriving(job, within_share, latest_us, now_us)
+
+    def _arriving(self, job: Arriving, within_share: bool, in_us: float, now_us: int) -> Load:
+        """What is likely to arrive in so long, and to run before the job."""
+        times_us = self._order.overtaking_us(job, now_us, in_us)
         if within_share:
-            return self._within.inflow.during(by_kind_us, now_us)
-        all_within = self._within.inflow.all_during(in_us, now_us)
-        return all_within + self._beyond.inflow.during(by_kind_us, now_us)
+            return self._within.during(times_us, now_us)
+        return self._within.during(in_us, now_us) + self._beyond.during(times_us, now_us)
 
-    @property
-    def _is_busy(self) -> bool:
-        return bool(self._running is not None or self._staged_us or self.num_waiting)
+    def _batches_in_us(self, until: Load, num_stacks: int, waiting: Load, model: CostModel) -> float:
+        """What the batches take that hold a load, filled up with rows that wait behind it."""
+        filled = self._batches(until)
+        num_batches = max(math.ceil(filled), num_stacks)
+        room_us = until.work_us * (num_batches - filled) / filled
+        behind_us = float(self.waiting.work_us.sum()) - waiting.work_us
+        each_us = model.constant_us + model.per_adapter_us * self._distinct(until.rows / num_batches)
+        return until.work_us + min(behind_us, room_us) + num_batches * each_us
 
-    def _filled(self, load: Load) -> float:
-        """Batches that it fills."""
-        return max(load.rows / self._capacity.max_rows, load.tokens / self._capacity.max_tokens)
+    def _batches(self, load: Load) -> float:
+        """How many batches a load fills."""
+        return self._filled(load.rows, load.tokens) / self._fullness
 
-    def _finish_in_us(self, job: Arriving, model: CostModel, waiting: Load, overtaking: Load, now_us: int) -> float:
-        ahead = waiting + overtaking
-        until = ahead + _load_of(job, model)
-        filled = self._filled(until)
-        batches = math.ceil(filled)
-        before_us = self._busy_us(now_us) + ahead.work_us * (batches - 1) / filled
-        inflow_rate = self._within.inflow.rate(now_us) + self._beyond.inflow.rate(now_us)
-        behind_us = self._by_start.work_us - waiting.work_us + before_us * inflow_rate
-        follow_us = min(behind_us, until.work_us * (batches - filled) / filled)
-        each_us = model.constant_us + model.per_adapter_us * self._distinct(until.rows / batches)
-        return self._busy_us(now_us) + until.work_us + follow_us + batches * each_us
-
-    def _fair_finish_in_us(self, job: Arriving, start_us: float, now_us: int) -> float:
-        """When the clock of fair shares gets there, if all who wait go on doing so.
-
-        Until then others may come and start before this job.
-        """
-        ahead_us = start_us - self._shares.now_us
-        if ahead_us <= 0:
-            return 0.0
-        return self._busy_us(now_us) + ahead_us * self._settings.shares.weight(job.tenant) / self._shares.share_of(
-            job.tenant
-        )
-
-    def _busy_us(self, now_us: int) -> float:
-        if self._running is None:
-            return self._staged_us
-        left_us = self._running.ends_us - now_us
-        # What takes longer than predicted is likely to take a while yet.
-        return self._staged_us + (left_us if left_us > 0 else -left_us / 2)
+    def _filled(self, rows: float, tokens: float) -> float:
+        """Part of the capacity of one batch."""
+        return max(rows / self._capacity.max_rows, tokens / self._capacity.max_tokens)
 
     def _distinct(self, rows: float) -> float:
         """Different hPLMs that so many rows are of, if all that wait are equally likely."""
         kinds = len(self._adapters)
         return max(1.0, kinds * (1.0 - math.exp(-rows / kinds))) if kinds else 1.0
 
-    # --- sums ---
+    # --- accounts ---
 
-    def _enter(self, job: Arriving, start_us: float, within_share: bool) -> None:
-        model = self._costs_of(job.root).model
-        load = _load_of(job, model)
-        start_bucket = self._by_start.bucket(start_us)
-        order_bucket = self._within.waiting.bucket(self._order.place(job, start_us))
-        charge_us = load.work_us + self._filled(load) * model.constant_us
-        place = _Place(start_us, within_share, start_bucket, order_bucket, load, charge_us)
-        self._places[job] = place
-        self._by_start.add(start_bucket, load)
-        self._class_of(place).waiting.add(order_bucket, load)
-        if within_share:
-            self._allowance.use(job.tenant, charge_us)
-        self._shares.enter(job.tenant, place.charge_us)
+    def _enter(self, job: JobT, is_within: bool) -> None:
+        start_us = self._shares.start_us(job.tenant)
+        self._charge(job, pays_bucket=is_within)
+        self.waiting.add([job], start_us, is_within, [self._work_us(job)])
+
+    def _charge(self, job: JobT, pays_bucket: bool) -> None:
+        model = self.costs_of(job.root).model
+        load = Load.of(job, model)
+        charge_us = load.work_us + self._filled(load.rows, load.tokens) * model.constant_us
+        self._charges[job] = _Charge(charge_us, pays_bucket)
+        self._shares.enter(job.tenant, charge_us)
+        if pays_bucket:
+            self._buckets.use(job.tenant, charge_us)
         self._adapters[job.hplm_key] += 1
 
-    def _leave(self, job: Arriving) -> _Place:
-        place = self._places.pop(job)
-        self._by_start.remove(place.start_bucket, place.load)
-        self._class_of(place).waiting.remove(place.order_bucket, place.load)
+    def _leave(self, job: JobT) -> _Charge:
         self._shares.leave(job.tenant)
         self._adapters[job.hplm_key] -= 1
         if not self._adapters[job.hplm_key]:
             del self._adapters[job.hplm_key]
-        return place
+        return self._charges.pop(job)
 
+    def _note_fullness(self, indices: Sequence[int]) -> None:
+        """Learn how much of the capacity the policy uses, where its stack's rows are more than that."""
+        waiting = self.waiting
+        is_of_stack = waiting.root == waiting.root[indices[0]]
+        offered = self._filled(int(np.count_nonzero(is_of_stack)), int(waiting.num_tokens @ is_of_stack))
+        used = self._filled(len(indices), int(waiting.num_tokens[list(indices)].sum()))
+        if offered > 1.0 or used > self._fullness:
+            self._fullness += (min(1.0, used) - self._fullness) / _FULL_BATCHES
 
-def _load_of(job: Arriving, model: CostModel) -> Load:
-    return Load(1.0, job.num_tokens, model.row_us(job.num_tokens))
+    def _work_us(self, job: JobT) -> float:
+        return self.costs_of(job.root).model.row_us(job.num_tokens)

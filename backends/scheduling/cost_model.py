@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
 
 from backends.errors import InvalidArgumentError
-from backends.scheduling.policy import Waiting
+
+if TYPE_CHECKING:
+    from backends.scheduling.waiting_room import Waiting
 
 
 @dataclass(frozen=True)
@@ -70,4 +73,4 @@ class CostModel:
 OPTIMISTIC = CostModel(
     constant_us=200.0, per_row_us=2.0, per_token_us=0.5, per_squared_length_us=0.0, per_adapter_us=2.0
 )
-"""Below what any device takes: where nothing is known yet, nobody is refused who could be answered."""
+"""Below what any device takes: where nothing is known yet, no row is rejected that could be answered."""

@@ -1,21 +1,31 @@
-"""Fair shares: every tenant gets device time in proportion to its weight while others want some, whoever floods.
+"""Fair shares: every tenant gets device time in proportion to its weight while others wait, however much one requests.
 
-Start-time fair queueing. A clock counts virtual time, which goes the slower the more tenants wait: by the work that
-runs over the sum of their weights. A job starts, in virtual time, now or where its tenant's jobs before it end; whoever
-takes them in the order of these starts shares fairly. A tenant that asks for no more than its share always starts now;
-a flood starts further and further in the future, behind everybody else's next job.
+Start-time fair queueing. A clock counts virtual time, which goes slower the more tenants wait: by the work that runs
+over the sum of their weights. A job starts, in virtual time, now or where its tenant's jobs before it end; jobs that
+run in the order of these starts share fairly. A tenant that requests no more than its share always starts now; an
+overload by one tenant starts further and further in the future, behind the next job of every other tenant.
+
+Policies that do not go by these starts, but by lengths or deadlines, would let one tenant that requests much of what
+they prefer take all. They choose rows first whose tenants have something left in their bucket (`ShareBuckets`).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import OrderedDict
 
-from backends.errors import InvalidArgumentError, shown
+from backends.scheduling.settings import ShareSettings
 
 _SEPARATOR = "/"
 _PRUNE_ABOVE = 1024
+_ACTIVE_US = 1_000_000
+_OWING_US = 60_000_000
+"""What a tenant has used that requests nothing any more is remembered for so long."""
+_HEADROOM = 1.25
+"""A tenant requests somewhat more than its share for a while by chance alone."""
+_CHANCE_ROWS = 32
+"""So many more rows than on average arrive now and then by chance, where a tenant requests its share in single rows."""
+_MEAN_OF_ROWS = 64
 
 
 def tenant_of(hplm: str) -> str:
@@ -23,29 +33,8 @@ def tenant_of(hplm: str) -> str:
     return hplm.partition(_SEPARATOR)[0]
 
 
-@dataclass(frozen=True)
-class ShareSettings:
-    """Weights by tenant, 1 for all others.
-
-    `burst_us` of device time, times its weight, a tenant may ask for at once before it stands behind others.
-    """
-
-    weights: Mapping[str, float] = field(default_factory=dict)
-    burst_us: float = 50_000.0
-
-    def __post_init__(self) -> None:
-        for tenant, weight in self.weights.items():
-            if not 0.001 <= weight <= 1000:
-                raise InvalidArgumentError(f"the weight of tenant {shown(tenant)} is {weight:g}, not 0.001 to 1000")
-        if not self.burst_us >= 0:
-            raise InvalidArgumentError(f"a burst cannot be {self.burst_us:g} us long")
-
-    def weight(self, tenant: str) -> float:
-        return self.weights.get(tenant, 1.0)
-
-
 class FairShare:
-    """The clock of virtual time, and each tenant's place on it. All times are in microseconds of device time."""
+    """The clock of virtual time, and each tenant's account on it. All times are in microseconds of device time."""
 
     def __init__(self, settings: ShareSettings) -> None:
         self._settings = settings
@@ -57,22 +46,22 @@ class FairShare:
         self._weights = 0.0
         self._prune_above = _PRUNE_ABOVE
 
-    @property
-    def now_us(self) -> float:
-        return self._now_us
-
     def rows_of(self, tenant: str) -> int:
         return self._rows.get(tenant, 0)
 
     def share_of(self, tenant: str) -> float:
-        """Of all tenants that wait, and this one."""
+        """The tenant's part of the device while all tenants that wait, and this one, want some."""
         weight = self._settings.weight(tenant)
         return weight / (self._weights if tenant in self._rows else self._weights + weight)
 
     def start_us(self, tenant: str) -> float:
-        """Where the tenant's next job would start."""
+        """The virtual time at which the tenant's next job would start."""
         burst_us = self._settings.burst_us
         return max(self._now_us, self._ends_us.get(tenant, self._now_us) - burst_us)
+
+    def wait_us(self, tenant: str, start_us: float) -> float:
+        """How long until the clock reaches a job's start, if all tenants that wait go on doing so."""
+        return max(0.0, start_us - self._now_us) * self._settings.weight(tenant) / self.share_of(tenant)
 
     def furthest_ahead(self, most: int) -> list[str]:
         """Tenants whose next job would not start now, those that would start last before the others."""
@@ -81,7 +70,7 @@ class FairShare:
         return [tenant for _, tenant in heapq.nlargest(most, ahead)]
 
     def enter(self, tenant: str, cost_us: float) -> None:
-        """A job of the tenant waits."""
+        """Charge a job of the tenant that waits from now on."""
         weight = self._settings.weight(tenant)
         begins_us = max(self._now_us, self._ends_us.get(tenant, self._now_us))
         self._ends_us[tenant] = begins_us + cost_us / weight
@@ -98,12 +87,12 @@ class FairShare:
             return
         del self._rows[tenant]
         self._weights -= self._settings.weight(tenant)
-        if not self._rows:  # nobody stands behind anybody any more, and no rounding is left
+        if not self._rows:  # no job stands behind another any more, and no rounding is left
             self._weights = 0.0
             self._ends_us.clear()
 
     def give_back(self, tenant: str, cost_us: float) -> None:
-        """A job was taken off the queue without having run."""
+        """Take off the account what a job was to cost that has not run."""
         if tenant in self._ends_us:
             self._ends_us[tenant] -= cost_us / self._settings.weight(tenant)
 
@@ -119,3 +108,87 @@ class FairShare:
         if len(self._ends_us) > self._prune_above:
             self._ends_us = {tenant: end for tenant, end in self._ends_us.items() if end > self._now_us}
             self._prune_above = max(_PRUNE_ABOVE, 2 * len(self._ends_us))
+
+
+class ShareBuckets:
+    """A bucket for each tenant, of `burst_us` times its weight or a few rows, which its share of the time flows into.
+
+    The share is by weight, among all tenants that have requested something within a second, admitted or rejected: a
+    tenant whose rows are rejected must not thereby lose.
+    """
+
+    def __init__(self, settings: ShareSettings) -> None:
+        self._settings = settings
+        self._requested_us: OrderedDict[str, int] = OrderedDict()
+        """When each active tenant requested something last, in that order."""
+        self._weights = 0.0
+        self._used_us: dict[str, float] = {}
+        """What was used of each active tenant's bucket at the time of `_requested_us`."""
+        self._owing: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """Of tenants that were active: when they requested something last, and what was used then."""
+        self._beyond: set[str] = set()
+        """Active tenants whose last row was beyond their share."""
+        self._mean_row_us = 0.0
+
+    def allows(self, tenant: str, now_us: int) -> bool:
+        """Whether a row that the tenant requests now is within its share."""
+        self._note(tenant, now_us)
+        is_within = self._is_alone or self._used_us[tenant] <= self._bucket_us(tenant)
+        (self._beyond.discard if is_within else self._beyond.add)(tenant)
+        return is_within
+
+    def most_beyond(self, now_us: int, most: int) -> list[str]:
+        """Active tenants whose next row would be beyond their shares, those that are furthest before the others."""
+        if self._is_alone:
+            return []
+        beyond_us = {
+            tenant: self._used_us[tenant] - self._flown_us(tenant, now_us) - self._bucket_us(tenant)
+            for tenant in self._beyond
+        }
+        return heapq.nlargest(most, (tenant for tenant, us in beyond_us.items() if us > 0), key=beyond_us.__getitem__)
+
+    def use(self, tenant: str, row_us: float) -> None:
+        """Take the cost of a row out of the bucket."""
+        self._mean_row_us += (row_us - self._mean_row_us) / _MEAN_OF_ROWS
+        self.charge(tenant, row_us)
+
+    def charge(self, tenant: str, cost_us: float) -> None:
+        """Take any cost out of the bucket, or put it back where it is negative."""
+        if tenant in self._used_us:
+            self._used_us[tenant] = max(0.0, self._used_us[tenant] + cost_us)
+        elif tenant in self._owing:
+            requested_us, used_us = self._owing[tenant]
+            self._owing[tenant] = requested_us, max(0.0, used_us + cost_us)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether only one tenant is active, which has no share to exceed."""
+        return len(self._requested_us) == 1
+
+    def _note(self, tenant: str, now_us: int) -> None:
+        if tenant not in self._requested_us:
+            self._weights += self._settings.weight(tenant)
+            self._requested_us[tenant], self._used_us[tenant] = self._owing.pop(tenant, (now_us, 0.0))
+        self._used_us[tenant] = max(0.0, self._used_us[tenant] - self._flown_us(tenant, now_us))
+        self._requested_us[tenant] = now_us
+        self._requested_us.move_to_end(tenant)
+        self._forget_before(now_us)
+
+    def _bucket_us(self, tenant: str) -> float:
+        weight = self._settings.weight(tenant)
+        return max(self._settings.burst_us * weight, _CHANCE_ROWS * self._mean_row_us * min(1.0, weight))
+
+    def _flown_us(self, tenant: str, now_us: int) -> float:
+        """What has flown into the bucket since the tenant's last request."""
+        share = self._settings.weight(tenant) / self._weights
+        return _HEADROOM * max(0, now_us - self._requested_us[tenant]) * share
+
+    def _forget_before(self, now_us: int) -> None:
+        """A tenant without a request for a second is not active, but owes for longer what it has used."""
+        while self._requested_us and next(iter(self._requested_us.values())) < now_us - _ACTIVE_US:
+            tenant, requested_us = self._requested_us.popitem(last=False)
+            self._owing[tenant] = (requested_us, self._used_us.pop(tenant))
+            self._beyond.discard(tenant)
+            self._weights -= self._settings.weight(tenant)
+        while self._owing and next(iter(self._owing.values()))[0] < now_us - _OWING_US:
+            self._owing.popitem(last=False)

@@ -1,73 +1,96 @@
-"""In which order a policy runs what waits, as far as one number of a job can say: what admission predicts by.
+"""In which order a policy runs jobs, approximated by one number of each job: what admission predicts by.
 
 Usage:
     order = policy.order
-    order.place(job, start_us)                      # of two that wait, the lower one runs first
-    order.overtaking_us(job, in_us)                 # for how long of the time to come arrivals would overtake the job
+    ahead = order.ahead(waiting, job, start_us)         # which of the jobs that wait run before the job
+    times_us = order.overtaking_us(job, now_us, in_us)  # for how long arrivals of each kind would overtake the job
+    rates.during(times_us, now_us)                      # what they add up to, if they come as they came recently
 """
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from backends.scheduling.policy import Waiting
-
-Floats = npt.NDArray[np.float64]
+from backends.scheduling.cost_model import CostModel
+from backends.scheduling.waiting_room import Bools, Float64, Waiting, WaitingRoom
 
 _LONGEST_TOKENS = 512
 _DEADLINES = 128
 _DEADLINES_PER_OCTAVE = 4
 _SHORTEST_DEADLINE_US = 1000.0
 _AFTER_ALL_DEADLINES_US = float(np.finfo(np.float64).max)
+_MEMORY_US = 500_000.0
+_LEAST_WATCHED_US = 200_000.0
+"""Rows that come together at one moment do not come as often as that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Sums over rows; `work_us` is what they add to batches that run anyway."""
+
+    rows: float
+    tokens: float
+    work_us: float
+
+    @classmethod
+    def of(cls, job: Waiting, model: CostModel) -> Load:
+        return cls(1.0, job.num_tokens, model.row_us(job.num_tokens))
+
+    def __add__(self, other: Load) -> Load:
+        return Load(self.rows + other.rows, self.tokens + other.tokens, self.work_us + other.work_us)
+
+
+NOTHING = Load(0.0, 0.0, 0.0)
 
 
 class Order(Protocol):
-    """Arrivals are told apart by kinds, numbered from 0, as far as matters for who overtakes whom."""
+    """Arrivals are told apart by kinds, numbered from 0, as far as matters for which of them overtake a job."""
 
     is_fair: bool
-    """Whether whoever takes jobs in this order shares fairly; with other orders those within their shares go first."""
-    runs_when_due: bool
-    """Whether a row that has missed the next batch still runs before others once its deadline comes near."""
-    resolution: float
-    """Places that are no further apart count as one."""
+    """Whether the order itself shares fairly; with other orders jobs within their shares go first."""
+    goes_by_length: bool
+    sure_part: float
+    """A row is sure to be in the next batch if it and all before it fill no more than this part of it."""
     num_kinds: int
 
-    def place(self, job: Waiting, start_us: float) -> float:
-        """Where the job stands; `start_us` is where fair shares let it start."""
+    def ahead(self, waiting: WaitingRoom[Any], job: Waiting, start_us: float) -> Bools:
+        """Tell which jobs would run before `job`, whose virtual start time would be `start_us`."""
         ...
 
     def kind(self, job: Waiting, now_us: int) -> int:
-        """Of a job that arrives now."""
+        """Return the kind of a job that arrives now."""
         ...
 
-    def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Floats:
-        """For how much of the next `in_us` arrivals of each kind would run before a job that arrives now.
+    def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Float64:
+        """Tell for how much of the next `in_us` arrivals of each kind would run before a job that arrives now.
 
-        Shape: `[num_kinds]`.
+        Shape:
+            `[num_kinds]`.
         """
         ...
 
 
 class FairOrder:
-    """Whoever starts first in fair shares. Nobody overtakes but in his share, which is counted there."""
+    """The earliest virtual start time first. Later arrivals overtake within their shares, which is counted there."""
 
     is_fair = True
-    runs_when_due = False
-    resolution = 1000.0
+    goes_by_length = False
+    sure_part = 1.0
     num_kinds = 1
     _NEVER = np.zeros(1)
 
-    def place(self, job: Waiting, start_us: float) -> float:
-        return start_us
+    def ahead(self, waiting: WaitingRoom[Any], job: Waiting, start_us: float) -> Bools:
+        ahead: Bools = waiting.start_us <= start_us
+        return ahead
 
     def kind(self, job: Waiting, now_us: int) -> int:
         return 0
 
-    def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Floats:
+    def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Float64:
         return self._NEVER
 
 
@@ -75,61 +98,66 @@ class LengthOrder:
     """The shortest first; a kind is a length."""
 
     is_fair = False
-    runs_when_due = False
-    resolution = 1.0
+    goes_by_length = True
+    sure_part = 1.0
     num_kinds = _LONGEST_TOKENS + 1
     _LENGTHS = np.arange(num_kinds)
 
-    def place(self, job: Waiting, start_us: float) -> float:
-        return float(job.num_tokens)
+    def ahead(self, waiting: WaitingRoom[Any], job: Waiting, start_us: float) -> Bools:
+        ahead: Bools = waiting.num_tokens <= job.num_tokens
+        return ahead
 
     def kind(self, job: Waiting, now_us: int) -> int:
         return min(job.num_tokens, _LONGEST_TOKENS)
 
-    def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Floats:
+    def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Float64:
         return np.where(job.num_tokens > self._LENGTHS, in_us, 0.0)
 
 
 class UtilityOrder(LengthOrder):
-    """The shortest first, but for a part of each batch in which those of similar worth go by their deadlines.
+    """The shortest first, except that jobs of similar length go by their deadlines in a part of each batch.
 
     Args:
-        eta: The part that goes by length.
-        q: What is shorter by more than this factor is worth more in any case, and overtakes as often as it comes. What
-            is shorter by less does so in the part that goes by length, and in the other one where it is due earlier,
-            as half of what comes later is at the most. Counting who is due earlier refuses less and keeps as
-            many promises in virtual time; in two runs on the real server, at twice the capacity, 2 and 4 % were broken,
-            and 1 % in one with this order.
+        eta: The part of a batch that goes by length.
+        q: Jobs shorter by more than this factor always overtake. Of the others half are due earlier, and overtake in
+            the part that goes by deadlines too.
     """
-
-    runs_when_due = True
 
     def __init__(self, eta: float, q: float) -> None:
         self._similar = (1.0 + eta) / 2
         self._q = q
 
-    def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Floats:
+    def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Float64:
         is_much_shorter = self._q * job.num_tokens > self._LENGTHS
         return np.where(is_much_shorter, 1.0, self._similar) * super().overtaking_us(job, now_us, in_us)
 
 
-class DeadlineOrder:
-    """The earliest deadline first; a kind is a time from the arrival to the deadline, to a fifth; the last one is none.
+class SlottedOrder(LengthOrder):
+    """The shortest first. The part `eta` of a batch is sure to fit into the slots, half of the rest is likely to."""
 
-    Whoever comes in w and leaves itself x until its deadline overtakes a job that is due later than in w + x. Those
-    without a deadline overtake nobody, not even each other.
+    def __init__(self, eta: float) -> None:
+        self.sure_part = (1.0 + eta) / 2
+
+
+class DeadlineOrder:
+    """The earliest deadline first; a kind is a time from arrival to deadline, in steps of a fifth; the last is none.
+
+    A job that arrives after w and is due x later overtakes a job that is due later than in w + x. Jobs without a
+    deadline overtake none, not even each other.
     """
 
     is_fair = False
-    runs_when_due = False
-    resolution = 1000.0
+    goes_by_length = False
+    sure_part = 1.0
     num_kinds = _DEADLINES
     _DEADLINE_US = np.append(
         _SHORTEST_DEADLINE_US * 2 ** ((np.arange(num_kinds - 1) + 0.5) / _DEADLINES_PER_OCTAVE), math.inf
     )
 
-    def place(self, job: Waiting, start_us: float) -> float:
-        return math.inf if job.deadline_us is None else float(job.deadline_us)
+    def ahead(self, waiting: WaitingRoom[Any], job: Waiting, start_us: float) -> Bools:
+        due_us = math.inf if job.deadline_us is None else job.deadline_us
+        ahead: Bools = waiting.deadline_us <= due_us
+        return ahead
 
     def kind(self, job: Waiting, now_us: int) -> int:
         if job.deadline_us is None:
@@ -137,6 +165,45 @@ class DeadlineOrder:
         times = max(1.0, (job.deadline_us - now_us) / _SHORTEST_DEADLINE_US)
         return min(_DEADLINES - 2, int(_DEADLINES_PER_OCTAVE * math.log2(times)))
 
-    def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Floats:
+    def overtaking_us(self, job: Waiting, now_us: int, in_us: float) -> Float64:
         due_in_us = _AFTER_ALL_DEADLINES_US if job.deadline_us is None else job.deadline_us - now_us
         return np.clip(due_in_us - self._DEADLINE_US, 0.0, max(0.0, in_us))
+
+
+class ArrivalRates:
+    """Work of each kind that is admitted per time: sums in which older rows count less and less.
+
+    `restart` forgets what came before a pause, so that an overload after quiet times is seen as soon as it is there.
+    """
+
+    def __init__(self, num_kinds: int) -> None:
+        self._sums: Float64 = np.zeros((3, num_kinds))
+        """Rows, tokens and work by kind, as they count at `_updated_us`."""
+        self._since_us = 0
+        self._updated_us = 0
+
+    def restart(self, now_us: int) -> None:
+        self._sums[:] = 0.0
+        self._since_us = self._updated_us = now_us
+
+    def add(self, kind: int, row: Load, now_us: int) -> None:
+        self._sums *= self._remaining(now_us)
+        self._updated_us = now_us
+        self._sums[:, kind] += (row.rows, row.tokens, row.work_us)
+
+    def during(self, times_us: Float64 | float, now_us: int) -> Load:
+        """Return the load if each kind came for so long as it came recently.
+
+        Shape:
+            times_us: `[num_kinds]`, or one time for all.
+        """
+        rows, tokens, work_us = ((self._sums * times_us).sum(axis=1) * self._per_us(now_us)).tolist()
+        return Load(rows, tokens, work_us)
+
+    def _per_us(self, now_us: int) -> float:
+        """By what to multiply the sums: the weights of all the time that was watched add up to its inverse."""
+        watched = 1.0 - math.exp(-max(_LEAST_WATCHED_US, now_us - self._since_us) / _MEMORY_US)
+        return self._remaining(now_us) / (_MEMORY_US * watched)
+
+    def _remaining(self, now_us: int) -> float:
+        return math.exp((self._updated_us - now_us) / _MEMORY_US)

@@ -1,4 +1,4 @@
-"""Who waits: the jobs, and what policies ask about them as columns.
+"""The queue of an engine: the jobs that wait, and what policies and admission ask about them as columns.
 
 A decision among 10,000 jobs must not walk through them one by one. So each property that decisions are made by is an
 array, kept up to date as jobs come and go.
@@ -8,30 +8,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from backends.scheduling.policy import Waiting
 from backends.stack_key import StackKey
+
+
+class Waiting(Protocol):
+    """What scheduling sees of a job."""
+
+    @property
+    def root(self) -> StackKey:
+        """The stack that it runs on."""
+        ...
+
+    @property
+    def hplm_key(self) -> int: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def deadline_us(self) -> int | None: ...
+    @property
+    def arrived_us(self) -> int: ...
+
 
 JobT = TypeVar("JobT", bound=Waiting)
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
-Places = npt.NDArray[np.intp]
-"""Where jobs wait: 0 is the front of the queue."""
+Bools = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.intp]
+"""Of jobs in a waiting room: 0 is the front of the queue."""
 
-_JOB, _ROOT, _HPLM_KEY, _NUM_TOKENS, _DEADLINE_US, _ARRIVED_US, _START_US, _WITHIN_SHARE = range(8)
-_DTYPES = (np.object_, np.int64, np.int64, np.int64, np.float64, np.int64, np.float64, np.bool_)
+_JOB, _ROOT, _HPLM_KEY, _NUM_TOKENS, _DEADLINE_US, _ARRIVED_US, _START_US, _WITHIN_SHARE, _WORK_US = range(9)
+_DTYPES = (np.object_, np.int64, np.int64, np.int64, np.float64, np.int64, np.float64, np.bool_, np.float64)
 _FIRST_SIZE = 64
 
 
 class WaitingRoom(Generic[JobT]):
-    """A queue whose places are numbered from its front; not safe among threads.
+    """A queue that is indexed from its front; not safe among threads.
 
     Semantics:
-        Jobs stand in the order of the times from which they are due to run, those of one time in the order in which
+        Jobs stand in the order of their virtual start times (`fair_share`), those of one time in the order in which
         they came. `put_back` is for jobs that were taken and could not run.
         The columns are views, valid until a job comes or goes.
     """
@@ -42,7 +61,7 @@ class WaitingRoom(Generic[JobT]):
         self._root_numbers: dict[StackKey, int] = {}
         self._root_names: list[StackKey] = []
         self.batches_taken = 0
-        """Lets a policy give each fourth batch to somebody, and stay pure."""
+        """Lets a policy treat each fourth batch differently, and stay pure."""
         self.add(jobs)
 
     def __len__(self) -> int:
@@ -51,18 +70,25 @@ class WaitingRoom(Generic[JobT]):
     def __iter__(self) -> Iterator[JobT]:
         return iter(self._columns[_JOB][: self._size].tolist())
 
-    def __getitem__(self, place: int) -> JobT:
-        job: JobT = self._columns[_JOB][: self._size][place]
+    def __getitem__(self, index: int) -> JobT:
+        job: JobT = self._columns[_JOB][: self._size][index]
         return job
 
     @property
     def root(self) -> Int64:
-        """Numbers, the same for the same root."""
+        """Numbers, the same for the same stack."""
         return self._columns[_ROOT][: self._size]
 
-    def count_of_root_at(self, place: int) -> int:
-        """How many of that job's root wait, itself included: all that a batch with it could hold."""
-        return int(np.count_nonzero(self.root == self.root[place]))
+    def count_of_root_at(self, index: int) -> int:
+        """Count the jobs of that job's stack, itself included: all that a batch with it could hold."""
+        return int(np.count_nonzero(self.root == self.root[index]))
+
+    def count_stacks(self, chosen: Bools, other: StackKey) -> int:
+        """Count the stacks of some jobs and of another job."""
+        if len(self._root_names) == 1 and other in self._root_numbers:
+            return 1
+        of_chosen = np.flatnonzero(np.bincount(self.root[chosen], minlength=1)).tolist()
+        return len({*of_chosen, self._root_numbers.get(other, -1)} if len(self) else {0})
 
     def root_name(self, number: int) -> StackKey:
         return self._root_names[number]
@@ -85,38 +111,54 @@ class WaitingRoom(Generic[JobT]):
         return self._columns[_ARRIVED_US][: self._size]
 
     @property
-    def next_deadline_us(self) -> float:
-        """Nobody is late before it."""
-        return float(self.deadline_us.min()) if self._size else math.inf
-
-    def places_without_deadline(self, arrived_by_us: int) -> Places:
-        return np.flatnonzero(np.isinf(self.deadline_us) & (self.arrived_us <= arrived_by_us))
+    def start_us(self) -> Float64:
+        """Virtual start times, in ascending order."""
+        return self._columns[_START_US][: self._size]
 
     @property
-    def within_share(self) -> npt.NDArray[np.bool_]:
-        """Who is to be chosen first, by policies that go by something else than the order in which jobs stand."""
+    def within_share(self) -> Bools:
+        """Which jobs policies that do not go by fair shares choose first."""
         return self._columns[_WITHIN_SHARE][: self._size]
 
-    def add(self, jobs: Sequence[JobT], start_us: float | None = None, within_share: bool = True) -> None:
-        """Behind all that are due no later; without a time, behind all others."""
-        starts = self._columns[_START_US][: self._size]
+    @property
+    def work_us(self) -> Float64:
+        """What each job adds to a batch that runs anyway, as predicted when it was admitted."""
+        return self._columns[_WORK_US][: self._size]
+
+    @property
+    def next_deadline_us(self) -> float:
+        """The earliest deadline, infinite where there is none."""
+        return float(self.deadline_us.min()) if self._size else math.inf
+
+    def without_deadline(self, arrived_by_us: int) -> Indices:
+        return np.flatnonzero(np.isinf(self.deadline_us) & (self.arrived_us <= arrived_by_us))
+
+    def add(
+        self,
+        jobs: Sequence[JobT],
+        start_us: float | None = None,
+        within_share: bool = True,
+        work_us: Sequence[float] | None = None,
+    ) -> None:
+        """Insert jobs behind all that start no later; without a time, behind all others."""
         if start_us is None:
-            start_us = float(starts[-1]) if self._size else -math.inf
-        self._insert(int(np.searchsorted(starts, start_us, side="right")), jobs, start_us, within_share)
+            start_us = float(self.start_us[-1]) if self._size else -math.inf
+        index = int(np.searchsorted(self.start_us, start_us, side="right"))
+        self._insert(index, jobs, start_us, within_share, work_us)
 
-    def put_back(self, jobs: Sequence[JobT]) -> None:
-        """In front of all others."""
-        self._insert(0, jobs, -math.inf, within_share=True)
+    def put_back(self, job: JobT, within_share: bool = True, work_us: float = 0.0) -> None:
+        """Insert a job in front of all others."""
+        self._insert(0, [job], -math.inf, within_share, [work_us])
 
-    def take_batch(self, places: Sequence[int]) -> list[JobT]:
-        """Out they go to run, in the order of `places`."""
+    def take_batch(self, indices: Sequence[int]) -> list[JobT]:
+        """Remove jobs that are to run; returns them in the order of `indices`."""
         self.batches_taken += 1
-        return self.take(places)
+        return self.take(indices)
 
-    def take(self, places: Sequence[int] | Places) -> list[JobT]:
-        if not len(places):
+    def take(self, indices: Sequence[int] | Indices) -> list[JobT]:
+        if not len(indices):
             return []
-        chosen = np.asarray(places, np.intp)
+        chosen = np.asarray(indices, np.intp)
         jobs: list[JobT] = self._columns[_JOB][: self._size][chosen].tolist()
         stays = np.ones(self._size, np.bool_)
         stays[chosen] = False
@@ -128,11 +170,21 @@ class WaitingRoom(Generic[JobT]):
         return jobs
 
     def take_late(self, now_us: int) -> list[JobT]:
-        """Whoever cannot be answered before the deadline any more, because it has passed."""
+        """Remove the jobs whose deadline has passed."""
         return self.take(np.flatnonzero(self.deadline_us <= now_us))
 
     def take_all(self) -> list[JobT]:
         return self.take(range(self._size))
+
+    def _insert(
+        self, index: int, jobs: Sequence[JobT], start_us: float, within_share: bool, work_us: Sequence[float] | None
+    ) -> None:
+        old_size = self._size
+        self._grow(len(jobs))
+        if index < old_size:
+            for column in self._columns:
+                column[index + len(jobs) : self._size] = column[index:old_size].copy()
+        self._write(index, jobs, start_us, within_share, work_us)
 
     def _grow(self, count: int) -> None:
         old_size, self._size = self._size, self._size + count
@@ -142,30 +194,27 @@ class WaitingRoom(Generic[JobT]):
                 new[:old_size] = old[:old_size]
             self._columns = larger
 
-    def _insert(self, place: int, jobs: Sequence[JobT], start_us: float, within_share: bool) -> None:
-        old_size = self._size
-        self._grow(len(jobs))
-        if place < old_size:
-            for column in self._columns:
-                column[place + len(jobs) : self._size] = column[place:old_size].copy()
-        self._write(place, jobs, start_us, within_share)
-
-    def _write(self, place: int, jobs: Sequence[JobT], start_us: float, within_share: bool) -> None:
-        values: tuple[Sequence[Any], ...] = (
-            jobs,
-            [self._root_number(job.root) for job in jobs],
-            [job.hplm_key for job in jobs],
-            [job.num_tokens for job in jobs],
-            [math.inf if job.deadline_us is None else job.deadline_us for job in jobs],
-            [job.arrived_us for job in jobs],
-            [start_us] * len(jobs),
-            [within_share] * len(jobs),
-        )
-        for column, of_jobs in zip(self._columns, values, strict=True):
-            column[place : place + len(jobs)] = np.fromiter(of_jobs, column.dtype, len(jobs))
+    def _write(
+        self, index: int, jobs: Sequence[JobT], start_us: float, within_share: bool, work_us: Sequence[float] | None
+    ) -> None:
+        for number, job in enumerate(jobs):
+            values = (
+                job,
+                self._root_number(job.root),
+                job.hplm_key,
+                job.num_tokens,
+                math.inf if job.deadline_us is None else job.deadline_us,
+                job.arrived_us,
+                start_us,
+                within_share,
+                0.0 if work_us is None else work_us[number],
+            )
+            for column, value in zip(self._columns, values, strict=True):
+                column[index + number] = value
 
     def _root_number(self, name: StackKey) -> int:
-        if name not in self._root_numbers:
-            self._root_numbers[name] = len(self._root_names)
+        number = self._root_numbers.get(name)
+        if number is None:
+            number = self._root_numbers[name] = len(self._root_names)
             self._root_names.append(name)
-        return self._root_numbers[name]
+        return number

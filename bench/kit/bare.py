@@ -20,6 +20,7 @@ from backends.adapters.device_bank import AdapterBank
 from backends.adapters.product import BatchAdapters, SegmentedAdapters
 from backends.adapters.recipe import AdapterRecipe
 from backends.adapters.segments import Segment
+from backends.engine.layouts import MakeLayout
 from backends.engine.stack import ReadyHplm, StackSettings, UpperStack
 from backends.home import Home
 from backends.registry.registry import Registry
@@ -62,13 +63,13 @@ class BareEngine:
 
     def stack(
         self,
-        layout: str = "ragged",
         dtype: str = "bf16",
         adapters_of: Callable[[AdapterBank, Sequence[Segment]], BatchAdapters] = SegmentedAdapters,
+        layout_of: MakeLayout | None = None,
     ) -> UpperStack:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        settings = StackSettings(device=device, dtype=dtype, num_slots=len(self._hplms) + 1, layout=layout)
-        return UpperStack(self._root, settings, adapters_of=adapters_of)
+        settings = StackSettings(device=device, dtype=dtype, num_slots=len(self._hplms) + 1)
+        return UpperStack(self._root, settings, adapters_of=adapters_of, layout_of=layout_of)
 
     def rows(self, lengths: Sequence[int]) -> list[Tensor]:
         return random_rows(lengths, self.geometry.hidden_size, self._generator)

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,6 +20,10 @@ from bench.kit.tiny_home import build_tiny_home
 _REGISTRY = "registry.db"
 _ROOMS = ("roots", "plots", "bank")
 _OVERLAYS = shutil.ignore_patterns("*.overlay")
+
+
+def add_home_option(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--home", type=Path, help="a home to copy; by default a tiny one is built")
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from typing import Literal
 
 from backends.home import Home
 from backends.scheduling.cost_model import CostModel
-from builder.export import ExportSettings, render_repository
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from backends.scheduling.policy import Capacity, Policy
+from backends.scheduling.policies import Policy
+from backends.scheduling.settings import Capacity
 from backends.scheduling.waiting_room import WaitingRoom
 from backends.stack_key import StackKey
 

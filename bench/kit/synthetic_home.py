@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from backends.adapters.bank import write_artifact
 from backends.adapters.recipe import AdapterRecipe
 from backends.home import Home
-from backends.plot import Store, TableSpec, TableWriter, fragment_keys
+from backends.plot import Store, TableSpec, fragment_keys
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.geometry import RootGeometry
@@ -31,6 +31,7 @@ from backends.root.store import RootFolder, write_root
 from backends.storage import json_checksum, publishing, read_json
 from bench.kit.bulk import NewHplm, register_hplms
 from bench.kit.random_root import BERT_BASE_UPPER, BOTTLENECK, random_hplm, random_parts
+from bench.kit.random_table import write_table
 
 ROOT = "base"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -129,12 +130,7 @@ class BaseHome:
         if texts:
             tokens = RootFolder(self.home.root(target.parent.name)).tokenizer().encode(texts)
             stores[Store.TRI] = np.unique(fragment_keys(tokens.token_ids, tokens.row_offsets))
-        with TableWriter(target, spec) as writer:
-            for store, keys in stores.items():
-                for start in range(0, keys.size, _APPENDED_AT_ONCE):
-                    part = keys[start : start + _APPENDED_AT_ONCE]
-                    writer.append(store, part, block[: part.size, : store.vectors])
-            writer.finish()
+        write_table(target, spec, stores, block)
 
     def _write_model(self, family: Family, root: RootFolder, number: int) -> Path:
         target = self.home.bank(family.root, f"model/{family.name}{number}", 1)

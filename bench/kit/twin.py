@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from backends.root.geometry import RootGeometry
-from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.cost_model import BatchShape, CostModel
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import AdmissionSettings, Capacity
 from bench.kit.fates import Fate, Fates
 from bench.kit.idle import wait_until_idle
 from bench.kit.overload import LENGTHS, WIDE, Engine, OverloadHome, overload_home

@@ -22,10 +22,10 @@ from torch import Tensor
 from backends.adapters.device_bank import AdapterBank
 from backends.adapters.head import Head
 from backends.adapters.product import SegmentedAdapters
-from backends.engine.crew import Crew
+from backends.engine.compute_pool import ComputePool
 from backends.engine.heads import HeadRow, logits
 from backends.engine.layers import FilledLayers, PlainLayers, ServedLayers, served_layers
-from backends.engine.layouts import attention, layout_named
+from backends.engine.layouts import LAYOUTS, attention
 from backends.engine.packing import MicroBatch, pack_rows
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
@@ -66,9 +66,11 @@ class WholeModel:
             while target:
                 target = target[file.readinto(target) :]
 
-    def logits(self, layers: ServedLayers, rows: Sequence[Tensor], geometry: RootGeometry, crew: Crew) -> list[Tensor]:
+    def logits(
+        self, layers: ServedLayers, rows: Sequence[Tensor], geometry: RootGeometry, pool: ComputePool
+    ) -> list[Tensor]:
         """Through these layers, which hold this model's weights in whatever order."""
-        layout = layout_named("ragged", crew.sharing)
+        layout = LAYOUTS["ragged"](pool.sharing)
         packed = pack_rows(rows, [0] * len(rows), layout, lambda _: _no_adapters(geometry), _DTYPE, _CPU)
         head = self.head.to(torch.float32)
 
@@ -80,7 +82,7 @@ class WholeModel:
             return logits(states, [HeadRow(start, start + length, head, "cls") for start, length in spans])
 
         found: dict[int, Tensor] = {}
-        for batch, of_rows in zip(packed.micro_batches, crew.run(compute, packed.micro_batches), strict=True):
+        for batch, of_rows in zip(packed.micro_batches, pool.run(compute, packed.micro_batches), strict=True):
             found |= zip(batch.grid.order, of_rows, strict=True)
         return [found[index] for index in range(len(rows))]
 
@@ -98,7 +100,7 @@ class WholeModels:
         self._geometry = geometry
         self._max_resident = max_resident
         self._cold = cold
-        self._crew = Crew(torch.get_num_threads(), _CPU)
+        self._compute_pool = ComputePool(torch.get_num_threads(), _CPU)
         self._resident: OrderedDict[str, WholeModel] = OrderedDict()
         self._layers: dict[str, ServedLayers] = {}
         self._fresh: set[str] = set()
@@ -116,7 +118,7 @@ class WholeModels:
             own = rows_of[tenant]
             model = self._model(tenant)
             of_tenant = [rows[index].to(_DTYPE) for index in own]
-            results = model.logits(self._layers[tenant], of_tenant, self._geometry, self._crew)
+            results = model.logits(self._layers[tenant], of_tenant, self._geometry, self._compute_pool)
             found |= dict(zip(own, results, strict=True))
         return [found[index] for index in range(len(rows))]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench.kit.model_code import with_bench
 from builder.export.config import DynamicBatching, Instances, ModelDescription, Tensor, to_text
 
-SERVER_ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[2])}
-"""The model imports `bench`, which is no part of the installed product."""
 _CODE = Path(__file__).parent.parent / "triton_models" / "whole_models" / "1" / "model.py"
 
 
@@ -26,4 +25,4 @@ def render_whole_models(folder: Path, parameters: Mapping[str, str]) -> None:
     )
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text(to_text(model), encoding="utf-8")
-    (folder / "1" / "model.py").write_bytes(_CODE.read_bytes())
+    (folder / "1" / "model.py").write_text(with_bench(_CODE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from backends.adapters.adapter_set import AdapterSet
-from backends.engine.heads import POOL_FUNCTIONS
 from backends.home import Home
 from backends.lower.model import LowerModel
 from backends.registry.registry import Registry
@@ -32,6 +31,7 @@ from bench.tasks.data import Caps, load_task, write_unlabelled
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.hplm.dedicated_teacher import DedicatedTeacher
 from builder.construct.hplm.exact_lower import exact_lower
+from builder.construct.hplm.padded_pooling import POOL_FUNCTIONS
 from builder.construct.hplm.state_rows import EncodedRow, stored_rows
 from builder.construct.hplm.teacher_data import TeacherData
 from builder.construct.hplm.trainable import predict
@@ -44,7 +44,7 @@ from builder.construct.root.teacher import Teacher
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example, task_text
 from builder.construct.tasks.objective import Objective
-from builder.construct.tasks.objectives import objective_of
+from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.training.rows import padded_rows
 from builder.progress import Report, Step
 from builder.requests.domains import GENERAL_DOMAIN

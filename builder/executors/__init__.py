@@ -1,1 +1,1 @@
-"""Where independent pieces of work run: in this process, in processes beside it, or on a Ray cluster."""
+"""Executors of independent pieces of work: in this process, in processes beside it, or on a Ray cluster."""

@@ -74,7 +74,7 @@ def local_map(processes: int) -> ParallelMap:
 
 
 def _start_process(line: Connection, parent: int) -> None:
-    """In the new process: end when the caller hangs up or dies, and leave the other cores to the others."""
+    """Prepare the new process: it ends when the caller hangs up or dies, and leaves the other cores to the others."""
     Thread(target=_end_with, args=(line, parent), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
@@ -83,7 +83,7 @@ def _start_process(line: Connection, parent: int) -> None:
 
 
 class _Work:
-    """What this process is doing, for the thread that may end it."""
+    """The work of this process, for the thread that may end it."""
 
     def __init__(self) -> None:
         self.is_under_way = False

@@ -32,7 +32,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Instances:
-    """How many processes run a model; GPU without `gpus` means `count` on each GPU there is."""
+    """The number of processes that run a model; GPU without `gpus` means `count` on each GPU there is."""
 
     kind: InstanceKind
     count: int

@@ -13,7 +13,7 @@ from backends.model_settings import ModelSettings
 from backends.root.store import RootFolder
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.cost_profile import has_profile, profile_for
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 from builder.export.settings import ExportSettings
 
 

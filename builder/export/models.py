@@ -8,7 +8,7 @@ whose sets of inputs differ never share a batch.
 from __future__ import annotations
 
 from backends.deadline_batcher import plugin_parameters
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 from builder.export.config import DynamicBatching, Instances, ModelDescription, Step, Tensor
 from builder.export.settings import HOME_PARAMETER, ExportSettings
 
@@ -75,14 +75,14 @@ def upper(settings: ExportSettings) -> ModelDescription:
         # One process per device: a second one would hold the shared layers and all adapter slots once more.
         instances=Instances("GPU", 1, settings.gpus) if settings.device == "gpu" else Instances("CPU", 1),
         # In mode `engine` rows wait in the engine. In mode `triton` a moment's delay lets the rows of one batch of the
-        # lower half come together; with one instance Triton does not merge what it has closed.
+        # lower model come together; with one instance Triton does not merge what it has closed.
         batching=DynamicBatching(max_queue_delay_us=settings.queue_delay_us if settings.mode == "triton" else 0),
         parameters={HOME_PARAMETER: settings.home, "mode": settings.mode, **_upper_parameters(settings)},
     )
 
 
 def _upper_parameters(settings: ExportSettings) -> dict[str, str]:
-    """What bounds a batch is written out where two read it, the model and the plugin."""
+    """Write out the bounds of a batch where two read them, the model and the plugin."""
     if settings.mode == "engine":
         return dict(settings.upper_parameters)
     return {**plugin_parameters(Capacity(), settings.cost_model), **settings.upper_parameters}

@@ -48,7 +48,7 @@ def _render_model(folder: Path, model: ModelDescription, source: Path) -> None:
 
 
 def installed_code() -> Path:
-    """Where the models' code lies."""
+    """Return the folder of the models' code."""
     # A package without modules, so that its folder holds models only; an editable install lists a hook beside it.
     spec = find_spec(_CODE_PACKAGE)
     locations = (spec.submodule_search_locations if spec else None) or []

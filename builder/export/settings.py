@@ -1,4 +1,4 @@
-"""What may differ from one export to the next."""
+"""The settings that may differ from one export to the next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from backends.scheduling.cost_model import CostModel
 HOME_PARAMETER = "home"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportSettings:
     """Parameters reach a model as strings, through its configuration; the models say which ones they know.
 

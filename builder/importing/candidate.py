@@ -46,7 +46,7 @@ class Candidate:
         return require_labels(head, self.given_labels)
 
     def complete_head(self, head: ImportedHead) -> Head:
-        """With the pretrained model's pooler where the head stands on it."""
+        """Add the pretrained model's pooler where the head stands on it."""
         complete = head.head
         if head.needs_pooler:
             complete = with_pooler(head, pooler(self.home, self.root.manifest, self.base))

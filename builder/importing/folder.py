@@ -1,4 +1,4 @@
-"""Which library a folder is from."""
+"""The library that a folder is from."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from backends.adapters.head import Head
 from backends.errors import InvalidArgumentError
 
 _DENSE_ACTIVATIONS = {"roberta": "tanh", "electra": "gelu"}
-"""What follows the dense layer of a model family's classification head."""
+"""The activation after the dense layer of a model family's classification head."""
 
 _POOLED_CLASSIFIER = {"classifier.weight", "classifier.bias"}
 _POOLER = {"pooler.dense.weight", "pooler.dense.bias"}
@@ -43,7 +43,7 @@ class ImportedHead:
 
 
 def row_task(num_outputs: int) -> str:
-    """As the libraries have it: one number is a regression."""
+    """Tell the task as the libraries do: one number is a regression."""
     return "regression" if num_outputs == 1 else "classification"
 
 

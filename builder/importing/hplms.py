@@ -13,7 +13,7 @@ from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.hplm.build import HplmBuild
-from builder.construct.hplm.hplms import building_hplm, publish_artifact
+from builder.construct.hplm.hplms import building_hplm, publish_artifact, publish_build
 from builder.construct.root.distilled import TRAINED_PARTS
 from builder.construct.tasks.dataset import TaskFiles, read_task
 from builder.importing.base import Base, require_same_base
@@ -130,23 +130,9 @@ def _retune(
     head = candidate.folder.head
     data = read_task(files, retuning.task or (head.task if head else candidate.folder.task))
     version = registry.next_hplm_version(request.id)
-    target = home.bank(request.root_name, request.id, version)
-    build = HplmBuild(home, domain, files, data, target, report)
+    build = HplmBuild(home, domain, request.id, version, files, data, report)
     start = retuning_start(candidate, build, settings)
     trial, figures = build.measured(build.tune(settings, 1, start))
     figures["imported"] = candidate.folder.origin["format"]
-    artifact = build.artifact(request.id, trial, {**candidate.origin, "domain": domain.label})
-    pinned = _pinned(request)
-    entry = publish_artifact(
-        home,
-        registry,
-        artifact,
-        domain,
-        figures,
-        version=version,
-        replaces=replaces,
-        pinned=pinned,
-        trained=build.trained_texts,
-    )
-    build.forget_checkpoints()
-    return entry
+    artifact = build.artifact(trial, candidate.origin)
+    return publish_build(registry, build, artifact, figures, replaces=replaces, pinned=_pinned(request))

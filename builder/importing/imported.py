@@ -1,4 +1,4 @@
-"""What a folder of another library holds, before it meets a root's names and labels."""
+"""The content of another library's folder, before it meets a root's names and labels."""
 
 from __future__ import annotations
 

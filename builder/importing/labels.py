@@ -1,4 +1,4 @@
-"""What the outputs of an imported head are called."""
+"""Names for the outputs of an imported head."""
 
 from __future__ import annotations
 

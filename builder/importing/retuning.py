@@ -1,4 +1,4 @@
-"""Where tuning starts when it goes on from an imported adapter."""
+"""The start of a tuning that goes on from an imported adapter."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class GarbageReport:
-    """What was removed, or would be; `in_use` is left to the next time, because a build is at work on it."""
+    """The folders that were removed, or would be; builds are at work on those `in_use`, which the next run removes."""
 
     removed: tuple[Removal, ...]
     in_use: tuple[str, ...]
@@ -139,7 +139,7 @@ class _Collector:
 
 
 def _remove(path: Path) -> None:
-    """In two steps, so that a crash leaves nothing under the old name that looks whole."""
+    """Remove in two steps, so that a crash leaves nothing under the old name that looks whole."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return

@@ -1,4 +1,4 @@
-"""What builds are at work on and what they read, by the locks that they hold."""
+"""Builds at work and what they read, by the locks that they hold."""
 
 from __future__ import annotations
 

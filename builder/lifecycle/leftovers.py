@@ -17,7 +17,7 @@ _LOCK = ".lock"
 _WAITED_FOR = ".lock-"
 """Empty, and held while a teacher's model is made."""
 _OF_ROOTS = (".mlm_head.safetensors",)
-"""What lies beside a root; any other name with a dot may be another root's."""
+"""Files beside a root; any other name with a dot may be another root's."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def rollback_domain(home: Home, registry: Registry, root: str, name: str, to: in
 
 
 def _target(history: Sequence[Version[Entry]], to: int | None) -> Entry | None:
-    """What would go live; None where there is nothing to roll back to, which the registry says best."""
+    """Find the version that would go live; None where there is none, which the registry reports best."""
     live = next(version.entry.version for version in history if version.is_live)
     found = [v.entry for v in history if (v.entry.version < live if to is None else v.entry.version == to)]
     return found[-1] if found else None

@@ -1,4 +1,4 @@
-"""What there is, as trees: roots, the versions of their domains under their parents', and the hPLMs on each."""
+"""The content of a registry as trees: roots, the versions of their domains under their parents', the hPLMs on each."""
 
 from __future__ import annotations
 

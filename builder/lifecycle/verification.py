@@ -19,7 +19,7 @@ from builder.progress import Report, Step
 
 _PHASE = "read and compare"
 _PRETRAINED = "pretrain_steps"
-"""Among the metrics of a version with lower layers of its own."""
+"""A metric of versions with lower layers of their own."""
 _Reading = Callable[[Path], None]
 
 

@@ -1,10 +1,10 @@
-"""From a request to a queued job: what is certain to fail later is refused now."""
+"""Requests become queued jobs; one that is certain to fail later is rejected now."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from backends.errors import ConflictError, NotFoundError
 from backends.registry.registry import Registry
@@ -40,16 +40,16 @@ class Admission:
         """Remove an upload that no unfinished job reads."""
         with self._uploads_may_go:
             for job in self.store.unfinished():
-                if upload_id in job.spec.uploads:
+                if upload_id in job.uploads:
                     raise ConflictError(f"upload {upload_id} is needed by job {job.id}")
             self.uploads.delete(upload_id)
 
     def _inherit_needs_from_pending_creation(self, spec: JobSpec) -> JobSpec:
-        """What updates an hPLM that an earlier job still makes goes on with that job's domain."""
-        makes_it = [job.spec for job in self.store.unfinished() if job.spec.target == spec.target and job.spec.needs]
-        if spec.kind != "hplm.update" or spec.needs or not makes_it:
+        """Let the update of an hPLM that an earlier job still makes go on with that job's domain."""
+        creations = [job for job in self.store.unfinished() if job.target == spec.target and job.needs]
+        if spec.kind != "hplm.update" or spec.needs or not creations:
             return spec
-        return replace(spec, needs=makes_it[-1].needs)
+        return spec.model_copy(update={"needs": creations[-1].needs})
 
     def _check(self, request: JobRequest) -> None:
         """Targets that an unfinished job is at work on are looked at only when their turn comes."""
@@ -85,4 +85,4 @@ def spec_of(request: JobRequest) -> JobSpec:
 
 
 def _is_worked_on(target: Target, unfinished: Sequence[Job]) -> bool:
-    return any(job.spec.target == str(target) for job in unfinished)
+    return any(job.target == str(target) for job in unfinished)

@@ -1,4 +1,4 @@
-"""How an error looks from outside: its code and HTTP status, and one line without what is nobody's business."""
+"""Errors as clients see them: code, HTTP status, and one line without internal details."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def failure_of(error: Exception, shown_names: Mapping[str, str] | None = None) -
     message = str(shown)
     for path, name in (shown_names or {}).items():
         message = message.replace(path, name)
-    return Failure(_code_and_status(shown)[0], message)
+    return Failure(code=_code_and_status(shown)[0], message=message)
 
 
 def status_of(error: HplmError) -> HTTPStatus:

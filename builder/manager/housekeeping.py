@@ -1,4 +1,4 @@
-"""Removes what nobody asks for any more: old jobs with their logs, and what abandoned uploads have left."""
+"""Removes old jobs with their logs, and the remains of abandoned uploads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from backends.errors import HplmError, InvalidArgumentError
 from backends.home import Home
-from builder.manager.files import log_path
+from builder.manager.job_log import log_path
 from builder.manager.store import JobStore
 from builder.manager.uploads import Uploads
 

@@ -1,4 +1,4 @@
-"""What every job works with."""
+"""The context that every job works with."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ class JobContext:
     fan_out: ParallelMap
 
     def upload_paths(self, request: Request) -> dict[Path, Path]:
-        """Where the files lie that a request names as uploads; an upload of another kind is rejected."""
+        """Find the files that a request names as uploads; an upload of another kind is rejected."""
         return {upload: self.uploads.content(str(upload), kind) for upload, kind in request.files.items()}

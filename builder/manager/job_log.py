@@ -1,4 +1,4 @@
-"""Reading a job's log: its last lines, and what is still being written to it."""
+"""The log of a job, of all its attempts: where it lies, its last lines, and what is still being written to it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+from backends.home import Home
+
 _MAX_TAIL_BYTES = 4 << 20
 _CHUNK_BYTES = 1 << 16
 _POLL_S = 0.5
+
+
+def log_path(home: Home, job_id: int) -> Path:
+    return home.run / "jobs" / f"{job_id}.log"
 
 
 def tail(path: Path, lines: int) -> tuple[bytes, int]:

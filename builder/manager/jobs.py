@@ -1,11 +1,12 @@
-"""What a job is, as a plain value, and which jobs have to wait for which."""
+"""Jobs as plain values, and which of them have to wait for which."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from pydantic import BaseModel, Field
 
 
 class JobState(StrEnum):
@@ -19,49 +20,48 @@ class JobState(StrEnum):
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING)
 
 
-@dataclass(frozen=True)
-class JobSpec:
-    """What was asked for: `target` is what the job changes, `needs` what must stay as it is meanwhile."""
+class JobSpec(BaseModel, frozen=True):
+    """The request: `target` is what the job changes, `needs` what must stay as it is meanwhile."""
 
     kind: str
     target: str
-    needs: tuple[str, ...]
-    uploads: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    uploads: tuple[str, ...] = ()
     request: dict[str, Any]
 
+    def asks_the_same(self, other: JobSpec) -> bool:
+        """Whether both come of one request; `needs` depend on what exists, which may have changed between them."""
+        fields = JobSpec.model_fields.keys() - {"needs"}
+        return self.model_dump(include=fields) == other.model_dump(include=fields)
 
-@dataclass(frozen=True)
-class Progress:
-    """How far the current phase is; `eta_s` is when it ends, if it goes on like this."""
 
-    phase: str
+class Progress(BaseModel, frozen=True):
+    """The progress of the current phase."""
+
+    phase: str = Field(examples=["compute fragments"])
     done: int
     total: int
-    note: str = ""
-    eta_s: float | None = None
+    note: str = Field(examples=["loss 0.42"])
+    eta_s: float | None = Field(description="Seconds to the end of this phase, if it goes on like this.")
 
 
-@dataclass(frozen=True)
-class Failure:
-    code: str
-    message: str
+class Failure(BaseModel, frozen=True):
+    code: str = Field(description="For programs.", examples=["NOT_FOUND"])
+    message: str = Field(description="For people: one line.", examples=["domain 'mini/shop' does not exist"])
 
 
-@dataclass(frozen=True)
-class Worker:
-    """Where a job runs: a process, told from a later one with the same number by when it began."""
+class Worker(BaseModel, frozen=True):
+    """The process of an attempt, distinguished from a later one with the same number by its start time."""
 
     host: str
     pid: int
     created_s: float
 
 
-@dataclass(frozen=True)
-class Job:
-    """A job as the database has it; times are seconds since 1970."""
+class Job(JobSpec, frozen=True, from_attributes=True):
+    """A job, read off its row; times are seconds since 1970."""
 
     id: int
-    spec: JobSpec
     state: JobState
     attempt: int
     created_s: float
@@ -80,6 +80,10 @@ class Job:
     def is_finished(self) -> bool:
         return self.state not in UNFINISHED
 
+    @property
+    def is_cancel_requested(self) -> bool:
+        return self.cancel_requested_s is not None
+
 
 def conflict(one: JobSpec, other: JobSpec) -> bool:
     """Whether the two must not run at the same time."""
@@ -92,15 +96,14 @@ def ready(unfinished: Sequence[Job]) -> list[Job]:
     needed: set[str] = set()
     found = []
     for job in unfinished:
-        spec = job.spec
-        is_free = spec.target not in changed and spec.target not in needed and changed.isdisjoint(spec.needs)
+        is_free = job.target not in changed and job.target not in needed and changed.isdisjoint(job.needs)
         if is_free and job.state is JobState.QUEUED:
             found.append(job)
-        changed.add(spec.target)
-        needed.update(spec.needs)
+        changed.add(job.target)
+        needed.update(job.needs)
     return found
 
 
 def waits_for(job: Job, unfinished: Sequence[Job]) -> list[int]:
     """The earlier jobs that have to end before this one starts."""
-    return [other.id for other in unfinished if other.id < job.id and conflict(job.spec, other.spec)]
+    return [other.id for other in unfinished if other.id < job.id and conflict(job, other)]

@@ -16,7 +16,7 @@ import psutil
 
 from backends.home import Home
 from backends.storage import disk_full_is_an_error
-from builder.manager.files import log_path
+from builder.manager.job_log import log_path
 from builder.manager.jobs import Job, Worker
 from builder.manager.workers import TRY_AGAIN, is_silent
 

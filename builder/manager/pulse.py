@@ -19,7 +19,7 @@ _LOG_INTERVAL_S = 10.0
 
 
 class JobCancelledError(Exception):
-    """Raised out of the builder's next progress report once nobody wants its result any more."""
+    """Raised by the builder's next progress report after its job was cancelled."""
 
 
 class Pulse:
@@ -52,7 +52,9 @@ class Pulse:
         is_new_phase = step.phase != self._phase_began[0]
         if is_new_phase:
             self._phase_began = (step.phase, step.done, time.monotonic())
-        self._progress = Progress(step.phase, step.done, step.total, step.note, self._eta_s(step))
+        self._progress = Progress(
+            phase=step.phase, done=step.done, total=step.total, note=step.note, eta_s=self._eta_s(step)
+        )
         if is_new_phase or step.done >= step.total or time.monotonic() - self._logged_at > _LOG_INTERVAL_S:
             self._logged_at = time.monotonic()
             LOGGER.info("%s %d/%d  %s", step.phase, step.done, step.total, step.note)
@@ -73,4 +75,4 @@ class Pulse:
             except Exception:  # a pulse that ends would make a living worker look lost
                 LOGGER.exception("a defect while writing progress")
             else:
-                self._is_wanted = job is not None and job.cancel_requested_s is None
+                self._is_wanted = job is not None and not job.is_cancel_requested

@@ -19,7 +19,7 @@ from builder.manager.workers import TRY_AGAIN, is_silent
 
 
 class Attempt:
-    """What becomes an actor; the same attempt that a local worker runs."""
+    """The actor of an attempt; the same attempt that a local worker runs."""
 
     def run(self, home: str, job_id: int, attempt: int, tasks: int) -> int:
         return run_attempt(Home(Path(home)), job_id, attempt, cluster_map(tasks))

@@ -1,4 +1,4 @@
-"""`hplm manager`: one service per home, listening until it is told to stop."""
+"""`hplm manager`: one service per home, listening until it is stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_NICENESS = 19
 
 @dataclass(frozen=True)
 class ManagerConfig:
-    """What the operator decides.
+    """Settings of the operator.
 
     `processes` is how many each job may count and compute tables with; `niceness` how far local ones stand back.
     """

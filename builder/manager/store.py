@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from sqlalchemy import Update, case, delete, or_, select, update
@@ -27,7 +27,7 @@ _IDS_PER_STATEMENT = 500
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Which jobs to list; the newest come first, those before job `before`."""
+    """A choice of jobs to list; the newest come first, those before job `before`."""
 
     state: JobState | None = None
     kind: str | None = None
@@ -66,9 +66,8 @@ class JobStore:
         """The job that a key has made; the key of another request is an error."""
         with self._session() as session:
             row = session.scalars(select(JobRow).where(JobRow.idempotency_key == idempotency_key)).one_or_none()
-            known = _job(row) if row else None
-        # What it needs is told by what there is, which may have changed.
-        if known is not None and replace(known.spec, needs=spec.needs) != spec:
+            known = Job.model_validate(row) if row else None
+        if known is not None and not known.asks_the_same(spec):
             raise ConflictError(f"idempotency key {idempotency_key!r} was used for another request, job {known.id}")
         return known
 
@@ -77,7 +76,7 @@ class JobStore:
             row = session.get(JobRow, job_id)
             if row is None:
                 raise NotFoundError(f"job {job_id} does not exist")
-            return _job(row)
+            return Job.model_validate(row)
 
     def jobs(self, wanted: JobFilter) -> list[Job]:
         query = select(JobRow).order_by(JobRow.id.desc()).limit(wanted.limit)
@@ -86,13 +85,13 @@ class JobStore:
         if wanted.before is not None:
             query = query.where(JobRow.id < wanted.before)
         with self._session() as session:
-            return [_job(row) for row in session.scalars(query)]
+            return [Job.model_validate(row) for row in session.scalars(query)]
 
     def unfinished(self) -> list[Job]:
         """Queued and running jobs, the oldest first."""
         with self._session() as session:
             query = select(JobRow).where(JobRow.state.in_(UNFINISHED)).order_by(JobRow.id)
-            return [_job(row) for row in session.scalars(query)]
+            return [Job.model_validate(row) for row in session.scalars(query)]
 
     def request_cancel(self, job_id: int) -> Job:
         """A queued job is cancelled at once; a running one is asked to stop."""
@@ -117,7 +116,7 @@ class JobStore:
             fresh = {"worker": None, "heartbeat_s": None, "progress": None}
             if not _changed(session, claimed.values({**values, **fresh})):
                 return None
-            return _job(session.get_one(JobRow, job_id, populate_existing=True))
+            return Job.model_validate(session.get_one(JobRow, job_id, populate_existing=True))
 
     def requeue(self, job: Job, interruption: str) -> None:
         """Let a job whose worker died go on with its next attempt; one that was to be cancelled is."""
@@ -150,12 +149,12 @@ class JobStore:
     def begin(self, job_id: int, attempt: int, worker: Worker, baseline: str) -> Job | None:
         """Note where an attempt runs, and before the first one what it starts from; None if it is not wanted."""
         kept = case((JobRow.baseline.is_(None), baseline), else_=JobRow.baseline)
-        values = {"worker": asdict(worker), "heartbeat_s": time.time(), "baseline": kept}
+        values = {"worker": worker.model_dump(), "heartbeat_s": time.time(), "baseline": kept}
         return self.job(job_id) if self._while_running(job_id, attempt, **values) else None
 
     def pulse(self, job_id: int, attempt: int, progress: Progress | None) -> Job | None:
         """Note that a worker lives and how far it is; None if its attempt is not wanted any more."""
-        shown = asdict(progress) if progress else None
+        shown = progress.model_dump() if progress else None
         wanted = self._while_running(job_id, attempt, heartbeat_s=time.time(), progress=shown)
         return self.job(job_id) if wanted else None
 
@@ -168,7 +167,7 @@ class JobStore:
     ) -> bool:
         """End an attempt; False if it had ended already."""
         values = {"state": state, "finished_s": time.time(), "result": result}
-        return self._while_running(job.id, job.attempt, failure=asdict(failure) if failure else None, **values)
+        return self._while_running(job.id, job.attempt, failure=failure.model_dump() if failure else None, **values)
 
     # --- inside ---
 
@@ -178,11 +177,11 @@ class JobStore:
             return _changed(session, update(JobRow).where(*same).values(values))
 
     def _insert(self, spec: JobSpec, key: str | None) -> Job:
-        row = JobRow(**_columns(spec), state=JobState.QUEUED, created_s=time.time(), idempotency_key=key)
+        row = JobRow(**spec.model_dump(), state=JobState.QUEUED, created_s=time.time(), idempotency_key=key)
         with self._session() as session:
             session.add(row)
             session.flush()
-            return _job(row)
+            return Job.model_validate(row)
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
@@ -193,27 +192,3 @@ class JobStore:
 
 def _changed(session: Session, statement: Update) -> bool:
     return session.scalars(statement.returning(JobRow.id), execution_options=_UNTRACKED).one_or_none() is not None
-
-
-def _columns(spec: JobSpec) -> dict[str, Any]:
-    return {**asdict(spec), "needs": list(spec.needs), "uploads": list(spec.uploads)}
-
-
-def _job(row: JobRow) -> Job:
-    return Job(
-        id=row.id,
-        spec=JobSpec(row.kind, row.target, tuple(row.needs), tuple(row.uploads), row.request),
-        state=JobState(row.state),
-        attempt=row.attempt,
-        created_s=row.created_s,
-        claimed_s=row.claimed_s,
-        finished_s=row.finished_s,
-        heartbeat_s=row.heartbeat_s,
-        cancel_requested_s=row.cancel_requested_s,
-        worker=Worker(**row.worker) if row.worker else None,
-        baseline=row.baseline,
-        progress=Progress(**row.progress) if row.progress else None,
-        interruption=row.interruption,
-        failure=Failure(**row.failure) if row.failure else None,
-        result=row.result,
-    )

@@ -91,7 +91,7 @@ class Supervisor:
             self._wake.clear()
 
     def _tend_alone(self, job: Job) -> None:
-        """What is wrong with one job keeps nobody from looking after the others."""
+        """Look after one job; its defects do not stop the others' care."""
         try:
             self._tend(job)
         except UnavailableError:
@@ -116,31 +116,31 @@ class Supervisor:
         if job.state is not JobState.RUNNING:
             return
         try:
-            target = stored_request(job.spec.request).target
+            target = stored_request(job.request).target
         except InvalidArgumentError as error:
             self._store.finish(job, JobState.FAILED, failure=failure_of(error))
             return
         if target is not None and self._has_landed(job, target):
             self._store.finish(job, JobState.DONE, described(target, self._registry))
-        elif job.cancel_requested_s is not None:
+        elif job.is_cancel_requested:
             self._store.finish(job, JobState.CANCELLED)
         elif job.attempt < self._limits.attempts:
             self._store.requeue(job, ending)
         else:
             message = f"{ending} (attempt {job.attempt} of {self._limits.attempts})"
-            self._store.finish(job, JobState.FAILED, failure=Failure("WORKER_LOST", message))
+            self._store.finish(job, JobState.FAILED, failure=Failure(code="WORKER_LOST", message=message))
         LOGGER.warning("job %d: %s", job.id, ending)
 
     def _has_landed(self, job: Job, target: Target) -> bool:
         if not job.baseline:
             return False
         before = RegistryStamp.parse(job.baseline)
-        return has_landed(job.spec.kind, before, RegistryStamp.of(target, self._registry))
+        return has_landed(job.kind, before, RegistryStamp.of(target, self._registry))
 
     def _start_waiting(self, unfinished: Sequence[Job]) -> None:
-        busy = sum(job.state is JobState.RUNNING and job.spec.kind not in QUICK for job in unfinished)
+        busy = sum(job.state is JobState.RUNNING and job.kind not in QUICK for job in unfinished)
         for job in ready(unfinished):
-            if job.spec.kind not in QUICK:
+            if job.kind not in QUICK:
                 if busy >= self._limits.workers:
                     continue
                 busy += 1

@@ -1,4 +1,4 @@
-"""How far the registry has come with what a job changes."""
+"""The state of the registry's entry that a job changes."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from backends.errors import TrainingDataError
 from builder.construct.tasks.conll import each_sentence, is_conll
 from builder.construct.tasks.jsonl import each_class, each_value
-from builder.construct.tasks.lines import numbered_lines
 from builder.construct.training.corpus import corpus_texts
+from builder.construct.training.lines import numbered_lines
 from builder.manager.archives import check_archive
 from builder.requests.base import UploadKind
 

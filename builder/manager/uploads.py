@@ -63,9 +63,9 @@ class Uploads:
         self.max_bytes = max_bytes
 
     def sweep(self, idle_s: float = 0.0) -> None:
-        """Remove what unfinished uploads and deletions have left and nobody has written to for that long.
+        """Remove the remains of unfinished uploads and deletions that were not written to for `idle_s`.
 
-        Without a time only while nothing is being received.
+        Without a time, call this only while no upload is being received.
         """
         for path in self.folder.glob(".*"):
             is_ours = path.name.startswith(_INCOMING_PREFIX) or path.suffix == _UNPUBLISHED
@@ -108,7 +108,7 @@ class Uploads:
         return _read(self._existing(upload_id))
 
     def content(self, upload_id: str, kind: UploadKind) -> Path:
-        """The file itself; an upload of another kind is refused."""
+        """Find the file itself; an upload of another kind is rejected."""
         upload = self.get(upload_id)
         if upload.kind is not kind:
             raise InvalidArgumentError(f"upload {upload_id} is a {upload.kind} file; a {kind} file is needed here")
@@ -145,7 +145,7 @@ class Incoming:
         self._size_bytes = 0
 
     def expect(self, size_bytes: int) -> None:
-        """Refuse a size that is announced before anything is sent; what is sent is counted all the same."""
+        """Reject a size that is announced before anything is sent; what is sent is counted all the same."""
         if self._kind is UploadKind.ADAPTER and size_bytes > MAX_ARCHIVE_BYTES:
             raise UploadTooLargeError(
                 f"{self._name} is larger than {MAX_ARCHIVE_BYTES >> 20} MiB, the most for an adapter"

@@ -22,8 +22,8 @@ from backends.registry.registry import Registry
 from builder.executors.mapping import ParallelMap
 from builder.executors.processes import local_map
 from builder.manager.failures import failure_of
-from builder.manager.files import log_path
 from builder.manager.job_context import JobContext
+from builder.manager.job_log import log_path
 from builder.manager.jobs import Failure, Job, JobState, Worker
 from builder.manager.pulse import JobCancelledError, Pulse
 from builder.manager.running import run_job
@@ -62,14 +62,14 @@ def _run(home: Home, job_id: int, attempt: int, fan_out: ParallelMap) -> int:
     with Pulse(store, job) as pulse:
         try:
             context = JobContext(home, registry, uploads, pulse.report, fan_out)
-            result = run_job(context, stored_request(job.spec.request))
+            result = run_job(context, stored_request(job.request))
         except JobCancelledError:
             LOGGER.info("cancelled")
             return _end(store, job, JobState.CANCELLED)
         except Exception as error:
             if _is_worth_another_attempt(error):
                 raise
-            failure = failure_of(error, {**uploads.named_as_sent(job.spec.uploads), f"{home.path}/": ""})
+            failure = failure_of(error, {**uploads.named_as_sent(job.uploads), f"{home.path}/": ""})
             LOGGER.error("failed: %s", failure.message, exc_info=None if isinstance(error, HplmError) else error)
             return _end(store, job, JobState.FAILED, failure=failure)
     LOGGER.info("done: %s", result)
@@ -77,9 +77,9 @@ def _run(home: Home, job_id: int, attempt: int, fan_out: ParallelMap) -> int:
 
 
 def _begin(store: JobStore, registry: Registry, job_id: int, attempt: int) -> Job | None:
-    target = stored_request(store.job(job_id).spec.request).target
+    target = stored_request(store.job(job_id).request).target
     me = psutil.Process()
-    worker = Worker(socket.gethostname(), me.pid, me.create_time())
+    worker = Worker(host=socket.gethostname(), pid=me.pid, created_s=me.create_time())
     LOGGER.info("attempt %d of job %d begins in process %d on %s", attempt, job_id, me.pid, worker.host)
     return store.begin(job_id, attempt, worker, str(RegistryStamp.of(target, registry)) if target else "")
 
@@ -102,7 +102,7 @@ def _is_worth_another_attempt(error: Exception) -> bool:
 
 @contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """What our own code logs in this process, also into the job's log."""
+    """Write what our own code logs in this process also into the job's log."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

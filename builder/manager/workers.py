@@ -1,4 +1,4 @@
-"""What the supervisor needs of an executor: start an attempt of a job, see how it ends, end it."""
+"""The executor that the supervisor needs: it starts an attempt of a job, sees how it ends, ends it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Workers(Protocol):
         ...
 
     def ending(self, job: Job) -> str | None:
-        """How the attempt's worker ended, in words; None while it lives or may yet come to life."""
+        """Say how the attempt's worker ended; None while it lives or may yet come to life."""
         ...
 
     def kill(self, job: Job) -> None:
@@ -35,6 +35,6 @@ class Workers(Protocol):
 
 
 def is_silent(job: Job) -> bool:
-    """Whether a worker that nobody can look at has not been heard of for too long."""
+    """Whether a worker on another machine has not reported for too long."""
     last_s = max(job.claimed_s or 0.0, job.heartbeat_s or 0.0)
     return time.time() - last_s > _SILENCE_S

@@ -1,4 +1,4 @@
-"""What a placement would do with a load, played in virtual time."""
+"""The effect of a placement on a load, played in virtual time."""
 
 from builder.placement.simulated_load import ConstantDelay, ObservedDelays, SimulatedLoad, Workload
 from builder.placement.simulation_log import Batches, Simulation

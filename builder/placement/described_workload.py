@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from backends.scheduling.cost_model import BatchShape, CostModel
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 from builder.placement.simulated_load import ConstantDelay, Workload
 from workload.arrivals import Arrivals, TraceArrivals
 from workload.errors import WorkloadError

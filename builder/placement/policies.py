@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from backends.scheduling.choice import policy_of
 from backends.scheduling.cost_model import CostModel
-from backends.scheduling.policy import Policy
+from backends.scheduling.policies import Policy, policy_of
 from backends.scheduling.settings import PolicyName, PolicySettings, policy_name
 
 POLICY_NAMES = tuple(name.value for name in PolicyName)

@@ -1,103 +1,114 @@
-"""The queue in front of the simulated machine: the one place that knows how policies want to see who waits."""
+"""The queue in front of the simulated machine, with or without admission."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from backends.errors import HplmError
-from backends.scheduling.deadline_aware import DeadlineAware
-from backends.scheduling.first_come import FirstComeFirstServed
-from backends.scheduling.ordered import EarliestDeadlineFirst, LeastSlack, ShortestJobFirst
-from backends.scheduling.policy import Capacity, Policy
+from backends.scheduling.admission import Admission
+from backends.scheduling.cost_model import BatchShape
+from backends.scheduling.deadline_aware import DeadlineAware, SlottedDeadlineAware
+from backends.scheduling.policies import (
+    EarliestDeadlineFirst,
+    FirstComeFirstServed,
+    LeastSlack,
+    Policy,
+    ShortestJobFirst,
+)
+from backends.scheduling.rejection import RejectedError
+from backends.scheduling.settings import Capacity
 from backends.scheduling.waiting_room import WaitingRoom
 from builder.placement.simulated_job import SimulatedJob
 
-_TAKE_ALL_THAT_FITS = (FirstComeFirstServed, ShortestJobFirst, EarliestDeadlineFirst, LeastSlack, DeadlineAware)
-"""Policies whose batch is whoever waits, as long as all of them fit into one; they need not be asked then."""
-
-
-Shed = Callable[[Sequence[SimulatedJob], int], Sequence[SimulatedJob]]
-"""Those of a batch that would be late in it, at this time; they are refused."""
+_TAKE_ALL_THAT_FITS = (
+    FirstComeFirstServed,
+    ShortestJobFirst,
+    EarliestDeadlineFirst,
+    LeastSlack,
+    DeadlineAware,
+    SlottedDeadlineAware,
+)
+"""Policies whose batch is all that waits, as long as it fits into one; they need not be asked then."""
 
 
 class SimulatedQueue:
-    """Whoever comes is noted only, and gets a place in the policy's waiting room when that is looked at.
+    """Jobs that wait, as admission sees them; without admission all may wait.
 
-    Most batches of a machine that is not overloaded are of all who wait. For them a waiting room of columns is not
-    worth its while.
+    Most batches of a machine that is not overloaded hold all jobs that wait, and a waiting room of columns is not worth
+    its while for them. So without admission a job that arrives is only noted, and enters the room when a policy has to
+    choose.
     """
 
-    def __init__(self, policy: Policy, capacity: Capacity) -> None:
+    def __init__(self, policy: Policy, capacity: Capacity, admission: Admission[SimulatedJob] | None = None) -> None:
         self._policy = policy
         self._capacity = capacity
+        self._admission = admission
         self._takes_all_that_fit = type(policy) in _TAKE_ALL_THAT_FITS
-        self._room: WaitingRoom[SimulatedJob] = WaitingRoom()
-        self._coming: list[_Arrived] = []
+        self._room: WaitingRoom[SimulatedJob] = WaitingRoom() if admission is None else admission.waiting
+        self._coming: list[SimulatedJob] = []
         """Not in the room yet."""
         self._rows = 0
         self._tokens = 0
         self._next_deadline_us: float = math.inf
-        """Nobody who waits is late before it."""
+        """No job that waits is late before it."""
 
     def __len__(self) -> int:
         return self._rows
 
     @property
     def next_change_us(self) -> float:
-        """Until then a batch that is not full stays so, unless somebody comes.
+        """Until then a batch that is not full stays so, unless a job arrives.
 
-        Whoever leaves late leaves room in a batch of all who wait. Another policy may choose quite another batch.
+        A job that leaves late leaves room in a batch of all that wait. Another policy may choose quite another batch.
         """
         return math.inf if self._takes_all_that_fit else self._next_deadline_us
 
-    def add(self, jobs: Sequence[SimulatedJob], start_us: float | None = None, within_share: bool = True) -> None:
-        """Behind all that start no later; without a time, behind all others."""
-        last = self._coming[-1] if self._coming else None
-        if last is None or (last.start_us, last.within_share) != (start_us, within_share):
-            self._coming.append(_Arrived(start_us, within_share, []))
-        self._coming[-1].jobs.extend(jobs)
-        self._rows += len(jobs)
-        for job in jobs:
-            self._tokens += job.num_tokens
-            if job.deadline_us is not None and job.deadline_us < self._next_deadline_us:
-                self._next_deadline_us = job.deadline_us
+    def add(self, jobs: Sequence[SimulatedJob]) -> None:
+        """Queue jobs behind all others, whatever admission would say."""
+        self._coming.extend(jobs)
+        self._note_entered(jobs)
 
-    def drop_late(self, now_us: int) -> list[SimulatedJob]:
-        """In the order in which they became late."""
+    def admit(self, job: SimulatedJob) -> RejectedError | None:
+        """Queue a job that arrives, if admission lets it wait; returns why not."""
+        if self._admission is None:
+            raise HplmError("a queue without admission admits all jobs")
+        rejection = self._admission.admit((job,), job.arrived_us)
+        if rejection is None:
+            self._note_entered((job,))
+        return rejection
+
+    def drop_late(self, now_us: int) -> None:
         if now_us < self._next_deadline_us:
-            return []
+            return
         room = self._seated()
-        late = room.take_late(now_us)
+        late = room.take_late(now_us) if self._admission is None else self._admission.drop_late(now_us)
         self._note_gone(late)
         self._next_deadline_us = room.next_deadline_us
-        return sorted(late, key=_deadline_us)
 
     def next_batch(self, now_us: int) -> list[SimulatedJob]:
-        """The policy's, for a machine that is free."""
-        if self._is_one_open_batch():
+        """Take the policy's batch, for a machine that is free."""
+        if self._is_one_open_batch() and self._admission is None:
             return self._take_all()
-        return self._take(self._selected(now_us))
+        return self._take(self._selected(now_us), now_us)
 
-    def full_batch(self, now_us: int, shed: Shed) -> list[SimulatedJob]:
-        """The policy's, if it cannot grow any more, as the serve loop judges it; otherwise nobody.
+    def full_batch(self, now_us: int) -> list[SimulatedJob]:
+        """Take the policy's batch, if it cannot grow any more, as the serve loop judges it; otherwise none.
 
-        Whoever is shed from it leaves the queue, and room for others.
+        Its infeasible jobs leave the queue, and room for others.
         """
         while self._rows and not self._is_one_open_batch():
             chosen = self._selected(now_us)
             if len(chosen) == self._rows < self._capacity.max_rows:
                 return []
-            room = self._room
-            late = set(shed([room[place] for place in chosen], now_us))
-            if not late:
-                return self._take(chosen)
-            self._note_gone(room.take([place for place in chosen if room[place] in late]))
+            infeasible = [] if self._admission is None else self._admission.infeasible(chosen, now_us)
+            if self._admission is None or not infeasible:
+                return self._take(chosen, now_us)
+            self._note_gone(self._admission.drop(infeasible))
         return []
 
     def _is_one_open_batch(self) -> bool:
-        """Whether all who wait go into one batch that still has room; a single job does with any policy."""
+        """Whether all jobs that wait go into one batch that still has room; a single job does with any policy."""
         capacity, rows = self._capacity, self._rows
         return (
             (self._takes_all_that_fit or rows == 1)
@@ -113,39 +124,37 @@ class SimulatedQueue:
             raise HplmError(f"the policy chose none of {len(room)} jobs")
         return chosen
 
-    def _take(self, chosen: list[int]) -> list[SimulatedJob]:
-        jobs = self._seated().take_batch(chosen)
+    def _take(self, chosen: list[int], now_us: int) -> list[SimulatedJob]:
+        if self._admission is None:
+            jobs = self._seated().take_batch(chosen)
+        else:
+            jobs = self._admission.take_batch(chosen, now_us)
+            self._admission.batches.staged(BatchShape.of(jobs), jobs[0].root)
         self._note_gone(jobs)
         return jobs
 
-    def _note_gone(self, jobs: Sequence[SimulatedJob]) -> None:
-        self._rows -= len(jobs)
-        self._tokens -= sum(job.num_tokens for job in jobs)
-
     def _take_all(self) -> list[SimulatedJob]:
         room = self._room
-        jobs = room.take_batch(range(len(room))) + [job for arrived in self._coming for job in arrived.jobs]
+        jobs = room.take_batch(range(len(room))) + self._coming
         self._coming = []
         self._rows = self._tokens = 0
         self._next_deadline_us = math.inf
         return jobs
 
+    def _note_entered(self, jobs: Sequence[SimulatedJob]) -> None:
+        self._rows += len(jobs)
+        for job in jobs:
+            self._tokens += job.num_tokens
+            if job.deadline_us is not None and job.deadline_us < self._next_deadline_us:
+                self._next_deadline_us = job.deadline_us
+
+    def _note_gone(self, jobs: Sequence[SimulatedJob]) -> None:
+        self._rows -= len(jobs)
+        self._tokens -= sum(job.num_tokens for job in jobs)
+
     def _seated(self) -> WaitingRoom[SimulatedJob]:
-        """The room, with everybody in it."""
-        for arrived in self._coming:
-            self._room.add(arrived.jobs, arrived.start_us, arrived.within_share)
-        self._coming = []
+        """The room, with all jobs in it."""
+        if self._coming:
+            self._room.add(self._coming)
+            self._coming = []
         return self._room
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrived:
-    """One after the other, with one place."""
-
-    start_us: float | None
-    within_share: bool
-    jobs: list[SimulatedJob]
-
-
-def _deadline_us(job: SimulatedJob) -> float:
-    return math.inf if job.deadline_us is None else job.deadline_us

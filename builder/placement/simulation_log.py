@@ -1,6 +1,6 @@
 """What happened in a simulation, in columns while it runs, judged when it is over.
 
-Whether a request was in time follows from its deadline and its batch, so the log holds batches and refusals only.
+Whether a request was in time follows from its deadline and its batch, so the log holds batches and rejections only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.scheduling.cost_model import BatchShape
-from backends.scheduling.refusal import Refusal
+from backends.scheduling.rejection import Rejection
 from builder.placement.simulated_job import SimulatedJob
 from builder.placement.simulated_load import Int64, SimulatedLoad
 
@@ -37,15 +37,15 @@ class Simulation:
     """What became of each request of a load.
 
     Shape:
-        is_answered: `[requests]`, in time; the others were refused.
+        is_answered: `[requests]`, in time; the others were rejected.
         answered_us: `[requests]`, of those that were answered the moment, of others without meaning.
-        refusals: each reason's requests, as places in the load.
+        rejections: each reason's requests, as places in the load.
     """
 
     load: SimulatedLoad
     is_answered: NDArray[np.bool_]
     answered_us: Int64
-    refusals: Mapping[Refusal, Int64]
+    rejections: Mapping[Rejection, Int64]
     batches: Batches
 
     @property
@@ -56,7 +56,7 @@ class Simulation:
     @property
     def admitted_on_time(self) -> float:
         """Share of those that were let into the queue."""
-        late = sum(len(self.refusals.get(reason, ())) for reason in (Refusal.LATE_WAITING, Refusal.LATE_COMPUTED))
+        late = sum(len(self.rejections.get(reason, ())) for reason in (Rejection.LATE_WAITING, Rejection.LATE_COMPUTED))
         answered = int(self.is_answered.sum())
         return answered / (answered + late) if answered + late else 1.0
 
@@ -103,9 +103,9 @@ class Simulation:
             }
         return found
 
-    def refused(self) -> dict[str, int]:
+    def rejected(self) -> dict[str, int]:
         """How many, by reason."""
-        return {reason.value: len(places) for reason, places in self.refusals.items() if len(places)}
+        return {reason.value: len(places) for reason, places in self.rejections.items() if len(places)}
 
 
 class SimulationLog:
@@ -114,7 +114,7 @@ class SimulationLog:
     def __init__(self) -> None:
         self._places = array("q")
         self._columns = tuple(array("q") for _ in range(5))
-        self._refused: dict[Refusal, array[int]] = {}
+        self._rejected: dict[Rejection, array[int]] = {}
 
     @property
     def num_batches(self) -> int:
@@ -126,8 +126,8 @@ class SimulationLog:
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)
 
-    def refuse(self, job: SimulatedJob, reason: Refusal) -> None:
-        self._refused.setdefault(reason, array("q")).append(job.place)
+    def reject(self, job: SimulatedJob, reason: Rejection) -> None:
+        self._rejected.setdefault(reason, array("q")).append(job.place)
 
     def judged(self, load: SimulatedLoad) -> Simulation:
         """Whoever ran in no batch and was let in was late in the queue."""
@@ -141,13 +141,13 @@ class SimulationLog:
         is_answered[places[~is_late[1]]] = True
         answered_us = np.zeros(len(load), np.int64)
         answered_us[places] = ended_us
-        refusals = {reason: _column(refused) for reason, refused in self._refused.items()}
-        refusals[Refusal.LATE_COMPUTED] = np.sort(places[is_late[1] & ~is_late[0]])
+        rejections = {reason: _column(rejected) for reason, rejected in self._rejected.items()}
+        rejections[Rejection.LATE_COMPUTED] = np.sort(places[is_late[1] & ~is_late[0]])
         is_told = is_answered.copy()
-        for refused in refusals.values():
-            is_told[refused] = True
-        refusals[Refusal.LATE_WAITING] = np.flatnonzero(~is_told)
-        return Simulation(load, is_answered, answered_us, refusals, batches)
+        for rejected in rejections.values():
+            is_told[rejected] = True
+        rejections[Rejection.LATE_WAITING] = np.flatnonzero(~is_told)
+        return Simulation(load, is_answered, answered_us, rejections, batches)
 
 
 def _column(values: array[int]) -> Int64:

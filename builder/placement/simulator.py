@@ -1,9 +1,9 @@
-"""The serve loop in virtual time: the same policies, the same admission, the same cost model, and no machine.
+"""The serve loop in virtual time: the same policies, admission, forecast and cost model, and no machine.
 
-One batch runs; the next is staged as soon as it is full, otherwise when the machine becomes free. Who is late in the
-queue, or would be in the batch that is staged while another runs, is refused, and so is who is late when its batch runs
-and when that is done; a staged batch runs whole or, where all are late, not at all. At one moment those who come are
-let in first, then the batch ends, then the next is chosen.
+One batch runs; the next is staged as soon as it is full, otherwise when the machine becomes free. Rejected are rows
+that the forecast or admission predicts to be late, rows that become late in the queue or infeasible in a batch that is
+staged while another runs, and rows that are late when their batch runs or is done; a staged batch runs whole or, where
+all its rows are late, not at all. At one moment rows arrive first, then the batch ends, then the next is chosen.
 
 Events that move nothing are not played: time goes from batch to batch, and from one arrival to the next only while a
 batch might be staged; from one passed deadline to the next only where the policy may choose otherwise for it. What
@@ -13,14 +13,15 @@ happened is kept in columns, and judged after the run, all requests at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from backends.scheduling.admission import Admission
-from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.cost_model import BatchShape, CostModel
-from backends.scheduling.live_costs import LiveCosts
-from backends.scheduling.policy import Capacity, Policy
-from backends.scheduling.refusal import Refusal
+from backends.scheduling.estimator import LiveCosts
+from backends.scheduling.policies import Policy
+from backends.scheduling.rejection import Rejection
+from backends.scheduling.settings import AdmissionSettings, Capacity
+from backends.scheduling.wait_forecast import FRESH_US, WaitForecast
 from builder.placement.simulated_job import ROOT, Inbox, SimulatedJob
 from builder.placement.simulated_load import SimulatedLoad
 from builder.placement.simulated_queue import SimulatedQueue
@@ -28,13 +29,18 @@ from builder.placement.simulation_log import Simulation, SimulationLog
 from builder.progress import Report, Step
 
 _BATCHES_PER_REPORT = 4_096
+_FORECAST_EVERY_US = 100_000
+"""As the serve loop."""
 
 
 class Simulator:
     """One machine with one stack.
 
     Args:
-        admission: Decides about what comes; without it whoever comes waits, as long as no more than `max_waiting` do.
+        policy: Chooses each batch.
+        cost_model: What admission knows, and what batches take unless `measured_us` says otherwise.
+        admission: Decides about arriving rows; without it all wait, as long as no more than `max_waiting` do.
+        measured_us: What a batch really takes.
     """
 
     def __init__(
@@ -44,24 +50,31 @@ class Simulator:
         capacity: Capacity = Capacity(),
         admission: AdmissionSettings | None = None,
         max_waiting: int = AdmissionSettings.max_waiting,
+        measured_us: Callable[[BatchShape], float] | None = None,
     ) -> None:
         self._policy = policy
         self._cost_model = cost_model
         self._capacity = capacity
         self._admission = admission
         self._max_waiting = max_waiting
+        self._measured_us = measured_us or cost_model.predict_us
 
     def run(self, load: SimulatedLoad, report: Report = lambda _: None) -> Simulation:
         """Play a load to its last answer."""
-        queue = SimulatedQueue(self._policy, self._capacity)
-        return _Run(load, queue, self._cost_model, self._new_admission(), self._max_waiting).play(report)
+        admission = self._new_admission()
+        queue = SimulatedQueue(self._policy, self._capacity, admission)
+        return _Run(load, queue, self._measured_us, admission, self._max_waiting).play(report)
 
-    def _new_admission(self) -> Admission | None:
+    def _new_admission(self) -> Admission[SimulatedJob] | None:
         """Each load meets one that remembers no other."""
         if self._admission is None:
             return None
         costs = LiveCosts(self._cost_model)
-        return Admission(lambda _: costs, self._capacity, self._admission, self._policy.order)
+        admission: Admission[SimulatedJob] = Admission(
+            lambda _: costs, self._capacity, self._admission, self._policy.order
+        )
+        admission.serves(ROOT)
+        return admission
 
 
 class _Run:
@@ -71,16 +84,18 @@ class _Run:
         self,
         load: SimulatedLoad,
         queue: SimulatedQueue,
-        cost_model: CostModel,
-        admission: Admission | None,
+        measured_us: Callable[[BatchShape], float],
+        admission: Admission[SimulatedJob] | None,
         max_waiting: int,
     ) -> None:
         self._load = load
         self._inbox = Inbox(load)
         self._queue = queue
-        self._cost_model = cost_model
+        self._measured_us = measured_us
         self._admission = admission
         self._max_waiting = max_waiting
+        self._forecast: WaitForecast | None = None
+        self._forecast_us = 0
         self._log = SimulationLog()
 
     def play(self, report: Report) -> Simulation:
@@ -103,74 +118,54 @@ class _Run:
     # --- batches ---
 
     def _first_batch(self, now_us: int) -> tuple[int, list[SimulatedJob]] | None:
-        """What an idle machine runs, and from when on; None when nobody comes any more."""
+        """What an idle machine runs, and from when on; None when no row arrives any more."""
         while True:
-            self._drop_late(now_us)
+            self._queue.drop_late(now_us)
             if self._queue:
-                return now_us, self._taken(self._queue.next_batch(now_us), now_us)
+                return now_us, self._queue.next_batch(now_us)
             if self._inbox.next_us == math.inf:
                 return None
             now_us = int(self._inbox.next_us)
-            self._let_in(now_us)
+            self._receive(now_us)
 
     def _run_batch(self, start_us: int, jobs: list[SimulatedJob]) -> tuple[int, list[SimulatedJob]]:
-        """Play until the batch is done; then and with what the machine goes on, with nobody where none is staged."""
+        """Play until the batch is done; returns when, and the staged batch, with no row where none is staged."""
         shape = BatchShape.of(jobs)
-        took_us = max(1, round(self._cost_model.predict_us(shape)))
-        end_us = start_us + took_us
+        end_us = start_us + max(1, round(self._measured_us(shape)))
         self._log.batch(start_us, end_us, shape, jobs)
         if self._admission is not None:
-            self._admission.began(ROOT, shape, start_us)
+            self._admission.batches.began(ROOT, shape, start_us)
         staged = self._staged_until(start_us, end_us)
-        self._let_in(end_us)
+        self._receive(end_us)
         if self._admission is not None:
-            self._admission.finished(end_us, late=sum(job.is_late(end_us) for job in jobs))
-        return end_us, self._in_time(staged, end_us)
+            self._admission.batches.finished(end_us)
+        return end_us, self._on_time(staged, end_us)
 
     def _staged_until(self, start_us: int, end_us: int) -> list[SimulatedJob]:
         """The batch that became full while another ran, if one did."""
         staged = self._full_batch(start_us)
         while not staged and (next_us := min(self._inbox.next_us, self._queue.next_change_us)) < end_us:
             now_us = int(next_us)
-            self._let_in(now_us)
+            self._receive(now_us)
             staged = self._full_batch(now_us)
         return staged
 
     def _full_batch(self, now_us: int) -> list[SimulatedJob]:
-        self._drop_late(now_us)
-        jobs = self._queue.full_batch(now_us, self._shed)
-        return self._taken(jobs, now_us) if jobs else []
+        self._queue.drop_late(now_us)
+        return self._queue.full_batch(now_us)
 
-    def _shed(self, jobs: Sequence[SimulatedJob], now_us: int) -> Sequence[SimulatedJob]:
-        if self._admission is None:
-            return ()
-        late = self._admission.hopeless(jobs, now_us)
-        self._admission.give_up(late)
-        return late
-
-    def _taken(self, jobs: list[SimulatedJob], now_us: int) -> list[SimulatedJob]:
-        if self._admission is not None:
-            self._admission.take(jobs, now_us)
-            self._admission.staged(BatchShape.of(jobs), ROOT)
-        return jobs
-
-    def _in_time(self, staged: list[SimulatedJob], now_us: int) -> list[SimulatedJob]:
-        """The staged batch, whole, unless nobody in it is in time any more."""
-        if not staged or _any_in_time(staged, now_us):
+    def _on_time(self, staged: list[SimulatedJob], now_us: int) -> list[SimulatedJob]:
+        """The staged batch, whole, unless all its rows are late."""
+        if not staged or any(not job.is_late(now_us) for job in staged):
             return staged
         if self._admission is not None:
-            self._admission.began(ROOT, BatchShape.of(staged), now_us)
-            self._admission.finished(now_us, has_run=False, late=len(staged))
+            self._admission.batches.began(ROOT, BatchShape.of(staged), now_us)
+            self._admission.batches.finished(now_us, has_run=False)
         return []
 
-    # --- the queue ---
+    # --- arrivals ---
 
-    def _drop_late(self, now_us: int) -> None:
-        late = self._queue.drop_late(now_us)
-        if late and self._admission is not None:
-            self._admission.give_up(late)
-
-    def _let_in(self, until_us: int) -> None:
+    def _receive(self, until_us: int) -> None:
         jobs = self._inbox.take_until(until_us)
         if self._admission is not None:
             for job in jobs:
@@ -181,22 +176,26 @@ class _Run:
             for job in jobs:
                 self._add_if_not_full(job)
 
-    def _ask(self, admission: Admission, job: SimulatedJob) -> None:
-        """Whoever is late by now has left the queue."""
-        self._drop_late(job.arrived_us)
-        refused = admission.admit((job,), job.arrived_us)
-        if refused is None:
-            self._queue.add((job,), admission.start_us(job), admission.is_within_share(job))
-        else:
-            self._log.refuse(job, refused.reason)
+    def _ask(self, admission: Admission[SimulatedJob], job: SimulatedJob) -> None:
+        """Let the forecast and admission decide; rows that are late by now have left the queue."""
+        now_us = job.arrived_us
+        self._queue.drop_late(now_us)
+        if self._is_forecast_late(job):
+            self._log.reject(job, Rejection.PREDICTED_LATE)
+        elif (rejection := self._queue.admit(job)) is not None:
+            self._log.reject(job, rejection.reason)
+        if now_us - self._forecast_us >= _FORECAST_EVERY_US:
+            self._forecast, self._forecast_us = WaitForecast.of(admission, now_us), now_us
+
+    def _is_forecast_late(self, job: SimulatedJob) -> bool:
+        if self._forecast is None or job.deadline_us is None or job.arrived_us - self._forecast_us > FRESH_US:
+            return False
+        deadline_in_us = job.deadline_us - self._forecast_us
+        return self._forecast.finish_in_us(job.num_tokens, (job.tenant,), deadline_in_us) > deadline_in_us
 
     def _add_if_not_full(self, job: SimulatedJob) -> None:
-        self._drop_late(job.arrived_us)
+        self._queue.drop_late(job.arrived_us)
         if len(self._queue) < self._max_waiting:
             self._queue.add((job,))
         else:
-            self._log.refuse(job, Refusal.QUEUE_FULL)
-
-
-def _any_in_time(jobs: Sequence[SimulatedJob], now_us: int) -> bool:
-    return any(not job.is_late(now_us) for job in jobs)
+            self._log.reject(job, Rejection.QUEUE_FULL)

@@ -20,7 +20,7 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.scheduling.cost_profile import CostProfile, write_profile
-from backends.scheduling.fitting import Sample, fit, mean_absolute_percentage_error
+from backends.scheduling.estimator import Sample, fit, mean_absolute_percentage_error
 from builder.profiling.engine import ProfiledEngine
 from builder.profiling.shapes import PlannedBatch, planned_batches
 from builder.progress import Report, Step

@@ -18,7 +18,7 @@ from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.scheduling.cost_model import BatchShape
-from backends.scheduling.fitting import Sample
+from backends.scheduling.estimator import Sample
 from backends.stack_key import StackKey
 from builder.profiling.shapes import PlannedBatch
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 
 _MIN_LENGTH = 3
 

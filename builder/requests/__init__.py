@@ -1,1 +1,1 @@
-"""What users ask builders for: one model per request, filled by the command line and by the HTTP API alike."""
+"""The requests that builders take: one model per request, filled by the command line and by the HTTP API alike."""

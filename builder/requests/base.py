@@ -1,4 +1,4 @@
-"""What all requests have in common, and the fields that several of them share."""
+"""The base of all requests, and the fields that several of them share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXAMPLE_ADAPTER = f"adapter-{'5577e6dd0662f91c' * 4}"
 
 
 class UploadKind(StrEnum):
-    """What a file of a request holds."""
+    """The content of a request's file."""
 
     CORPUS = "corpus"
     TASK = "task"
@@ -54,7 +54,7 @@ EarlierVersion = Annotated[int | None, Field(ge=1, description="Where to go back
 
 
 class Request(BaseModel):
-    """A checked request; builders read it, and nobody changes it."""
+    """A checked request; it is immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -69,7 +69,7 @@ class Request(BaseModel):
 
     @property
     def target(self) -> Target | None:
-        """What the request changes; None if that is nothing in particular."""
+        """The target that the request changes; None if that is nothing in particular."""
         return None
 
     @property

@@ -17,7 +17,7 @@ from builder.requests.base import (
     UploadKind,
 )
 from builder.requests.targets import DomainTarget, Target
-from builder.settings.domain import DOMAIN_THETA, HEAD_STEPS, LOWER_STEPS, PlotSettings, PretrainSettings
+from builder.settings.domain import DOMAIN_THETA, HEAD_STEPS, LOWER_STEPS, MAX_FRAGMENTS, PlotSettings, PretrainSettings
 from builder.settings.seeds import SEED_LIMIT
 
 GENERAL_DOMAIN = "general"
@@ -73,7 +73,7 @@ class DomainTexts(DomainRequest):
 
     @property
     def pretrain(self) -> PretrainSettings | None:
-        """How the lower layers learn; None keeps them as they are."""
+        """Return the settings of the lower layers' pretraining; None keeps the layers unchanged."""
         if self.mlm_steps == 0:
             return None
         settings = PretrainSettings()
@@ -89,7 +89,7 @@ class CreateDomain(DomainTexts):
         GENERAL_DOMAIN
     )
     theta: Theta = DOMAIN_THETA
-    max_fragments: MaxFragments | None = 200_000
+    max_fragments: MaxFragments | None = MAX_FRAGMENTS
 
     @property
     def target_must_exist(self) -> bool:

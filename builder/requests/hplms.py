@@ -135,7 +135,7 @@ class UpdateHplm(Training):
     _domain_needed: DomainTarget | None = PrivateAttr(None)
 
     def settled(self, registry: Registry) -> Self:
-        """It needs the domain that it names, or the one that the hPLM is of; of one in the making see `Admission`."""
+        """Find the domain that the request names, or that of its hPLM; for an hPLM in the making see `Admission`."""
         settled = self.model_copy()
         live = registry.hplm(self.id).domain if registry.has_hplm(self.id) else None
         name = split_domain(self.domain)[0] if self.domain is not None else live.name if live else None

@@ -36,7 +36,7 @@ class AddRoot(Request):
 
     @property
     def training(self) -> DistilSettings | None:
-        """How to distil, if at all."""
+        """The settings of the distillation, if there is one."""
         if self.distil is None and self.distilled is None:
             return DistilSettings()
         return self.distil

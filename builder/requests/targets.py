@@ -1,4 +1,4 @@
-"""What requests change: domains and hPLMs, by name."""
+"""The targets that requests change: domains and hPLMs, by name."""
 
 from __future__ import annotations
 

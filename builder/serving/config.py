@@ -1,4 +1,4 @@
-"""What a server is started with, and the command line that this makes."""
+"""The settings that a server is started with, and its command line."""
 
 from __future__ import annotations
 

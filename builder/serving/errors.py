@@ -1,4 +1,4 @@
-"""What can go wrong between a rendered repository and a ready server."""
+"""Errors between a rendered repository and a ready server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tritonserver, its Python backend and the stub of the running Python lie on this machine.
+"""The tritonserver of this machine, its Python backend and the stub for the running Python.
 
 A tritonserver on the PATH (NVIDIA's container) is taken when it has a stub for the running Python; otherwise the one
 that the nvidia-pytriton wheel carries. The wheel's Python code is never imported, only its files are used.

@@ -94,7 +94,7 @@ def _wait_for_end(server: "subprocess.Popen[bytes]", is_unwanted: Callable[[], b
 
 
 def _failed_children(parent: int) -> dict[int, str]:
-    """How each child ended that ended by a signal or with an exit code, and that the parent has not collected."""
+    """Describe each child that ended by a signal or with an exit code and that its parent has not collected."""
     failed = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -138,7 +138,7 @@ def _removed_at_end(run_folder: Path, shm_prefix: str) -> Iterator[None]:
 
 
 def _die_with_keeper() -> None:
-    """In the child: a kill -9 of the keeper itself takes the server along; the stubs watch the server themselves."""
+    """End the server too when kill -9 ends the keeper; runs in the child. The stubs watch the server themselves."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -84,7 +84,7 @@ def _can_listen(address: str, port: int) -> bool:
     try:
         family, kind, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
-            # As the server does it: connections of an earlier server that still linger do not count.
+            # As the server does it: connections that an earlier server left open do not count.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(target)
             probe.listen(1)

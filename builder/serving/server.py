@@ -32,7 +32,7 @@ from builder.serving.run_folder import RunFolder, sweep_stale
 
 _POLL_S = 0.05
 _SIGNALLED = 128
-"""What a signal's number is added to in the exit code of a program that it ends."""
+"""The number that is added to a signal's in the exit code of a program that it ends."""
 _PROBE_TIMEOUT_S = 2.0
 # What the keeper adds to the server's own time for ending: unloading models, then the end of the whole group.
 _UNLOAD_GRACE_S = 5.0
@@ -137,7 +137,7 @@ class TritonServer:
 
     @property
     def log_path(self) -> Path:
-        """Where the whole log lies; the default one goes away with the server."""
+        """The path of the whole log; the default one goes away with the server."""
         return _started(self._log_path)
 
     @property

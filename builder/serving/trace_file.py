@@ -41,7 +41,7 @@ def read_spans(folder: Path) -> list[TracedSpan]:
 
 
 def write_trace(path: Path, spans: Sequence[TracedSpan]) -> None:
-    """For chrome://tracing and Perfetto: one row per lane of each process."""
+    """Write a trace for chrome://tracing and Perfetto: one row per lane of each process."""
     lanes = list(Lane)
     named = {(span.pid, span.process) for span in spans}
     seen = {(span.pid, span.lane) for span in spans}
@@ -65,7 +65,7 @@ def write_trace(path: Path, spans: Sequence[TracedSpan]) -> None:
 
 
 def overlaps(spans: Sequence[TracedSpan]) -> dict[Lane, float]:
-    """Of each lane's time, the share that passed while something was computed."""
+    """Compute the share of each lane's time that passed while something was computed."""
     computing = _union([span.interval for span in spans if span.lane is Lane.COMPUTE])
     shares = {}
     for lane in _HIDDEN_LANES:
@@ -115,7 +115,7 @@ def _union(intervals: Sequence[Interval]) -> list[Interval]:
 
 
 def _common(one: Sequence[Interval], other: Sequence[Interval]) -> float:
-    """How long both last, of two unions."""
+    """Compute how long two unions overlap."""
     total, index = 0.0, 0
     for start, end in one:
         while index < len(other) and other[index][1] <= start:

@@ -16,7 +16,7 @@ from builder.serving.trace_file import overlap_line, read_spans, write_trace
 
 @contextmanager
 def traced(config: ServerConfig, path: Path | None, on_trace: Callable[[str], None]) -> Iterator[ServerConfig]:
-    """Yield what to start the server with; once it has ended, its trace is written and told of in one line.
+    """Yield the configuration to start the server with; once it has ended, write its trace and report it in one line.
 
     Without a path the server is not traced.
     """

@@ -1,1 +1,1 @@
-"""How roots, domains and hPLMs are built: the values that requests and builders share."""
+"""Settings of building roots, domains and hPLMs: the values that requests and builders share."""

@@ -1,4 +1,4 @@
-"""How a domain's version is built; importing this imports no library."""
+"""Settings of building a domain's version; importing this imports no library."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ LOWER_STEPS = 150
 HEAD_STEPS = 300
 DOMAIN_THETA = 0.005
 """The share of a domain's fragments that it keeps unless told otherwise; see `bench.theta`."""
+MAX_FRAGMENTS = 200_000
 
 
 @dataclass(frozen=True)
 class PlotSettings:
-    """Which fragments a table keeps: the `theta` share of the most frequent, `max_fragments` at most."""
+    """The fragments that a table keeps: the `theta` share of the most frequent, `max_fragments` at most."""
 
     theta: float = 1.0
     max_fragments: int | None = None
@@ -37,7 +38,7 @@ class PlotSettings:
 
 @dataclass(frozen=True)
 class Pace:
-    """How long and how hard something learns."""
+    """The length and the strength of a training."""
 
     steps: int
     learning_rate: float
@@ -56,7 +57,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """How the lower layers and, once per root, the head learn; the defaults take a few minutes on two cores.
+    """Settings of the lower layers' training and, once per root, the head's; the defaults take minutes on two cores.
 
     `anchor` weighs the distance from the first boundary states, in units of their variance, against the loss.
     """

@@ -1,4 +1,4 @@
-"""How an hPLM is tuned."""
+"""Settings of tuning an hPLM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pooling = Literal["cls", "mean"]
 ClassWeights = Literal["none", "balanced"]
 
 LORA_EVERYWHERE = AdapterRecipe(bottleneck_sites=(), lora_modules=LORA_MODULES, rank=16, norm_sites=SITES)
-"""On every linear layer, with LayerNorms of its own: learns in a few epochs what bottlenecks do not learn in many."""
+"""LoRA on every linear layer, with LayerNorms of its own: learns in a few epochs what bottlenecks do not in many."""
 
 
 _LARGEST_WEIGHT = 1000

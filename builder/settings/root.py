@@ -1,4 +1,4 @@
-"""How a root is distilled."""
+"""Settings of distilling a root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORD_EMBEDDINGS = "word_embeddings"
 
 @dataclass(frozen=True)
 class DistilSettings:
-    """How long and how hard; the defaults suit a 6 × 384 model on two cores.
+    """The length and the strength of a distillation; the defaults suit a 6 × 384 model on two cores.
 
     The shares say how many of the fragments are shortened while learning, as a table shortens those that it does not
     hold; without that, what falls back fits badly with its neighbours. Tri-grams are a fallback of 5-grams only.
@@ -70,6 +70,6 @@ class DistilSettings:
 
     @property
     def trained_parts(self) -> set[str]:
-        """What of a root differs from its model afterwards."""
+        """The parts of a root that differ from its model afterwards."""
         optional = {"upper": self.train_upper, WORD_EMBEDDINGS: self.embedding_learning_rate > 0}
         return {"lower", "aggregation", *(name for name, learns in optional.items() if learns)}

@@ -1,4 +1,4 @@
-"""Where the server is: host:port with a protocol, or a URL."""
+"""The address of the server: host:port with a protocol, or a URL."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hplm_client.errors import ServerError
 
 @dataclass(frozen=True)
 class Answer:
-    """What every task answers: which hPLM, in which version, and whether the text was cut at the root's limit."""
+    """The fields of every answer: which hPLM, in which version, and whether the text was cut at the root's limit."""
 
     hplm: str
     version: int

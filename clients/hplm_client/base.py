@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio client have in common: their settings."""
+"""The settings that the blocking and the asyncio client share."""
 
 from __future__ import annotations
 

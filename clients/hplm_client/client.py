@@ -61,9 +61,9 @@ class HplmClient(ClientBase[Transport]):
     def infer_many(
         self, requests: Iterable[RequestLike], *, on_error: OnError = "raise", **limits: Unpack[Limits]
     ) -> list[Answer] | list[Outcome]:
-        """Answers in the order of the requests; `timeout_s` is for the whole call.
+        """Ask many requests and return the answers in their order; `timeout_s` is for the whole call.
 
-        With `on_error="return"` an error stands in the place of its answer. With "raise" the first one ends the call.
+        With `on_error="return"` an error is returned instead of its answer. With "raise" the first error ends the call.
         """
         workload = Workload(requests, self._rows_per_request, on_error, **limits)
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="hplm-client") as pool:

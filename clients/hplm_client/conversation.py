@@ -1,4 +1,4 @@
-"""What is said to the server and when, without saying it: shared by the sync and the async client.
+"""The conversation with the server, without its transport: shared by the sync and the async client.
 
 A conversation is a generator. It yields steps (send this, pause), is sent each step's outcome or thrown its error, and
 returns the answers. The clients differ only in how they carry out a step.

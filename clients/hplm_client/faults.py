@@ -1,4 +1,4 @@
-"""From what the transports report, a gRPC or HTTP status and a text, to our errors."""
+"""Translation of the transports' reports, a gRPC or HTTP status and a text, into our errors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def typed_faults(address: str, timeout_s: float) -> Iterator[None]:
 
 @contextmanager
 def readable(address: str) -> Iterator[None]:
-    """What comes with a good status may still be no answer: the page of a proxy, say."""
+    """Check that a good status came with an answer: it may be the page of a proxy."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -29,13 +29,13 @@ _POLL_S = 0.05
 _SHARE_AGAIN_S = 0.5
 _LOCAL_WORKERS_READY_S = 60.0
 _LEAD_S = 1.0
-"""From GO until second 0: every worker must have received GO by then."""
+"""The time from GO until second 0: every worker must have received GO by then."""
 _END_S = 5.0
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a load ended: what went wrong, in words, and the CPU time that all workers took."""
+    """The end of a load: what went wrong, in words, and the CPU time that all workers took."""
 
     trouble: tuple[str, ...]
     client_cpu_s: float

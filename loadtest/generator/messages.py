@@ -14,15 +14,15 @@ from loadtest.sender import Target
 
 class MessageName(StrEnum):
     SHARE = "hplm_share"
-    """To a worker: its share of the load and the target."""
+    """Sent to a worker: its share of the load and the target."""
     ARMED = "hplm_armed"
-    """To the master: the share was received."""
+    """Sent to the master: the share was received."""
     GO = "hplm_go"
-    """To all workers: when second 0 is, on the wall clock."""
+    """Sent to all workers: when second 0 is, on the wall clock."""
     OUTCOMES = "hplm_outcomes"
-    """To the master: outcomes since the last such message."""
+    """Sent to the master: outcomes since the last such message."""
     FINISHED = "hplm_finished"
-    """To the master: every row of the share has its outcome, or the sender failed."""
+    """Sent to the master: every row of the share has its outcome, or the sender failed."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Finished:
-    """How a worker's share ended: the failure of its sender, if any, and the CPU time of its process."""
+    """The end of a worker's share: the failure of its sender, if any, and the CPU time of its process."""
 
     failure: str | None
     cpu_s: float

@@ -17,14 +17,14 @@ from backends.root.encoder import Attend
 
 
 def attention(grid: Grid, num_heads: int, dtype: torch.dtype, device: torch.device) -> Attend:
-    """On a GPU one call for all rows where nothing lies between them; else tile by tile."""
+    """Choose the attention of a grid: on a GPU one call for all rows if there is no padding; else tile by tile."""
     if device.type == "cuda" and dtype == torch.bfloat16 and grid.is_packed:
         return PackedAttention(num_heads, grid.lengths, device)
     return TiledAttention(num_heads, grid.tiles, dtype, device)
 
 
 class PackedAttention:
-    """The GPU's kernel for rows of any lengths, end to end.
+    """Attention by the GPU's kernel for rows of any lengths, end to end.
 
     Shape:
         query, key, value: `[T, H]`, possibly parts of one tensor.
@@ -45,7 +45,7 @@ class PackedAttention:
 
 
 class TiledAttention:
-    """Every token attends to the tokens of its own row.
+    """Attention by windows: every token attends to the tokens of its own row.
 
     Shape:
         query, key, value: `[T, H]`, possibly parts of one tensor.
@@ -62,7 +62,7 @@ class TiledAttention:
             and (only := self._tiles[0][0]).count * only.window == tokens == only.count * only.owned
         ):
             return self._attend(*self._tiles[0], query, key, value).reshape(tokens, hidden)
-        # Padding that no tile computes is never read, but must not be a number that spoils others.
+        # Padding that no tile computes must be finite all the same: a masked value of NaN spoils its window.
         context = torch.zeros(tokens, hidden, dtype=query.dtype, device=query.device)
         for tile, bias in self._tiles:
             attended = self._attend(tile, bias, query, key, value)
@@ -78,7 +78,7 @@ class TiledAttention:
         return attended.transpose(1, 2).reshape(tile.count, tile.window, -1)
 
     def _windows(self, tile: Tile, states: Tensor) -> Tensor:
-        """The windows of a tile, which may overlap: `[count, heads, window, H / heads]`, not copied."""
+        """Return the windows of a tile, which may overlap, as a view: `[count, heads, window, H / heads]`."""
         head_size, row = states.shape[1] // self._num_heads, states.stride(0)
         size = (tile.count, self._num_heads, tile.window, head_size)
         stride = (tile.owned * row, head_size, row, 1)

@@ -1,7 +1,7 @@
 """ConcatBatching: rows of one length that hold several texts each (the TCB paper, section 4).
 
-Each text attends to itself only, through a block mask; its positions were added before it came here, so they are its
-own. In the pure form the attention runs over whole rows and masks most of it; slots cut it into shorter stretches.
+Each text attends only to itself, through a block mask; its positions were added before. The pure form computes
+attention over whole rows and masks most of it. Slots cut the attention into shorter windows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Concatenated:
     """Texts laid side by side in rows.
 
     Args:
-        num_slots: Into how many slots of equal size a row is cut; a slot is never shorter than the longest text.
-            None: as many as fit.
-        row_tokens: How long rows are.
+        num_slots: Number of slots of equal size in a row; a slot is never shorter than the longest text. None for as
+            many as fit.
+        row_tokens: Length of a row.
     """
 
     sharing: Sharing
@@ -37,34 +37,34 @@ class Concatenated:
         size = longest if self.num_slots is None else max(longest, self.row_tokens // slots_per_row)
         bins = _filled(lengths, size)
         of_whole_rows = replace(self.sharing, least_tokens=max(self.sharing.least_tokens, size * slots_per_row))
-        places = range(len(bins))
-        by_batch = shares(places, places, [size] * len(bins), of_whole_rows)
-        return [_grid([bins[place] for place in batch], lengths, size, slots_per_row) for batch in by_batch]
+        indices = range(len(bins))
+        by_batch = shares(indices, indices, [size] * len(bins), of_whole_rows)
+        return [_grid([bins[index] for index in batch], lengths, size, slots_per_row) for batch in by_batch]
 
 
 def _filled(lengths: Sequence[int], size: int) -> list[list[int]]:
-    """Texts into bins of `size` tokens, the longest first, each into the first bin with room for it."""
+    """Put texts into bins of `size` tokens: the longest first, each into the first bin that has room (first fit)."""
     bins: list[list[int]] = []
     room: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        place = next((place for place, free in enumerate(room) if free >= lengths[index]), len(bins))
-        if place == len(bins):
+        target = next((number for number, free in enumerate(room) if free >= lengths[index]), len(bins))
+        if target == len(bins):
             bins.append([])
             room.append(size)
-        bins[place].append(index)
-        room[place] -= lengths[index]
+        bins[target].append(index)
+        room[target] -= lengths[index]
     return bins
 
 
 def _grid(bins: Sequence[Sequence[int]], lengths: Sequence[int], size: int, slots_per_row: int) -> Grid:
-    """Bins end to end; the last row is filled up with empty slots."""
+    """Lay bins end to end; the last row is filled up with empty slots."""
     order, starts = [], []
-    for place, texts in enumerate(bins):
-        start = place * size
+    for number, texts in enumerate(bins):
+        start = number * size
         for index in texts:
             order.append(index)
             starts.append(start)
             start += lengths[index]
     num_bins = -(-len(bins) // slots_per_row) * slots_per_row
-    blocks = [(place * size, (place + 1) * size) for place in range(num_bins)]
+    blocks = [(number * size, (number + 1) * size) for number in range(num_bins)]
     return Grid.of(order, starts, [lengths[index] for index in order], num_bins * size, blocks)

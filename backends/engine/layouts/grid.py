@@ -1,4 +1,4 @@
-"""Where the rows of one micro-batch lie among its tokens."""
+"""Grids: the positions of a micro-batch's rows among its tokens."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from backends.engine.layouts.tiles import Block, Owners, Tile, tiles_of
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows at their places in a flat array of tokens; whatever lies between them is padding.
+    """Rows in a flat array of tokens, with padding between them.
 
     Args:
-        order: `order[i]` says which of the rows handed in lies at place i.
-        starts: The first token of each place, ascending.
-        lengths: The tokens of each place, without padding.
-        num_tokens: With padding.
-        tiles: Who attends to whom.
+        order: `order[i]` is the index of the row that is the i-th in the array.
+        starts: First token of each row in the array, ascending.
+        lengths: Number of tokens of each row in the array.
+        num_tokens: Number of tokens with padding.
+        tiles: The windows of attention.
     """
 
     order: list[int]
@@ -33,7 +33,7 @@ class Grid:
     def of(
         cls, order: Sequence[int], starts: Sequence[int], lengths: Sequence[int], num_tokens: int, blocks: list[Block]
     ) -> Grid:
-        """A grid whose rows attend within `blocks`, each of which holds whole rows."""
+        """Make a grid whose rows attend within `blocks`; each block holds whole rows."""
         owners = _owners(starts, lengths, num_tokens)
         return cls(list(order), list(starts), list(lengths), num_tokens, tiles_of(blocks, owners))
 
@@ -47,13 +47,13 @@ class Layout(Protocol):
     """One way to lay out a batch, as one or more micro-batches."""
 
     def arrange(self, slots: Sequence[int], lengths: Sequence[int]) -> list[Grid]:
-        """Rows by their slots and lengths → micro-batches that together hold each of them once."""
+        """Lay out rows, given by slots and lengths, as micro-batches that together hold each row once."""
         ...
 
 
 def _owners(starts: Sequence[int], lengths: Sequence[int], num_tokens: int) -> Owners:
-    """The place that each token belongs to; padding belongs to none, -1."""
+    """Return the position of each token's row; -1 for padding."""
     owners = np.full(num_tokens, -1, dtype=np.int64)
-    for place, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        owners[start : start + length] = place
+    for position, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        owners[start : start + length] = position
     return owners

@@ -1,4 +1,4 @@
-"""Batches in shares: micro-batches that pass the layers one by one, or side by side."""
+"""Shares of a batch: micro-batches that pass the layers one by one, or side by side."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from itertools import groupby
 
 _UNITS_PER_SHARE = 8
-"""At least: so that shares come out about even."""
+"""Smallest number of units in a share, so that shares have about the same size."""
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """Into how many shares a batch is cut.
+    """Limits of the shares that a batch is cut into.
 
     Args:
-        side_by_side: How many are computed at once.
-        least_tokens: Of a share; smaller batches are cut less.
-        most_tokens: About; None for any.
+        side_by_side: Number of shares that are computed at once.
+        least_tokens: Smallest share; a smaller batch is cut into fewer shares.
+        most_tokens: Approximate size of the largest share; None for no limit.
     """
 
     side_by_side: int = 1
@@ -32,13 +32,13 @@ class Sharing:
 
 
 def shares(order: Sequence[int], slots: Sequence[int], tokens: Sequence[int], sharing: Sharing) -> list[list[int]]:
-    """Rows in this order, cut into even shares; one hPLM's rows stay together if they can.
+    """Cut rows into even shares in this order; one hPLM's rows stay together where possible.
 
     Args:
-        order: Rows, those of one slot side by side.
-        slots: The slot of each row.
-        tokens: What each row takes.
-        sharing: How many shares.
+        order: Indices of rows; rows of one slot are side by side.
+        slots: Slot of each row.
+        tokens: Number of tokens of each row, with padding.
+        sharing: Limits of the shares.
     """
     total = sum(tokens[index] for index in order)
     count = sharing.count(total)
@@ -58,7 +58,7 @@ def shares(order: Sequence[int], slots: Sequence[int], tokens: Sequence[int], sh
 
 
 def _units(order: Sequence[int], slots: Sequence[int], tokens: Sequence[int], most: float) -> Iterator[list[int]]:
-    """The rows of one slot, or each row alone where they are more than that."""
+    """Yield the rows of each slot together, or one by one if they have more than `most` tokens."""
     for _, of_slot in groupby(order, key=lambda index: slots[index]):
         rows = list(of_slot)
         if sum(tokens[index] for index in rows) <= most:

@@ -1,8 +1,11 @@
-"""Attention cut into tiles: windows of a few dozen tokens, in each of which everybody attends to their own row.
+"""Tiles: attention cut into windows of a few dozen tokens, in which each token attends to its own row.
 
-Attention kernels run fastest over windows whose length is a multiple of 16, and are slow over many tiny ones. So short
-neighbours share a window, and a window may reach into tokens that are not its own: those are masked, and what is
-computed for them is dropped. Nothing is copied or padded for that.
+Attention kernels are fastest over windows whose length is a multiple of 16, and slow over many tiny windows. So short
+neighbours share a window, and a window may reach beyond the tokens that it computes. Those tokens are masked as keys,
+and their results are dropped. Nothing is copied or padded:
+
+    rows    … |  7  |  8  |     9     |     10 …
+    window       [   skip   |   owned   | rest ]
 """
 
 from __future__ import annotations
@@ -17,18 +20,18 @@ WINDOW_STEP = 16
 
 Owners = NDArray[np.int64]
 Block = tuple[int, int]
-"""Tokens from, to: whole rows, outside of which none of them attends."""
+"""First token, end: whole rows, which attend only to tokens of the block."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """`count` windows of one size, seen in one call.
+    """`count` windows of one size, computed in one call.
 
-    Window i begins at token `start + i * owned` and reaches over `window` tokens; the `owned` tokens after its first
-    `skip` are those that it is computed for.
+    Window i begins at token `start + i * owned` and has `window` tokens. It computes the `owned` tokens after its first
+    `skip` tokens.
 
     Shape:
-        mask: `[count or 1, window or 1, window]` (window, query, key), true where one attends; none: everywhere.
+        mask: `[count or 1, window or 1, window]` (window, query, key), true where a query attends; None for everywhere.
     """
 
     start: int
@@ -40,30 +43,30 @@ class Tile:
 
 
 def tiles_of(blocks: Sequence[Block], owners: Owners) -> list[Tile]:
-    """Blocks in ascending order → tiles. A token sees those of its own owner; padding, whose owner is -1, its like."""
+    """Cut blocks, in ascending order, into tiles. A token attends to tokens of the same owner; padding has owner -1."""
     return [tile for run in _equal_runs(blocks) for tile in _tiles_of_run(run, owners)]
 
 
 def _tiles_of_run(run: Sequence[Block], owners: Owners) -> Iterator[Tile]:
-    """Adjacent blocks of one size: those whose windows end within the tokens go together."""
+    """Yield the tiles of adjacent blocks of one size; blocks whose windows end within the tokens share one."""
     (first, end), total = run[0], len(owners)
     size = end - first
     window = min(-(-size // WINDOW_STEP) * WINDOW_STEP, total)
-    together = sum(start + window <= total for start, _ in run)
-    if together:
-        yield _tile(owners, first, together, size, window, 0)
-    for start, _ in run[together:]:
+    num_windows_inside = sum(start + window <= total for start, _ in run)
+    if num_windows_inside:
+        yield _tile(owners, first, num_windows_inside, size, window, 0)
+    for start, _ in run[num_windows_inside:]:
         yield _tile(owners, total - window, 1, size, window, start - (total - window))
 
 
 def _tile(owners: Owners, start: int, count: int, owned: int, window: int, skip: int) -> Tile:
-    seen = owners[start + np.arange(count)[:, None] * owned + np.arange(window)]
-    own = seen[:, skip : skip + owned]
-    first = own[:, :1]
-    if bool(((own == first) | (own < 0)).all()):
-        mask = (seen == first)[:, None, :]
+    keys = owners[start + np.arange(count)[:, None] * owned + np.arange(window)]
+    queries = keys[:, skip : skip + owned]
+    first = queries[:, :1]
+    if bool(((queries == first) | (queries < 0)).all()):  # one row a window: one line of mask for all its queries
+        mask = (keys == first)[:, None, :]
     else:
-        mask = seen[:, :, None] == seen[:, None, :]
+        mask = keys[:, :, None] == keys[:, None, :]
     if mask.all():
         return Tile(start, count, owned, window, skip, None)
     if count > 1 and bool((mask == mask[:1]).all()):

@@ -48,7 +48,7 @@ MIN_TEXTS = 50
 _TEXTS_PER_BATCH = 1024
 _MAX_PRETRAIN_TEXTS = 200_000
 _KEPT_COUNTS = 1 << 20
-"""What an update finds of the counts; of the rest of a large corpus, nearly all occur once."""
+"""The number of counts that an update finds; in a large corpus, nearly all the others occur once."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class _VersionBuild:
         return FragmentCounts.read(folder, LEARNED_NAME)
 
     def _newly_learned(self) -> FragmentCounts:
-        """What servers have learned beside any version. What the one before holds it has counted itself."""
+        """Find what servers have learned beside any version, less what the version before has counted itself."""
         key = self._spec.main.key_dtype
         tables = [self._home.path / entry.folders[0] for entry in self._plan.served]
         each = [LearnedFragments.none(key), *(overlay_keys(table, key) for table in tables)]

@@ -1,4 +1,4 @@
-"""What a domain's table takes and what it gives: bytes, and the share of a text's fragments that it answers."""
+"""The size and the use of a domain's table: bytes, and the share of a text's fragments that it answers."""
 
 from __future__ import annotations
 

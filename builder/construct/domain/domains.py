@@ -87,7 +87,7 @@ def _building(home: Home, root: str, name: str) -> AbstractContextManager[Hold]:
 
 
 def _plot_settings(live: DomainEntry, update: UpdateDomain) -> PlotSettings:
-    """What is asked for, else what the live version was built with; versions of older releases do not say."""
+    """Take the requested settings, else those of the live version; versions of older releases do not say."""
     return PlotSettings(
         theta=live.metrics.get("theta", DOMAIN_THETA) if update.theta is None else update.theta,
         max_fragments=live.metrics.get("max_fragments") if update.max_fragments is None else update.max_fragments,

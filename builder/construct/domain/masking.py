@@ -1,4 +1,4 @@
-"""Which tokens a masked language model must guess: 15 % of them, of which 80 % are masked and 10 % replaced."""
+"""Masking for a masked language model: it guesses 15 % of the tokens, of which 80 % are masked and 10 % replaced."""
 
 from __future__ import annotations
 

@@ -15,12 +15,11 @@ from backends.root.geometry import RootGeometry
 from backends.root.lower import FragmentEncoder
 from backends.root.store import RootFolder
 from builder.construct.domain.masking import MaskedRows
-from builder.construct.training.boundary import boundary_states
-from builder.construct.training.rows import PaddedRows, filled_up
+from builder.construct.training.rows import PaddedRows, boundary_states, filled_up
 
 
 class MlmHead(nn.Module):
-    """What a final state says about its token.
+    """The head that guesses the token behind each final state.
 
     Semantics:
         logits = LN(gelu(W·x + b)) · Eᵀ + c, with the word embeddings E
@@ -63,6 +62,6 @@ class MaskedLanguageModel:
 
     @torch.no_grad()
     def boundary(self, rows: PaddedRows) -> Tensor:
-        """What the shared layers are given, `[T, H]` fp32, to compare with and not to learn from."""
+        """Compute the inputs of the shared layers, `[T, H]` fp32, to compare with and not to learn from."""
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return boundary_states(self.lower, self._aggregation, rows).float()

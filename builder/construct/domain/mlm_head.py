@@ -69,5 +69,5 @@ class HeadFile:
 
 
 def _origin(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What a head was made of; the files of earlier releases name the root only."""
+    """Name what a head was made of; the files of earlier releases name the root only."""
     return {**metadata, **json.loads(metadata.get(_ORIGIN, "{}"))}

@@ -79,7 +79,7 @@ def merge_counts(parts: Sequence[FragmentCounts]) -> FragmentCounts:
 
 
 def shortened_counts(counts: FragmentCounts, store: Store) -> FragmentCounts:
-    """How often what a store holds of these fragments occurs."""
+    """Count how often the fragments of a store occur within these."""
     return ranked(*_merge([store.shorten(counts.keys)], [counts.counts]))
 
 

@@ -77,7 +77,7 @@ def chosen_fragments(counts: FragmentCounts, learned: FragmentCounts, settings: 
 
 
 def held_by(tables: Iterable[Table], store: Store, keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which keys some table has in this store."""
+    """Mark the keys that some table has in this store."""
     held = np.zeros(len(keys), np.bool_)
     for table in tables:
         if store in table:

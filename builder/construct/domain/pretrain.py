@@ -97,7 +97,7 @@ class Pretrainer:
         return round(float(losses.mean()), 4) if len(losses) else None
 
     def _boundary_cosine(self, model: MaskedLanguageModel) -> float:
-        """How near the boundary states of unmasked held-out texts are to the root's own."""
+        """Compare the boundary states of unmasked held-out texts with the root's own."""
         root = MaskedLanguageModel(self._root, self._root.lower(), model.head)
         cosines = []
         for texts in self._held_out_batches():

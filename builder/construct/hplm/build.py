@@ -25,7 +25,7 @@ from builder.construct.hplm.tune import Upper, evaluate, tune
 from builder.construct.tasks.dataset import CLASSIFICATION, TaskData, TaskFiles
 from builder.construct.tasks.examples import Example, LabelledText, majority_share
 from builder.construct.tasks.objective import Objective
-from builder.construct.tasks.objectives import objective_of
+from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.construct.training.checkpoint import Checkpoint
 from builder.progress import Report, Step
@@ -41,14 +41,22 @@ class Start:
 
 
 class HplmBuild:
-    """One version in the making. It goes on from the checkpoints beside `target` that a killed build has left."""
+    """One version in the making. It goes on from the checkpoints beside its folder that a killed build has left."""
 
     def __init__(
-        self, home: Home, domain: DomainEntry, files: TaskFiles, data: TaskData, target: Path, report: Report
+        self,
+        home: Home,
+        domain: DomainEntry,
+        hplm: str,
+        version: int,
+        files: TaskFiles,
+        data: TaskData,
+        report: Report,
     ) -> None:
         self.root = RootFolder(home.root(domain.root))
-        self.data = data
-        self._home, self._domain, self._files, self._target, self._report = home, domain, files, target, report
+        self.home, self.domain, self.hplm, self.version, self.data = home, domain, hplm, version, data
+        self._files, self._report = files, report
+        self._target = home.bank(domain.root, hplm, version)
         self._teacher_data: TeacherData | None = None
         self._upper = Upper(self.root.upper(), self.root.geometry)
         if note := _leaks(data):
@@ -67,9 +75,9 @@ class HplmBuild:
         teacher_data = teacher(self.data, settings, self._report) if teacher else None
         self._teacher_data = teacher_data
         train = self._encoded(
-            objective, teacher_data.examples if teacher_data else self.data.train, self._domain, "train"
+            objective, teacher_data.examples if teacher_data else self.data.train, self.domain, "train"
         )
-        dev = self._encoded(objective, self.data.dev, self._domain, "dev")
+        dev = self._encoded(objective, self.data.dev, self.domain, "dev")
         self._target.parent.mkdir(parents=True, exist_ok=True)
         inputs = self._inputs()
         inputs |= {"start": start.checksum if start else None, "teacher": self._teacher_digest}
@@ -102,7 +110,7 @@ class HplmBuild:
             "dev_texts": len(self.data.dev),
         }
         if self.data.test:
-            figures |= _prefixed("test", self.score(best.tuned, self.data.test, self._domain, "test"))
+            figures |= _prefixed("test", self.score(best.tuned, self.data.test, self.domain, "test"))
         figures |= _majorities(self.data)
         figures |= self._teacher_data.figures if self._teacher_data else {}
         figures |= {name: count for name, count in self.data.leaks.items() if count}
@@ -111,17 +119,19 @@ class HplmBuild:
         return best, figures
 
     def score(self, tuned: Tuned, examples: Sequence[Example], domain: DomainEntry, what: str) -> dict[str, float]:
-        """What these weights reach on these examples, read with the tables of a domain version."""
+        """Measure weights on examples, read with the tables of a domain version."""
         return evaluate(self._upper, self.objective, tuned, self._encoded(self.objective, examples, domain, what))
 
     def score_of_labels(self, tuned: Tuned, labels: tuple[str, ...], domain: DomainEntry) -> dict[str, float]:
-        """What weights of another label set reach on the dev file."""
+        """Measure weights of another label set on the dev file."""
         objective = objective_of(replace(self.data, labels=labels))
         return evaluate(self._upper, objective, tuned, self._encoded(objective, self.data.dev, domain, "dev"))
 
-    def artifact(self, hplm: str, trial: Trial, origin: Mapping[str, Any]) -> HplmArtifact:
+    def artifact(self, trial: Trial, origin: Mapping[str, Any]) -> HplmArtifact:
+        """Put a trial's weights together with their origin, to which the build adds what it knows itself."""
+        known = {"domain": self.domain.label, "tune": asdict(trial.settings), "teacher": self._teacher_digest}
         return HplmArtifact(
-            hplm=hplm,
+            hplm=self.hplm,
             root_fingerprint=self.root.fingerprint,
             task=self.data.task,
             labels=self.data.labels,
@@ -129,16 +139,16 @@ class HplmBuild:
             adapters=trial.tuned.adapters,
             head=trial.tuned.head,
             pair=self.data.pair,
-            origin={**origin, "tune": asdict(trial.settings), "teacher": self._teacher_digest},
+            origin={**origin, **known},
         )
 
     @property
     def trained_texts(self) -> TrainedTexts:
-        """With those that only a teacher has answered."""
+        """The texts of the training, with those that only a teacher has answered."""
         return TrainedTexts.of([*self.data.train, *(self._teacher_data.examples if self._teacher_data else ())])
 
     def forget_checkpoints(self) -> None:
-        """Of this version, and of earlier ones that were killed when all but this was done."""
+        """Remove the checkpoints of this version, and of earlier ones that were killed just before that."""
         hplm = self._target.name.partition("@")[0]
         for path in self._target.parent.glob(f".{hplm}@*.tuning-*"):
             path.unlink(missing_ok=True)
@@ -154,7 +164,7 @@ class HplmBuild:
     def _encoded(
         self, objective: Objective[Any], examples: Sequence[Example], domain: DomainEntry, what: str
     ) -> EncodedSet:
-        return encoded_set(self._home, domain, objective, examples, what, self._report)
+        return encoded_set(self.home, domain, objective, examples, what, self._report)
 
     def _checkpoint(self, trial: int) -> Path:
         return self._target.with_name(f".{self._target.name}.tuning-{trial}")
@@ -163,7 +173,7 @@ class HplmBuild:
         """All that a tuning depends on, besides its settings."""
         return {
             "root": self.root.fingerprint,
-            "tables": [file_checksum(self._home.path / folder / "header.json") for folder in self._domain.folders],
+            "tables": [file_checksum(self.home.path / folder / "header.json") for folder in self.domain.folders],
             "task": self.data.task,
             "labels": list(self.data.labels),
             "files": [file_checksum(path) for path in (self._files.train, self._files.dev)],
@@ -185,7 +195,7 @@ def _prefixed(split: str, metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _majorities(data: TaskData) -> dict[str, float]:
-    """What always giving the most frequent answer would reach."""
+    """Compute the score of always giving the most frequent answer."""
     if data.task != CLASSIFICATION:
         return {}
     splits = (("majority_share", data.dev), ("test_majority_share", data.test))

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from backends.adapters.head import Head
-from backends.engine.heads import POOL_FUNCTIONS
 from backends.root.geometry import RootGeometry
 from backends.root.tokenizer import RootTokenizer, TokenRows
+from builder.construct.hplm.padded_pooling import POOL_FUNCTIONS
 from builder.construct.hplm.trainable import Indices, OnRows, predict, read
 from builder.construct.hplm.trainer import BestWeights, Trainer, Weights
 from builder.construct.hplm.tunable import pooled_width, pooling_for
@@ -33,7 +33,7 @@ from builder.settings.hplm import TuneSettings
 _READ_AT_ONCE = 512
 _PHASE, _ANSWERING = "fine-tune a whole model", "ask it for its answers"
 FINE_TUNING = TuneSettings(learning_rate=1e-4, head_learning_rate=1e-3, epochs=6, patience=6)
-"""What suits most tasks when all parameters learn."""
+"""Settings that suit most tasks when all parameters learn."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Dedicated:
         return cls(model, tokenizer, objective, best)
 
     def read(self, examples: Sequence[Example], report: Report | None = None) -> Iterator[Tensor]:
-        """What the head reads of each: `[m, P]`. Some hundred at a time: a state of each word is gigabytes."""
+        """Read each text as the head does: `[m, P]`. Some hundred at a time: a state of each word is gigabytes."""
 
         def noted(start: int) -> OnRows | None:
             return (lambda done, _: report(Step(_ANSWERING, start + done, len(examples)))) if report else None
@@ -147,7 +147,7 @@ class Dedicated:
 
     @property
     def head(self) -> Head:
-        """Before the task's scale."""
+        """The classification before the task's scale is applied."""
         return Head(self.model.head.weight.detach().cpu(), self.model.head.bias.detach().cpu())
 
     def evaluate(self, examples: Sequence[Example]) -> dict[str, float]:

@@ -27,14 +27,14 @@ from builder.construct.hplm.tunable import pooling_for
 from builder.construct.root.source import locate_weights
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example
-from builder.construct.tasks.objectives import objective_of
+from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.unlabelled import unlabelled_examples
 from builder.construct.training.checkpoint import Checkpoint
 from builder.progress import Report, Step
 from builder.settings.hplm import TuneSettings
 
 TEACHER_DATA_FORMAT = 3
-"""Of what a teacher hands on: 1 had answers, 2 states of all but words."""
+"""The format of what a teacher hands on: 1 had answers, 2 states of all but words."""
 _LARGEST = torch.finfo(torch.float16).max
 REWRITING = Rewriting()
 UNLABELLED_PER_EXAMPLE = 3
@@ -69,7 +69,7 @@ class DedicatedTeacher:
     def _states(
         self, data: TaskData, examples: Sequence[Example], pupil: TuneSettings, report: Report
     ) -> tuple[TeacherStates, dict[str, float]]:
-        """What the model's head reads, and what the model reached; made where it is not kept whole."""
+        """Return the states that the model's head reads, and the model's figures; make those not kept whole."""
         of_examples = {**self._inputs(data, pupil), "examples": repr(examples), "format": TEACHER_DATA_FORMAT}
         kept = self._kept("lessons", of_examples)
         with self._alone(data, pupil, report):

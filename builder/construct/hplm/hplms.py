@@ -51,22 +51,9 @@ def create_hplm(
         domain = registry.find_domain(request.root_name, request.domain)
         version = registry.next_hplm_version(request.id)
         hold.will_read(domain.folders)
-        build = HplmBuild(home, domain, files, data, home.bank(domain.root, request.id, version), report)
+        build = HplmBuild(home, domain, request.id, version, files, data, report)
         trial, figures = build.measured(build.tune(settings, request.search, teacher=teacher))
-        artifact = build.artifact(request.id, trial, {"domain": domain.label})
-        pinned = names_version(request.domain)
-        entry = publish_artifact(
-            home,
-            registry,
-            artifact,
-            domain,
-            figures,
-            version=version,
-            pinned=pinned,
-            trained=build.trained_texts,
-        )
-        build.forget_checkpoints()
-        return entry
+        return publish_build(registry, build, build.artifact(trial, {}), figures, pinned=names_version(request.domain))
 
 
 def update_hplm(
@@ -86,29 +73,24 @@ def update_hplm(
         domain, pinned = _next_domain(registry, live, request.domain)
         version = registry.next_hplm_version(request.id)
         hold.will_read({*domain.folders, *live.domain.folders})
-        build = HplmBuild(home, domain, files, data, home.bank(domain.root, request.id, version), report)
+        build = HplmBuild(home, domain, request.id, version, files, data, report)
         artifact = read_artifact(home.path / live.folder, build.root.fingerprint)
         settings, start = _next_start(home, live, artifact, data, request, teacher is not None)
         trial, figures = build.measured(build.tune(settings, request.search, start, teacher))
         figures |= _compared(build, live, artifact, figures, request.force)
-        made = build.artifact(request.id, trial, {"domain": domain.label})
-        entry = publish_artifact(
-            home,
+        return publish_build(
             registry,
-            made,
-            domain,
+            build,
+            build.artifact(trial, {}),
             figures,
-            version=version,
             replaces=live.version,
             pinned=pinned,
-            trained=build.trained_texts.joined(before) if start else build.trained_texts,
+            trained_before=before if start else None,
         )
-        build.forget_checkpoints()
-        return entry
 
 
 def live_settings(artifact: HplmArtifact, is_taught: bool) -> TuneSettings:
-    """How a version was tuned; of one that was not tuned here, as one with such adapters would be.
+    """Return the settings of a version's tuning; of one that was not tuned here, those that fit its adapters.
 
     What was chosen with a teacher in mind is not for a next version without one, nor the other way round; its epochs
     are over several times as many texts.
@@ -120,6 +102,33 @@ def live_settings(artifact: HplmArtifact, is_taught: bool) -> TuneSettings:
     return TuneSettings(recipe=AdapterRecipe.of(artifact.adapters)).changed(
         {name: value for name, value in noted.items() if name in known}
     )
+
+
+def publish_build(
+    registry: Registry,
+    build: HplmBuild,
+    artifact: HplmArtifact,
+    figures: Mapping[str, Any],
+    *,
+    replaces: int | None = None,
+    pinned: bool | None = None,
+    trained_before: TrainedTexts | None = None,
+) -> HplmEntry:
+    """Publish the version that a build has made, and remove its checkpoints; `publish_artifact` has the arguments."""
+    trained = build.trained_texts
+    entry = publish_artifact(
+        build.home,
+        registry,
+        artifact,
+        build.domain,
+        figures,
+        version=build.version,
+        replaces=replaces,
+        pinned=pinned,
+        trained=trained.joined(trained_before) if trained_before else trained,
+    )
+    build.forget_checkpoints()
+    return entry
 
 
 def publish_artifact(
@@ -136,7 +145,7 @@ def publish_artifact(
 ) -> HplmEntry:
     """Write an hPLM's next version into the bank and make it live; to be called under `building_hplm`.
 
-    `version` is what the next one was when the work began: whoever has published since then wins. `replaces` and
+    `version` is the next version at the start of the work: a version published meanwhile wins. `replaces` and
     `pinned`: see `Registry.publish_hplm`. `trained` is what its next update warns of when it meets it in a dev file.
     """
     _require_same_root(registry, artifact, domain)

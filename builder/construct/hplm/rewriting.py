@@ -32,7 +32,7 @@ _WORDS_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Rewriting:
-    """How many rewritten texts are made of each example, and the share of their words that is replaced."""
+    """The number of rewritten texts for each example, and the share of their words that is replaced."""
 
     variants: int = 5
     share: float = 0.3
@@ -76,7 +76,7 @@ class Rewriting:
 
 
 class NearWords:
-    """For each word of some texts, others of these texts.
+    """Replacements for the words of some texts, taken from the same texts.
 
     Shape: near: `[words, k]`, indices of `words`.
     """

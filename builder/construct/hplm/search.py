@@ -1,4 +1,4 @@
-"""Which settings suit a task best: a few are tried, the requested ones first."""
+"""The search for a task's best settings: a few are tried, the requested ones first."""
 
 from __future__ import annotations
 

@@ -69,13 +69,13 @@ class StateRows(Sequence[Tensor]):
 
 
 def stored_rows(store: Path, encode: Callable[[], Iterator[EncodedRow]]) -> StateRows:
-    """What lies in the folder, or what `encode` gives, which then lies there."""
+    """Read the rows of a folder, or encode and store them there."""
     known = find_rows(store)
     return _make(store, encode) if known is None else known
 
 
 def find_rows(store: Path) -> StateRows | None:
-    """What lies in the folder, unless it is missing or damaged."""
+    """Read the rows of a folder; None where they are missing or damaged."""
     try:
         os.utime(store)  # first: what was used just now is not what another build drops
         return _open(store)
@@ -84,7 +84,7 @@ def find_rows(store: Path) -> StateRows | None:
 
 
 def size_of_store(store: Path) -> int:
-    """In bytes, nearly all of it; raises FileNotFoundError where there is none."""
+    """Return most of the bytes that a store takes; raise FileNotFoundError where there is none."""
     return (store / _HIDDEN).stat().st_size
 
 

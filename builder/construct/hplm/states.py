@@ -103,7 +103,7 @@ def _used_at(path: Path) -> float:
 
 
 def _size_bytes(path: Path) -> int:
-    """Of a store, or of a file."""
+    """Return the size of a store or of a file."""
     try:
         return size_of_store(path) if path.is_dir() else path.stat().st_size
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a teacher gives an hPLM that is tuned: texts, its answers to them, and the states that these come from."""
+"""Teacher data of an hPLM that is tuned: texts, the teacher's answers to them, and the states behind the answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TeacherStates:
     pooling: str
 
     def answers(self, offset: float, factor: float) -> list[Tensor]:
-        """What the head makes of these states, `[m, C]` of each text, brought to the task's scale."""
+        """Compute the head's answers to these states, `[m, C]` of each text, brought to the task's scale."""
         hidden = self.rows.hidden
         starts = range(0, len(hidden), _ANSWERED_AT_ONCE)
         raw = [self.head.logits(_tensor(hidden[start : start + _ANSWERED_AT_ONCE])) for start in starts]
@@ -57,7 +57,7 @@ class TeacherStates:
 
     @cached_property
     def _spread(self) -> Tensor:
-        """Of one that hardly varies a hundredth of the states' size: there, what differs is rounding."""
+        """Return each feature's spread, at least a hundredth of the states' size: less than that is rounding."""
         hidden = self.rows.hidden
         states = _tensor(hidden[:: max(1, len(hidden) // _SPREAD_OF_STATES)])
         size = float(states.square().mean().sqrt())
@@ -74,7 +74,7 @@ class TeacherData:
     examples: Sequence[Example]
     answers: Sequence[Tensor]
     states: TeacherStates | None = None
-    """What the answers come from, where the teacher can say it."""
+    """The states behind the answers, where the teacher can name them."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """Figures about the teacher, by names that say so."""
 

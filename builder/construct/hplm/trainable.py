@@ -1,4 +1,4 @@
-"""What a trainer of a task trains, on which rows, and what a trained model says of them."""
+"""The models that a trainer of a task trains, the rows they learn from, and their predictions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POOLED_BATCHES = 16
 
 Indices = npt.NDArray[np.int64]
 OnRows = Callable[[int, int], None]
-"""How many rows are done, of how many."""
+"""Called with the number of rows done, and of all."""
 
 
 class TrainableModel(Protocol):
@@ -33,10 +33,10 @@ class TrainableModel(Protocol):
     def __call__(self, inputs: Tensor, segments: Tensor, /) -> Tensor: ...
 
     def read(self, inputs: Tensor, segments: Tensor, /) -> Tensor:
-        """What the head reads: `[B, P]` or `[B, L, P]` fp32."""
+        """Compute the states that the head reads: `[B, P]` or `[B, L, P]` fp32."""
 
     def answer(self, states: Tensor, /) -> Tensor:
-        """What the head makes of that: `[B, C]` or `[B, L, C]`."""
+        """Compute the head's answers from such states: `[B, C]` or `[B, L, C]`."""
 
     def trained(self) -> dict[str, nn.Parameter]: ...
 
@@ -63,7 +63,7 @@ def predict(
     device: torch.device,
     on_rows: OnRows | None = None,
 ) -> list[Tensor]:
-    """What the task looks at of each row: `[m, C]`."""
+    """Compute the answers of each row that the task looks at: `[m, C]`."""
     model.train(False)
     return _of_rows(model, objective, dataset, device, on_rows)
 
@@ -75,7 +75,7 @@ def read(
     device: torch.device,
     on_rows: OnRows | None = None,
 ) -> list[Tensor]:
-    """What the head reads of each row for that: `[m, P]`."""
+    """Compute the states of each row from which the head answers: `[m, P]`."""
     model.train(False)
     return _of_rows(model.read, objective, dataset, device, on_rows)
 

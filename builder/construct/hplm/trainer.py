@@ -134,7 +134,7 @@ class Trainer:
 class BestEpoch(Watch):
     """Measures each epoch, keeps the best one's weights, and ends a training that no longer gets better.
 
-    With an `ema_decay` the running average of the weights is measured and kept in place of the last ones.
+    With an `ema_decay` the running average of the weights is measured and kept instead of the last ones.
     """
 
     def __init__(

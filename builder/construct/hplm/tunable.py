@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.head import Head
-from backends.adapters.pooling import HALVES, NO_POOLING, POOLED_STATES
-from backends.engine.heads import POOL_FUNCTIONS
+from backends.adapters.pooling import NO_POOLING, PAIR_POOLING, POOLED_STATES
 from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
+from builder.construct.hplm.padded_pooling import POOL_FUNCTIONS
 from builder.construct.hplm.trainable import Indices
 from builder.construct.tasks.objective import NO_SCALE, Objective
 from builder.construct.training.rows import padded_length, segments_of
@@ -146,7 +146,7 @@ def pooling_for(objective: Objective[Any], settings: TuneSettings) -> str:
     """The mean of a pair tells its segments apart."""
     if objective.about_words:
         return NO_POOLING
-    return HALVES if objective.about_pairs and settings.pooling == "mean" else settings.pooling
+    return PAIR_POOLING if objective.about_pairs and settings.pooling == "mean" else settings.pooling
 
 
 def pooled_width(pooling: str, hidden_size: int) -> int:

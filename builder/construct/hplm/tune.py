@@ -100,7 +100,7 @@ def tune(
 
 
 def predict(upper: Upper, objective: Objective[Any], tuned: Tuned, dataset: EncodedSet) -> list[Tensor]:
-    """What the task looks at of each row: `[m, C]`."""
+    """Compute the answers of each row that the task looks at: `[m, C]`."""
     return trainable.predict(upper.model(tuned), objective, dataset, upper.device)
 
 

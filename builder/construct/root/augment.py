@@ -1,4 +1,4 @@
-"""How the texts of a distillation are changed: pairs made of single texts, strange words, shortened fragments."""
+"""Changes to the texts of a distillation: pairs made of single texts, strange words, shortened fragments."""
 
 from __future__ import annotations
 

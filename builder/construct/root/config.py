@@ -60,7 +60,7 @@ def root_request(name: str, config: Mapping[str, Any]) -> AddRoot:
 
 
 def config_of(request: AddRoot) -> Config:
-    """What `root_request` needs to make this request again, with all defaults filled in."""
+    """Write down a request for `root_request`, with all defaults filled in."""
     source = Path(request.source).expanduser()
     paths = [*request.corpus, *request.held_out, *([request.distilled] if request.distilled else [])]
     absolute = request.with_files({path: path.absolute() for path in paths}).model_copy(

@@ -65,7 +65,7 @@ class Distiller:
         return seconds
 
     def _parameter_groups(self) -> list[ParameterGroup]:
-        """What learns, with its rate; the rest is frozen."""
+        """List the parameters that learn, with their rates; the rest is frozen."""
         settings, words = self._settings, "lower.word_embeddings.weight"
         self._modules.requires_grad_(True)
         named = dict(self._modules.named_parameters())
@@ -105,7 +105,7 @@ class Distiller:
 
 
 class _HeldOutCosine(Watch):
-    """How near the student is, for the progress."""
+    """The student's nearness to its teacher, for the progress."""
 
     def __init__(self, measure: Callable[[], float]) -> None:
         self._measure = measure

@@ -1,4 +1,4 @@
-"""What distillation taught a root, in a file that travels without the pretrained model."""
+"""The parts of a root that distillation taught, in a file that travels without the pretrained model."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def seconds_in_all(origin: Mapping[str, Any]) -> int | None:
 
 
 def fitting_weights(parts: RootParts, path: Path, weights_checksum: str) -> DistilledWeights:
-    """What `export_distilled` wrote for the same model."""
+    """Read what `export_distilled` wrote for the same model."""
     weights = DistilledWeights.read(require_distilled(path))
     if weights.weights_checksum != weights_checksum or weights.geometry != parts.geometry:
         raise FingerprintMismatchError(f"{path} was distilled from another pretrained model or with other sizes")

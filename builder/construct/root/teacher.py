@@ -29,7 +29,7 @@ class Teacher:
 
     @property
     def position_embeddings(self) -> Tensor:
-        """Of the positions in a text, from its first token on: `[P, H]`."""
+        """Return the embeddings of a text's positions, from its first token on: `[P, H]`."""
         positions: Tensor = self._model.get_submodule("embeddings.position_embeddings").get_parameter("weight")
         return positions[self._first_position :]
 
@@ -38,7 +38,7 @@ class Teacher:
         return [state[rows.mask].float() for state in self._all_states(rows)[self._num_lower_layers :]]
 
     def lower_states(self, rows: PaddedRows) -> list[Tensor]:
-        """What goes into each lower layer, `[B, L, H]`."""
+        """Compute the input of each lower layer, `[B, L, H]`."""
         return self._all_states(rows)[: self._num_lower_layers]
 
     def _all_states(self, rows: PaddedRows) -> list[Tensor]:

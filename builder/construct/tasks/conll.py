@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backends.errors import TrainingDataError
 from builder.construct.tasks.examples import TaggedSentence, is_visible
-from builder.construct.tasks.lines import numbered_lines
+from builder.construct.training.lines import numbered_lines
 
 OUTSIDE = "O"
 _TAG = re.compile(r"O|[BI]-\S(.*\S)?")

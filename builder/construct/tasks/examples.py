@@ -37,7 +37,7 @@ class TaggedSentence:
         return None
 
     def word_spans(self) -> list[tuple[int, int]]:
-        """Where each word begins and ends in the text, in characters."""
+        """The begin and the end of each word in the text, in characters."""
         spans, start = [], 0
         for word in self.words:
             spans.append((start, start + len(word)))
@@ -45,12 +45,12 @@ class TaggedSentence:
         return spans
 
     def entity_numbers(self) -> list[int | None]:
-        """Which entity each word belongs to, counted from 1."""
+        """The entity that each word belongs to, counted from 1."""
         numbers = accumulate(tag.startswith("B-") for tag in self.tags)
         return [None if tag == "O" else number for tag, number in zip(self.tags, numbers, strict=True)]
 
     def entities(self) -> frozenset[Span]:
-        """What the tags mark, as spans of the text; the tags are known to follow BIO."""
+        """The entities that the tags mark, as spans of the text; the tags are known to follow BIO."""
         spans: list[Span] = []
         for (start, end), tag in zip(self.word_spans(), self.tags, strict=True):
             prefix, _, label = tag.partition("-")
@@ -70,7 +70,7 @@ Example = LabelledText | TaggedSentence
 
 
 def task_text(example: Example) -> Text:
-    """As a tokenizer takes it."""
+    """Return the text in the form that a tokenizer takes."""
     return example.text if example.text_pair is None else (example.text, example.text_pair)
 
 
@@ -81,7 +81,7 @@ def majority_share(examples: Sequence[LabelledText]) -> float:
 
 
 def num_shared(examples: Sequence[Example], others: Sequence[Example]) -> int:
-    """How many of `examples` have a text that `others` have too, whatever its case, blanks and Unicode form."""
+    """Count the `examples` whose text `others` have too, whatever its case, blanks and Unicode form."""
     known = {normalised(other) for other in others}
     return sum(normalised(example) in known for example in examples)
 

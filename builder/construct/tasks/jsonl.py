@@ -11,7 +11,7 @@ from typing import Any
 from backends.errors import TrainingDataError
 from backends.wire import PAIR_SEPARATOR
 from builder.construct.tasks.examples import LabelledText
-from builder.construct.tasks.lines import numbered_lines
+from builder.construct.training.lines import numbered_lines
 
 _LARGEST_VALUE = 1e30
 ReadLabel = Callable[[object, str], str | float]

@@ -1,4 +1,4 @@
-"""How good answers are: the figures that each task is judged by, all of them better when higher, but for `mse`."""
+"""The figures that each task is judged by, all of them better when higher, but for `mse`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def spearman(predicted: Floats, true: Floats) -> float:
 
 
 def _ranks(values: Floats) -> Floats:
-    """Places in ascending order; equal values share the mean of theirs."""
+    """Rank values in ascending order; equal values share their mean rank."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(sizes)
     ranks: Floats = (ends - (sizes - 1) / 2)[group]

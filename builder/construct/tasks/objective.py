@@ -1,4 +1,4 @@
-"""What a task asks of a model while it is tuned: what the loss compares, and the figures that it is judged by."""
+"""A task's part in the tuning of its model: what the loss compares, and the figures that it is judged by."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Objective(ABC, Generic[TargetT]):
 
     @abstractmethod
     def hard_loss(self, answers: Tensor, targets: Sequence[TargetT], label_smoothing: float) -> Tensor:
-        """How far all rows' answers `[M, C]` are from the true ones."""
+        """Compute the distance of all rows' answers `[M, C]` from the true ones."""
 
     @abstractmethod
     def soft_loss(self, answers: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        """How far the answers are from a teacher's."""
+        """Compute the distance of the answers from a teacher's."""
 
     @abstractmethod
     def metrics(self, outputs: Sequence[Tensor], targets: Sequence[TargetT]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Which texts a version was trained on, as a file of hashes beside its weights: enough to find them in a dev file.
+"""The texts that a version was trained on, as a file of hashes beside its weights: enough to find them in a dev file.
 
 bank/<root>/<tenant>--<name>@<version>/trained_on.hashes     XXH3-128 of what follows, then sorted 64-bit hashes
 """
@@ -40,7 +40,7 @@ class TrainedTexts:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Of a version; none where an older release wrote it, it was imported, or the file is damaged."""
+        """Read those of a version; none where an older release wrote it, it was imported, or the file is damaged."""
         path = folder / _NAME
         content = path.read_bytes() if path.exists() else b""
         digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
@@ -58,7 +58,7 @@ class TrainedTexts:
         return TrainedTexts(np.union1d(self.hashes, others.hashes))
 
     def num_among(self, examples: Sequence[Example]) -> int:
-        """How many of the examples have a text that is here."""
+        """Count the examples whose text is among these."""
         return int(np.isin(_hashes(examples), self.hashes).sum())
 
 

@@ -65,7 +65,7 @@ def _is_object(text: str) -> bool:
 
 
 def _example(text: str, like: Example, where: str) -> Example:
-    """As a server reads it: a TAB ends the first segment of a pair, and is a blank elsewhere."""
+    """Read a text as a server does: a TAB ends the first segment of a pair, and is a blank elsewhere."""
     if isinstance(like, TaggedSentence):
         words = tuple(_WORD.findall(text))
         return TaggedSentence(words, (OUTSIDE,) * len(words))

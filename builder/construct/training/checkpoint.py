@@ -13,7 +13,7 @@ from backends.storage import replacing
 
 LOGGER = logging.getLogger(__name__)
 _FORMAT_VERSION = 2
-"""Of what is kept: 1 named no format, and each kind of training had its own entries."""
+"""The format of a checkpoint: 1 named no format, and each kind of training had its own entries."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Checkpoint:
                 raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
     def load(self) -> dict[str, Any] | None:
-        """What was saved last, unless it is unreadable, of another release or of other inputs."""
+        """Read the last checkpoint; None where it is unreadable, of another release or of other inputs."""
         if not self.path.exists():
             return None
         try:

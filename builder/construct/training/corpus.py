@@ -10,9 +10,11 @@ from pathlib import Path
 
 import xxhash
 
-from backends.errors import NotFoundError, TrainingDataError
+from backends.errors import TrainingDataError
 from backends.storage import file_checksum
+from builder.construct.training.lines import numbered_lines, require_file
 
+_WHAT = "corpus"
 _MAX_LINE_BYTES = 16 << 20
 _HELD_OUT_EVERY = 50
 _MAX_HELD_OUT_TEXTS = 400
@@ -37,7 +39,7 @@ class Corpus:
             yield batch
 
     def sample(self, max_texts: int) -> list[str]:
-        """At most `max_texts` texts, spread evenly over the corpus."""
+        """Take `max_texts` texts at most, spread evenly over the corpus."""
         return list(islice(self.texts(), 0, None, max(1, -(-self.num_texts // max_texts))))
 
 
@@ -64,7 +66,7 @@ def split_corpus(files: Sequence[Path], held_out: Path | None) -> Corpus:
 
 
 def _held_out(texts: Iterable[str]) -> tuple[str, ...]:
-    """Of the different texts one in fifty, those of small hashes; of many the smallest, of few at least the one."""
+    """Hold out one in fifty of the different texts, by small hashes; the smallest of many, at least one of few."""
     kept: dict[int, str] = {}
     largest_first: list[int] = []
     for text in texts:
@@ -86,32 +88,13 @@ def corpus_texts(files: Sequence[Path]) -> Iterator[str]:
 
 
 def numbered_texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Every non-empty line of a file, without blanks around it, and its number."""
-    _require_file(path)
-    with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):
-            if len(line) == _MAX_LINE_BYTES:
-                raise TrainingDataError(f"{path}:{number}: longer than {_MAX_LINE_BYTES >> 20} MiB; one text per line")
-            if text := _decode(line, path, number).strip():
-                yield number, text
+    """Read every non-empty line of a file, without blanks around it, and its number."""
+    lines = ((number, line.strip()) for number, line in numbered_lines(path, _WHAT, _MAX_LINE_BYTES))
+    return ((number, text) for number, text in lines if text)
 
 
 def corpus_checksums(files: Sequence[Path]) -> list[str]:
     """Names the exact texts, so that an interrupted build does not go on with others."""
     for path in files:
-        _require_file(path)
+        require_file(path, _WHAT)
     return [file_checksum(path) for path in files]
-
-
-def _require_file(path: Path) -> None:
-    if not path.is_file():
-        raise NotFoundError(f"{path} is no file" if path.exists() else f"corpus {path} does not exist")
-
-
-def _decode(line: bytes, path: Path, number: int) -> str:
-    if b"\0" in line:
-        raise TrainingDataError(f"{path}:{number}: holds a NUL byte; a corpus is plain text, one text per line")
-    try:
-        return line.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TrainingDataError(f"{path}:{number}: not UTF-8 at byte {error.start}") from error

@@ -41,7 +41,7 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many steps, how the rate rises and falls, and the rounds after which weights are measured and noted.
+    """The number of steps, the rise and fall of the rate, and the rounds after which weights are measured and noted.
 
     The rate rises linearly over `warmup_steps` and then falls to `final_share` of its peak. Each round begins with a
     random state of its own, so that a training that goes on after any round ends as one that was never interrupted.
@@ -67,7 +67,7 @@ class Schedule:
 
 
 class Watch:
-    """What a training does besides learning; this one does nothing."""
+    """A training's work besides learning; this one does nothing."""
 
     def begin_round(self) -> None:
         """Called before the first step of each round."""
@@ -84,11 +84,11 @@ class Watch:
 
     @property
     def note(self) -> str:
-        """What the progress says besides the loss."""
+        """Return the progress's note besides the loss."""
         return ""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """Return what a checkpoint keeps of the watch."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -197,7 +197,7 @@ class TrainingLoop(Generic[BatchT]):
 
 
 class _RunningMean:
-    """Of the losses, so that the progress does not jump from batch to batch."""
+    """The mean of the last losses, so that the progress does not jump from batch to batch."""
 
     value: float = 0.0
 

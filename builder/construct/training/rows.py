@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from backends.plot.keys import CENTRED_TRIGRAM, FragmentShape, fragments
+from backends.root.lower import Aggregation, FragmentEncoder, sum_overlapping
 from backends.root.tokenizer import RootTokenizer, TokenRows
 
 _POOL_TEXTS = 4096
@@ -64,7 +65,7 @@ def padded_rows(rows: TokenRows, shape: FragmentShape = CENTRED_TRIGRAM, max_tok
 
 
 def padded_length(lengths: npt.NDArray[np.int64], max_tokens: int | None = None) -> int:
-    """Of a batch of rows, none of which has more than `max_tokens`, where a model has no positions beyond."""
+    """Return a batch's length, at most `max_tokens`, where a model has no positions beyond."""
     longest = int(lengths.max(initial=0))
     recurring = longest + -longest % _LENGTH_STEP
     return recurring if max_tokens is None else min(recurring, max_tokens)
@@ -80,7 +81,7 @@ def distinct_fragments(fragments: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def filled_up(values: Tensor) -> Tensor:
-    """To a number that recurs, by the last one again and again.
+    """Fill up to a number of rows that recurs, by repeating the last one.
 
     Shape: `[M, …]` → `[M', …]`.
     """
@@ -134,3 +135,17 @@ def _by_length(pool: list[str], lengths: npt.NDArray[np.int64], max_tokens: int)
         batch.append(pool[index])
     if batch:
         yield batch
+
+
+def boundary_states(
+    lower: FragmentEncoder, aggregation: Aggregation, rows: PaddedRows, fragments: Tensor | None = None
+) -> Tensor:
+    """Compute the upper layers' input for the real tokens, fp32 but for autocast; `fragments` replace the rows' own.
+
+    Shape: fragments `[T, n]` → `[T, H]`
+    """
+    fragments = rows.fragments if fragments is None else fragments
+    distinct, inverse = distinct_fragments(fragments)
+    summed = sum_overlapping(lower(distinct)[inverse].float(), fragments.shape[1] // 2)
+    states: Tensor = aggregation(summed, rows.positions, rows.flat_types)
+    return states

@@ -1,4 +1,4 @@
-"""What every route starts from: the manager, and a caller who may use it."""
+"""Dependencies of every route: the manager, and a caller who may use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ManagerOf = Annotated[Manager, Depends(_manager)]
 
 
 def require_token(manager: ManagerOf, shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> None:
-    """Refuse callers without the token, if there is one; the comparison takes as long for any wrong one."""
+    """Reject callers without the token, if there is one; the comparison takes as long for any wrong one."""
     if manager.token is None:
         return
     token = shown.credentials if shown else ""

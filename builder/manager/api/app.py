@@ -25,7 +25,7 @@ Nothing is ever half published: until a job is done, servers answer with the ver
 
 class ManagerApi(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        """As generated, less answer 422, because we say 400 to all that is wrong, and the token if there is none."""
+        """Describe the API, less answer 422, because we say 400 to all errors, and the token if there is none."""
         description = super().openapi()
         for operations in description["paths"].values():
             for operation in operations.values():

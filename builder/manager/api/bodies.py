@@ -1,4 +1,4 @@
-"""How much a request may send: requests are read whole before anybody asks who sent them, but for uploads."""
+"""The limit of a request's size: requests are read whole before their sender is known, but for uploads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_REQUEST_BYTES = 1 << 20
 
 
 class LimitedBodies:
-    """Refuses longer bodies than that, announced or not; uploads are counted where they are written."""
+    """Rejects longer bodies than that, announced or not; uploads are counted where they are written."""
 
     def __init__(self, app: ASGIApp, uploads_path: str) -> None:
         self._app = app

@@ -12,7 +12,7 @@ from builder.manager.api.errors import error_answer
 
 LOOPBACK_ADDRESSES = ("127.0.0.1", "localhost", "::1")
 LOOPBACK_HOSTS = (*LOOPBACK_ADDRESSES, "[::1]")
-"""As requests name them."""
+"""Names of this machine as requests spell them."""
 
 
 class SameOrigin:

@@ -9,24 +9,20 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from backends.errors import HplmError, presentable
 from builder.manager.failures import failure_of, status_of
+from builder.manager.jobs import Failure
 
 _SHOWN_PROBLEMS = 5
 _CODES = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "TOO_LARGE"}
 
 
-class ErrorDetail(BaseModel):
-    code: str = Field(description="For programs.", examples=["NOT_FOUND"])
-    message: str = Field(description="For people: one line.", examples=["domain 'mini/shop' does not exist"])
-
-
 class ErrorAnswer(BaseModel):
-    error: ErrorDetail
+    error: Failure
 
 
 def answers(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:

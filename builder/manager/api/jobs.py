@@ -13,9 +13,8 @@ from backends.errors import ConflictError
 from builder.manager.api.access import ManagerOf, require_token
 from builder.manager.api.errors import answers
 from builder.manager.api.examples import JOB_EXAMPLES
-from builder.manager.api.views import JobList, JobView, job_view
-from builder.manager.files import log_path
-from builder.manager.job_log import new_lines, tail
+from builder.manager.api.views import JobList, JobView
+from builder.manager.job_log import log_path, new_lines, tail
 from builder.manager.jobs import JobState
 from builder.manager.store import JobFilter
 from builder.requests.jobs import JobRequest
@@ -57,7 +56,7 @@ def submit(
     if not is_new:
         response.status_code = HTTPStatus.OK
     manager.supervisor.wake()
-    return job_view(job, manager.store.unfinished())
+    return JobView.of(job, manager.store.unfinished())
 
 
 @router.get("", responses=answers(HTTPStatus.BAD_REQUEST))
@@ -72,14 +71,14 @@ def list_jobs(
     """Jobs, the newest first."""
     found = manager.store.jobs(JobFilter(state, kind, target, before, limit))
     unfinished = manager.store.unfinished()
-    views = [job_view(job, unfinished) for job in found]
+    views = [JobView.of(job, unfinished) for job in found]
     return JobList(jobs=views, next_before=views[-1].id if len(views) == limit else None)
 
 
 @router.get("/{job_id}", responses=answers(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND))
 def show_job(manager: ManagerOf, job_id: JobId) -> JobView:
     """State and progress of a job."""
-    return job_view(manager.store.job(job_id), manager.store.unfinished())
+    return JobView.of(manager.store.job(job_id), manager.store.unfinished())
 
 
 @router.post(
@@ -93,7 +92,7 @@ def cancel_job(manager: ManagerOf, job_id: JobId) -> JobView:
     if job.state in (JobState.DONE, JobState.FAILED):
         raise ConflictError(f"job {job_id} is {job.state} already")
     manager.supervisor.wake()
-    return job_view(job, manager.store.unfinished())
+    return JobView.of(job, manager.store.unfinished())
 
 
 @router.get(
@@ -107,7 +106,7 @@ def read_log(
     lines: Annotated[int, Query(ge=0, le=100_000, description="How many of the last lines.")] = 200,
     follow: Annotated[bool, Query(description="Stay, and send new lines until the job is over.")] = False,
 ) -> Response:
-    """What the job's workers had to say, all attempts in one text."""
+    """Read the log of the job's workers, all attempts in one text."""
     job = manager.store.job(job_id)
     path = log_path(manager.home, job.id)
     if not follow:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from backends.registry.entries import DomainEntry, HplmEntry
 from builder.lifecycle.tree import version_trees
 from builder.manager.api.access import ManagerOf, require_token
 from builder.manager.api.errors import answers
@@ -18,10 +17,8 @@ from builder.manager.api.views import (
     HplmList,
     HplmView,
     RootList,
-    RootView,
     Trees,
     VersionList,
-    version_list,
 )
 from builder.manager.jobs import JobState
 
@@ -39,26 +36,25 @@ def health(manager: ManagerOf) -> Health:
 @router.get("/roots", responses=answers())
 def list_roots(manager: ManagerOf) -> RootList:
     """Pretrained models that domains branch from."""
-    entries = manager.registry.roots()
-    return RootList(roots=[RootView(name=entry.name, fingerprint=entry.fingerprint) for entry in entries])
+    return RootList.model_validate({"roots": manager.registry.roots()})
 
 
 @router.get("/domains", responses=answers(HTTPStatus.NOT_FOUND))
 def list_domains(manager: ManagerOf, root: str | None = None) -> DomainList:
     """The live version of every domain."""
     named = None if root is None else manager.registry.root(root).name
-    return DomainList(domains=[_domain(entry) for entry in manager.registry.domains(named)])
+    return DomainList.model_validate({"domains": manager.registry.domains(named)})
 
 
 @router.get("/domains/{root}/{name}", responses=answers(HTTPStatus.NOT_FOUND))
 def show_domain(manager: ManagerOf, root: str, name: str) -> DomainView:
-    return _domain(manager.registry.domain(root, name))
+    return DomainView.model_validate(manager.registry.domain(root, name))
 
 
 @router.get("/domains/{root}/{name}/versions", responses=answers(HTTPStatus.NOT_FOUND))
 def list_domain_versions(manager: ManagerOf, root: str, name: str) -> VersionList:
-    """What a rollback can go back to."""
-    return version_list(manager.registry.domain_versions(root, name))
+    """List the versions that a rollback can go back to."""
+    return VersionList.model_validate({"versions": manager.registry.domain_versions(root, name)})
 
 
 @router.get("/hplms", responses=answers(HTTPStatus.BAD_REQUEST))
@@ -71,18 +67,18 @@ def list_hplms(
     """The live version of every hPLM, by ID."""
     page = manager.registry.hplm_page(limit + 1, after, tenant)
     shown = page[:limit]
-    return HplmList(hplms=[_hplm(entry) for entry in shown], next_after=shown[-1].id if len(page) > limit else None)
+    return HplmList.model_validate({"hplms": shown, "next_after": shown[-1].id if len(page) > limit else None})
 
 
 @router.get("/hplms/{tenant}/{name}", responses=answers(HTTPStatus.NOT_FOUND))
 def show_hplm(manager: ManagerOf, tenant: str, name: str) -> HplmView:
-    return _hplm(manager.registry.hplm(f"{tenant}/{name}"))
+    return HplmView.model_validate(manager.registry.hplm(f"{tenant}/{name}"))
 
 
 @router.get("/hplms/{tenant}/{name}/versions", responses=answers(HTTPStatus.NOT_FOUND))
 def list_hplm_versions(manager: ManagerOf, tenant: str, name: str) -> VersionList:
-    """What a rollback can go back to."""
-    return version_list(manager.registry.hplm_versions(f"{tenant}/{name}"))
+    """List the versions that a rollback can go back to."""
+    return VersionList.model_validate({"versions": manager.registry.hplm_versions(f"{tenant}/{name}")})
 
 
 @router.get("/tree", responses=answers(HTTPStatus.NOT_FOUND))
@@ -91,19 +87,3 @@ def show_tree(manager: ManagerOf, root: str | None = None) -> Trees:
     registry = manager.registry
     roots = registry.roots() if root is None else [registry.root(root)]
     return Trees.model_validate({"trees": version_trees(registry, [entry.name for entry in roots])})
-
-
-def _domain(entry: DomainEntry) -> DomainView:
-    return DomainView(root=entry.root, name=entry.name, version=entry.version, metrics=entry.metrics)
-
-
-def _hplm(entry: HplmEntry) -> HplmView:
-    return HplmView(
-        id=entry.id,
-        version=entry.version,
-        root=entry.domain.root,
-        domain=entry.domain.label,
-        task=entry.task,
-        labels=list(entry.labels),
-        metrics=entry.metrics,
-    )

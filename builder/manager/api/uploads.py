@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from backends.errors import InvalidArgumentError
 from builder.manager.api.access import ManagerOf, require_token
 from builder.manager.api.errors import answers
-from builder.manager.api.views import UploadList, UploadView, upload_view
+from builder.manager.api.views import UploadList, UploadView
 from builder.manager.upload_checks import CHECKS
 from builder.manager.uploads import UploadTooLargeError
 from builder.requests.base import UploadKind
@@ -48,7 +48,7 @@ KindParameter = Annotated[
 async def upload(request: Request, manager: ManagerOf, kind: KindParameter, name: NameParameter) -> UploadView:
     """Send a corpus, a task file or a zipped adapter folder as the request's body.
 
-    The file is checked at once: what is not UTF-8, not in its format or not a whole archive is refused with the line.
+    The file is checked at once: text that is not UTF-8, a wrong format or a broken archive is rejected with the line.
     """
     if request.headers.get("content-type", "").startswith("multipart/"):
         raise InvalidArgumentError("send the file itself as the body (curl -T FILE), not a form")
@@ -62,7 +62,7 @@ async def upload(request: Request, manager: ManagerOf, kind: KindParameter, name
             if request.headers.get("expect", "").lower() != "100-continue":  # such a client has sent nothing yet
                 await _discard(chunks)
             raise
-        return upload_view(await run_in_threadpool(incoming.keep, CHECKS[kind]))
+        return UploadView.model_validate(await run_in_threadpool(incoming.keep, CHECKS[kind]))
 
 
 def _announced_bytes(request: Request) -> int:
@@ -84,12 +84,12 @@ async def _discard(chunks: AsyncIterator[bytes]) -> None:
 @router.get("", responses=answers())
 def list_uploads(manager: ManagerOf) -> UploadList:
     """All uploads, the newest first."""
-    return UploadList(uploads=[upload_view(found) for found in manager.uploads.all()])
+    return UploadList.model_validate({"uploads": manager.uploads.all()})
 
 
 @router.get("/{upload_id}", responses=answers(HTTPStatus.NOT_FOUND))
 def show_upload(manager: ManagerOf, upload_id: str) -> UploadView:
-    return upload_view(manager.uploads.get(upload_id))
+    return UploadView.model_validate(manager.uploads.get(upload_id))
 
 
 @router.delete(

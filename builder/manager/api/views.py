@@ -1,22 +1,28 @@
-"""What the manager answers with."""
+"""Answers of the manager, each read off what it shows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 
-from backends.registry.entries import Version
-from builder.manager.api.errors import ErrorDetail
-from builder.manager.jobs import Job, JobState, waits_for
-from builder.manager.uploads import Upload
+from builder.manager.jobs import Failure, Job, JobState, Progress, Worker, waits_for
 from builder.requests.base import UploadKind
 
 
-class UploadView(BaseModel):
+def _host_and_process(worker: Worker | None) -> str | None:
+    return f"{worker.host}:{worker.pid}" if worker else None
+
+
+class View(BaseModel):
+    """An answer read off the attributes of what it shows; pydantic makes dates of seconds."""
+
+    model_config = ConfigDict(from_attributes=True, json_schema_serialization_defaults_required=True)
+
+
+class UploadView(View):
     """A file that was taken; the same file again is the same upload."""
 
     id: str
@@ -25,24 +31,14 @@ class UploadView(BaseModel):
     size_bytes: int
     sha256: str
     summary: str = Field(description="What the check found in it.", examples=["1200 texts"])
-    created_at: datetime
+    created_at: datetime = Field(validation_alias="created_s")
 
 
-class UploadList(BaseModel):
+class UploadList(View):
     uploads: list[UploadView]
 
 
-class ProgressView(BaseModel):
-    """How far the current phase is."""
-
-    phase: str = Field(examples=["compute fragments"])
-    done: int
-    total: int
-    note: str = Field(examples=["loss 0.42"])
-    eta_s: float | None = Field(description="Seconds to the end of this phase, if it goes on like this.")
-
-
-class JobView(BaseModel):
+class JobView(View):
     """A job and how far it is."""
 
     id: int
@@ -50,18 +46,30 @@ class JobView(BaseModel):
     target: str = Field(description="What it changes.", examples=["domain:mini/shop"])
     state: JobState
     attempt: int = Field(description="Counts up when a worker was lost and the job goes on in another one.")
-    created_at: datetime
-    started_at: datetime | None = Field(description="When the current attempt began.")
-    finished_at: datetime | None
-    heartbeat_at: datetime | None = Field(description="When its worker was last heard of.")
-    cancel_requested: bool
-    waits_for: list[int] = Field(description="Earlier jobs that have to end before this one starts.")
-    worker: str | None = Field(description="Host and process of the current attempt.", examples=["gpu1:4711"])
-    progress: ProgressView | None
+    created_at: datetime = Field(validation_alias="created_s")
+    started_at: datetime | None = Field(validation_alias="claimed_s", description="When the current attempt began.")
+    finished_at: datetime | None = Field(validation_alias="finished_s")
+    heartbeat_at: datetime | None = Field(
+        validation_alias="heartbeat_s", description="When its worker was last heard of."
+    )
+    cancel_requested: bool = Field(validation_alias="is_cancel_requested")
+    waits_for: list[int] = Field(
+        default_factory=list, description="Earlier jobs that have to end before this one starts."
+    )
+    worker: Annotated[str | None, BeforeValidator(_host_and_process)] = Field(
+        description="Host and process of the current attempt.", examples=["gpu1:4711"]
+    )
+    progress: Progress | None
     interruption: str | None = Field(description="How the last lost worker ended.")
-    error: ErrorDetail | None = Field(description="Why it failed.")
+    error: Failure | None = Field(validation_alias="failure", description="Why it failed.")
     result: dict[str, Any] | None = Field(description="What it published.")
     request: dict[str, Any] = Field(description="What was asked for.")
+
+    @classmethod
+    def of(cls, job: Job, unfinished: Sequence[Job]) -> Self:
+        """View a job among those that are not finished."""
+        earlier = waits_for(job, unfinished) if job.state is JobState.QUEUED else []
+        return cls.model_validate(job).model_copy(update={"waits_for": earlier})
 
 
 class JobList(BaseModel):
@@ -69,49 +77,51 @@ class JobList(BaseModel):
     next_before: int | None = Field(description="Ask again with before=… for the next page; null on the last one.")
 
 
-class RootView(BaseModel):
+class RootView(View):
     name: str
     fingerprint: str
 
 
-class DomainView(BaseModel):
+class DomainView(View):
     root: str
     name: str
     version: int
     metrics: dict[str, Any]
 
 
-class HplmView(BaseModel):
+class HplmView(View):
     id: str
     version: int
-    root: str
-    domain: str = Field(description="Domain and version.", examples=["shop@2"])
+    root: str = Field(validation_alias=AliasPath("domain", "root"))
+    domain: str = Field(
+        validation_alias=AliasPath("domain", "label"), description="Domain and version.", examples=["shop@2"]
+    )
     task: str
     labels: list[str]
     metrics: dict[str, Any]
 
 
-class RootList(BaseModel):
+class RootList(View):
     roots: list[RootView]
 
 
-class DomainList(BaseModel):
+class DomainList(View):
     domains: list[DomainView]
 
 
-class HplmList(BaseModel):
+class HplmList(View):
     hplms: list[HplmView]
     next_after: str | None = Field(description="Ask again with after=… for the next page; null on the last one.")
 
 
-class VersionView(BaseModel):
-    version: int
-    live: bool
+class VersionView(View):
+    version: int = Field(validation_alias=AliasPath("entry", "version"))
+    live: bool = Field(validation_alias="is_live")
     published_at: datetime | None
     retired_at: datetime | None = Field(description="When it was live last, if it is not live now.")
 
 
-class VersionList(BaseModel):
+class VersionList(View):
     versions: list[VersionView] = Field(description="The oldest first.")
 
 
@@ -149,52 +159,3 @@ class Health(BaseModel):
     status: str = Field(examples=["ok"])
     queued: int
     running: int
-
-
-def upload_view(upload: Upload) -> UploadView:
-    content = asdict(upload)
-    return UploadView(created_at=_at(content.pop("created_s")), **content)
-
-
-def job_view(job: Job, unfinished: Sequence[Job] = ()) -> JobView:
-    return JobView(
-        id=job.id,
-        kind=job.spec.kind,
-        target=job.spec.target,
-        state=job.state,
-        attempt=job.attempt,
-        created_at=_at(job.created_s),
-        started_at=_at_if(job.claimed_s),
-        finished_at=_at_if(job.finished_s),
-        heartbeat_at=_at_if(job.heartbeat_s),
-        cancel_requested=job.cancel_requested_s is not None,
-        waits_for=waits_for(job, unfinished) if job.state is JobState.QUEUED else [],
-        worker=f"{job.worker.host}:{job.worker.pid}" if job.worker else None,
-        progress=ProgressView(**asdict(job.progress)) if job.progress else None,
-        interruption=job.interruption,
-        error=ErrorDetail(**asdict(job.failure)) if job.failure else None,
-        result=job.result,
-        request=job.spec.request,
-    )
-
-
-def version_list(history: Sequence[Version[Any]]) -> VersionList:
-    return VersionList(
-        versions=[
-            VersionView(
-                version=known.entry.version,
-                live=known.is_live,
-                published_at=_at_if(known.published_at),
-                retired_at=_at_if(known.retired_at),
-            )
-            for known in history
-        ]
-    )
-
-
-def _at(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def _at_if(seconds: float | None) -> datetime | None:
-    return None if seconds is None else _at(seconds)

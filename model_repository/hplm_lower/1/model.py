@@ -3,16 +3,16 @@
 import logging
 import os
 
-from backends.openmp import wait_briefly
+from backends.openmp import limit_spinning
 
-wait_briefly()
+limit_spinning()
 
 import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
 from backends.call_limit import CallLimit
-from backends.collection import keep_what_is_loaded
+from backends.collection import exclude_loaded_objects
 from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.lower.metrics import LowerMetrics
 from backends.lower.service import LowerService, TextRequest
@@ -40,7 +40,7 @@ class TritonPythonModel:
         self._service.warm_up()
         self._limit = CallLimit.from_triton(args)
         self._metrics = LowerMetrics(pb_utils, self._service, args["model_instance_name"])
-        keep_what_is_loaded()
+        exclude_loaded_objects()
         self._trimming = Trimming()
 
     def execute(self, requests: list) -> list:
@@ -50,7 +50,7 @@ class TritonPythonModel:
         with span(Lane.RETRIEVAL, "respond", requests=len(requests)):
             responses = [_response(result) for result in results]
         if not self._limit.was_call_full(_num_rows(read)) and not all(isinstance(one, HplmError) for one in results):
-            self._service.linger()
+            self._service.delay_for_batching()
         return responses
 
     def finalize(self) -> None:

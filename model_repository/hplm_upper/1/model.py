@@ -10,18 +10,18 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from backends.compiled import keep_few
-from backends.openmp import wait_briefly
+from backends.compiled import limit_compiled_products
+from backends.openmp import limit_spinning
 
-wait_briefly()
-keep_few()
+limit_spinning()
+limit_compiled_products()
 
 import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
 from backends.call_limit import CallLimit
-from backends.collection import keep_what_is_loaded
+from backends.collection import exclude_loaded_objects
 from backends.deadline_batcher import FILE_NAME
 from backends.ending import end_process
 from backends.engine.loop import ServeLoop
@@ -32,9 +32,8 @@ from backends.errors import HplmError, InvalidArgumentError, presentable, shown
 from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.scheduling.admission_settings import AdmissionSettings
-from backends.scheduling.backlog_signal import BacklogSignal
-from backends.scheduling.settings import PolicyName, PolicySettings
+from backends.scheduling.settings import AdmissionSettings, PolicyName, PolicySettings
+from backends.scheduling.wait_forecast import ForecastWriter
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.trimming import Trimming
 from backends.triton_errors import triton_error
@@ -56,7 +55,7 @@ class TritonPythonModel:
         engine = EngineSettings.from_model(settings, f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
         torch.set_num_threads(1)  # this thread only takes rows in; the serve loop's own computes
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
-        self._signal = BacklogSignal(args["model_instance_name"])
+        self._signal = ForecastWriter(args["model_instance_name"])
         self._service = UpperService(
             settings.home,
             self._snapshot,
@@ -71,7 +70,7 @@ class TritonPythonModel:
         )
         self._limit = CallLimit.from_triton(args)
         self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"])
-        keep_what_is_loaded()
+        exclude_loaded_objects()
         self._trimming = Trimming(self._service.release_unused)
 
     def execute(self, requests: list) -> list | None:
@@ -88,7 +87,7 @@ class TritonPythonModel:
         return None
 
     def _submit(self, request: "pb_utils.InferenceRequest") -> int:
-        """Queue or answer a request, whatever goes wrong with it; returns the number of its rows."""
+        """Queue or answer a request, also after any error; returns the number of its rows."""
         caller = None
         try:
             caller = _Caller(request.get_response_sender())
@@ -128,7 +127,7 @@ def _batches_by_triton(settings: ModelSettings, args: dict[str, str]) -> bool:
 
 
 def _policy(settings: ModelSettings, batches_by_triton: bool) -> PolicySettings:
-    """What was exported; where Triton forms the batches, each is one of the engine's and nothing is left to choose."""
+    """Return the exported policy; in mode `triton` the default one, because Triton forms the batches."""
     exported = PolicySettings.from_model(settings)
     if not batches_by_triton or exported.name is PolicyName.FCFS:
         return exported
@@ -146,7 +145,7 @@ def _read(request: "pb_utils.InferenceRequest") -> HiddenRows | HplmError:
 
 
 class _Caller:
-    """The sender of one request, who is answered once: after that, Triton has freed what the sender refers to."""
+    """The caller of one request. It is answered once, because Triton frees the sender's request then."""
 
     def __init__(self, sender: object) -> None:
         self._sender = sender

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from builder.export import ExportSettings, render_repository
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer
 from seeds import SEED
 

@@ -22,9 +22,10 @@ from tritonclient.utils import InferenceServerException
 
 from backends.home import Home
 from backends.registry.registry import Registry
-from backends.scheduling.admission_settings import AdmissionSettings
+from backends.scheduling.settings import AdmissionSettings
 from bench.kit.turns import Ablation, code_with_turns
-from builder.export import ExportSettings, render_repository
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer
 from hplm_client import HplmClient
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from backends.home import Home
-from builder.export import ExportSettings, render_repository
-from builder.export.repository import installed_code
+from builder.export.repository import installed_code, render_repository
+from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer
 from builder.serving.keeper import LOST_PROCESS_CODE
 from hplm_client import HplmClient, ServerError, UnavailableError
@@ -22,7 +22,7 @@ from backends.scheduling.admission import Admission
 def _fail(*_):
     raise ValueError("a defect")
 
-Admission.take = _fail
+Admission.take_batch = _fail
 """
 
 

@@ -25,7 +25,8 @@ from backends.scheduling.cost_model import CostModel
 from backends.wire import TICKET_COLUMNS
 from bench.kit.reference import ReferenceHplm
 from bench.kit.tiny_home import sample_texts
-from builder.export import ExportSettings, render_repository
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
 from builder.plugin import build_plugin
 from builder.serving import ServerConfig, TritonServer
 from served_home import Served

@@ -14,7 +14,8 @@ from backends.registry.registry import Registry
 from backends.trace import Lane
 from bench.kit.marks import Mark, mark_all
 from bench.kit.tiny_home import sample_texts
-from builder.export import ExportSettings, render_repository
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer, traced
 from hplm_client import Classification, HplmClient
 

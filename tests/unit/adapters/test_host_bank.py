@@ -25,17 +25,17 @@ def is_mapped(home: Home, entry: HplmEntry) -> bool:
 def test_versions_that_are_gone_are_not_mapped_any_more(tiny_home: Home) -> None:
     registry = Registry.open(tiny_home)
     snapshot = RegistrySnapshot(registry, retired_kept_s=0.0, refresh_interval_s=3600)
-    bank = HostBank(tiny_home, snapshot.knows, let_go_every_s=0.0)
+    bank = HostBank(tiny_home, snapshot.knows, unmap_every_s=0.0)
     stays, goes = snapshot.find("acme/topic"), snapshot.find("acme/mood")
     root = RootFolder(tiny_home.root("tiny"))
     for entry in (stays, goes):
         bank.artifact(entry, root.fingerprint, root.geometry.hidden_size)
-    bank.let_go()
+    bank.unmap_unknown()
     assert is_mapped(tiny_home, stays)
     assert is_mapped(tiny_home, goes)
     registry.delete_hplm(goes.id)
     snapshot.refresh()
-    bank.let_go()
+    bank.unmap_unknown()
     assert is_mapped(tiny_home, stays)
     assert not is_mapped(tiny_home, goes)
     snapshot.close()
@@ -46,10 +46,10 @@ def test_what_is_gone_is_looked_for_now_and_then_only(tiny_home: Home) -> None:
     entry = registry.hplm("acme/topic")
     root = RootFolder(tiny_home.root("tiny"))
     asked: list[int] = []
-    bank = HostBank(tiny_home, lambda key: bool(asked.append(key)), let_go_every_s=3600)
+    bank = HostBank(tiny_home, lambda key: bool(asked.append(key)), unmap_every_s=3600)
     bank.artifact(entry, root.fingerprint, root.geometry.hidden_size)
     for _ in range(3):
-        bank.let_go()
+        bank.unmap_unknown()
     assert asked == []
     assert is_mapped(tiny_home, entry)
 

@@ -120,7 +120,7 @@ def test_pools_follow_what_is_resident_however_widths_came_and_went() -> None:
             slots.release(slots.acquire(key, lambda width=width: adapters(width)))  # type: ignore[misc]
         pinned.append(slots.acquire(key, adapters))
     taken = {
-        key: sum(place.pool is pool for places in slots.bank.places for place in places.values())
+        key: sum(row.pool is pool for rows in slots.bank.pool_rows for row in rows.values())
         for key, pool in slots.bank.pools.items()
     }
     assert [count for _, count in sorted(taken.items())] == [1, 1, 30]
@@ -144,7 +144,7 @@ def test_a_batch_keeps_what_it_began_with_when_its_pool_gives_way_to_a_smaller_o
         for key in range(33, 64):
             slots.release(slots.acquire(key, lambda: adapters(MAX_WIDTH)))
         assert slots.bank.pools["bottleneck.attention", 8].num_rows < pool.num_rows
-        assert slots.bank.places[pinned.slot]["bottleneck.attention"].row != 31
+        assert slots.bank.pool_rows[pinned.slot]["bottleneck.attention"].row != 31
         later = SegmentedAdapters(slots.bank, [Segment(slots.check(pinned), 0, 6)])
         for one in (batch, later):
             got = one.layer(0).add_and_norm("attention", states.clone(), states.clone(), norm)
@@ -153,7 +153,7 @@ def test_a_batch_keeps_what_it_began_with_when_its_pool_gives_way_to_a_smaller_o
 
 def no_row_is_lost(bank: AdapterBank) -> bool:
     """Whether each row is held by one slot, or free."""
-    held = [(place.pool, place.row) for places in bank.places for place in places.values()]
+    held = [(row.pool, row.row) for rows in bank.pool_rows for row in rows.values()]
     return all(
         sorted([*pool._free, *(row for other, row in held if other is pool)]) == list(range(pool.num_rows))
         for pool in bank.pools.values()
@@ -175,10 +175,10 @@ def test_slots_hold_what_was_put_there_through_growth_and_reuse() -> None:
             assert held.named().keys() == expected.named().keys()
             for name, tensor in expected.named().items():
                 assert torch.equal(held.named()[name], tensor)
-            for part, place in slots.bank.places[lease.slot].items():
-                for name, tensor in place.pool.tensors.items():
+            for part, row in slots.bank.pool_rows[lease.slot].items():
+                for name, tensor in row.pool.tensors.items():
                     own = expected.named()[f"{part}.{name}"]
-                    assert tensor[:, place.row].count_nonzero() == own.count_nonzero()
+                    assert tensor[:, row.row].count_nonzero() == own.count_nonzero()
             slots.release(lease)
         assert no_row_is_lost(slots.bank)
     assert slots.bank.held(0).parts() == {}
@@ -202,7 +202,7 @@ def test_a_slot_whose_filling_fails_is_not_lost(monkeypatch: pytest.MonkeyPatch)
     leases = [slots.acquire(key, adapters) for key in (1, 2)]
     assert {lease.slot for lease in leases} == {1, 2}
     assert no_row_is_lost(slots.bank)
-    assert [list(places) for places in slots.bank.places if places] == [["bottleneck.attention"]] * 2
+    assert [list(rows) for rows in slots.bank.pool_rows if rows] == [["bottleneck.attention"]] * 2
 
 
 def test_a_copy_that_fails_half_way_leaves_nothing_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,12 +222,12 @@ def test_a_copy_that_fails_half_way_leaves_nothing_for_the_next(monkeypatch: pyt
         with pytest.raises(torch.OutOfMemoryError):
             slots.acquire(1, lambda: wide)
     narrow = AdapterSet({"output": random_bottleneck(RNG, 2, GEOMETRY.hidden_size, 3)})
-    place = slots.bank.places[slots.acquire(2, lambda: narrow).slot]["bottleneck.output"]
-    for name, tensor in place.pool.tensors.items():
+    row = slots.bank.pool_rows[slots.acquire(2, lambda: narrow).slot]["bottleneck.output"]
+    for name, tensor in row.pool.tensors.items():
         own = narrow.named()[f"bottleneck.output.{name}"]
-        assert tensor[:, place.row].count_nonzero() == own.count_nonzero()
+        assert tensor[:, row.row].count_nonzero() == own.count_nonzero()
     assert no_row_is_lost(slots.bank)
-    assert [list(places) for places in slots.bank.places if places] == [["bottleneck.output"]]
+    assert [list(rows) for rows in slots.bank.pool_rows if rows] == [["bottleneck.output"]]
 
 
 NO_MEMORY = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]

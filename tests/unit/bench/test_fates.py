@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from played import Ended, played
 
-from backends.scheduling.refusal import hopeless, late_on_arrival, late_waiting, predicted_late
+from backends.scheduling.rejection import infeasible, late_on_arrival, late_waiting, predicted_late
 from bench.kit.fates import Fate, Fates
 from hplm_client import RequestTimeoutError, UnavailableError
 
@@ -25,7 +25,7 @@ def rejected(words: object) -> Ended:
         (rejected("3 rows of this tenant wait, as many as may"), Fate.REJECTED),
         (rejected(late_waiting()), Fate.EXPIRED),
         (rejected(late_on_arrival()), Fate.EXPIRED),
-        (rejected(hopeless()), Fate.EXPIRED),
+        (rejected(infeasible()), Fate.EXPIRED),
         (rejected("the deadline passed 3 ms before the answer was here"), Fate.OVERTAKEN),
         (Ended(1.2, RequestTimeoutError("no answer")), Fate.FAILED),
     ],

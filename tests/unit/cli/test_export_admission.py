@@ -9,8 +9,7 @@ import pytest
 import cli
 from backends.home import Home
 from backends.model_settings import ModelSettings
-from backends.scheduling.admission_settings import AdmissionSettings
-from backends.scheduling.fair_share import ShareSettings
+from backends.scheduling.settings import AdmissionSettings, ShareSettings
 from builder.export.config import from_text
 
 

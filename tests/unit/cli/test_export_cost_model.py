@@ -16,9 +16,9 @@ from backends.model_settings import ModelSettings
 from backends.root.store import RootFolder
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.cost_profile import CostProfile, Measured, write_profile
-from builder.export import ExportSettings
 from builder.export.config import from_text
 from builder.export.cost_model import dearest_cost_model
+from builder.export.settings import ExportSettings
 
 CHEAP = CostModel(100.0, 20.0, 3.0, 0.01, 5.0)
 DEAR = CostModel(50.0, 10.0, 9.0, 0.0, 0.0)

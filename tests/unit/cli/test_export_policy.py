@@ -12,9 +12,8 @@ import cli
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.model_settings import ModelSettings
-from backends.scheduling.ageing import Ageing
-from backends.scheduling.choice import policy_of
-from backends.scheduling.settings import POLICY_VARIABLE, DasSettings, PolicyName, PolicySettings
+from backends.scheduling.policies import policy_of
+from backends.scheduling.settings import POLICY_VARIABLE, Ageing, DasSettings, PolicyName, PolicySettings
 from builder.export.config import from_text
 from builder.serving import TritonServer
 from cli import server

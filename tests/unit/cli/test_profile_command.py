@@ -11,7 +11,7 @@ import torch
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.scheduling.cost_profile import read_profile
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 from builder.profiling.shapes import planned_batches
 
 Run = Callable[..., str]

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from transformers import BertModel
 
-from backends.engine.heads import POOL_FUNCTIONS
 from backends.root.tokenizer import RootTokenizer
 from bench.kit.tiny_home import MAX_TOKENS, ignore, sample_texts, write_tiny_bert
 from builder.construct.hplm.dedicated import Dedicated, DedicatedModel, token_set
+from builder.construct.hplm.padded_pooling import POOL_FUNCTIONS
 from builder.construct.root.conversion import convert
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example, LabelledText, TaggedSentence
-from builder.construct.tasks.objectives import objective_of
+from builder.construct.tasks.task_objectives import objective_of
 from builder.settings.hplm import TuneSettings
 
 SETTINGS = TuneSettings(epochs=4, rows_per_batch=16, learning_rate=2e-3, head_learning_rate=1e-2, patience=4)

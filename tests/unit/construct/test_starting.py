@@ -8,8 +8,7 @@ from backends.root.encoder import fragment_attention
 from backends.root.tokenizer import RootTokenizer
 from bench.kit.tiny_home import MAX_TOKENS, sample_texts, write_tiny_bert
 from builder.construct.root.conversion import convert
-from builder.construct.root.starting import NUM_SINKS, start_fragments
-from builder.construct.root.student import Student
+from builder.construct.root.student import NUM_SINKS, Student, start_fragments
 from builder.construct.root.teacher import Teacher
 
 

@@ -20,8 +20,7 @@ from builder.construct.hplm import state_rows, states
 from builder.construct.hplm.exact_lower import exact_lower
 from builder.construct.hplm.state_rows import StateRows
 from builder.construct.hplm.states import StateCache
-from builder.construct.training.boundary import boundary_states
-from builder.construct.training.rows import padded_rows
+from builder.construct.training.rows import boundary_states, padded_rows
 from builder.progress import Step
 
 

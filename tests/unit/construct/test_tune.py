@@ -28,11 +28,10 @@ from builder.construct.hplm.trainable import read
 from builder.construct.hplm.trainer import BestEpoch
 from builder.construct.hplm.tunable import EncodedSet, Tuned, scaled
 from builder.construct.hplm.tune import TuneSettings, Upper, evaluate, predict, tune
-from builder.construct.tasks.classification import Classification
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.construct.tasks.ner import Ner
 from builder.construct.tasks.objective import Objective, balanced_weights
-from builder.construct.tasks.regression import Regression
+from builder.construct.tasks.task_objectives import Classification, Regression
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.loop import Schedule
 from builder.progress import Step

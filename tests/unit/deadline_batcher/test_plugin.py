@@ -12,10 +12,11 @@ from backends.deadline_batcher import FILE_NAME, PLAN_VERSION, plugin_parameters
 from backends.errors import InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.scheduling.cost_model import CostModel
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 from builder import plugin
-from builder.export import ExportSettings, render_repository
 from builder.export.config import from_text
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
 from builder.plugin import PluginError, build_plugin, find_compiler, require_plugin
 
 
@@ -39,7 +40,7 @@ def test_a_plugin_says_what_it_was_built_for(built_plugin: Path) -> None:
     [
         (None, "there is no deadline batcher at"),
         (b"\x7fELF of somebody else", "is no deadline batcher of this project"),
-        (b"hplm deadline batcher, plan 99, triton api 1.19;", "of another release (plan 99, here 4)"),
+        (b"hplm deadline batcher, plan 99, triton api 1.19;", "of another release (plan 99, here 5)"),
     ],
 )
 def test_other_files_are_refused_and_the_old_repository_stays(

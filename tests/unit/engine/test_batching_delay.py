@@ -1,4 +1,4 @@
-"""Whoever brings requests waits for a moment while a batch runs, and is there before the next one is chosen."""
+"""The batching delay of `execute`: while a batch runs, and over before the next one is chosen."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 from backends.engine import loop
 from backends.engine.service import UpperService
 from backends.home import Home
-from backends.scheduling.admission import Admission
-from backends.scheduling.policy import Capacity
+from backends.scheduling.batch_clock import BatchClock
+from backends.scheduling.settings import Capacity
 from served_engine import ask, hold_runs, keys_of, running
 
 
-def lingering(service: UpperService) -> threading.Thread:
+def delayed(service: UpperService) -> threading.Thread:
     thread = threading.Thread(target=service.delay_for_batching, daemon=True)
     thread.start()
     return thread
 
 
-def test_it_lingers_behind_a_staged_batch(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_delay_lasts_while_a_batch_is_staged(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_BATCHING_DELAY_S", 600.0)
     go, begun = hold_runs(monkeypatch)
     key = keys_of(tiny_home)["acme/topic"]
@@ -35,37 +35,37 @@ def test_it_lingers_behind_a_staged_batch(tiny_home: Home, monkeypatch: pytest.M
         pending.append(ask(service, [key]))
         while service._loop._staged is None:
             time.sleep(0.001)
-        crowded = lingering(service)
-        crowded.join(0.05)
-        assert crowded.is_alive()
+        waiting = delayed(service)
+        waiting.join(0.05)
+        assert waiting.is_alive()
         go.set()
-        crowded.join(30)
-        assert not crowded.is_alive()
+        waiting.join(30)
+        assert not waiting.is_alive()
         assert all(isinstance(one.get(timeout=30), list) for one in pending)
 
 
-@pytest.mark.parametrize(("left_us", "lingers"), [(600e6, True), (5_000.0, False), (0.0, False)])
-def test_it_lingers_while_a_batch_has_a_while_left(
-    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, left_us: float, lingers: bool
+@pytest.mark.parametrize(("left_us", "is_delayed"), [(600e6, True), (5_000.0, False), (0.0, False)])
+def test_the_delay_lasts_while_a_batch_has_time_left(
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, left_us: float, is_delayed: bool
 ) -> None:
     monkeypatch.setattr(loop, "_BATCHING_DELAY_S", 600.0)
-    monkeypatch.setattr(Admission, "left_us", lambda *_: left_us)
+    monkeypatch.setattr(BatchClock, "left_us", lambda *_: left_us)
     go, begun = hold_runs(monkeypatch)
     key = keys_of(tiny_home)["acme/topic"]
     with running(tiny_home, capacity=Capacity(max_rows=2)) as service:
-        lingering(service).join(30)  # nothing runs
+        delayed(service).join(30)  # nothing runs
         pending = ask(service, [key])
         begun.get(timeout=30)
-        behind = lingering(service)
-        behind.join(0.05 if lingers else 30)
-        assert behind.is_alive() == lingers
+        behind = delayed(service)
+        behind.join(0.05 if is_delayed else 30)
+        assert behind.is_alive() == is_delayed
         go.set()
         behind.join(30)
         assert not behind.is_alive()
         assert isinstance(pending.get(timeout=30), list)
 
 
-def test_nobody_lingers_at_an_engine_that_stops(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_stops_ends_the_delay(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_BATCHING_DELAY_S", 600.0)
     go, begun = hold_runs(monkeypatch)
     key = keys_of(tiny_home)["acme/topic"]
@@ -75,10 +75,10 @@ def test_nobody_lingers_at_an_engine_that_stops(tiny_home: Home, monkeypatch: py
         pending += [ask(service, [key]) for _ in range(3)]
         while service._loop._staged is None:
             time.sleep(0.001)
-        crowded = lingering(service)
+        waiting = delayed(service)
         closing = threading.Thread(target=service.close)
         closing.start()
-        crowded.join(30)
-        assert not crowded.is_alive()
+        waiting.join(30)
+        assert not waiting.is_alive()
         go.set()
         closing.join(30)

@@ -10,7 +10,7 @@ import pytest
 
 from backends.engine.cold_start import ColdStartQueue
 from backends.engine.loaded_stacks import LoadedStacks
-from backends.scheduling.refusal import Refusal, RefusedError
+from backends.scheduling.rejection import RejectedError, Rejection
 from backends.stack_key import StackKey
 
 
@@ -53,9 +53,9 @@ def test_no_root_waits_for_another_and_each_is_loaded_once(stacks: SlowStacks) -
 def test_no_more_rows_wait_than_may_and_there_is_room_again(stacks: SlowStacks) -> None:
     cold_starts, taken = ColdStartQueue(cast(LoadedStacks, stacks), max_rows=5), queue.Queue[int]()
     cold_starts.add(StackKey("one"), 3, lambda: taken.put(3))
-    with pytest.raises(RefusedError, match="3 rows wait") as caught:
+    with pytest.raises(RejectedError, match="3 rows wait") as caught:
         cold_starts.add(StackKey("other"), 3, lambda: taken.put(0))
-    assert caught.value.reason is Refusal.QUEUE_FULL
+    assert caught.value.reason is Rejection.QUEUE_FULL
     cold_starts.add(StackKey("one"), 2, lambda: taken.put(2))
     stacks.go["one"].set()
     assert {taken.get(timeout=30), taken.get(timeout=30)} == {2, 3}

@@ -18,7 +18,7 @@ from backends.errors import HplmError, InvalidArgumentError, UnavailableError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 from backends.wire import Ticket, encode_tickets, fold_rows
 
 HIDDEN = 64

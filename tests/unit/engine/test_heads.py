@@ -10,8 +10,9 @@ import torch
 from torch.nn import functional
 
 from backends.adapters.head import Head
-from backends.adapters.pooling import HALVES, NO_POOLING
-from backends.engine.heads import POOL_FUNCTIONS, HeadRow, logits
+from backends.adapters.pooling import NO_POOLING, PAIR_POOLING
+from backends.engine.heads import HeadRow, logits
+from builder.construct.hplm.padded_pooling import POOL_FUNCTIONS
 from builder.construct.training.rows import segments_of
 
 HIDDEN = 12
@@ -27,15 +28,15 @@ def random_head(chance: random.Random) -> Head:
     return Head(torch.randn(labels, inner), torch.randn(labels), **dense, activation=chance.choice(["tanh", "relu"]))
 
 
-def head_of_halves(chance: random.Random) -> Head:
+def head_of_pairs(chance: random.Random) -> Head:
     labels = chance.randint(1, 6)
     return Head(torch.randn(labels, 4 * HIDDEN), torch.randn(labels))
 
 
-def of_halves(own: torch.Tensor, middle: int) -> torch.Tensor:
-    """Number by number."""
+def features_of_pair(own: torch.Tensor, middle: int) -> torch.Tensor:
+    """Compute the features element by element."""
     first, second = own[:middle].mean(dim=0).tolist(), own[middle:].mean(dim=0).tolist()
-    sizes = [sum(value * value for value in half) ** 0.5 for half in (first, second)]
+    sizes = [sum(value * value for value in segment) ** 0.5 for segment in (first, second)]
     both = list(zip(first, second, strict=True))
     return torch.tensor(
         [
@@ -47,17 +48,17 @@ def of_halves(own: torch.Tensor, middle: int) -> torch.Tensor:
     ).reshape(1, -1)
 
 
-def said_alone(states: torch.Tensor, row: HeadRow) -> torch.Tensor:
+def logits_alone(states: torch.Tensor, row: HeadRow) -> torch.Tensor:
     own = states[row.start : row.end].float()
-    if row.pooling == HALVES and row.middle is not None:
-        own = of_halves(own, row.middle)
+    if row.pooling == PAIR_POOLING and row.middle is not None:
+        own = features_of_pair(own, row.middle)
     elif row.pooling != NO_POOLING:
         own = own[:1] if row.pooling == "cls" else own.mean(dim=0, keepdim=True)
     if row.head.dense_weight is not None:
         dense = own @ row.head.dense_weight.T + row.head.dense_bias
         own = dense.tanh() if row.head.activation == "tanh" else dense.clamp(min=0)
-    said = own @ row.head.weight.T + row.head.bias
-    return said if row.pooling == NO_POOLING else said[0]
+    outputs = own @ row.head.weight.T + row.head.bias
+    return outputs if row.pooling == NO_POOLING else outputs[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -69,7 +70,7 @@ def test_all_heads_at_once_equal_each_alone(dtype: torch.dtype) -> None:
         heads = [
             (random_head(chance), chance.choice(["cls", "mean", NO_POOLING])) for _ in range(chance.randint(1, 12))
         ]
-        heads += [(head_of_halves(chance), HALVES) for _ in range(chance.randint(0, 4))]
+        heads += [(head_of_pairs(chance), PAIR_POOLING) for _ in range(chance.randint(0, 4))]
         rows, start = [], 0
         for _ in range(chance.randint(1, 30)):
             start += chance.randint(0, 2)  # padding
@@ -79,12 +80,12 @@ def test_all_heads_at_once_equal_each_alone(dtype: torch.dtype) -> None:
         states = torch.randn(start + 1, HIDDEN).to(dtype)
         for row, got in zip(rows, logits(states, rows), strict=True):
             assert got.dtype == torch.float32
-            torch.testing.assert_close(got, said_alone(states, row), rtol=1e-4, atol=1e-4, msg=f"seed {seed}")
+            torch.testing.assert_close(got, logits_alone(states, row), rtol=1e-4, atol=1e-4, msg=f"seed {seed}")
 
 
-def test_a_pair_cut_down_to_its_first_half_has_an_empty_second_one() -> None:
+def test_a_pair_cut_down_to_its_first_segment_has_an_empty_second_one() -> None:
     states, head = torch.randn(5, HIDDEN), Head(torch.eye(4 * HIDDEN), torch.zeros(4 * HIDDEN))
-    (got,) = logits(states, [HeadRow(0, 5, head, HALVES)])
+    (got,) = logits(states, [HeadRow(0, 5, head, PAIR_POOLING)])
     mean = states.mean(dim=0)
     torch.testing.assert_close(got, torch.cat([mean, mean.abs(), torch.zeros(HIDDEN), mean]))
 
@@ -98,10 +99,10 @@ def test_segments_of_padded_rows_equal_those_of_packed_ones() -> None:
     rows = [torch.randn(length, HIDDEN) for length in lengths]
     head = Head(torch.eye(4 * HIDDEN), torch.zeros(4 * HIDDEN))
     ends = np.cumsum(lengths).tolist()
-    places = zip(lengths, ends, middles, strict=True)
-    head_rows = [HeadRow(end - length, end, head, HALVES, middle) for length, end, middle in places]
+    columns = zip(lengths, ends, middles, strict=True)
+    head_rows = [HeadRow(end - length, end, head, PAIR_POOLING, middle) for length, end, middle in columns]
     packed = logits(torch.cat(rows), head_rows)
-    halves = segments_of(np.array(lengths), middles, max(lengths) + 3)
-    laid = torch.stack([functional.pad(row, (0, 0, 0, halves.shape[1] - len(row))) for row in rows])
-    padded = POOL_FUNCTIONS[HALVES](laid, halves)
+    segments = segments_of(np.array(lengths), middles, max(lengths) + 3)
+    laid = torch.stack([functional.pad(row, (0, 0, 0, segments.shape[1] - len(row))) for row in rows])
+    padded = POOL_FUNCTIONS[PAIR_POOLING](laid, segments)
     torch.testing.assert_close(torch.stack(packed), padded, msg=f"seed {seed}")

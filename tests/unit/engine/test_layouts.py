@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from backends.adapters.length_groups import length_groups
-from backends.engine.layouts import LAYOUT_NAMES, Grid, Isolated, attention, layout_named
+from backends.engine.layouts import Grid, Isolated, attention
 from backends.engine.layouts.concatenated import Concatenated
 from backends.engine.layouts.micro_batches import Sharing, shares
 from backends.engine.layouts.ragged import Ragged
+from bench.kit.layouts import ALL_LAYOUTS
 
 CPU = torch.device("cpu")
 WHOLE = Sharing()
@@ -47,7 +48,7 @@ def check_grid(grid: Grid, lengths: list[int]) -> None:
         torch.testing.assert_close(context[start:end], attended_alone(fused[start:end]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", LAYOUT_NAMES)
+@pytest.mark.parametrize("name", ALL_LAYOUTS)
 def test_rows_attend_to_themselves_only(name: str) -> None:
     for seed in range(60):
         chance = random.Random(seed)
@@ -55,13 +56,13 @@ def test_rows_attend_to_themselves_only(name: str) -> None:
         lengths = random_lengths(chance)
         slots = [chance.randint(1, 5) for _ in lengths]
         sharing = Sharing(chance.randint(1, 4), chance.choice([1, 50, 400]), chance.choice([100, 1000, None]))
-        grids = layout_named(name, sharing).arrange(slots, lengths)
+        grids = ALL_LAYOUTS[name](sharing).arrange(slots, lengths)
         assert sorted(index for grid in grids for index in grid.order) == list(range(len(lengths))), f"seed {seed}"
         for grid in grids:
             check_grid(grid, lengths)
 
 
-def test_rows_that_are_laid_apart_are_not_spoilt_by_others() -> None:
+def test_isolated_rows_are_not_spoilt_by_others() -> None:
     for seed in range(60):
         chance = random.Random(seed)
         torch.manual_seed(seed)

@@ -23,7 +23,7 @@ from backends.adapters.parts import Lora
 from backends.adapters.slots import SlotTable, StaleLeaseError
 from backends.clock import now_us
 from backends.engine import answering
-from backends.engine.layouts import LAYOUT_NAMES
+from backends.engine.layouts import LAYOUTS
 from backends.engine.loop import ServeLoop
 from backends.engine.service import UpperService
 from backends.engine.stack import StackSettings, UpperStack
@@ -33,9 +33,8 @@ from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.admission import Admission
-from backends.scheduling.admission_settings import AdmissionSettings
-from backends.scheduling.first_come import FirstComeFirstServed
-from backends.scheduling.policy import Capacity
+from backends.scheduling.policies import FirstComeFirstServed
+from backends.scheduling.settings import AdmissionSettings, Capacity
 from backends.wire import Ticket, encode_tickets, fold_rows
 from served_engine import HIDDEN, TINY, Responses, ask, keys_of, running
 
@@ -104,7 +103,7 @@ def test_an_expired_deadline_is_refused_before_compute(built_home: Home) -> None
         assert isinstance(error, UnavailableError)
         assert "deadline" in str(error)
         assert isinstance(ask(service, [key], deadline_us=now_us() + 30_000_000).get(timeout=30), list)
-        assert service.admission.num_waiting == 0, "whoever left the queue is not counted any more"
+        assert len(service.admission.waiting) == 0
 
 
 def test_a_batch_that_fails_is_answered_and_the_loop_lives(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +138,8 @@ def failing_once(monkeypatch: pytest.MonkeyPatch, target: object, name: str, err
 
 
 @pytest.mark.parametrize(
-    ("target", "name", "error"), [(answering, "answers", MemoryError("once")), (ServeLoop, "compute", OSError("once"))]
+    ("target", "name", "error"),
+    [(answering, "format_answers", MemoryError("once")), (ServeLoop, "compute", OSError("once"))],
 )
 def test_a_defect_beside_the_computing_is_answered_and_the_loop_lives(
     built_home: Home, monkeypatch: pytest.MonkeyPatch, target: object, name: str, error: Exception
@@ -188,7 +188,7 @@ def test_a_result_that_is_not_a_number_is_an_error(built_home: Home) -> None:
 
 
 @pytest.mark.parametrize("fault", ["row", "weights"])
-@pytest.mark.parametrize("layout", LAYOUT_NAMES)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_row_that_overflows_fails_alone(
     tiny_home: Home, monkeypatch: pytest.MonkeyPatch, layout: str, fault: str
 ) -> None:
@@ -332,7 +332,7 @@ def test_a_loop_that_has_failed_refuses_instead_of_keeping_callers_waiting(
     def fail(*_: object) -> None:
         raise ValueError("a defect")
 
-    monkeypatch.setattr(Admission, "take", fail)
+    monkeypatch.setattr(Admission, "take_batch", fail)
     keys = list(keys_of(built_home).values())
     with running(built_home) as service:
         asked = ask(service, keys)

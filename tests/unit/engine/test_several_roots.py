@@ -18,7 +18,7 @@ from backends.errors import UnavailableError, UnusableError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 from backends.stack_key import StackKey
 from backends.wire import Ticket, encode_tickets, fold_rows
 from bench.kit.tiny_home import tiny_hplm, tiny_root

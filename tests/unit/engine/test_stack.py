@@ -12,12 +12,13 @@ from torch import Tensor
 from adapter_reference import KINDS, random_artifact, reference_logits
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.bank import HplmArtifact
-from backends.engine.crew import Crew
-from backends.engine.layouts import LAYOUT_NAMES, Sharing
+from backends.engine.compute_pool import ComputePool
+from backends.engine.layouts import Sharing
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.root.store import RootFolder
+from bench.kit.layouts import ALL_LAYOUTS
 
 TOLERANCE = {"fp32": 1e-4, "bf16": 1.5e-1}
 
@@ -47,9 +48,9 @@ def require_close(root: RootFolder, artifact: HplmArtifact, row: Tensor, got: Te
 def test_mixed_batches_equal_rows_alone(built_home: Home, dtype: str, sharing: Sharing) -> None:
     """Computed at once, and in shares side by side."""
     root = RootFolder(built_home.root("tiny"))
-    crew = Crew(3, torch.device("cpu"))
-    crew.sharing = sharing
-    stack = UpperStack(root, StackSettings(dtype=dtype, num_slots=len(KINDS)), crew)
+    pool = ComputePool(3, torch.device("cpu"))
+    pool.sharing = sharing
+    stack = UpperStack(root, StackSettings(dtype=dtype, num_slots=len(KINDS)), pool)
     artifacts = random_artifacts(root, seed=3)
     chance = random.Random(4)
     for _ in range(25):
@@ -72,12 +73,12 @@ def test_all_kinds_in_one_batch(built_home: Home, dtype: str) -> None:
         require_close(root, artifacts[key], row, logits, dtype)
 
 
-@pytest.mark.parametrize("layout", LAYOUT_NAMES)
+@pytest.mark.parametrize("layout", ALL_LAYOUTS)
 def test_all_layouts_give_the_same_answers(built_home: Home, layout: str) -> None:
     root = RootFolder(built_home.root("tiny"))
     artifacts = random_artifacts(root, seed=11)
     stacks = {
-        dtype: UpperStack(root, StackSettings(dtype=dtype, num_slots=len(artifacts) + 1, layout=layout))
+        dtype: UpperStack(root, StackSettings(dtype=dtype, num_slots=len(artifacts) + 1), layout_of=ALL_LAYOUTS[layout])
         for dtype in TOLERANCE
     }
     chance = random.Random(12)
@@ -129,7 +130,7 @@ def test_a_hundred_different_heads_in_one_batch(built_home: Home) -> None:
 
 def test_a_head_keeps_nothing_of_the_file_it_came_from(built_home: Home) -> None:
     root = RootFolder(built_home.root("tiny"))
-    stack = UpperStack(root, StackSettings(dtype="fp32", num_slots=len(KINDS)), Crew(1, torch.device("cpu")))
+    stack = UpperStack(root, StackSettings(dtype="fp32", num_slots=len(KINDS)), ComputePool(1, torch.device("cpu")))
     artifact = next(iter(random_artifacts(root, seed=5).values()))
     stored = replace(artifact, head=artifact.head.to(torch.float32))
     ready = stack.ready(1, lambda: stored)
@@ -163,9 +164,10 @@ def test_a_head_goes_with_its_adapters_through_one_slot_whatever_fails(
             require_close(root, artifacts[key], row, run(stack, artifacts, [key], [row])[0], "fp32")
 
 
-def test_an_unknown_layout_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="layout 'square' is not one of padded, sorted"):
-        StackSettings(layout="square")
+@pytest.mark.parametrize("layout", ["square", "padded", "sorted"])
+def test_an_unknown_layout_is_rejected(layout: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^layout '{layout}' is not one of ragged, concat, slotted$"):
+        StackSettings(layout=layout)
 
 
 def test_the_same_row_is_answered_alike_whatever_it_is_batched_with(built_home: Home) -> None:

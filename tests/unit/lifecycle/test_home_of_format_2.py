@@ -22,7 +22,7 @@ from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, Missing
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 from bench.kit.tiny_home import ignore
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.lifecycle.verification import verify_home

@@ -232,7 +232,7 @@ def test_thousands_of_versions_leave_nothing_behind(home: Home) -> None:
     for previous, domain in zip([live, *versions], versions, strict=False):
         domains.lower_model(previous).encode(["the cat saw a hammer"])
         half = domains.lower_model(domain)
-        domains.let_go(partial(frozenset, domain.folders))
+        domains.close_unread(partial(frozenset, domain.folders))
         assert len(half.encode(["the cat saw a hammer"]).rows) == 1
     assert _mapped("farm@") == _mapped(f"{versions[-1].folders[0]}/") > 0
     assert len(domains.fillings()) == 1

@@ -138,7 +138,7 @@ def test_a_domain_opened_while_others_are_let_go_stays_open(home: Home) -> None:
         opening.join(0.3)
         return frozenset()
 
-    domains.let_go(live_folders)
+    domains.close_unread(live_folders)
     opening.join()
     assert len(domains.fillings()) == 1
     domains.close()
@@ -150,7 +150,7 @@ def test_evictions_stay_counted_when_a_root_is_closed(home: Home) -> None:
             ask(service, fresh_rows(64))
         evicted = service.domains.events()["evicted"]
         assert evicted > 0
-        service.domains.let_go(frozenset)
+        service.domains.close_unread(frozenset)
         assert service.domains.events()["evicted"] == evicted
 
 
@@ -159,7 +159,7 @@ def test_levels_of_closed_domains_are_forgotten(home: Home) -> None:
     with serving(home, Missing.COMPUTE) as service:
         ask(service, fresh_rows(8))
         street = registry.hplm("globex/topic").domain
-        service.domains.let_go(partial(frozenset, street.folders))
+        service.domains.close_unread(partial(frozenset, street.folders))
         levels = {level for _, level in service.domains.hits()}
         assert {"street@1", "street@1/computed", "general@1"} <= levels
         assert not any(level.startswith("farm@1") for level in levels)

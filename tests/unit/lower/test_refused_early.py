@@ -15,21 +15,20 @@ from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import RootTokenizer
-from backends.scheduling.backlog_signal import FOLDER_VARIABLE, BacklogSignal
-from backends.scheduling.outlook import TOLD_LENGTHS, Outlook
-from backends.scheduling.refusal import Refusal, RefusedError
+from backends.scheduling.rejection import RejectedError, Rejection
+from backends.scheduling.wait_forecast import FOLDER_VARIABLE, LENGTHS, ForecastWriter, WaitForecast
 
 
 @pytest.fixture
-def signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BacklogSignal]:
+def signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForecastWriter]:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    signal = BacklogSignal("upper")
+    signal = ForecastWriter("upper")
     yield signal
     signal.close()
 
 
 @pytest.fixture
-def service(built_home: Home, signal: BacklogSignal) -> Iterator[LowerService]:
+def service(built_home: Home, signal: ForecastWriter) -> Iterator[LowerService]:
     snapshot = RegistrySnapshot(Registry.open(built_home))
     service = LowerService(built_home, snapshot)
     yield service
@@ -37,109 +36,116 @@ def service(built_home: Home, signal: BacklogSignal) -> Iterator[LowerService]:
     snapshot.close()
 
 
+def by_length(finish_in_us: list[float]) -> WaitForecast:
+    """The same for all deadlines."""
+    return WaitForecast([1.0, 2.0, 3.0, 5.0, 8.0], [[in_us] * 5 for in_us in finish_in_us])
+
+
 def ask(service: LowerService, *parameters: str) -> list[HiddenRequest | Exception]:
     return service.encode([TextRequest([b"acme/topic"], [b"the cat is lovely"], each) for each in parameters])
 
 
 @pytest.mark.parametrize(
-    ("finish_in_us", "lingers_s"),
+    ("finish_in_us", "delays_s"),
     [(0.0, []), (100_000.0, [0.005]), (60_000_000.0, [0.025])],
     ids=["idle", "a bit", "long"],
 )
-def test_it_lingers_for_a_part_of_what_rows_would_wait(
+def test_the_batching_delay_is_a_part_of_the_wait_in_the_engine(
     service: LowerService,
-    signal: BacklogSignal,
+    signal: ForecastWriter,
     monkeypatch: pytest.MonkeyPatch,
     finish_in_us: float,
-    lingers_s: list[float],
+    delays_s: list[float],
 ) -> None:
     slept_s: list[float] = []
     monkeypatch.setattr("backends.lower.service.time.sleep", slept_s.append)
-    service.linger()
+    service.delay_for_batching()
     assert not slept_s, "nothing was told yet"
     told_us = now_us()
     monkeypatch.setattr("backends.lower.service.now_us", lambda: told_us)
-    signal.tell(Outlook([finish_in_us] * len(TOLD_LENGTHS)), told_us)
-    service._backlog._look()
-    service.linger()
-    assert slept_s == pytest.approx(lingers_s)
+    signal.tell(WaitForecast.alike(finish_in_us), told_us)
+    service._forecast._look()
+    service.delay_for_batching()
+    assert slept_s == pytest.approx(delays_s)
 
 
 def test_only_what_would_be_late_is_refused(
-    service: LowerService, signal: BacklogSignal, monkeypatch: pytest.MonkeyPatch
+    service: LowerService, signal: ForecastWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soon, later, never = '{"deadline_ms": 100}', '{"deadline_ms": 60000}', ""
     assert all(isinstance(one, HiddenRequest) for one in ask(service, soon, later, never)), "nothing was told yet"
-    signal.tell(Outlook([500_000.0] * len(TOLD_LENGTHS)), now_us())
+    signal.tell(WaitForecast.alike(500_000.0), now_us())
     refused, *served = ask(service, soon, later, never)
-    assert isinstance(refused, RefusedError) and refused.reason is Refusal.PREDICTED_LATE
+    assert isinstance(refused, RejectedError) and refused.reason is Rejection.PREDICTED_LATE
     assert re.search(r"predicted to be answered in \d+ ms; the deadline is in \d+ ms", str(refused))
     assert all(isinstance(one, HiddenRequest) for one in served)
-    assert service.refusals == {Refusal.PREDICTED_LATE: 1}
-    signal.tell(Outlook([500_000.0] * len(TOLD_LENGTHS)), now_us() - 1_100_000)
+    assert service.refusals == {Rejection.PREDICTED_LATE: 1}
+    signal.tell(WaitForecast.alike(500_000.0), now_us() - 1_100_000)
     assert all(isinstance(one, HiddenRequest) for one in ask(service, soon, later, never)), "the engine fell silent"
 
-    signal.tell(Outlook([500_000.0] * len(TOLD_LENGTHS)), now_us())
+    signal.tell(WaitForecast.alike(500_000.0), now_us())
 
     def fail(*_: object) -> None:
         raise AssertionError("a refused request was tokenised")
 
     monkeypatch.setattr(RootTokenizer, "encode", fail)
-    assert isinstance(ask(service, soon)[0], RefusedError)
+    assert isinstance(ask(service, soon)[0], RejectedError)
 
 
 def test_long_rows_are_refused_by_the_words_that_they_have_at_least(
-    service: LowerService, signal: BacklogSignal
+    service: LowerService, signal: ForecastWriter
 ) -> None:
     """Where the engine answers short rows first; one row that is too long refuses its whole request.
 
     A row has a token at its beginning and one at its end beside its words.
     """
-    signal.tell(Outlook([0.0 if length < 24 else 500_000.0 for length in TOLD_LENGTHS]), now_us())
+    signal.tell(by_length([0.0 if length < 24 else 500_000.0 for length in LENGTHS]), now_us())
     soon = '{"deadline_ms": 100}'
     texts = [[b"the cat " * 10], [b"the cat " * 11], [b"lovely", b"the cat " * 11], [b"the\tcat\n" * 11]]
     found = service.encode([TextRequest([b"acme/topic"] * len(one), one, soon) for one in texts])
-    assert [isinstance(one, RefusedError) for one in found] == [False, True, True, True]
+    assert [isinstance(one, RejectedError) for one in found] == [False, True, True, True]
 
 
 def test_a_damaged_domain_is_said_to_be_damaged_with_a_deadline_too(
-    service: LowerService, signal: BacklogSignal, monkeypatch: pytest.MonkeyPatch
+    service: LowerService, signal: ForecastWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(*_: object) -> None:
         raise CorruptFileError("table.bin", "too short")
 
     monkeypatch.setattr(service.domains, "lower_model", damaged)
-    signal.tell(Outlook([0.0] * len(TOLD_LENGTHS)), now_us())
+    signal.tell(WaitForecast.alike(0.0), now_us())
     without, with_deadline = ask(service, "", '{"deadline_ms": 60000}')
     assert isinstance(without, Exception) and str(without) == str(with_deadline)
     assert "the table of this hPLM is" in str(with_deadline)
 
 
 def test_a_text_that_is_cut_counts_no_more_tokens_than_are_left_of_it(
-    service: LowerService, signal: BacklogSignal
+    service: LowerService, signal: ForecastWriter
 ) -> None:
     domain = service._snapshot.find("acme/topic").domain
     cut_at = service.domains.lower_model(domain).max_tokens
-    assert cut_at < TOLD_LENGTHS[-1]
-    signal.tell(Outlook([0.0 if length <= cut_at else 500_000.0 for length in TOLD_LENGTHS]), now_us())
+    assert cut_at < LENGTHS[-1]
+    signal.tell(by_length([0.0 if length <= cut_at else 500_000.0 for length in LENGTHS]), now_us())
     request = TextRequest([b"acme/topic"], [b"the cat " * 500], '{"deadline_ms": 100}')
     assert isinstance(service.encode([request])[0], HiddenRequest)
 
 
-def test_a_tenant_beyond_its_share_is_refused_alone(service: LowerService, signal: BacklogSignal) -> None:
+def test_a_tenant_beyond_its_share_is_refused_alone(service: LowerService, signal: ForecastWriter) -> None:
     """Of several that the engine says are far behind, only requests of these."""
     soon = '{"deadline_ms": 100}'
-    signal.tell(Outlook([0.0] * len(TOLD_LENGTHS), {"globex": 500_000.0}), now_us())
+    signal.tell(WaitForecast.alike(0.0, {"globex": 500_000.0}), now_us())
     assert isinstance(ask(service, soon)[0], HiddenRequest)
-    signal.tell(Outlook([0.0] * len(TOLD_LENGTHS), {"globex": 500_000.0, "acme": 500_000.0}), now_us())
+    signal.tell(WaitForecast.alike(0.0, {"globex": 500_000.0, "acme": 500_000.0}), now_us())
     refused, patient = ask(service, soon, '{"deadline_ms": 60000}')
-    assert isinstance(refused, RefusedError) and isinstance(patient, HiddenRequest)
+    assert isinstance(refused, RejectedError) and isinstance(patient, HiddenRequest)
 
 
-def test_what_is_late_when_it_is_read_is_told_so(service: LowerService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It came while the call before ran, longer than its deadline allows."""
-    monkeypatch.setattr(service._times, "begin", lambda now_us: now_us - 200_000)
-    late, in_time = ask(service, '{"deadline_ms": 100}', '{"deadline_ms": 60000}')
-    assert isinstance(late, RefusedError)
-    assert late.reason == Refusal.LATE_ON_ARRIVAL and "passed on the way" in str(late)
-    assert isinstance(in_time, HiddenRequest)
+def test_a_request_whose_deadline_has_passed_is_told_so(service: LowerService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when requests of the same call before it took longer to check than its deadline allows."""
+    monkeypatch.setattr(
+        service._times, "deadline_us", lambda in_us: now_us() - 1 if in_us < 200_000 else now_us() + in_us
+    )
+    late, on_time = ask(service, '{"deadline_ms": 100}', '{"deadline_ms": 60000}')
+    assert isinstance(late, RejectedError) and late.reason is Rejection.LATE_ON_ARRIVAL
+    assert "passed on the way" in str(late)
+    assert isinstance(on_time, HiddenRequest)

@@ -11,8 +11,8 @@ import pytest
 from backends.errors import InvalidArgumentError, NotFoundError
 from backends.home import Home
 from builder.manager import store as store_module
-from builder.manager.files import log_path
 from builder.manager.housekeeping import Housekeeping, Retention
+from builder.manager.job_log import log_path
 from builder.manager.jobs import Job, JobSpec, JobState
 from builder.manager.store import JobFilter, JobStore
 from builder.manager.uploads import Uploads
@@ -31,7 +31,7 @@ def store(home: Home) -> JobStore:
 
 
 def submitted(home: Home, store: JobStore, key: str | None = None) -> Job:
-    job = store.submit(JobSpec("gc", "gc", (), (), {"kind": "gc"}), key)[0]
+    job = store.submit(JobSpec(kind="gc", target="gc", request={"kind": "gc"}), key)[0]
     path = log_path(home, job.id)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("a line\n")

@@ -10,14 +10,16 @@ from pathlib import Path
 import psutil
 
 from backends.home import Home
-from builder.manager.jobs import Job, JobSpec, JobState, Worker
+from builder.manager.jobs import Job, JobState, Worker
 from builder.manager.local_workers import LocalWorkers
 
 
 def running(process: subprocess.Popen[bytes]) -> Job:
     return Job(
         id=1,
-        spec=JobSpec("gc", "home", (), (), {}),
+        kind="gc",
+        target="home",
+        request={},
         state=JobState.RUNNING,
         attempt=1,
         created_s=0.0,
@@ -25,7 +27,7 @@ def running(process: subprocess.Popen[bytes]) -> Job:
         finished_s=None,
         heartbeat_s=0.0,
         cancel_requested_s=None,
-        worker=Worker(socket.gethostname(), process.pid, psutil.Process(process.pid).create_time()),
+        worker=Worker(host=socket.gethostname(), pid=process.pid, created_s=psutil.Process(process.pid).create_time()),
         baseline=None,
         progress=None,
         interruption=None,

@@ -37,7 +37,7 @@ def test_a_pulse_outlives_an_unexpected_error(tmp_path: Path, monkeypatch: pytes
     Registry.open(home, create=True).close()
     store = FaultyStore.open(home)
     monkeypatch.setattr(pulse, "PULSE_S", 0.01)
-    job, _ = store.submit(JobSpec("gc", "gc", (), (), {"kind": "gc"}))
+    job, _ = store.submit(JobSpec(kind="gc", target="gc", request={"kind": "gc"}))
     claimed = store.claim(job.id)
     assert claimed is not None
     store.request_cancel(job.id)

@@ -6,7 +6,6 @@ import random
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from backends.registry import database
 from builder.manager.jobs import Failure, Job, JobSpec, JobState, Progress, Worker, ready, waits_for
 from builder.manager.store import JobFilter, JobStore
 
-WORKER = Worker("here", 1, 2.0)
+WORKER = Worker(host="here", pid=1, created_s=2.0)
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def store(home: Home) -> JobStore:
 
 
 def spec(target: str = "hplm:acme/a", needs: tuple[str, ...] = (), kind: str = "hplm.create") -> JobSpec:
-    return JobSpec(kind, target, needs, ("task-1",), {"kind": kind, "id": target})
+    return JobSpec(kind=kind, target=target, needs=needs, uploads=("task-1",), request={"kind": kind, "id": target})
 
 
 def running(store: JobStore, wanted: JobSpec | None = None) -> Job:
@@ -46,7 +45,7 @@ def running(store: JobStore, wanted: JobSpec | None = None) -> Job:
 def test_a_job_goes_from_queued_to_done(store: JobStore) -> None:
     job = running(store)
     assert (job.state, job.attempt, job.worker, job.baseline) == (JobState.RUNNING, 1, WORKER, "as before")
-    progress = Progress("tune", 3, 9, "loss 0.1", 2.5)
+    progress = Progress(phase="tune", done=3, total=9, note="loss 0.1", eta_s=2.5)
     beaten = store.pulse(job.id, 1, progress)
     assert beaten is not None
     assert (beaten.progress, beaten.cancel_requested_s) == (progress, None)
@@ -58,7 +57,7 @@ def test_a_job_goes_from_queued_to_done(store: JobStore) -> None:
 
 def test_nothing_changes_a_job_that_has_ended(store: JobStore) -> None:
     job = running(store)
-    store.finish(job, JobState.FAILED, failure=Failure("INVALID_ARG", "bad"))
+    store.finish(job, JobState.FAILED, failure=Failure(code="INVALID_ARG", message="bad"))
     ended = store.job(job.id)
     assert not store.finish(job, JobState.DONE, {})
     assert store.pulse(job.id, job.attempt, None) is None
@@ -148,8 +147,8 @@ def test_lists_are_filtered_and_paged(store: JobStore) -> None:
             job.id
             for job in map(store.job, [made[n].id for n in reversed(range(12))])
             if (state is None or job.state is state)
-            and (kind is None or job.spec.kind == kind)
-            and (target is None or job.spec.target == target)
+            and (kind is None or job.kind == kind)
+            and (target is None or job.target == target)
             and (before is None or job.id < before)
         ]
         found = [job.id for job in store.jobs(JobFilter(state, kind, target, before, limit=4))]
@@ -177,14 +176,13 @@ def test_jobs_wait_for_earlier_ones_on_the_same_things(store: JobStore) -> None:
         for _ in range(40)
     ]
     for job in jobs:
-        touched = {job.spec.target, *job.spec.needs}
+        touched = {job.target, *job.needs}
         expected = [
             other.id
             for other in jobs
-            if other.id < job.id
-            and (other.spec.target in touched or job.spec.target in {other.spec.target, *other.spec.needs})
+            if other.id < job.id and (other.target in touched or job.target in {other.target, *other.needs})
         ]
         assert waits_for(job, jobs) == expected
     running = set(chance.sample(range(40), 5))
-    states = [replace(job, state=JobState.RUNNING) if n in running else job for n, job in enumerate(jobs)]
+    states = [job.model_copy(update={"state": JobState.RUNNING}) if n in running else job for n, job in enumerate(jobs)]
     assert ready(states) == [job for n, job in enumerate(states) if n not in running and not waits_for(job, states)]

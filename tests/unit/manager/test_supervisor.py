@@ -52,7 +52,7 @@ class Bench:
         request = {"kind": kind, "id": hplm}
         if kind == "hplm.update":
             request |= {"train": "task-1", "dev": "task-2"}
-        return self.store.submit(JobSpec(kind, f"hplm:{hplm}", (), (), request))[0].id
+        return self.store.submit(JobSpec(kind=kind, target=f"hplm:{hplm}", request=request))[0].id
 
     def state(self, job_id: int) -> JobState:
         return self.store.job(job_id).state
@@ -104,7 +104,7 @@ def test_a_lost_worker_that_had_published_is_done(tiny_home: Home) -> None:
     on = bench(tiny_home)
     job = on.submit("hplm.delete", "acme/topic")
     on.supervisor.look()
-    assert on.store.begin(job, 1, Worker("here", 1, 1.0), "last 1, live 1") is not None
+    assert on.store.begin(job, 1, Worker(host="here", pid=1, created_s=1.0), "last 1, live 1") is not None
     Registry.open(tiny_home).delete_hplm("acme/topic")
     on.workers.endings[job] = "worker was killed by signal 9"
     on.supervisor.look()
@@ -116,7 +116,7 @@ def lost(on: Bench, kind: str, baseline: str) -> int:
     """A job whose worker is gone once the supervisor looks again."""
     job = on.submit(kind, "acme/topic")
     on.supervisor.look()
-    assert on.store.begin(job, 1, Worker("here", 1, 1.0), baseline) is not None
+    assert on.store.begin(job, 1, Worker(host="here", pid=1, created_s=1.0), baseline) is not None
     on.workers.endings[job] = "worker was killed by signal 9"
     return job
 
@@ -142,7 +142,7 @@ def test_what_somebody_else_changed_is_not_what_a_job_has_done(tiny_home: Home) 
 def test_a_stored_request_that_is_not_readable_fails_alone(tiny_home: Home) -> None:
     on = bench(tiny_home)
     request = {"kind": "hplm.newest", "id": "acme/mood"}
-    bad = on.store.submit(JobSpec("hplm.delete", "hplm:acme/mood", (), (), request))[0].id
+    bad = on.store.submit(JobSpec(kind="hplm.delete", target="hplm:acme/mood", request=request))[0].id
     on.supervisor.look()
     on.workers.endings[bad] = "worker ended with status 1"
     good = on.submit("hplm.delete", "acme/topic")

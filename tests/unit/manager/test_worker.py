@@ -19,7 +19,7 @@ from builder.construct.hplm.dedicated_teacher import REWRITING
 from builder.construct.hplm.state_rows import find_rows
 from builder.executors.mapping import map_here
 from builder.manager.admission import Admission, spec_of
-from builder.manager.files import log_path
+from builder.manager.job_log import log_path
 from builder.manager.jobs import JobSpec, JobState
 from builder.manager.store import JobStore
 from builder.manager.upload_checks import CHECKS
@@ -30,7 +30,7 @@ from builder.requests.jobs import stored_request
 
 
 def deletion(store: JobStore) -> int:
-    spec = JobSpec("hplm.delete", "hplm:acme/topic", (), (), {"kind": "hplm.delete", "id": "acme/topic"})
+    spec = JobSpec(kind="hplm.delete", target="hplm:acme/topic", request={"kind": "hplm.delete", "id": "acme/topic"})
     job, _ = store.submit(spec)
     assert store.claim(job.id) is not None
     return job.id
@@ -53,7 +53,7 @@ def test_an_attempt_ends_in_the_database(tiny_home: Home) -> None:
 def test_the_error_is_told_though_an_upload_has_gone(tiny_home: Home) -> None:
     store, gone = JobStore.open(tiny_home), f"task-{'0' * 64}"
     request = {"kind": "hplm.update", "id": "acme/topic", "train": gone, "dev": gone}
-    job = store.submit(JobSpec("hplm.update", "hplm:acme/topic", (), (gone,), request))[0].id
+    job = store.submit(JobSpec(kind="hplm.update", target="hplm:acme/topic", uploads=(gone,), request=request))[0].id
     assert store.claim(job) is not None
     assert run_attempt(tiny_home, job, 1, map_here) == 0
     failure = store.job(job).failure
@@ -101,7 +101,9 @@ def test_an_update_waits_for_its_domain(tiny_home: Home, tmp_path: Path) -> None
     with pytest.raises(InvalidArgumentError, match="name@version"):
         stored_request({**wanted, "id": "new/one", "domain": "farm@x"}).settled(registry)
     uploads, store = Uploads(tiny_home, 100 << 20), JobStore.open(tiny_home)
-    making, _ = store.submit(JobSpec("hplm.create", "hplm:new/one", ("domain:tiny/pond",), (), {}), None)
+    making, _ = store.submit(
+        JobSpec(kind="hplm.create", target="hplm:new/one", needs=("domain:tiny/pond",), request={}), None
+    )
     admission = Admission(registry, store, uploads)
     files = {}
     for name, path in zip(("train", "dev"), write_task(tmp_path, "mood", seed=70, train=30), strict=True):
@@ -109,7 +111,7 @@ def test_an_update_waits_for_its_domain(tiny_home: Home, tmp_path: Path) -> None
             incoming.write(path.read_bytes())
             files[name] = incoming.keep(CHECKS[UploadKind.TASK]).id
     follows, _ = admission.submit(stored_request({**wanted, "id": "new/one", **files}), "a key")
-    assert follows.spec.needs == making.spec.needs
+    assert follows.needs == making.needs
     store.finish(making, JobState.DONE)
     assert admission.submit(stored_request({**wanted, "id": "new/one", **files}), "a key") == (follows, False)
     with pytest.raises(NotFoundError, match="domain 'nosuch'"):
@@ -184,7 +186,7 @@ def test_an_uploaded_adapter_is_imported(tiny_home: Home, tiny_bert: Path, tmp_p
     admission = Admission(Registry.open(tiny_home), store, uploads)
     wanted = {"kind": "hplm.import", "id": "new/imported", "adapter": adapter, "domain": "farm@1", "labels": ["a", "b"]}
     job, _ = admission.submit(stored_request(wanted), None)
-    assert (job.spec.needs, job.spec.uploads) == (("domain:tiny/farm",), (adapter,))
+    assert (job.needs, job.uploads) == (("domain:tiny/farm",), (adapter,))
     assert store.claim(job.id) is not None
     assert run_attempt(tiny_home, job.id, 1, map_here) == 0
     assert store.job(job.id).failure is None

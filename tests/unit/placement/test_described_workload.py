@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backends.scheduling.cost_model import BatchShape, CostModel
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import Capacity
 from builder.placement.described_workload import DescribedWorkload, Machine
 from workload.arrivals import DeterministicArrivals, GammaArrivals, MarkovModulatedArrivals, TraceArrivals
 from workload.deadlines import UniformDeadlines

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.cost_model import CostModel
-from backends.scheduling.policy import Capacity
+from backends.scheduling.settings import AdmissionSettings, Capacity
 from builder.placement import ConstantDelay, SimulatedLoad, Simulation, Simulator, Workload
 from builder.placement.described_workload import Machine
 from builder.placement.policies import POLICY_NAMES, policy_named

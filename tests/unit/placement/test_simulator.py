@@ -9,19 +9,17 @@ import pytest
 
 from backends.errors import HplmError
 from backends.scheduling.admission import Admission
-from backends.scheduling.admission_settings import AdmissionSettings
 from backends.scheduling.cost_model import CostModel
-from backends.scheduling.fair_share import ShareSettings
-from backends.scheduling.first_come import FirstComeFirstServed
-from backends.scheduling.live_costs import LiveCosts
+from backends.scheduling.estimator import LiveCosts
 from backends.scheduling.order import FairOrder
-from backends.scheduling.policy import Capacity, Policy
-from backends.scheduling.refusal import Refusal
+from backends.scheduling.policies import FirstComeFirstServed, Policy
+from backends.scheduling.rejection import Rejection
+from backends.scheduling.settings import AdmissionSettings, Capacity, ShareSettings
 from backends.scheduling.waiting_room import WaitingRoom
 from builder.placement import ConstantDelay, ObservedDelays, SimulatedLoad, Simulation, Simulator, Workload
 from builder.placement.policies import POLICY_NAMES, policy_named
 from builder.placement.simulated_job import SimulatedJob
-from simulation_reference import ReferenceLoop, Request
+from simulation_reference import SIMULATED, ReferenceLoop, Request
 from workload.arrivals import DeterministicArrivals, PoissonArrivals
 from workload.deadlines import UniformDeadlines
 from workload.lengths import FixedLengths, NormalLengths
@@ -30,9 +28,13 @@ from workload.tenants import UniformTenants, ZipfTenants
 COST_MODEL = CostModel(1_000.0, 200.0, 20.0, 0.1, 50.0)
 
 
-def admission_of(cost_model: CostModel, capacity: Capacity, settings: AdmissionSettings, policy: Policy) -> Admission:
+def admission_of(
+    cost_model: CostModel, capacity: Capacity, settings: AdmissionSettings, policy: Policy
+) -> Admission[Request]:
     costs = LiveCosts(cost_model)
-    return Admission(lambda _: costs, capacity, settings, policy.order)
+    admission: Admission[Request] = Admission(lambda _: costs, capacity, settings, policy.order)
+    admission.serves(SIMULATED)
+    return admission
 
 
 def random_load(chance: random.Random) -> SimulatedLoad:
@@ -56,7 +58,7 @@ def requests_of(load: SimulatedLoad) -> list[Request]:
 
 def fates_of(simulation: Simulation) -> list[str]:
     fates = np.where(simulation.is_answered, "answered", "").astype(object)
-    for reason, places in simulation.refusals.items():
+    for reason, places in simulation.rejections.items():
         assert not fates[places].any(), "one request, two fates"
         fates[places] = reason
     return list(fates)
@@ -96,9 +98,9 @@ def test_every_request_meets_the_fate_of_the_reference(policy: str, asks_admissi
             if request.answered_us is not None:
                 assert simulation.answered_us[place] == request.answered_us, case
         seen |= set(fates_of(simulation))
-    refused = {Refusal.LATE_WAITING, Refusal.LATE_COMPUTED, Refusal.QUEUE_FULL}
+    refused = {Rejection.LATE_WAITING, Rejection.LATE_COMPUTED, Rejection.QUEUE_FULL}
     if asks_admission:
-        refused |= {Refusal.PREDICTED_LATE, Refusal.LATE_ON_ARRIVAL, Refusal.TENANT_QUOTA, Refusal.TENANT_SHARE}
+        refused |= {Rejection.PREDICTED_LATE, Rejection.LATE_ON_ARRIVAL, Rejection.TENANT_QUOTA, Rejection.TENANT_SHARE}
     assert seen == {"answered"} | refused
 
 
@@ -111,16 +113,6 @@ def random_settings(chance: random.Random, max_waiting: int) -> AdmissionSetting
         margin_percent=chance.choice([0, 10]),
         shares=ShareSettings({"tenant1": chance.choice([0.5, 3.0])}, burst_us=chance.choice([0.0, 5_000.0])),
     )
-
-
-def test_a_passed_deadline_may_make_a_batch_full() -> None:
-    """Without the job that left late, slots are as long as the shortest job, and the others do not fit into one."""
-    queued_us, tokens = np.array([0, 1_000, 1_000, 1_000, 3_000]), np.array([6, 6, 23, 23, 6])
-    deadlines_us = np.array([90_000, 90_000, 2_000, 90_000, 90_000])
-    load = SimulatedLoad.in_order(1.0, queued_us, queued_us, tokens, np.arange(5), deadlines_us)
-    simulation = Simulator(policy_named("slotted-das", COST_MODEL), CostModel(4_096, 0, 21, 0, 0)).run(load)
-    assert simulation.refused() == {Refusal.LATE_WAITING: 1}
-    assert [places for _, _, places in batches_of(simulation)][:2] == [[0], [1]]
 
 
 def test_a_load_in_blocks_meets_the_reference_too(seed: int = 5) -> None:
@@ -149,13 +141,13 @@ def test_an_idle_machine_answers_each_alone() -> None:
     assert figures["goodput_per_s"] == pytest.approx(10.0)
     assert figures["utility"] == pytest.approx(50 / 10)
     assert figures["p99_ms"] == pytest.approx((300 + alone_us) / 1e3)
-    assert simulation.refused() == {}
+    assert simulation.rejected() == {}
 
 
 def test_overload_is_refused_not_forgotten() -> None:
     workload = Workload(PoissonArrivals(2_000.0), NormalLengths(5), ZipfTenants(50), UniformDeadlines(50, 200))
     simulation = Simulator(FirstComeFirstServed(), COST_MODEL, Capacity(max_rows=16)).run(workload.draw(5.0, seed=3))
-    refused = sum(simulation.refused().values())
+    refused = sum(simulation.rejected().values())
     assert refused > 0
     assert refused + int(simulation.is_answered.sum()) == len(simulation.load)
     assert simulation.busy > 0.95

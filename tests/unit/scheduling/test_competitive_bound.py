@@ -7,11 +7,10 @@ from itertools import combinations
 
 import pytest
 
-from backends.scheduling.choice import policy_of
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.deadline_aware import DeadlineAware
-from backends.scheduling.policy import Capacity
-from backends.scheduling.settings import DasSettings, PolicyName, PolicySettings
+from backends.scheduling.policies import policy_of
+from backends.scheduling.settings import Capacity, DasSettings, PolicyName, PolicySettings
 from bench.kit.small_instances import Instance, StreamedJob, optimum, random_instance
 
 NUM_INSTANCES = 300

@@ -10,11 +10,9 @@ import pytest
 
 import policy_reference as reference
 from backends.errors import InvalidArgumentError
-from backends.scheduling.ageing import Ageing
-from backends.scheduling.choice import policy_of
 from backends.scheduling.cost_model import CostModel
-from backends.scheduling.policy import Capacity, Policy
-from backends.scheduling.settings import DasSettings, PolicyName, PolicySettings
+from backends.scheduling.policies import Policy, policy_of
+from backends.scheduling.settings import Ageing, Capacity, DasSettings, PolicyName, PolicySettings
 from backends.scheduling.waiting_room import WaitingRoom
 from policy_reference import Moment, WaitingJob, random_moment
 
@@ -187,10 +185,16 @@ def test_least_slack_sees_what_deadlines_alone_do_not() -> None:
 
 
 def test_slots_leave_out_what_would_make_all_of_them_long() -> None:
-    room = WaitingRoom([WaitingJob("a", key, tokens, 9000) for key, tokens in enumerate([10, 10, 10, 10, 60])])
+    room = WaitingRoom([WaitingJob("a", key, tokens, 9000) for key, tokens in enumerate([10, 10, 10, 10, 60, 70])])
     capacity = Capacity(max_tokens=100)
     assert policy(PolicyName.DAS).select(room, 0, capacity) == [0, 1, 2, 3, 4]
     assert policy(PolicyName.SLOTTED_DAS).select(room, 0, capacity) == [0, 1, 2, 3]
+
+
+def test_slots_leave_none_out_where_all_jobs_fit_into_the_batch() -> None:
+    room = WaitingRoom([WaitingJob("a", key, tokens, 9000) for key, tokens in enumerate([10, 10, 10, 10, 60])])
+    capacity = Capacity(max_tokens=100)
+    assert policy(PolicyName.SLOTTED_DAS).select(room, 0, capacity) == [0, 1, 2, 3, 4]
 
 
 def test_a_capacity_without_room_is_refused() -> None:

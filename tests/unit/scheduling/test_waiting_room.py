@@ -47,7 +47,8 @@ def test_jobs_come_and_go_as_in_a_list() -> None:
                 queue = [*queue, *jobs]
             case "put back":
                 jobs = random_jobs(chance, now_us)[:5]
-                room.put_back(jobs)
+                for job in reversed(jobs):
+                    room.put_back(job)
                 queue = [*jobs, *queue]
             case "take":
                 places = chance.sample(range(len(queue)), min(len(queue), chance.randint(0, 70)))
@@ -70,7 +71,9 @@ def test_whoever_has_left_is_forgotten() -> None:
     left = [weakref.ref(job) for job in jobs[:150]]
     room = WaitingRoom(jobs)
     room.take_batch(range(100))
-    room.put_back(room.take(range(50)))
+    for job in reversed(room.take(range(50))):
+        room.put_back(job)
+    del job
     room.take(range(50))
     del jobs
     gc.collect()
@@ -100,7 +103,8 @@ def test_jobs_stand_where_they_are_due() -> None:
         queue[place:place] = [(start_us, job) for job in jobs]
         if chance.random() < 0.2:
             front = random_jobs(chance, now_us)[:2]
-            room.put_back(front)
+            for job in reversed(front):
+                room.put_back(job)
             queue[:0] = [(-math.inf, job) for job in front]
         places = chance.sample(range(len(queue)), min(len(queue), chance.randint(0, 3)))
         room.take(places)

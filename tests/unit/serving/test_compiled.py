@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from backends.compiled import _KEPT, _VARIABLES, keep_few
+from backends.compiled import _KEPT, _VARIABLES, limit_compiled_products
 
 
 def test_what_the_environment_says_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,15 +16,15 @@ def test_what_the_environment_says_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv(one, "7")
     monkeypatch.setenv(other, "")  # so that what follows is undone at the end
     monkeypatch.delenv(other)
-    keep_few()
+    limit_compiled_products()
     assert (os.environ[one], os.environ[other]) == ("7", _KEPT)
 
 
 _PRODUCTS = """
 import sys
-from backends.compiled import keep_few
+from backends.compiled import limit_compiled_products
 if sys.argv[1] == "few":
-    keep_few()
+    limit_compiled_products()
 import torch
 
 def resident_mb():

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from backends.openmp import wait_briefly
+from backends.openmp import limit_spinning
 
-wait_briefly()
+limit_spinning()
 
 import numpy as np
 import torch

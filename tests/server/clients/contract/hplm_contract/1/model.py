@@ -19,7 +19,7 @@ _LIMIT_CHARS = 1_000_000
 _RAW = {"raw/not_json": b"\xff{", "raw/new_task": b'{"hplm": "raw/new_task", "version": 1, "task": "poetry"}'}
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     def __init__(self, code, message):
         super().__init__(message)
         self.code = getattr(pb_utils.TritonError, code)
@@ -46,7 +46,7 @@ def _answer(sender, models, texts, parameters):
         rows = [_row(model, text, parameters) for model, text in zip(models, texts, strict=True)]
         tensor = pb_utils.Tensor("RESULT", np.array(rows, dtype=object).reshape(-1, 1))
         response = pb_utils.InferenceResponse([tensor])
-    except RefusedError as refusal:
+    except RejectedError as refusal:
         response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(refusal), refusal.code))
     sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
@@ -63,13 +63,13 @@ def _row(model, text, parameters):
 def _body(model, text, parameters):
     tenant, name = model.split("/")
     if tenant == "fail":
-        raise RefusedError(name, f"the {name} that was asked for")
+        raise RejectedError(name, f"the {name} that was asked for")
     if model == "crash/raise":
         raise ValueError("a bug in the server")
     if model == "crash/stub":
         os._exit(1)
     if "bad row" in text:
-        raise RefusedError("INVALID_ARG", f"{model} cannot read this text")
+        raise RejectedError("INVALID_ARG", f"{model} cannot read this text")
     if tenant == "slow" or name == "topics":
         return topics(model, text)
     if model == "echo/parameters":
@@ -79,7 +79,7 @@ def _body(model, text, parameters):
         return {"task": "ner", "entities": [_entity(match) for match in found]}
     if model == "acme/length":
         return {"task": "regression", "value": float(len(text))}
-    raise RefusedError("NOT_FOUND", f"hPLM {model} is unknown")
+    raise RejectedError("NOT_FOUND", f"hPLM {model} is unknown")
 
 
 def _entity(match):

@@ -1,0 +1,95 @@
+"""The format of `RESULT` for each task. A batch's answers are made in few array operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from backends.engine.entities import ScoredSpan, find_entities
+from backends.engine.job import Answer, Job
+from backends.errors import HplmError, presentable
+
+Numbers = npt.NDArray[np.float64]
+
+
+def format_answers(jobs: Sequence[Job], outputs: Sequence[Tensor]) -> list[Answer | HplmError]:
+    """Make each job's answer from its finite logits, `[C]`, or `[L, C]` without pooling."""
+    if not jobs:
+        return []
+    sizes = [output.numel() for output in outputs]
+    starts = np.cumsum([0, *sizes[:-1]])
+    numbers: Numbers = torch.cat([output.reshape(-1) for output in outputs]).double().numpy()
+    scores = _softmax(numbers, starts, sizes)
+    ends = (starts + sizes).tolist()
+    return [
+        _answer(job, output, scores[start:end])
+        for job, output, start, end in zip(jobs, outputs, starts.tolist(), ends, strict=True)
+    ]
+
+
+def _softmax(numbers: Numbers, starts: npt.NDArray[np.int64], sizes: Sequence[int]) -> Numbers:
+    """Compute the softmax of each output; only those of classifications are used."""
+    exponentials = np.exp(numbers - np.repeat(np.maximum.reduceat(numbers, starts), sizes))
+    shares: Numbers = exponentials / np.repeat(np.add.reduceat(exponentials, starts), sizes)
+    return shares
+
+
+def _answer(job: Job, output: Tensor, scores: Numbers) -> Answer | HplmError:
+    entry = job.entry
+    try:
+        found: Answer = {
+            "hplm": entry.id,
+            "version": entry.version,
+            "task": entry.task,
+            **_OF_TASK[entry.task](job, output, scores),
+        }
+    except Exception as error:
+        return presentable(error)
+    if job.truncated:
+        found["truncated"] = True
+    return found
+
+
+def _classification(job: Job, output: Tensor, scores: Numbers) -> Answer:
+    rounded = [_rounded(score) for score in scores.tolist()]
+    best = max(range(len(rounded)), key=rounded.__getitem__)
+    labels = job.entry.labels
+    return {"label": labels[best], "score": rounded[best], "scores": dict(zip(labels, rounded, strict=True))}
+
+
+def _ner(job: Job, output: Tensor, scores: Numbers) -> Answer:
+    if job.words is None:
+        raise HplmError("a row of a NER task came without its words")
+    text, words = job.words.text, job.words.words
+    entities = find_entities(output[words.first_tokens.tolist()], words, text, job.entry.labels)
+    return {"entities": [_entity(found, text) for found in entities]}
+
+
+def _entity(found: ScoredSpan, text: str) -> Answer:
+    span = found.span
+    return {
+        "start": span.start,
+        "end": span.end,
+        "text": text[span.start : span.end],
+        "label": span.label,
+        "score": _rounded(found.score),
+    }
+
+
+def _regression(job: Job, output: Tensor, scores: Numbers) -> Answer:
+    return {"value": _rounded(float(output[0]))}
+
+
+def _rounded(number: float) -> float:
+    """Round to the precision of fp32."""
+    return float(f"{number:.7g}")
+
+
+_OF_TASK: Mapping[str, Callable[[Job, Tensor, Numbers], Answer]] = MappingProxyType(
+    {"classification": _classification, "ner": _ner, "regression": _regression}
+)

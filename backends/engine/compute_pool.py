@@ -1,0 +1,70 @@
+"""Threads that compute the shares of a batch side by side.
+
+Threads that share one product wait for each other at the end of every product, so a thread that the operating system
+suspends delays all others each time. Shares of a batch wait for each other once, at the end of the batch. This is as
+fast as shared products on an idle machine, and faster where the threads that bring the requests need the cores too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from backends.engine.layouts.micro_batches import Sharing
+
+Share = TypeVar("Share")
+Result = TypeVar("Result")
+
+_LEAST_TOKENS = 128
+"""A share below this size takes longer than products that all threads compute, because each share reads all weights."""
+_MOST_TOKENS = 1024
+"""Shares of this size pass the layers fastest, because their intermediate states stay in the cache."""
+
+
+class ComputePool:
+    """A fixed number of threads; `sharing` says into how many shares a batch is cut for them.
+
+    Args:
+        threads: Number of threads; all of them compute a batch that is one share.
+        device: On a GPU a batch is always one share, computed by the calling thread.
+    """
+
+    def __init__(self, threads: int, device: torch.device) -> None:
+        self._threads = threads
+        self.sharing = Sharing()
+        if device.type == "cpu":
+            self.sharing = Sharing(threads, _LEAST_TOKENS, _MOST_TOKENS)
+        # It starts its threads at first use.
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="compute")
+
+    def run(self, compute: Callable[[Share], Result], shares: Sequence[Share]) -> list[Result]:
+        """Compute all shares and return their results in order; an error is raised once all shares have ended."""
+        if len(shares) == 1:
+            take_threads(self._threads)
+            return [compute(shares[0])]
+        threads = max(1, self._threads // len(shares))
+        futures = [self._executor.submit(partial(_compute, compute, share, threads)) for share in shares]
+        wait(futures)
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        self._executor.shutdown()
+
+
+def _compute(compute: Callable[[Share], Result], share: Share, threads: int) -> Result:
+    take_threads(threads)
+    return compute(share)
+
+
+def take_threads(count: int) -> None:
+    """Set how many threads PyTorch computes with for the calling thread.
+
+    PyTorch initialises a thread's count at its first read, with the count that any thread set last. So this reads
+    before it sets.
+    """
+    torch.get_num_threads()
+    torch.set_num_threads(count)

@@ -1,0 +1,70 @@
+"""Why a request is rejected, for its sender and for the metrics."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from backends.errors import UnavailableError
+
+_LATE_WAITING = "the deadline passed while the request waited"
+_LATE_ON_ARRIVAL = "the deadline passed on the way to the engine"
+_INFEASIBLE = "the deadline passes before a batch with the request could be done"
+_LATE_COMPUTED = "the deadline passed while the request was computed"
+
+
+class Rejection(StrEnum):
+    """Reasons, as they stand on the metrics endpoint."""
+
+    PREDICTED_LATE = "predicted_late"
+    LATE_ON_ARRIVAL = "late_on_arrival"
+    LATE_WAITING = "late_waiting"
+    LATE_COMPUTED = "late_computed"
+    QUEUE_FULL = "queue_full"
+    TENANT_QUOTA = "tenant_quota"
+    TENANT_SHARE = "tenant_share"
+
+
+class RejectedError(UnavailableError):
+    """Nothing is wrong with the request but the moment."""
+
+    def __init__(self, reason: Rejection, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def late_on_arrival() -> RejectedError:
+    return RejectedError(Rejection.LATE_ON_ARRIVAL, _LATE_ON_ARRIVAL)
+
+
+def late_waiting() -> RejectedError:
+    return RejectedError(Rejection.LATE_WAITING, _LATE_WAITING)
+
+
+def infeasible() -> RejectedError:
+    """The job waits, and what is left of its deadline is less than its batch would take."""
+    return RejectedError(Rejection.LATE_WAITING, _INFEASIBLE)
+
+
+def predicted_late(finish_in_us: float, deadline_in_us: float) -> RejectedError:
+    answer_ms, deadline_ms = finish_in_us / 1000, deadline_in_us / 1000
+    return RejectedError(
+        Rejection.PREDICTED_LATE,
+        f"predicted to be answered in {answer_ms:.0f} ms; the deadline is in {deadline_ms:.0f} ms",
+    )
+
+
+def late_computed() -> RejectedError:
+    return RejectedError(Rejection.LATE_COMPUTED, _LATE_COMPUTED)
+
+
+def queue_full(num_waiting: int) -> RejectedError:
+    return RejectedError(Rejection.QUEUE_FULL, f"the queue is full: {num_waiting} rows wait")
+
+
+def tenant_quota(num_waiting: int) -> RejectedError:
+    return RejectedError(Rejection.TENANT_QUOTA, f"{num_waiting} rows of this tenant wait, as many as may")
+
+
+def tenant_share(num_waiting: int) -> RejectedError:
+    message = f"{num_waiting} rows of this tenant wait, its share of a queue that others wait in too"
+    return RejectedError(Rejection.TENANT_SHARE, message)

@@ -1,0 +1,243 @@
+"""The wait forecast: what the engine tells the processes in front of it, which reject rows by it before computing them.
+
+It says when a row that arrives now would be answered: by its length, because some policies answer short rows first; by
+its deadline, because the longer a row may wait, the more rows overtake it; and for the tenants that have requested most
+beyond their shares. A process that has not counted a row's tokens yet knows a lower bound of them.
+
+A few numbers in a file that both map into memory, so that writing and reading cost microseconds. A forecast counts for
+a second: an engine that has nothing to say, or that is gone, keeps no row out. Nothing in it comes from a ticket.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from backends.scheduling.admission import Admission
+from backends.stack_key import StackKey
+
+FOLDER_VARIABLE = "HPLM_SIGNALS"
+"""Names a folder that goes with its server; without it the forecasts lie among the machine's temporary files."""
+LENGTHS = (1, 8, 12, 16, 20, 24, 32, 48, 80)
+"""Tokens of a row, or more up to the next."""
+MAX_TENANTS = 8
+FRESH_US = 1_000_000
+"""A forecast counts for so long."""
+_DEADLINES = (1, 2, 4, 8, 32)
+"""In multiples of the shortest time to an answer."""
+_NAME_BYTES = 8
+_CURVE = f"{len(_DEADLINES)}q"
+_FIELDS = struct.Struct(f"=q{_CURVE}" + _CURVE * len(LENGTHS) + f"{_NAME_BYTES}s{_CURVE}" * MAX_TENANTS)
+"""When it was told; deadlines; answers by length and deadline; tenants and their answers by deadline."""
+_NO_TENANT = bytes(_NAME_BYTES)
+_CHECK = struct.Struct("=I")
+_SIZE_BYTES = _FIELDS.size + _CHECK.size
+_FURTHEST_US = 10**15
+_LOOK_EVERY_US = 1_000_000
+
+Curve = Sequence[float]
+"""When rows are answered that are due at each of the told deadlines."""
+
+
+@dataclass(frozen=True)
+class WaitForecast:
+    """How long rows wait for their answers, in microseconds from when it was told.
+
+    Shape:
+        deadlines_in_us: `[D]`, ascending.
+        by_length: `[L]` curves of `[D]`, for rows of each of `LENGTHS`.
+        by_tenant: Curves of at most `MAX_TENANTS` tenants, keyed by a hash; other tenants' rows go by length alone.
+    """
+
+    deadlines_in_us: Sequence[float]
+    by_length: Sequence[Curve]
+    by_tenant: Mapping[bytes, Curve] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, admission: Admission[Any], now_us: int) -> WaitForecast:
+        stack = admission.fastest_stack
+        if not admission.predicts or stack is None:
+            return cls.alike(0.0)
+        row = _LikelyRow(stack, LENGTHS[0], now_us, now_us)
+        shortest_us = max(1.0, admission.finish_in_us(row, now_us))
+        deadlines_in_us = [shortest_us * times for times in _DEADLINES]
+
+        def curve(num_tokens: int, tenant: str = "") -> Curve:
+            rows = (_LikelyRow(stack, num_tokens, now_us, now_us + round(us), tenant) for us in deadlines_in_us)
+            return [admission.finish_in_us(row, now_us, within_share=not tenant) for row in rows]
+
+        lengths = LENGTHS if admission.goes_by_length else LENGTHS[:1]
+        by_length = [curve(num_tokens) for num_tokens in lengths]
+        by_length += by_length[-1:] * (len(LENGTHS) - len(lengths))
+        tenants = admission.beyond_share(now_us, MAX_TENANTS)
+        return cls(deadlines_in_us, by_length, {_hashed(name): curve(LENGTHS[0], name) for name in tenants})
+
+    @classmethod
+    def alike(cls, finish_in_us: float, tenants_in_us: Mapping[str, float] | None = None) -> WaitForecast:
+        """The same for rows of all lengths and deadlines, but for some tenants'."""
+        by_tenant = {_hashed(name): [in_us] * len(_DEADLINES) for name, in_us in (tenants_in_us or {}).items()}
+        deadlines_in_us = [float(times) for times in _DEADLINES]
+        return cls(deadlines_in_us, [[finish_in_us] * len(_DEADLINES)] * len(LENGTHS), by_tenant)
+
+    def finish_in_us(self, num_tokens: int, tenants: Iterable[str] = (), deadline_in_us: float | None = None) -> float:
+        """Return how long until a row is answered; of rows of several tenants, until the last one is."""
+        curves = [self.by_length[bisect_right(LENGTHS, max(1, num_tokens)) - 1]]
+        curves += filter(None, (self.by_tenant.get(_hashed(tenant)) for tenant in tenants))
+        return max(self._at(curve, deadline_in_us) for curve in curves)
+
+    def _at(self, curve: Curve, deadline_in_us: float | None) -> float:
+        """Read a curve between two deadlines; beyond the last one, it goes on as between the last two."""
+        x = self.deadlines_in_us
+        if deadline_in_us is None or deadline_in_us <= x[0]:
+            return curve[0]
+        right = min(bisect_right(x, deadline_in_us), len(x) - 1)
+        slope = (curve[right] - curve[right - 1]) / (x[right] - x[right - 1])
+        return curve[right - 1] + slope * (deadline_in_us - x[right - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class _LikelyRow:
+    """A row of a tenant that requests nothing else, unless one is named."""
+
+    root: StackKey
+    num_tokens: int
+    arrived_us: int
+    deadline_us: int
+    tenant: str = ""
+    hplm_key: int = 0
+
+
+class ForecastWriter:
+    """What one engine tells. `name` is that of its model instance."""
+
+    def __init__(self, name: str) -> None:
+        self._path = _folder() / f"{_prefix()}{name}"
+        self._path.unlink(missing_ok=True)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            os.ftruncate(descriptor, _SIZE_BYTES)
+            self._memory = mmap.mmap(descriptor, _SIZE_BYTES)
+        finally:
+            os.close(descriptor)
+
+    def tell(self, forecast: WaitForecast, now_us: int) -> None:
+        tenants = list(forecast.by_tenant.items())
+        tenants += [(_NO_TENANT, [0.0] * len(_DEADLINES))] * (MAX_TENANTS - len(tenants))
+        told = _FIELDS.pack(
+            now_us,
+            *_whole(forecast.deadlines_in_us),
+            *_whole(chain.from_iterable(forecast.by_length)),
+            *chain.from_iterable((name, *_whole(curve)) for name, curve in tenants),
+        )
+        self._memory[:] = told + _CHECK.pack(zlib.crc32(told))
+
+    def close(self) -> None:
+        self._memory.close()
+        self._path.unlink(missing_ok=True)
+
+
+class ForecastReader:
+    """Reads what the engines of this server tell; new ones are looked for every second."""
+
+    def __init__(self) -> None:
+        self._memories: dict[tuple[Path, int], mmap.mmap] = {}
+        """By path and inode: an engine that is loaded anew writes another file of the same name."""
+        self._look_at_us = 0
+
+    def close(self) -> None:
+        for memory in self._memories.values():
+            memory.close()
+        self._memories.clear()
+
+    def finish_us(
+        self, now_us: int, num_tokens: int = 1, tenants: Iterable[str] = (), deadline_us: int | None = None
+    ) -> int:
+        """When a row that arrives now would be answered by the engine that is free first; `now_us` if none tells."""
+        if now_us >= self._look_at_us:
+            self._look()
+            self._look_at_us = now_us + _LOOK_EVERY_US
+        names = list(tenants)
+        told = []
+        for memory in self._memories.values():
+            told_us, forecast = _read(memory)
+            if forecast is None or not 0 <= now_us - told_us <= FRESH_US:
+                return now_us
+            deadline_in_us = None if deadline_us is None else deadline_us - told_us
+            told.append(told_us + int(forecast.finish_in_us(num_tokens, names, deadline_in_us)))
+        return max(now_us, min(told, default=now_us))
+
+    def _look(self) -> None:
+        found = {(path, inode) for path in _folder().glob(f"{_prefix()}*") if (inode := _inode(path)) is not None}
+        for gone in self._memories.keys() - found:
+            self._memories.pop(gone).close()
+        for path, inode in found - self._memories.keys():
+            memory = _mapped(path)
+            if memory is not None:
+                self._memories[path, inode] = memory
+
+
+def _prefix() -> str:
+    """The models' processes of one server have it for their parent."""
+    return f"hplm-backlog-{os.getppid()}-"
+
+
+def _folder() -> Path:
+    return Path(os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir())
+
+
+def _whole(times_us: Iterable[float]) -> list[int]:
+    """A cost model may predict more than the file has room for."""
+    return [int(min(us, _FURTHEST_US)) for us in times_us]
+
+
+def _inode(path: Path) -> int | None:
+    """None for a file that is gone meanwhile."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def _mapped(path: Path) -> mmap.mmap | None:
+    """None for a file that is gone meanwhile, not written yet, or another user's."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        if os.fstat(descriptor).st_uid != os.getuid():
+            return None
+        return mmap.mmap(descriptor, _SIZE_BYTES, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _read(memory: mmap.mmap) -> tuple[int, WaitForecast | None]:
+    """When it was told, and the forecast; None for a torn one."""
+    content = memory[:]
+    told, (check,) = content[: _FIELDS.size], _CHECK.unpack(content[_FIELDS.size :])
+    if zlib.crc32(told) != check:
+        return 0, None
+    told_us, *fields = _FIELDS.unpack(told)
+    num, tenants_at = len(_DEADLINES), len(_DEADLINES) * (1 + len(LENGTHS))
+    deadlines_in_us, *by_length = (fields[at : at + num] for at in range(0, tenants_at, num))
+    by_tenant = {fields[at]: fields[at + 1 : at + 1 + num] for at in range(tenants_at, len(fields), num + 1)}
+    by_tenant.pop(_NO_TENANT, None)
+    return told_us, WaitForecast(deadlines_in_us, by_length, by_tenant)
+
+
+def _hashed(tenant: str) -> bytes:
+    """A hash that is never `_NO_TENANT`, and hardly ever the same for two tenants."""
+    return blake2b(tenant.encode(), digest_size=_NAME_BYTES).digest()

@@ -1,0 +1,200 @@
+"""`hplm export`: its options in groups, each of which becomes settings or parameters of the rendered models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from backends.errors import InvalidArgumentError
+from backends.home import Home
+from backends.lower.settings import FillingSettings, Missing
+from backends.scheduling.settings import (
+    AdmissionSettings,
+    Ageing,
+    Capacity,
+    DasSettings,
+    PolicyName,
+    PolicySettings,
+    ShareSettings,
+    parse_weights,
+)
+from builder.export.settings import ExportSettings
+from cli.options import DEFAULT_HOME, HomeOption
+from cli.session import open_home
+
+if TYPE_CHECKING:
+    from backends.registry.registry import Registry
+
+_MAX_SLOTS = 65_536
+"""Far more than fit on any device."""
+_US_PER_MS = 1000
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    dtype: Annotated[Literal["bf16", "fp32"], typer.Option(help="What the upper layers compute in.")] = "bf16"
+    device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Where the upper layers run.")] = ExportSettings.device
+    slots: Annotated[
+        int, typer.Option(help="Adapters on the device at once: those of the running batch and of the next.")
+    ] = 128
+
+    def parameters(self) -> dict[str, str]:
+        if not 1 <= self.slots <= _MAX_SLOTS:
+            raise InvalidArgumentError(f"--slots must be 1 to {_MAX_SLOTS}, not {self.slots}")
+        return {"dtype": self.dtype, "slots": str(self.slots + 1)}
+
+
+@dataclass(frozen=True)
+class LowerOptions:
+    missing: Annotated[
+        Missing,
+        typer.Option(
+            help="For a fragment that no table holds: a shorter one answers (fallback), it is computed at once and "
+            "kept (compute), or a shorter one answers until it was computed in the background (learn)."
+        ),
+    ] = Missing.LEARN
+    overlay_mb: Annotated[
+        int, typer.Option(help="Memory for fragments that were computed, of one root in one process.")
+    ] = FillingSettings.overlay_mb
+    compute_limit: Annotated[
+        int,
+        typer.Option(
+            help="With --missing compute: fragments computed while one batch waits; shorter ones answer for the rest, "
+            "which is computed in the background."
+        ),
+    ] = FillingSettings.compute_limit
+    lower_instances: Annotated[int, typer.Option(help="Processes that look texts up.")] = ExportSettings.lower_instances
+    lower_threads: Annotated[
+        int, typer.Option(help="Threads of each of them; more than one helps only where much is computed.")
+    ] = 1
+
+    def parameters(self) -> dict[str, str]:
+        if self.lower_threads < 1:
+            raise InvalidArgumentError("--lower-threads must be at least 1")
+        filling = FillingSettings(self.missing, self.overlay_mb, self.compute_limit)
+        return {"threads": str(self.lower_threads), **filling.parameters}
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    max_batch_size: Annotated[int, typer.Option(help="Rows in one request or batch, at most.")] = (
+        ExportSettings.max_batch_size
+    )
+    policy: Annotated[PolicyName, typer.Option(help="Which waiting requests make the next batch.")] = (
+        PolicySettings.name
+    )
+    eta: Annotated[
+        float, typer.Option(help="With das and slotted-das: the share of a batch that the shortest requests fill.")
+    ] = DasSettings.eta
+    q: Annotated[
+        float,
+        typer.Option(
+            help="With das and slotted-das: the rest goes by deadlines to those worth this share of the shortest."
+        ),
+    ] = DasSettings.q
+    patience_ms: Annotated[
+        int,
+        typer.Option(
+            help="A request without a deadline that has waited so long gets a part of the batches; with all but fcfs."
+        ),
+    ] = Ageing.patience_us // _US_PER_MS
+    max_tokens: Annotated[int, typer.Option(help="Tokens in one batch of the upper model, at most.")] = (
+        Capacity.max_tokens
+    )
+
+    def parameters(self) -> dict[str, str]:
+        if self.max_tokens < 1:
+            raise InvalidArgumentError("--max-tokens must be at least 1")
+        das, ageing = DasSettings(self.eta, self.q), Ageing(_US_PER_MS * self.patience_ms)
+        limits = {"max_rows": str(self.max_batch_size), "max_tokens": str(self.max_tokens)}
+        return limits | PolicySettings(self.policy, das, ageing).parameters
+
+
+@dataclass(frozen=True)
+class ModeOptions:
+    mode: Annotated[
+        Literal["engine", "triton"],
+        typer.Option(help="Who chooses the batches of the upper model: its engine, or Triton with a plugin of ours."),
+    ] = ExportSettings.mode
+    plugin: Annotated[
+        Path | None, typer.Option(help="With --mode triton: take this built deadline batcher instead of building one.")
+    ] = None
+    queue_delay_us: Annotated[
+        int, typer.Option(help="With --mode triton: how long Triton waits for a batch to fill while nothing runs.")
+    ] = ExportSettings.queue_delay_us
+
+
+@dataclass(frozen=True)
+class WaitingOptions:
+    max_waiting: Annotated[int, typer.Option(help="Rows that wait for the engine, at most.")] = (
+        AdmissionSettings.max_waiting
+    )
+    tenant_quota: Annotated[
+        int | None, typer.Option(help="Rows of one tenant that wait, at most. \\[default: half of all]")
+    ] = AdmissionSettings.tenant_quota
+    tenant_weight: Annotated[
+        list[str] | None,
+        typer.Option(help="A tenant's part of the device while others want some, as tenant=weight; may be repeated."),
+    ] = None
+    burst_ms: Annotated[
+        int, typer.Option(help="Device time that a tenant may ask for at once before it stands behind others.")
+    ] = round(ShareSettings.burst_us / _US_PER_MS)
+    admission: Annotated[
+        bool,
+        typer.Option("--admission/--no-admission", help="Reject at once a row that is predicted to be late."),
+    ] = AdmissionSettings.predicts
+    margin_percent: Annotated[
+        int, typer.Option(help="By how much longer predictions are taken than they are, at least.")
+    ] = AdmissionSettings.margin_percent
+
+    def parameters(self) -> dict[str, str]:
+        weights = parse_weights(",".join(self.tenant_weight or []))
+        shares = ShareSettings(weights, float(_US_PER_MS * self.burst_ms))
+        quota, margin = self.tenant_quota, self.margin_percent
+        return AdmissionSettings(self.max_waiting, quota, self.admission, margin, shares).parameters
+
+
+def export(
+    home: HomeOption = DEFAULT_HOME,
+    *,
+    device: DeviceOptions = DeviceOptions(),
+    lower: LowerOptions = LowerOptions(),
+    batch: BatchOptions = BatchOptions(),
+    mode: ModeOptions = ModeOptions(),
+    waiting: WaitingOptions = WaitingOptions(),
+) -> None:
+    """Render the Triton model repository; the same folder runs in NVIDIA's container."""
+    from builder.export.plugin import with_plugin
+    from builder.export.repository import render_repository
+
+    upper = device.parameters() | batch.parameters()
+    opened, registry = open_home(home)
+    settings = ExportSettings(
+        max_batch_size=batch.max_batch_size,
+        lower_instances=lower.lower_instances,
+        device=device.device,
+        mode=mode.mode,
+        queue_delay_us=mode.queue_delay_us,
+        plugin=mode.plugin,
+        lower_parameters=lower.parameters(),
+        upper_parameters=upper | waiting.parameters(),
+    )
+    if settings.mode == "triton":
+        settings = _with_cost_model(settings, opened, registry)
+    with with_plugin(settings, on_failure=_complain) as complete:
+        render_repository(opened.repository, complete)
+    typer.echo(f"rendered {opened.repository}")
+
+
+def _with_cost_model(settings: ExportSettings, home: Home, registry: Registry) -> ExportSettings:
+    from builder.export.cost_model import dearest_cost_model
+
+    roots = sorted({entry.domain.root for entry in registry.hplms()})
+    return replace(settings, cost_model=dearest_cost_model(home, roots, settings, _complain))
+
+
+def _complain(line: str) -> None:
+    typer.echo(line, err=True)

@@ -1,0 +1,120 @@
+"""The Triton glue of `hplm_upper` beside a stand-in for Triton: a defect in `execute` costs one request at most."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import queue
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+
+from backends.home import HOME_VARIABLE, Home
+from backends.wire import HIDDEN, TICKET, WORDS, Ticket, encode_tickets, fold_rows
+from served_engine import keys_of
+
+MODEL_FILE = Path(__file__).parents[3] / "model_repository" / "hplm_upper" / "1" / "model.py"
+WIDTH = 64
+
+
+class Request:
+    """A request of one row; its sender puts the responses into `sent`."""
+
+    def __init__(self, key: int, is_broken: bool = False) -> None:
+        self.tensors = {
+            HIDDEN: fold_rows([np.zeros((5, WIDTH), np.float16)]),
+            TICKET: encode_tickets([Ticket(key, 5, False, None)]),
+            WORDS: np.array([[b""]], dtype=np.object_),
+        }
+        self.sent: queue.Queue[Any] = queue.Queue()
+        self._is_broken = is_broken
+
+    def get_response_sender(self) -> Any:
+        if self._is_broken:
+            raise RuntimeError("no sender")
+        return SimpleNamespace(send=lambda response, flags: self.sent.put(response))
+
+    def error(self) -> object:
+        """Wait for the response and return its error; None for an answer."""
+        return self.sent.get(timeout=30).error
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The model's code, beside a stand-in for the module that only Triton has."""
+    for name in ("OMP_WAIT_POLICY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        monkeypatch.setenv(name, "1")  # what the model sets in its environment stays out of this one
+    triton = ModuleType("triton_python_backend_utils")
+    vars(triton).update(
+        MetricFamily=MagicMock(),
+        TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
+        get_input_tensor_by_name=lambda request, name: SimpleNamespace(as_numpy=lambda: request.tensors[name]),
+        Tensor=lambda name, array: (name, array),
+        InferenceResponse=lambda tensors=(), error=None: SimpleNamespace(tensors=tensors, error=error),
+        TritonError=MagicMock(),
+    )
+    monkeypatch.setitem(sys.modules, triton.__name__, triton)
+    spec = importlib.util.spec_from_file_location("hplm_upper_model", MODEL_FILE)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    monkeypatch.setattr(loaded, "exclude_loaded_objects", lambda: None)
+    return loaded
+
+
+@pytest.fixture
+def model(module: ModuleType, tiny_home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    monkeypatch.setenv(HOME_VARIABLE, str(tiny_home.path))
+    monkeypatch.setenv("HPLM_SIGNALS", str(tmp_path))
+    parameters = {"dtype": "fp32", "slots": "4"}
+    config = {"max_batch_size": 64, "parameters": {key: {"string_value": value} for key, value in parameters.items()}}
+    model = module.TritonPythonModel()
+    model.initialize(
+        {
+            "model_config": json.dumps(config),
+            "model_repository": str(tmp_path / "hplm_upper"),
+            "model_version": "1",
+            "model_instance_name": "hplm_upper_0",
+            "model_instance_kind": "CPU",
+            "model_instance_device_id": "0",
+        }
+    )
+    yield model
+    model.finalize()
+
+
+def test_a_request_without_a_sender_fails_alone(model: Any, tiny_home: Home) -> None:
+    key = keys_of(tiny_home)["acme/topic"]
+    requests = [Request(key), Request(key, is_broken=True), Request(key)]
+    assert model.execute(requests) is None
+    assert requests[0].error() is None and requests[2].error() is None
+
+
+def test_a_defect_of_the_batching_delay_costs_no_answer(
+    model: Any, module: ModuleType, tiny_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(service: object) -> None:
+        raise RuntimeError("no clock")
+
+    monkeypatch.setattr(module.UpperService, "delay_for_batching", fail)
+    request = Request(keys_of(tiny_home)["acme/topic"])
+    assert model.execute([request]) is None
+    assert request.error() is None
+
+
+def test_a_defect_of_queueing_answers_its_request(
+    model: Any, module: ModuleType, tiny_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(service: object, *args: object) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(module.UpperService, "submit", fail)
+    request = Request(keys_of(tiny_home)["acme/topic"])
+    assert model.execute([request]) is None
+    assert request.error() is not None

@@ -1,0 +1,114 @@
+"""What the processes in front are told: hardly ever more than what a row that is admitted takes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from admitted_rows import CAPACITY, MINI, MODEL, Row, admission_of
+from backends.scheduling.admission import Admission
+from backends.scheduling.cost_model import BatchShape, CostModel
+from backends.scheduling.estimator import LiveCosts
+from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order, UtilityOrder
+from backends.scheduling.settings import AdmissionSettings
+from backends.scheduling.wait_forecast import LENGTHS, MAX_TENANTS, WaitForecast
+from backends.stack_key import StackKey
+
+ORDERS = pytest.mark.parametrize("order", [LengthOrder(), UtilityOrder(0.5, 0.5), DeadlineOrder(), FairOrder()])
+
+
+def run_next_batch(admission: Admission[Row], now_us: int) -> None:
+    admission.batches.finished(now_us)
+    if admission.waiting:
+        batch = admission.take_batch(range(min(16, len(admission.waiting))), now_us)
+        admission.batches.began(MINI, BatchShape.of(batch), now_us)
+
+
+@ORDERS
+def test_an_admitted_row_is_due_no_earlier_than_is_told_of_its_length(order: Order, seed: int) -> None:
+    """So hardly any row is rejected in front of the engine that it would admit, and then it was mostly a near thing."""
+    rng = random.Random(seed)
+    admission, spare_us, now_us, longest_us = admission_of(order=order), list[float](), 0, 0.0
+    for number in range(3_000):
+        now_us += rng.randrange(600)
+        job = Row(f"new{number}", rng.randint(1, 120), now_us, now_us + round(1000 * 2 ** rng.uniform(2, 9)))
+        deadline_in_us = job.deadline_us - now_us
+        told_us = WaitForecast.of(admission, now_us).finish_in_us(job.num_tokens, (job.tenant,), deadline_in_us)
+        if admission.admit([job], now_us) is None:
+            spare_us.append(deadline_in_us - told_us)
+        if number % 16 == 15:
+            run_next_batch(admission, now_us)
+            longest_us = max(longest_us, admission.batches.left_us(now_us))
+    assert len(spare_us) > 300
+    assert sum(one < 0 for one in spare_us) <= 0.02 * len(spare_us)
+    assert sum(one < -longest_us for one in spare_us) <= 0.005 * len(spare_us)
+
+
+@ORDERS
+def test_a_tenant_that_overloads_is_named_and_hardly_ever_rejected_wrongly(order: Order, seed: int) -> None:
+    rng = random.Random(seed)
+    admission, spare_us, now_us = admission_of(order=order), list[float](), 0
+    named, admitted = Counter[str](), Counter[str]()
+    for number in range(2_000):
+        now_us += rng.randrange(400)
+        tenant = "overload" if number % 2 else f"t{number // 2 % 20}"
+        job = Row(tenant, rng.randint(1, 60), now_us, now_us + round(1000 * 2 ** rng.uniform(4, 10)))
+        forecast, deadline_in_us = WaitForecast.of(admission, now_us), job.deadline_us - now_us
+        assert len(forecast.by_tenant) <= MAX_TENANTS
+        told_us = forecast.finish_in_us(1, (tenant,), deadline_in_us)
+        named[tenant] += told_us > forecast.finish_in_us(1, (), deadline_in_us)
+        if admission.admit([job], now_us) is None:
+            admitted[tenant] += 1
+            spare_us.append(deadline_in_us - told_us)
+        if number % 32 == 31:
+            run_next_batch(admission, now_us)
+    others = admitted.total() - admitted["overload"]
+    assert named["overload"] > 400 and admitted["overload"] > 30 and others > 300
+    assert named.total() - named["overload"] < 200, named
+    assert sum(one < 0 for one in spare_us) <= 0.02 * admitted.total()
+
+
+def test_no_row_waits_for_what_only_the_slower_stack_takes() -> None:
+    large = StackKey("large")
+    costs = {MINI: LiveCosts(MODEL), large: LiveCosts(CostModel(60_000.0, 200.0, 500.0, 0.0, 30.0))}
+    admission: Admission[Row] = Admission(lambda key: costs[key], CAPACITY, AdmissionSettings(), FairOrder())
+    for stack in (MINI, large):
+        admission.serves(stack)
+    row = Row("a", 10, 0, root=large)  # the other one has never run
+    assert admission.admit([row], 0) is None
+    batch = admission.take_batch([0], 0)
+    admission.batches.began(large, BatchShape.of(batch), 0)
+    admission.batches.finished(100_000)
+    alone_us = WaitForecast.of(admission_of(), 200_000).finish_in_us(1)
+    assert 0 < WaitForecast.of(admission, 200_000).finish_in_us(1) <= 1.5 * alone_us
+
+
+def test_without_predictions_the_forecast_keeps_no_row_out() -> None:
+    admission = admission_of(settings=AdmissionSettings(predicts=False))
+    assert WaitForecast.of(admission, 0) == WaitForecast.alike(0.0)
+
+
+def test_a_curve_is_read_between_its_points_and_goes_on_beyond_them() -> None:
+    curve = [100.0, 110.0, 130.0, 150.0, 150.0]
+    forecast = WaitForecast([100.0, 200.0, 300.0, 400.0, 800.0], [curve] * len(LENGTHS))
+    told = {50: 100, 100: 100, 150: 105, 200: 110, 250: 120, 300: 130, 400: 150, 600: 150, 800: 150, 5000: 150}
+    assert {us: forecast.finish_in_us(20, (), us) for us in told} == told
+    steep = WaitForecast([100.0, 200.0, 300.0, 400.0, 800.0], [[100.0, 110.0, 130.0, 150.0, 950.0]] * len(LENGTHS))
+    assert steep.finish_in_us(20, (), 1000.0) == 1350.0
+
+
+def test_of_rows_that_go_by_deadlines_those_due_later_are_told_to_wait_longer() -> None:
+    admission = admission_of(order=DeadlineOrder())
+    for now_us in range(0, 400_000, 500):
+        row = [Row("one", 30, now_us, now_us + 100_000)]
+        if admission.admit(row, now_us) is None and len(admission.waiting) >= 48:
+            run_next_batch(admission, now_us)
+    forecast = WaitForecast.of(admission, 400_000)
+    assert forecast.finish_in_us(20, (), 1_000_000) > 2 * forecast.finish_in_us(20, (), 90_000)
+
+
+def test_a_model_that_costs_nothing_can_be_told() -> None:
+    admission = admission_of(CostModel(0.0, 0.0, 0.0, 0.0, 0.0))
+    assert WaitForecast.of(admission, 0).finish_in_us(20, (), 100.0) <= 1.0
