@@ -43,7 +43,7 @@ TeacherKind = Annotated[
     Literal["dedicated"] | None,
     Field(
         description="dedicated: fine-tune the whole pretrained model on the task first, then learn from its answers "
-        "and states too; about ten times the work."
+        "and states too; about four times the work."
     ),
 ]
 Unlabelled = Annotated[

@@ -26,6 +26,8 @@ LORA_EVERYWHERE = AdapterRecipe(bottleneck_sites=(), lora_modules=LORA_MODULES, 
 _LARGEST_WEIGHT = 1000
 TEACHING = frozenset(("distil_weight", "states_weight", "temperature"))
 """Settings that count where there is a teacher only."""
+TAUGHT_EPOCHS = 2
+"""The default with a teacher, whose texts are up to six times as many as the examples."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ class TuneSettings:
         for name, known in (("pooling", get_args(Pooling)), ("class_weights", get_args(ClassWeights))):
             if getattr(self, name) not in known:
                 raise InvalidArgumentError(f"{name} {getattr(self, name)!r} is not one of {', '.join(known)}")
+
+    @classmethod
+    def defaults(cls, is_taught: bool) -> TuneSettings:
+        """The settings of a tuning that names none."""
+        return cls(epochs=TAUGHT_EPOCHS) if is_taught else cls()
 
     @property
     def balances_classes(self) -> bool:

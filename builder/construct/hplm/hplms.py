@@ -41,8 +41,8 @@ def create_hplm(
 
     `teacher` stands in for the one that the request names.
     """
-    settings = TuneSettings().changed(request.tune)
     teacher = teacher or _requested_teacher(home, request, request.root_name)
+    settings = TuneSettings.defaults(teacher is not None).changed(request.tune)
     with building_hplm(home, request.id) as hold:
         if registry.has_hplm(request.id):
             raise ConflictError(f"hPLM {request.id!r} exists already; 'hplm update' makes a new version of it")
@@ -92,14 +92,14 @@ def update_hplm(
 def live_settings(artifact: HplmArtifact, is_taught: bool) -> TuneSettings:
     """Return the settings of a version's tuning; of one that was not tuned here, those that fit its adapters.
 
-    What was chosen with a teacher in mind is not for a next version without one, nor the other way round; its epochs
-    are over several times as many texts.
+    What was chosen with a teacher in mind is not for a next version without one, nor the other way round: that one has
+    the default epochs, as a teacher's texts are several times as many.
     """
     known = {field.name for field in fields(TuneSettings)}
     if bool(artifact.origin.get("teacher")) != is_taught:
         known -= {*TEACHING, "epochs"}
     noted = artifact.origin.get("tune", {})
-    return TuneSettings(recipe=AdapterRecipe.of(artifact.adapters)).changed(
+    return replace(TuneSettings.defaults(is_taught), recipe=AdapterRecipe.of(artifact.adapters)).changed(
         {name: value for name, value in noted.items() if name in known}
     )
 

@@ -34,7 +34,7 @@ from short_requests import new_hplm
 SETTINGS = TuneSettings(epochs=4, rows_per_batch=16, learning_rate=2e-3, head_learning_rate=1e-2, patience=4)
 PUPIL = TuneSettings()
 
-UNASKED = {name: getattr(TuneSettings(), name) for name in ("epochs", "distil_weight", "states_weight", "temperature")}
+TAUGHT_ALONE = ("epochs", "distil_weight", "states_weight", "temperature")
 
 
 def classification(count: int, seed: int) -> list[LabelledText]:
@@ -186,7 +186,9 @@ def test_what_was_chosen_with_a_teacher_is_not_inherited_without_one_nor_the_oth
         entry = create_hplm(tiny_home, registry, new_hplm(hplm, "tiny", "farm", train, dev, tune=tune), ignore, teacher)
         artifact = read_artifact(tiny_home.path / entry.folder, fingerprint)
         assert live_settings(artifact, is_taught=teacher is not None) == tune
-        assert live_settings(artifact, is_taught=teacher is None) == replace(tune, **UNASKED)
+        defaults = TuneSettings.defaults(is_taught=teacher is None)
+        unrequested = {name: getattr(defaults, name) for name in TAUGHT_ALONE}
+        assert live_settings(artifact, is_taught=teacher is None) == replace(tune, **unrequested)
 
 
 def test_a_cache_that_is_cleared_meanwhile_costs_nothing_but_time(tiny_home: Home) -> None:

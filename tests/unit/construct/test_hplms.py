@@ -34,6 +34,7 @@ from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import LabelledText
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 from builder.progress import Report, Step
+from builder.settings.hplm import TAUGHT_EPOCHS
 from short_requests import changed, new_hplm, next_domain, next_hplm
 
 QUICK = TuneSettings(recipe=AdapterRecipe(width=4), epochs=2, learning_rate=1e-2)
@@ -314,6 +315,10 @@ def test_a_teacher_is_asked_for_the_training_examples(tiny_home: Home, registry:
     (tmp_path / "dev.jsonl").write_text('{"text": "of the teacher\'s own", "label": "sad"}\n' + request.dev.read_text())
     update = next_hplm("new/one", request.train, tmp_path / "dev.jsonl", tune={"epochs": 1}, force=True)
     assert update_hplm(tiny_home, registry, update, ignore).metrics["dev_in_live_train"] == 1
+    create_hplm(
+        tiny_home, registry, new_hplm("new/two", "tiny", "farm", request.train, request.dev), ignore, OfOneMind()
+    )
+    assert asked[-1] == (60, TuneSettings(epochs=TAUGHT_EPOCHS))
 
 
 def test_two_creations_of_one_hplm_at_once(tiny_home: Home, registry: Registry, tmp_path: Path) -> None:
