@@ -21,9 +21,10 @@ from builder.construct.hplm.search import Trial, best_trial, candidates, run_tri
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.teacher_data import Teacher, TeacherData
 from builder.construct.hplm.tunable import EncodedSet, Tuned, new_head
-from builder.construct.hplm.tune import Upper, evaluate, tune
+from builder.construct.hplm.tune import Upper, evaluate, predict, tune
 from builder.construct.tasks.dataset import CLASSIFICATION, TaskData, TaskFiles
 from builder.construct.tasks.examples import Example, LabelledText, majority_share
+from builder.construct.tasks.metrics import Floats
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
@@ -55,7 +56,7 @@ class HplmBuild:
     ) -> None:
         self.root = RootFolder(home.root(domain.root))
         self.home, self.domain, self.hplm, self.version, self.data = home, domain, hplm, version, data
-        self._files, self._report = files, report
+        self._files, self.report = files, report
         self._target = home.bank(domain.root, hplm, version)
         self._teacher_data: TeacherData | None = None
         self._upper = Upper(self.root.upper(), self.root.geometry)
@@ -72,7 +73,7 @@ class HplmBuild:
                 "an update takes it over from the live version, unless --settings names another (1)"
             )
         objective = objective_of(self.data, settings.balances_classes)
-        teacher_data = teacher(self.data, settings, self._report) if teacher else None
+        teacher_data = teacher(self.data, settings, self.report) if teacher else None
         self._teacher_data = teacher_data
         train = self._encoded(
             objective, teacher_data.examples if teacher_data else self.data.train, self.domain, "train"
@@ -97,7 +98,7 @@ class HplmBuild:
                 checkpoint=checkpoint,
             )
 
-        return run_trials(candidates(settings, search, same_recipe=start is not None), tune_one, self._report)
+        return run_trials(candidates(settings, search, same_recipe=start is not None), tune_one, self.report)
 
     def measured(self, trials: Sequence[Trial]) -> tuple[Trial, dict[str, Any]]:
         """The best trial, and all that is worth knowing of it."""
@@ -122,10 +123,11 @@ class HplmBuild:
         """Measure weights on examples, read with the tables of a domain version."""
         return evaluate(self._upper, self.objective, tuned, self._encoded(self.objective, examples, domain, what))
 
-    def score_of_labels(self, tuned: Tuned, labels: tuple[str, ...], domain: DomainEntry) -> dict[str, float]:
-        """Measure weights of another label set on the dev file."""
+    def dev_terms(self, tuned: Tuned, labels: tuple[str, ...], domain: DomainEntry) -> Floats:
+        """Return `Objective.terms` of weights on the dev file, where the labels may be others than the build's."""
         objective = objective_of(replace(self.data, labels=labels))
-        return evaluate(self._upper, objective, tuned, self._encoded(objective, self.data.dev, domain, "dev"))
+        dev = self._encoded(objective, self.data.dev, domain, "dev")
+        return objective.terms(predict(self._upper, objective, tuned, dev), dev.targets)
 
     def artifact(self, trial: Trial, origin: Mapping[str, Any]) -> HplmArtifact:
         """Put a trial's weights together with their origin, to which the build adds what it knows itself."""
@@ -164,7 +166,7 @@ class HplmBuild:
     def _encoded(
         self, objective: Objective[Any], examples: Sequence[Example], domain: DomainEntry, what: str
     ) -> EncodedSet:
-        return encoded_set(self.home, domain, objective, examples, what, self._report)
+        return encoded_set(self.home, domain, objective, examples, what, self.report)
 
     def _checkpoint(self, trial: int) -> Path:
         return self._target.with_name(f".{self._target.name}.tuning-{trial}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
@@ -22,16 +21,16 @@ from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.storage import file_checksum, publishing
 from builder.construct.hplm.build import HplmBuild, Start, relabelled
+from builder.construct.hplm.search import Trial
 from builder.construct.hplm.teacher_data import Teacher
 from builder.construct.hplm.tunable import Tuned
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
+from builder.construct.tasks.paired import paired_difference
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.locks import Hold, exclusive
-from builder.progress import Report
+from builder.progress import Report, Step
 from builder.requests.hplms import CreateHplm, Training, UpdateHplm
 from builder.settings.hplm import TEACHING, TuneSettings
-
-_LEAST_TOLERATED_DROP = 0.005
 
 
 def create_hplm(
@@ -77,7 +76,7 @@ def update_hplm(
         artifact = read_artifact(home.path / live.folder, build.root.fingerprint)
         settings, start = _next_start(home, live, artifact, data, request, teacher is not None)
         trial, figures = build.measured(build.tune(settings, request.search, start, teacher))
-        figures |= _compared(build, live, artifact, figures, request.force)
+        figures |= _compared(build, trial, live, artifact, request.force)
         return publish_build(
             registry,
             build,
@@ -244,22 +243,26 @@ def _tuned(artifact: HplmArtifact) -> Tuned:
     return Tuned(artifact.adapters, artifact.head, artifact.pooling, {}, 0)
 
 
-def _compared(
-    build: HplmBuild, live: HplmEntry, artifact: HplmArtifact, figures: Mapping[str, Any], force: bool
-) -> dict[str, Any]:
-    """The live version, as it serves now, on the new dev file; a new one that falls behind it is not published."""
-    metric = build.objective.main_metric
-    before = build.score_of_labels(_tuned(artifact), artifact.labels, live.domain)[metric]
-    now = figures[f"dev_{metric}"]
-    if now < before - _tolerated_drop(before, len(build.data.dev)) and not force:
+def _compared(build: HplmBuild, trial: Trial, live: HplmEntry, artifact: HplmArtifact, force: bool) -> dict[str, Any]:
+    """Compare both versions on the new dev file, the live one as it serves now.
+
+    Raises:
+        ConflictError: The new one is worse, and nobody forces it.
+    """
+    objective = build.objective
+    before = build.dev_terms(_tuned(artifact), artifact.labels, live.domain)
+    now = build.dev_terms(trial.tuned, build.data.labels, build.domain)
+    difference = paired_difference(now, before, objective.score)
+    metric, score = objective.main_metric, round(float(objective.score(before.sum(axis=0))), 4)
+    finding = f"{metric} {difference} on the {len(now)} dev texts against version {live.version}"
+    if difference.verdict == "worse" and not force:
         raise ConflictError(
-            f"version {live.version} of {live.id!r} has {metric} {before:.4f} on the dev file, the new one would have "
-            f"{now:.4f}; nothing was published, and --force publishes it all the same"
+            f"the new version of {live.id!r} is worse: {finding}, which has {score:.4f}; nothing was published, and "
+            "--force publishes it all the same"
         )
-    return {"previous_version": live.version, f"previous_dev_{metric}": round(before, 4)}
-
-
-def _tolerated_drop(share: float, num_examples: int) -> float:
-    """One standard error of a share of so many: less than that says nothing about which version is better."""
-    share = min(max(share, 0.0), 1.0)
-    return max(_LEAST_TOLERATED_DROP, math.sqrt(share * (1 - share) / num_examples))
+    build.report(Step(f"compare with version {live.version}", 1, 1, f"{difference.verdict}: {metric} {difference}"))
+    return {
+        "previous_version": live.version,
+        f"previous_dev_{metric}": score,
+        "compared": f"{difference.verdict}: {finding}",
+    }

@@ -13,6 +13,52 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
+def ratio_of_sums(sums: Floats) -> Floats:
+    """Divide the first of two sums by the second.
+
+    Shape: `[..., 2]` → `[...]`
+    """
+    return _quotient(sums[..., 0], sums[..., 1])
+
+
+def f1_of_sums(sums: Floats) -> Floats:
+    """Compute F1 of the numbers of hits, of predicted and of true things.
+
+    Shape: `[..., 3]` → `[...]`
+    """
+    hits, num_predicted, num_true = np.moveaxis(sums, -1, 0)
+    return _quotient(2 * hits, num_predicted + num_true)
+
+
+def entity_counts(predicted: frozenset[Span], true: frozenset[Span]) -> tuple[int, int, int]:
+    """Count hits, predicted and true entities; an entity is found if its limits and its label are right."""
+    return len(predicted & true), len(predicted), len(true)
+
+
+def pearson_terms(predicted: Floats, true: Floats) -> Floats:
+    """Return what Pearson's correlation adds up of each row.
+
+    Shape: `[N]` both → `[N, 6]`
+    """
+    return np.stack([np.ones_like(true), predicted, true, predicted**2, true**2, predicted * true], axis=-1)
+
+
+def pearson_of_sums(sums: Floats) -> Floats:
+    """Compute the correlation by the sums of `pearson_terms`; 0 where one of the two never changes.
+
+    Shape: `[..., 6]` → `[...]`
+    """
+    count, predicted, true, predicted_squares, true_squares, products = np.moveaxis(sums, -1, 0)
+    variances = (count * predicted_squares - predicted**2) * (count * true_squares - true**2)
+    return _quotient(count * products - predicted * true, np.sqrt(np.clip(variances, 0, None)))
+
+
+def _quotient(dividend: Floats, divisor: Floats) -> Floats:
+    """0 where there is nothing to divide by."""
+    safe = np.where(divisor > 0, divisor, 1.0)
+    return np.where(divisor > 0, dividend / safe, 0.0)
+
+
 def accuracy(predicted: Integers, true: Integers) -> float:
     return float((predicted == true).mean())
 
@@ -32,9 +78,9 @@ def f1(hits: int, num_predicted: int, num_true: int) -> float:
 
 
 def entity_scores(predicted: Sequence[frozenset[Span]], true: Sequence[frozenset[Span]]) -> dict[str, float]:
-    """Over all rows together; an entity is found if its limits and its label are right."""
-    hits = sum(len(spans & wanted) for spans, wanted in zip(predicted, true, strict=True))
-    num_predicted, num_true = sum(map(len, predicted)), sum(map(len, true))
+    """Over all rows together."""
+    counts = np.array([entity_counts(*pair) for pair in zip(predicted, true, strict=True)], np.int64).reshape(-1, 3)
+    hits, num_predicted, num_true = counts.sum(axis=0).tolist()
     return {
         "f1": f1(hits, num_predicted, num_true),
         "precision": hits / num_predicted if num_predicted else 0.0,

@@ -20,6 +20,7 @@ from backends.root.words import RowWords
 from builder.construct.tasks import metrics
 from builder.construct.tasks.conll import OUTSIDE
 from builder.construct.tasks.examples import TaggedSentence, is_visible
+from builder.construct.tasks.metrics import Floats
 from builder.construct.tasks.objective import Objective, balanced_weights, distribution_distance
 
 _UNKNOWN = -100
@@ -68,6 +69,14 @@ class Ner(Objective[TaggedRow]):
 
     def soft_loss(self, answers: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         return distribution_distance(answers, teacher, temperature)
+
+    def terms(self, outputs: Sequence[Tensor], targets: Sequence[TaggedRow]) -> Floats:
+        pairs = zip(outputs, targets, strict=True)
+        counts = [metrics.entity_counts(self._predicted(row, target), target.entities) for row, target in pairs]
+        return np.array(counts, np.float64).reshape(-1, 3)
+
+    def score(self, sums: Floats) -> Floats:
+        return metrics.f1_of_sums(sums)
 
     def metrics(self, outputs: Sequence[Tensor], targets: Sequence[TaggedRow]) -> dict[str, float]:
         predicted = [self._predicted(row, target) for row, target in zip(outputs, targets, strict=True)]

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from backends.root.words import RowWords
+from builder.construct.tasks.metrics import Floats
 
 TargetT = TypeVar("TargetT")
 NO_SCALE = (0.0, 1.0)
@@ -47,6 +48,20 @@ class Objective(ABC, Generic[TargetT]):
     @abstractmethod
     def soft_loss(self, answers: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         """Compute the distance of the answers from a teacher's."""
+
+    @abstractmethod
+    def terms(self, outputs: Sequence[Tensor], targets: Sequence[TargetT]) -> Floats:
+        """Return what the main metric adds up of each row; `score` makes the metric of the sums.
+
+        Shape: `[N, K]`, K depending on the task
+        """
+
+    @abstractmethod
+    def score(self, sums: Floats) -> Floats:
+        """Compute the main metric of sums of `terms`.
+
+        Shape: `[..., K]` → `[...]`
+        """
 
     @abstractmethod
     def metrics(self, outputs: Sequence[Tensor], targets: Sequence[TargetT]) -> dict[str, float]:

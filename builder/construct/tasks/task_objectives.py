@@ -14,6 +14,7 @@ from backends.root.words import RowWords
 from builder.construct.tasks import metrics
 from builder.construct.tasks.dataset import NER, REGRESSION, TaskData
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
+from builder.construct.tasks.metrics import Floats
 from builder.construct.tasks.ner import Ner
 from builder.construct.tasks.objective import Objective, balanced_weights, distribution_distance
 
@@ -41,6 +42,14 @@ class Classification(Objective[int]):
     def soft_loss(self, answers: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         return distribution_distance(answers, teacher, temperature)
 
+    def terms(self, outputs: Sequence[Tensor], targets: Sequence[int]) -> Floats:
+        hits = torch.cat(list(outputs)).argmax(dim=-1).numpy() == np.array(targets)
+        terms: Floats = np.stack([hits, np.ones_like(hits)], axis=-1).astype(np.float64)
+        return terms
+
+    def score(self, sums: Floats) -> Floats:
+        return metrics.ratio_of_sums(sums)
+
     def metrics(self, outputs: Sequence[Tensor], targets: Sequence[int]) -> dict[str, float]:
         predicted, true = torch.cat(list(outputs)).argmax(dim=-1).numpy(), torch.tensor(targets).numpy()
         return {"accuracy": metrics.accuracy(predicted, true), "macro_f1": metrics.macro_f1(predicted, true)}
@@ -66,6 +75,15 @@ class Regression(Objective[float]):
 
     def soft_loss(self, answers: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         return self._distance(answers, teacher)
+
+    def terms(self, outputs: Sequence[Tensor], targets: Sequence[float]) -> Floats:
+        """In standard deviations from the mean, so that the sums lose nothing to rounding."""
+        offset, factor = self.scale
+        predicted = (torch.cat(list(outputs))[:, 0].double().numpy() - offset) / factor
+        return metrics.pearson_terms(predicted, (np.array(targets) - offset) / factor)
+
+    def score(self, sums: Floats) -> Floats:
+        return metrics.pearson_of_sums(sums)
 
     def metrics(self, outputs: Sequence[Tensor], targets: Sequence[float]) -> dict[str, float]:
         predicted = torch.cat(list(outputs))[:, 0].double().numpy()

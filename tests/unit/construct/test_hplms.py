@@ -165,6 +165,8 @@ def test_an_update_goes_on_from_the_live_version(tiny_home: Home, registry: Regi
     assert second.metrics["dev_accuracy"] == pytest.approx(first.metrics["dev_accuracy"], abs=0.02)
     assert second.metrics["previous_version"] == 1
     assert second.metrics["previous_dev_accuracy"] == first.metrics["dev_accuracy"]
+    assert second.metrics["compared"].startswith("no clear difference: accuracy ")
+    assert second.metrics["compared"].endswith(" dev texts against version 1")
     weights = [artifact(tiny_home, each).adapters.named() for each in (first, second)]
     for name, tensor in weights[0].items():
         torch.testing.assert_close(weights[1][name], tensor, rtol=1e-2, atol=1e-4)
@@ -184,13 +186,16 @@ def test_a_worse_version_is_published_only_by_force(tiny_home: Home, registry: R
     request = next_hplm("new/one", **files, from_scratch=True)
     with pytest.raises(ConflictError) as caught:
         update_hplm(tiny_home, registry, request, ignore)
-    assert f"accuracy {before.metrics['dev_accuracy']:.4f} on the dev file" in str(caught.value)
+    assert str(caught.value).startswith("the new version of 'new/one' is worse: accuracy -0.")
+    assert f"version 1, which has {before.metrics['dev_accuracy']:.4f}; nothing was published" in str(caught.value)
     assert "--force" in str(caught.value)
     assert registry.hplm("new/one") == before
     steps: list[Step] = []
     forced = update_hplm(tiny_home, registry, changed(request, force=True), steps.append)
     assert forced.version == 2
     assert forced.metrics["dev_accuracy"] < forced.metrics["previous_dev_accuracy"]
+    assert forced.metrics["compared"].startswith("worse: accuracy -0.")
+    assert "compare with version 1" in {step.phase for step in steps}
     assert len([step for step in steps if step.phase.startswith("tune")]) == 1  # the tuning is not done again
     assert not list(tiny_home.bank("tiny", "new/one", 2).parent.glob(".new--one*"))
 
