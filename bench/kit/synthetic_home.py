@@ -44,6 +44,8 @@ SMALL = replace(BERT_BASE, vocab_size=2_000, hidden_size=256, intermediate_size=
 """For runs that must be quick: the same number of layers, a ninth of the multiply-adds."""
 MIDDLE = replace(BERT_BASE, vocab_size=2_000, hidden_size=512, intermediate_size=2048, num_heads=8)
 """Between them, where the time of computing must outweigh that of taking requests in."""
+MINILM = replace(BERT_BASE, hidden_size=384, intermediate_size=1536, num_lower_layers=3, num_upper_layers=3)
+"""The demo's."""
 
 
 @dataclass(frozen=True)
@@ -178,14 +180,19 @@ def base_home(seed: int) -> Iterator[BaseHome]:
 
 @contextmanager
 def tenant_home(
-    geometry: RootGeometry, tenants: int, lengths: Iterable[int], seed: int, texts: int = 128
+    geometry: RootGeometry,
+    tenants: int,
+    lengths: Iterable[int],
+    seed: int,
+    texts: int = 128,
+    recipe: AdapterRecipe = BOTTLENECK,
 ) -> Iterator[TenantHome]:
     """With so many texts of each length."""
     rng, words = np.random.default_rng(seed), Words(geometry.vocab_size)
     by_length = {length: [words.text(rng, length) for _ in range(texts)] for length in lengths}
     with base_home(seed) as base:
         base.add_root(ROOT, geometry, [text for of_length in by_length.values() for text in of_length])
-        yield TenantHome(base.home, base.add_hplms(Family(ROOT, "tenant", tenants)), by_length)
+        yield TenantHome(base.home, base.add_hplms(Family(ROOT, "tenant", tenants, recipe)), by_length)
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
