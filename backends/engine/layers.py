@@ -10,27 +10,21 @@ them up to a few numbers that recur. Rows do not attend to these tokens, and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from backends.adapters.product import BatchAdapters, BatchLayer
 from backends.root.encoder import ACTIVATION_FUNCTIONS, Attend, EncoderLayer, Site
+from backends.root.packed import FUSED, PackedLinear, cpu_multiplies_bf16
 from backends.root.upper import UpperLayers
 
 _BLOCK_WIDTH = 1024
-_FUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {"gelu": ("gelu", "none"), "gelu_new": ("gelu", "tanh"), "relu": ("relu", ""), "silu": ("swish", "")}
-)
-"""Attribute and algorithm of each activation in the fused product."""
 _TOKEN_STEP = 32
 """Without this step products take two to three times as long, and their compiled forms a gigabyte."""
-# The order of the weights hardly depends on the number of rows; this one is good for all.
-_PACKED_FOR_ROWS = 128
 
 
 class ServedLayers(Protocol):
@@ -41,10 +35,10 @@ class ServedLayers(Protocol):
 
 def served_layers(upper: UpperLayers, activation: str, dtype: torch.dtype, device: torch.device) -> ServedLayers:
     upper = upper.to(device=device, dtype=dtype)
-    on_bf16_cpu = device.type == "cpu" and dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    on_bf16_cpu = device.type == "cpu" and dtype == torch.bfloat16 and cpu_multiplies_bf16()
     if not on_bf16_cpu:
         return PlainLayers(upper)
-    return FilledLayers(_PackedLayers(upper, activation) if activation in _FUSED else PlainLayers(upper))
+    return FilledLayers(_PackedLayers(upper, activation) if activation in FUSED else PlainLayers(upper))
 
 
 class FilledLayers:
@@ -85,45 +79,22 @@ class _PackedLayers:
         return hidden
 
 
-class _PackedLinear:
-    """A linear layer with its weights in the order of the matrix product."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), _PACKED_FOR_ROWS)
-        self._bias = None if bias is None else bias.detach()
-
-    @classmethod
-    def of(cls, linear: nn.Linear) -> _PackedLinear:
-        return cls(linear.weight, linear.bias)
-
-    def __call__(self, inputs: Tensor, plus: Tensor | None = None) -> Tensor:
-        if plus is None:
-            return self.activated(inputs, ("none", ""))
-        outputs: Tensor = torch.ops.mkldnn._linear_pointwise.binary(inputs, plus, self._weight, self._bias, "add")
-        return outputs
-
-    def activated(self, inputs: Tensor, fused: tuple[str, str]) -> Tensor:
-        attribute, algorithm = fused
-        outputs: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._weight, self._bias, attribute, [], algorithm)
-        return outputs
-
-
 class _PackedLayer:
     """Computes what `EncoderLayer` computes."""
 
     def __init__(self, layer: EncoderLayer, activation: str) -> None:
         self._index = layer.index
-        self._query_key_value = _PackedLinear.of(layer.query_key_value)
-        self._attention_output = _PackedLinear.of(layer.attention_output)
+        self._query_key_value = PackedLinear.of(layer.query_key_value)
+        self._attention_output = PackedLinear.of(layer.attention_output)
         self._attention_norm, self._ffn_norm = layer.attention_norm, layer.ffn_norm
         blocks = max(1, layer.ffn_in.out_features // _BLOCK_WIDTH)
         into = zip(layer.ffn_in.weight.chunk(blocks), layer.ffn_in.bias.chunk(blocks), strict=True)
-        self._ffn_in = [_PackedLinear(weight, bias) for weight, bias in into]
+        self._ffn_in = [PackedLinear(weight, bias) for weight, bias in into]
         # The bias is added once.
         biases = [layer.ffn_out.bias, *[None] * (blocks - 1)]
         out_of = zip(layer.ffn_out.weight.chunk(blocks, dim=1), biases, strict=True)
-        self._ffn_out = [_PackedLinear(weight, bias) for weight, bias in out_of]
-        self._activation, self._fused = ACTIVATION_FUNCTIONS[activation], _FUSED[activation]
+        self._ffn_out = [PackedLinear(weight, bias) for weight, bias in out_of]
+        self._activation, self._fused = ACTIVATION_FUNCTIONS[activation], FUSED[activation]
 
     def __call__(self, hidden: Tensor, attend: Attend, adapter: BatchLayer) -> Tensor:
         fused = adapter.project("query_key_value", hidden, self._query_key_value(hidden))

@@ -8,16 +8,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from backends.failures import Failures
 from backends.home import Home
-from backends.lower.filling import DomainFilling, FillingCounts, Shared
+from backends.lower.computing import Lacking, compute_missing
+from backends.lower.filling import DomainFilling, FillingCounts
 from backends.lower.layers import LowerLayers
-from backends.lower.model import LowerModel, RootFront
-from backends.lower.settings import FillingSettings
+from backends.lower.model import LowerModel, PendingTexts, RootFront
+from backends.lower.settings import FillingSettings, LowerDtype, Missing
 from backends.plot.allowance import Allowance
 from backends.plot.overlay import MOST_UNWRITTEN, Overlay
 from backends.plot.overlay_pool import OverlayPool
@@ -32,14 +33,15 @@ LOGGER = logging.getLogger(__name__)
 class OpenRoot:
     """The parts that the domains of one root share."""
 
-    def __init__(self, folder: RootFolder, overlay_bytes: int) -> None:
+    def __init__(self, folder: RootFolder, overlay_bytes: int, dtype: LowerDtype) -> None:
         self._folder = folder
         self._overlay_bytes = overlay_bytes
+        self._dtype: LowerDtype = dtype
         self.front = RootFront(folder)
 
     @cached_property
     def layers(self) -> LowerLayers:
-        return LowerLayers(self._folder)
+        return LowerLayers(self._folder, self._dtype)
 
     @cached_property
     def pool(self) -> OverlayPool:
@@ -78,20 +80,35 @@ class OpenDomains:
         self._hits: Counter[tuple[str, ...]] = Counter()
         self._counts = FillingCounts()
         self._unwritten = Allowance(MOST_UNWRITTEN)
-        self._computing = Allowance(settings.compute_limit)
+
+    def opened(self, domain: DomainEntry) -> OpenDomain:
+        """Return a domain, opened if it is not yet.
+
+        Raises:
+            HplmError: Its files cannot be read.
+        """
+        opened = self._found(domain)
+        if opened is None:
+            with self._failures.remembered(domain.folders), self._opening:
+                opened = self._found(domain) or self._open(domain)
+                with self._lock:
+                    self._domains[domain.folders] = opened
+        return opened
 
     def lower_model(self, domain: DomainEntry) -> LowerModel:
-        return self._opened(domain).lower_model
+        return self.opened(domain).lower_model
 
     def prepare(self, domain: DomainEntry) -> None:
         """Open a domain with all that its first request would wait for."""
-        filling = self._opened(domain).filling
+        filling = self.opened(domain).filling
         if filling is not None:
             filling.prepare()
 
-    def begin_batch(self) -> None:
-        """Renew the number of fragments that may be computed while a batch waits."""
-        self._computing.renew()
+    def compute_missing(self, call: Sequence[tuple[OpenDomain, PendingTexts]]) -> None:
+        """Compute what the texts of a call lack, where the settings say so."""
+        if self._settings.missing is Missing.COMPUTE:
+            lacking = [Lacking(texts, domain.filling) for domain, texts in call if domain.filling is not None]
+            compute_missing(lacking, self._settings.compute_limit)
 
     def note(self, domain: DomainEntry, counts: Mapping[str, int]) -> None:
         """Count fragments by the level of a domain's chain that answered."""
@@ -151,15 +168,6 @@ class OpenDomains:
     def _pools(self) -> list[OverlayPool]:
         return [root.pool for root in self._roots.values()] if self._settings.fills else []
 
-    def _opened(self, domain: DomainEntry) -> OpenDomain:
-        opened = self._found(domain)
-        if opened is None:
-            with self._failures.remembered(domain.folders), self._opening:
-                opened = self._found(domain) or self._open(domain)
-                with self._lock:
-                    self._domains[domain.folders] = opened
-        return opened
-
     def _found(self, domain: DomainEntry) -> OpenDomain | None:
         with self._lock:
             return self._domains.get(domain.folders)
@@ -168,20 +176,22 @@ class OpenDomains:
         root = self._root(domain.root)
         tables = [self._table(folder, root.front.fingerprint) for folder in domain.folders]
         filling = self._filling(domain, root) if self._settings.fills else None
-        return OpenDomain(domain.root, LowerModel(root.front, tables, filling.suppliers if filling else ()), filling)
+        suppliers = filling.suppliers if filling else ()
+        lower_model = LowerModel(root.front, tables, suppliers, self._settings.missing is Missing.COMPUTE)
+        return OpenDomain(domain.root, lower_model, filling)
 
     def _filling(self, domain: DomainEntry, root: OpenRoot) -> DomainFilling:
         folders = [self._home.path / folder for folder in domain.folders]
         origin = root.layers.origin(folders)
         seat = None if self._seat is None else self._seat.number
         overlay = Overlay(f"{domain.label}/overlay", root.pool, folders[0], origin, seat, self._unwritten)
-        shared = Shared(self._settings.missing, self._computing, self._counts)
-        return DomainFilling(overlay, root.layers, folders, shared)
+        return DomainFilling(overlay, root.layers, folders, self._settings.missing, self._counts)
 
     def _root(self, root: str) -> OpenRoot:
         if root not in self._roots:
             with self._failures.remembered(root):
-                opened = OpenRoot(RootFolder(self._home.root(root)), self._settings.overlay_mb << 20)
+                folder = RootFolder(self._home.root(root))
+                opened = OpenRoot(folder, self._settings.overlay_mb << 20, self._settings.dtype)
             if self._settings.fills:
                 _ = opened.pool  # pools are counted under the lock
             with self._lock:

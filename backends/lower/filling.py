@@ -1,9 +1,9 @@
 """Tables that fill themselves: a domain's lower layers compute the fragments that no table of its chain holds.
 
-`compute` computes them while the batch waits, so that answers are exact, up to a limit for each batch; the rest is
-learned. `learn` lets a shorter fragment answer and computes the missing one in the background: the most frequent first,
-a quarter of the time at most, and fragments that exceed this are dropped. Computed fragments are kept in the domain's
-overlay for later texts.
+`compute` computes them while their texts wait (`computing.py`), up to a limit for each call; the rest is learned. A
+computed fragment is used as it is stored, so the same text gets the same answer later. `learn` lets a shorter fragment
+answer and computes the missing one in the background: the most frequent first, a quarter of the time at most, and
+fragments that exceed this are dropped. Computed fragments are kept in the domain's overlay for later texts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 
 from backends.lower.layers import LowerLayers
 from backends.lower.settings import Missing
-from backends.plot.allowance import Allowance
 from backends.plot.arrays import Float16Array, Found, Keys
 from backends.plot.chain import Supplier
 from backends.plot.overlay import Overlay
@@ -40,36 +39,32 @@ class FillingCounts:
     """Counts of fragments by fate; `evicted` counts only those of roots that were closed."""
 
     computed: int = 0
+    beyond_limit: int = 0
     learned: int = 0
     dropped: int = 0
     failed: int = 0
     evicted: int = 0
 
 
-@dataclass(frozen=True)
-class Shared:
-    """The parts that the fillings of a process share; `computing` is the batch's remaining allowance."""
-
-    missing: Missing
-    computing: Allowance
-    counts: FillingCounts
-
-
 class DomainFilling:
-    """The overlay of a domain version, and its growth."""
+    """The overlay of a domain version, and its growth; all fillings of a process share their `counts`."""
 
-    def __init__(self, overlay: Overlay, layers: LowerLayers, folders: Sequence[Path], shared: Shared) -> None:
+    def __init__(
+        self, overlay: Overlay, layers: LowerLayers, folders: Sequence[Path], missing: Missing, counts: FillingCounts
+    ) -> None:
         self.overlay = overlay
-        self.computing = shared.computing
         self._layers = layers
         self._folders = folders
-        self._counts = shared.counts
+        self._counts = counts
         self._broken_until_s = time.monotonic()
         self._wanted: Counter[PlainKey] = Counter()
         self._wanted_lock = threading.Lock()
-        self.suppliers: Sequence[Supplier] = (
-            (overlay, Computed(self)) if shared.missing is Missing.COMPUTE else (Learned(self),)
-        )
+        self.suppliers: Sequence[Supplier] = (overlay,) if missing is Missing.COMPUTE else (Learned(self),)
+
+    @property
+    def encoder(self) -> str:
+        """Names the layers that compute: those of two domains are the same where this is the same."""
+        return self.overlay.origin.identity
 
     @property
     def is_broken(self) -> bool:
@@ -83,26 +78,30 @@ class DomainFilling:
         except Exception as error:  # shorter fragments answer whatever is wrong here
             self._break(error)
 
-    def compute(self, keys: Keys) -> Float16Array | None:
-        """Compute the vectors of distinct fragments into the overlay; None if the lower layers fail.
+    def vectors(self, keys: Keys) -> Float16Array | None:
+        """Compute distinct fragments, rounded as they are stored; None if the lower layers fail.
 
         Shape: keys [K] -> [K, n * H]
         """
         if self.is_broken:
             return None
         try:
-            vectors = self._layers.compute(self._folders, keys)
+            return self._layers.compute(self._folders, keys)
         except Exception as error:  # shorter fragments answer whatever is wrong here
             self._counts.failed += keys.size
             self._break(error)
             return None
-        self.overlay.add(keys, vectors)
-        return vectors
 
-    def compute_now(self, keys: Keys) -> Float16Array | None:
-        vectors = self.compute(keys)
-        self._counts.computed += 0 if vectors is None else keys.size
-        return vectors
+    def keep_computed(self, keys: Keys, vectors: Float16Array) -> None:
+        """Keep distinct fragments that were computed while their texts waited."""
+        self.overlay.add(keys, vectors)
+        self._counts.computed += keys.size
+
+    def want_beyond_limit(self, keys: Keys) -> None:
+        """Learn fragments in the background that the limit kept from being computed."""
+        if keys.size:
+            self._counts.beyond_limit += np.unique(keys).size
+            self.want(keys)
 
     def want(self, keys: Keys) -> None:
         """Note fragments to be learned; where they are too many, the least wanted are dropped."""
@@ -119,7 +118,9 @@ class DomainFilling:
             return False
         wanted = self._take_wanted()
         keys = wanted[~self.overlay.contains(wanted)]
-        if keys.size and self.compute(keys) is not None:
+        vectors = self.vectors(keys) if keys.size else None
+        if vectors is not None:
+            self.overlay.add(keys, vectors)
             self._counts.learned += keys.size
         return bool(wanted.size)
 
@@ -138,26 +139,6 @@ class DomainFilling:
             error,
         )
         self._broken_until_s = time.monotonic() + RETRY_AFTER_S
-
-
-class Computed:
-    """Computes requested fragments on the spot as far as the batch may, and notes the rest."""
-
-    def __init__(self, filling: DomainFilling) -> None:
-        self._filling = filling
-        self.name = filling.overlay.name.removesuffix("/overlay") + "/computed"
-
-    def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
-        distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-        by_need = np.argsort(-counts, kind="stable")
-        granted = self._filling.computing.take(distinct.size)
-        positions = np.argsort(by_need)[inverse]
-        is_granted = positions < granted
-        self._filling.want(keys[~is_granted])
-        vectors = self._filling.compute_now(distinct[by_need[:granted]]) if granted else None
-        if vectors is None:
-            return np.empty((0, 0), np.float16), np.zeros(keys.size, np.bool_)
-        return vectors[positions[is_granted]], is_granted
 
 
 class Learned:

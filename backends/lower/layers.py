@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import xxhash
+from torch import nn
 
 from backends.lower.encoder import MANIFEST_NAME, domain_encoder, has_own_layers
+from backends.lower.fragments import ComputesFragments, fragment_computer
+from backends.lower.settings import LowerDtype
 from backends.plot.arrays import Float16Array, Keys
 from backends.plot.header import Store, stores_of
 from backends.plot.overlay_log import FragmentLayout, LogOrigin
@@ -20,8 +23,6 @@ from backends.root.lower import FragmentEncoder
 from backends.root.store import RootFolder
 
 _OWN_LAYERS_KEPT = 8
-# More at once would not be faster, only larger.
-_FRAGMENTS_AT_ONCE = 1024
 
 
 @torch.inference_mode()
@@ -37,52 +38,63 @@ def fragment_values(encoder: FragmentEncoder, store: Store, keys: Keys) -> Float
 
 
 class LowerLayers:
-    """The encoders of one root's domains, read when they are first needed; of domains' own ones a few are kept."""
+    """The lower layers of one root's domains, read when they are first needed; of domains' own ones a few are kept.
 
-    def __init__(self, root: RootFolder) -> None:
+    All share the root's word embeddings, the largest part of them, as they are stored.
+    """
+
+    def __init__(self, root: RootFolder, dtype: LowerDtype = "bf16") -> None:
         self._root = root
-        self._own: OrderedDict[Path, FragmentEncoder] = OrderedDict()
+        self._dtype: LowerDtype = dtype
+        self._own: OrderedDict[Path, ComputesFragments] = OrderedDict()
         self._own_lock = threading.Lock()
+        self._word_embeddings: nn.Parameter | None = None
         self._store = stores_of(root.geometry.n)[0]
         self.layout = FragmentLayout(root.geometry.n, root.geometry.n * root.geometry.hidden_size)
 
     @cached_property
-    def of_root(self) -> FragmentEncoder:
-        return self._root.lower()
+    def of_root(self) -> ComputesFragments:
+        return self._computer([])
 
     def prepare(self, folders: Sequence[Path]) -> None:
         """Read now what `compute` would read first, while there is room for it."""
-        if _owner(folders) is None or len(self._own) < _OWN_LAYERS_KEPT:
-            self._encoder(folders)
+        if layers_folder(folders) is None or len(self._own) < _OWN_LAYERS_KEPT:
+            self._of(folders)
 
     def compute(self, folders: Sequence[Path], keys: Keys) -> Float16Array:
-        """Vectors of whole fragments, as the table of a domain with these folders would hold them.
+        """Vectors of whole fragments, rounded as the table of a domain with these folders would hold them.
 
         Shape: keys [K] -> [K, n * H]
         """
-        encoder = self._encoder(folders)
-        starts = range(0, keys.size, _FRAGMENTS_AT_ONCE)
-        parts = [fragment_values(encoder, self._store, keys[start : start + _FRAGMENTS_AT_ONCE]) for start in starts]
-        return np.concatenate(parts).reshape(keys.size, -1)
+        vectors: Float16Array = self._of(folders)(torch.from_numpy(self._store.ids(keys))).numpy()
+        return vectors.reshape(keys.size, -1)
 
     def origin(self, folders: Sequence[Path]) -> LogOrigin:
         """Names the layers that `compute` uses: those of two versions are the same where this is the same."""
-        owner = _owner(folders)
+        owner = layers_folder(folders)
         manifest = (owner / MANIFEST_NAME).read_bytes() if owner else b""
         return LogOrigin(xxhash.xxh3_128_hexdigest(self._root.fingerprint.encode() + manifest), self.layout)
 
-    def _encoder(self, folders: Sequence[Path]) -> FragmentEncoder:
-        owner = _owner(folders)
+    def _of(self, folders: Sequence[Path]) -> ComputesFragments:
+        owner = layers_folder(folders)
         if owner is None:
             return self.of_root
         with self._own_lock:
             if owner not in self._own:
-                self._own[owner] = domain_encoder(self._root, [owner], self.of_root)
+                self._own[owner] = self._computer([owner])
                 if len(self._own) > _OWN_LAYERS_KEPT:
                     self._own.popitem(last=False)
             self._own.move_to_end(owner)
             return self._own[owner]
 
+    def _computer(self, folders: Sequence[Path]) -> ComputesFragments:
+        encoder = domain_encoder(self._root, folders)
+        if self._word_embeddings is None:
+            self._word_embeddings = nn.Parameter(encoder.word_embeddings.weight.half(), requires_grad=False)
+        encoder.word_embeddings.weight = self._word_embeddings
+        return fragment_computer(encoder, self._root.geometry, self._dtype)
 
-def _owner(folders: Sequence[Path]) -> Path | None:
+
+def layers_folder(folders: Sequence[Path]) -> Path | None:
+    """The nearest folder of a domain's chain with lower layers of its own; None where the root's compute."""
     return next((folder for folder in folders if has_own_layers(folder)), None)

@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from backends.home import Home
-from backends.plot.chain import PlotChain, Supplier
+from backends.plot.arrays import Rows
+from backends.plot.chain import PendingLookup, PlotChain, Supplier
 from backends.plot.statistics import HitStatistics
 from backends.plot.table import Table
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
-from backends.root.tokenizer import RootTokenizer, Text
+from backends.root.tokenizer import RootTokenizer, Text, TokenRows
 from backends.root.words import RowWords
 from backends.trace import Lane, span
 from backends.wire import Float16Array
@@ -34,16 +35,36 @@ _CHUNK_TOKENS = 256
 class EncodedTexts:
     """Texts after the lower layers.
 
+    `exact` says of which texts every token got its whole fragment.
+
     Shape:
-        rows: one `[L, H]` fp16 per text; truncated: `[R]`; words: R, where they were requested; middles: R, of
+        rows: one `[L, H]` fp16 per text; truncated, exact: `[R]`; words: R, where they were requested; middles: R, of
         pairs the first token of the second segment.
     """
 
     rows: list[Float16Array]
     truncated: npt.NDArray[np.bool_]
+    exact: npt.NDArray[np.bool_]
     words: Sequence[RowWords | None]
     middles: Sequence[int | None]
     statistics: HitStatistics
+
+
+@dataclass(frozen=True)
+class PendingTexts:
+    """Texts whose missing fragments may still be computed; see `PendingLookup`."""
+
+    tokens: TokenRows
+    lookup: PendingLookup
+
+    @property
+    def missing_rows(self) -> Rows:
+        """The text of each missing token.
+
+        Shape: [M]
+        """
+        rows: Rows = np.searchsorted(self.tokens.row_offsets, self.lookup.missing, side="right") - 1
+        return rows
 
 
 class RootFront:
@@ -72,9 +93,11 @@ class RootFront:
 class LowerModel:
     """Tokenizer, chain of tables and aggregation of one domain version."""
 
-    def __init__(self, front: RootFront, tables: Sequence[Table], suppliers: Sequence[Supplier] = ()) -> None:
+    def __init__(
+        self, front: RootFront, tables: Sequence[Table], suppliers: Sequence[Supplier] = (), computes: bool = False
+    ) -> None:
         self._front = front
-        self._chain = PlotChain(tables, suppliers)
+        self._chain = PlotChain(tables, suppliers, computes)
 
     @property
     def max_tokens(self) -> int:
@@ -98,15 +121,28 @@ class LowerModel:
     def level_names(self) -> Sequence[str]:
         return self._chain.level_names
 
-    @torch.inference_mode()
     def encode(self, texts: Sequence[Text], with_words: Sequence[bool] = ()) -> EncodedTexts:
+        return self.finish(self.begin(texts, with_words))
+
+    def begin(self, texts: Sequence[Text], with_words: Sequence[bool] = ()) -> PendingTexts:
+        """Tokenise texts and find their fragments."""
         with span(Lane.RETRIEVAL, "tokenise", rows=len(texts)):
             tokens = self._front.tokenizer.encode(texts, with_words)
         with span(Lane.RETRIEVAL, "look up", rows=len(texts)):
-            looked_up = self._chain.lookup(tokens.token_ids, tokens.row_offsets)
-        with span(Lane.RETRIEVAL, "aggregate", rows=len(texts)):
+            return PendingTexts(tokens, self._chain.begin(tokens.token_ids, tokens.row_offsets))
+
+    @torch.inference_mode()
+    def finish(self, pending: PendingTexts) -> EncodedTexts:
+        """Aggregate; shorter fragments stand in for those that are still missing."""
+        tokens = pending.tokens
+        with span(Lane.RETRIEVAL, "aggregate", rows=len(tokens.truncated)):
+            resolved = pending.lookup.finish()
             positions, types = torch.from_numpy(tokens.positions), torch.from_numpy(tokens.type_ids)
-            hidden: Float16Array = self._front.hidden(looked_up.states, positions, types).numpy()
+            states = self._chain.states(resolved, tokens.row_offsets)
+            hidden: Float16Array = self._front.hidden(states, positions, types).numpy()
         rows = np.split(hidden, tokens.row_offsets[1:-1])
-        statistics = self._chain.statistics(looked_up.levels)
-        return EncodedTexts(rows, tokens.truncated, tokens.words, tokens.middles, statistics)
+        num_texts = len(tokens.truncated)
+        of_text = np.repeat(np.arange(num_texts), tokens.lengths)
+        exact = np.bincount(of_text[~self._chain.are_whole(resolved.levels)], minlength=num_texts) == 0
+        statistics = self._chain.statistics(resolved.levels)
+        return EncodedTexts(rows, tokens.truncated, exact, tokens.words, tokens.middles, statistics)

@@ -16,13 +16,12 @@ from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.home import Home
 from backends.lower.call_times import CallTimes
 from backends.lower.domains import OpenDomains
-from backends.lower.model import LowerModel
+from backends.lower.encoding import EncodedRow, Row, encode_rows
 from backends.lower.settings import FillingSettings
 from backends.lower.upkeep import Upkeep
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import Text
-from backends.root.words import RowWords
 from backends.scheduling.fair_share import tenant_of
 from backends.scheduling.rejection import RejectedError, Rejection, late_on_arrival, predicted_late
 from backends.scheduling.wait_forecast import ForecastReader
@@ -31,8 +30,6 @@ from backends.wire import (
     PAIR_SEPARATOR,
     Float16Array,
     Int64Array,
-    TextWords,
-    Ticket,
     deadline_in_us,
     encode_tickets,
     encode_words,
@@ -69,20 +66,6 @@ class HiddenRequest:
     words: list[bytes]
 
 
-@dataclass(frozen=True)
-class _Row:
-    entry: HplmEntry
-    text: Text
-    deadline_us: int | None
-
-
-@dataclass(frozen=True)
-class _EncodedRow:
-    hidden: Float16Array
-    ticket: Ticket
-    words: TextWords | None
-
-
 class LowerService:
     """Encodes requests with the lower models of all domains."""
 
@@ -116,12 +99,11 @@ class LowerService:
 
     def encode(self, requests: Sequence[TextRequest | HplmError]) -> list[HiddenRequest | HplmError]:
         """Encode a call's requests, each to its hidden rows or its error; errors among `requests` are passed on."""
-        self.domains.begin_batch()
         self._times.begin(now_us())
         with span(Lane.RETRIEVAL, "check", requests=len(requests)):
             checked = [request if isinstance(request, HplmError) else self._check(request) for request in requests]
             rows = [row for one in checked if not isinstance(one, HplmError) for row in one]
-        encoded = iter(self._encode_rows(rows))
+        encoded = iter(encode_rows(self.domains, rows))
         with span(Lane.RETRIEVAL, "fold", rows=len(rows)):
             folded = [one if isinstance(one, HplmError) else _folded([next(encoded) for _ in one]) for one in checked]
         self._times.end(now_us())
@@ -138,14 +120,14 @@ class LowerService:
             time.sleep(min(delay_us, _MAX_BATCHING_DELAY_US) / 1e6)
             self._times.end(now_us())
 
-    def _check(self, request: TextRequest) -> list[_Row] | HplmError:
+    def _check(self, request: TextRequest) -> list[Row] | HplmError:
         try:
             if not request.models:
                 raise InvalidArgumentError("a request has at least one row")
             entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
             deadline = self._deadline_us(request, entries)
             return [
-                _Row(entry, _checked_text(entry, text), deadline)
+                Row(entry, _checked_text(entry, text), deadline)
                 for entry, text in zip(entries, request.texts, strict=True)
             ]
         except RejectedError as error:
@@ -190,53 +172,6 @@ class LowerService:
             return 1
         return min(lower_model.num_special_tokens + _num_words(text, lower_model.max_tokens), lower_model.max_tokens)
 
-    def _encode_rows(self, rows: Sequence[_Row]) -> list[_EncodedRow | HplmError]:
-        """Encode all rows of one domain together."""
-        by_domain: dict[tuple[str, ...], list[int]] = {}
-        for index, row in enumerate(rows):
-            by_domain.setdefault(row.entry.domain.folders, []).append(index)
-        encoded: dict[int, _EncodedRow | HplmError] = {}
-        for indices in by_domain.values():
-            results = self._encode_domain([rows[index] for index in indices])
-            encoded |= dict(zip(indices, results, strict=True))
-        return [encoded[index] for index in range(len(rows))]
-
-    def _encode_domain(self, rows: Sequence[_Row]) -> Sequence[_EncodedRow | HplmError]:
-        domain = rows[0].entry.domain
-        try:
-            lower_model = self.domains.lower_model(domain)
-        except Exception as error:
-            return [_damaged(domain, error)] * len(rows)
-        return self._encode_with(lower_model, domain, rows)
-
-    def _encode_with(
-        self, lower_model: LowerModel, domain: DomainEntry, rows: Sequence[_Row]
-    ) -> Sequence[_EncodedRow | HplmError]:
-        """Encode rows together; if that fails, one by one, so that only rows that read damaged data fail."""
-        try:
-            with_words = [row.entry.task == "ner" for row in rows]
-            encoded = lower_model.encode([row.text for row in rows], with_words)
-        except Exception as error:
-            if len(rows) > 1:
-                return [self._encode_with(lower_model, domain, [row])[0] for row in rows]
-            return [_damaged(domain, error)]
-        self.domains.note(domain, encoded.statistics.counts)
-        return [
-            _EncodedRow(
-                hidden,
-                Ticket(row.entry.key, len(hidden), bool(cut), row.deadline_us, middle),
-                _text_words(row, words),
-            )
-            for row, hidden, cut, words, middle in zip(
-                rows, encoded.rows, encoded.truncated, encoded.words, encoded.middles, strict=True
-            )
-        ]
-
-
-def _damaged(domain: DomainEntry, error: Exception) -> HplmError:
-    LOGGER.error("domain %s: %s", domain.label, error)
-    return presentable(error, "the table of this hPLM is")
-
 
 def _num_words(text: bytes, most: int) -> int:
     """Count words up to `most`, without reading the rest of a long text."""
@@ -269,13 +204,9 @@ def _checked_text(entry: HplmEntry, value: bytes) -> Text:
     return first, second
 
 
-def _text_words(row: _Row, words: RowWords | None) -> TextWords | None:
-    return TextWords(row.text, words) if words is not None and isinstance(row.text, str) else None
-
-
-def _folded(rows: Sequence[_EncodedRow | HplmError]) -> HiddenRequest | HplmError:
+def _folded(rows: Sequence[EncodedRow | HplmError]) -> HiddenRequest | HplmError:
     """Fold the rows of a request, or return the first row's error."""
-    good = [row for row in rows if isinstance(row, _EncodedRow)]
+    good = [row for row in rows if isinstance(row, EncodedRow)]
     for row in rows:
         if isinstance(row, HplmError):
             return row

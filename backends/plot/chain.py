@@ -59,8 +59,20 @@ class Supplied:
         self._vectors.take(rows, axis=0, out=out, mode="clip")
 
 
+class Computed:
+    """Vectors that the caller computes for one batch, read like a store; none before they are given."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.vectors: Float16Array = np.empty((0, 0), np.float16)
+
+    def read_into(self, rows: Rows, out: Float16Array) -> None:
+        self.vectors.take(rows, axis=0, out=out, mode="clip")
+
+
 Level = tuple[Table | Supplier, Store]
 Reader = StoreReader | Supplied
+AnyReader = Reader | Computed
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,7 @@ class Resolved:
 
     levels: Levels
     rows: Rows
-    readers: Sequence[Reader]
+    readers: Sequence[AnyReader]
 
 
 @dataclass(frozen=True)
@@ -86,21 +98,75 @@ class PlotLookup:
     states: torch.Tensor
 
 
+class PendingLookup:
+    """A batch that tables and suppliers have answered as far as they hold its whole fragments.
+
+    Attributes:
+        keys: The keys of all tokens' whole fragments.
+        missing: The tokens whose whole fragment is nowhere; `supply` gives the vectors of some, and shorter fragments
+            answer for the others.
+
+    Shape: keys [T], missing [M]
+    """
+
+    def __init__(self, whole: Sequence[Reader], computed: Computed, shorter: Sequence[Reader], keys: Keys) -> None:
+        self.keys = keys
+        self.missing: Rows = np.arange(keys.size)
+        self._levels: Levels = np.empty(keys.size, np.uint8)
+        self._rows: Rows = np.empty(keys.size, np.int64)
+        self._computed, self._shorter = computed, shorter
+        self._readers = [*whole, *shorter, computed]
+        self._ask(whole, first_level=0)
+        self._num_whole = len(whole)
+
+    def supply(self, vectors: Float16Array, rows: Rows, found: Found) -> None:
+        """Answer those missing tokens that were `found` with their `rows` of `vectors`.
+
+        Shape: vectors [V, n * hidden], rows and found [M]
+        """
+        self._computed.vectors = vectors
+        self._note(len(self._readers) - 1, rows, found)
+
+    def finish(self) -> Resolved:
+        """Let shorter fragments answer what is still missing; the root's uni-grams have all the rest."""
+        self._ask(self._shorter, first_level=self._num_whole)
+        return Resolved(self._levels, self._rows, self._readers)
+
+    def _ask(self, readers: Sequence[Reader], first_level: int) -> None:
+        """Ask level after level for what the ones before did not have."""
+        for level, reader in enumerate(readers, start=first_level):
+            if not self.missing.size:
+                break
+            keys = self.keys if self.missing.size == self.keys.size else self.keys[self.missing]
+            self._note(level, *reader.find(reader.store.shorten(keys)))
+
+    def _note(self, level: int, rows: Rows, found: Found) -> None:
+        hits = self.missing[found]
+        self._levels[hits] = level
+        self._rows[hits] = rows[found]
+        self.missing = self.missing[~found]
+
+
 class PlotChain:
     """One table per step from a domain to its root.
 
     Levels in order: the whole fragments of every table, those of the suppliers, then the shorter ones of every table
     that has some (each from the domain to the root), and the uni-grams of the root, which are complete, so that every
-    fragment resolves.
+    fragment resolves. Where the caller `computes` whole fragments, these are one more level.
     """
 
-    def __init__(self, tables: Sequence[Table], suppliers: Sequence[Supplier] = ()) -> None:
+    def __init__(self, tables: Sequence[Table], suppliers: Sequence[Supplier] = (), computes: bool = False) -> None:
         _check_chain(tables)
         self._hidden_size = tables[0].spec.hidden_size
         self._vocab_size = tables[0].spec.vocab_size
         self._shape = tables[0].spec.shape
-        self._levels = _levels(tables, suppliers)
-        self.level_names = tuple(_level_name(level, tables[-1]) for level in self._levels)
+        self._main = tables[-1].spec.main
+        self._whole, self._shorter = _whole_levels(tables, suppliers), _shorter_levels(tables)
+        if len(self._whole) + len(self._shorter) >= _MAX_LEVELS:
+            raise InvalidArgumentError(f"a chain has at most {_MAX_LEVELS - 1} levels")
+        computed = [f"{tables[0].name}/computed"] if computes else []
+        names = (_level_name(level, tables[-1]) for level in (*self._whole, *self._shorter))
+        self.level_names = (*names, *computed)
 
     def lookup(self, token_ids: Ids, row_offsets: Ids) -> PlotLookup:
         """Shape: token_ids [T], row_offsets [R + 1]."""
@@ -112,9 +178,16 @@ class PlotChain:
 
         Shape: token_ids [T], row_offsets [R + 1] -> [T]
         """
+        return self.begin(token_ids, row_offsets).finish()
+
+    def begin(self, token_ids: Ids, row_offsets: Ids) -> PendingLookup:
+        """Find the whole fragments that tables and suppliers hold; the caller may compute the others.
+
+        Shape: token_ids [T], row_offsets [R + 1]
+        """
         keys = fragment_keys(token_ids, row_offsets, self._shape)
         _check_vocabulary(token_ids, self._vocab_size)
-        return _resolve(self._readers(), keys)
+        return PendingLookup(_readers(self._whole), Computed(self._main), _readers(self._shorter), keys)
 
     def states(self, resolved: Resolved, row_offsets: Ids) -> torch.Tensor:
         """The aggregated states of resolved fragments.
@@ -131,12 +204,19 @@ class PlotChain:
     def statistics(self, levels: Levels) -> HitStatistics:
         return HitStatistics.of(levels, self.level_names)
 
-    def _readers(self) -> list[Reader]:
-        """Return readers of all levels for one batch; they keep a table readable that is closed meanwhile."""
-        return [
-            source.store(store) if isinstance(source, Table) else Supplied(source, store)
-            for source, store in self._levels
-        ]
+    def are_whole(self, levels: Levels) -> Found:
+        """Which tokens got their whole fragment.
+
+        Shape: [T] -> [T]
+        """
+        num_whole = len(self._whole)
+        whole: Found = (levels < num_whole) | (levels == num_whole + len(self._shorter))
+        return whole
+
+
+def _readers(levels: Sequence[Level]) -> list[Reader]:
+    """Return readers of levels for one batch; they keep a table readable that is closed meanwhile."""
+    return [source.store(store) if isinstance(source, Table) else Supplied(source, store) for source, store in levels]
 
 
 def _check_chain(tables: Sequence[Table]) -> None:
@@ -159,15 +239,16 @@ def _check_link(child: Table, parent: Table) -> None:
         raise CorruptFileError(f"tables {child.name} and {parent.name} differ in hidden size or in n")
 
 
-def _levels(tables: Sequence[Table], suppliers: Sequence[Supplier]) -> list[Level]:
-    whole, *shorter = tables[-1].spec.stores
-    levels: list[Level] = [(table, whole) for table in tables if whole in table]
-    levels += [(supplier, whole) for supplier in suppliers]
-    levels += [(table, store) for store in shorter[:-1] for table in tables if store in table]
-    levels.append((tables[-1], shorter[-1]))
-    if len(levels) > _MAX_LEVELS:
-        raise InvalidArgumentError(f"a chain has at most {_MAX_LEVELS} levels, not {len(levels)}")
-    return levels
+def _whole_levels(tables: Sequence[Table], suppliers: Sequence[Supplier]) -> list[Level]:
+    main = tables[-1].spec.main
+    levels: list[Level] = [(table, main) for table in tables if main in table]
+    return [*levels, *((supplier, main) for supplier in suppliers)]
+
+
+def _shorter_levels(tables: Sequence[Table]) -> list[Level]:
+    _, *shorter, last = tables[-1].spec.stores
+    levels: list[Level] = [(table, store) for store in shorter for table in tables if store in table]
+    return [*levels, (tables[-1], last)]
 
 
 def _level_name(level: Level, root: Table) -> str:
@@ -182,25 +263,6 @@ def _check_vocabulary(token_ids: Ids, vocab_size: int) -> None:
     highest = int(token_ids.max(initial=0))
     if highest >= vocab_size:
         raise InvalidArgumentError(f"token id {highest} is outside the root's vocabulary of {vocab_size}")
-
-
-def _resolve(readers: Sequence[Reader], keys: Keys) -> Resolved:
-    """Ask level after level for what the ones before did not have; the root's uni-grams have all the rest.
-
-    Shape: [T] -> [T]
-    """
-    levels = np.empty(keys.size, np.uint8)
-    rows = np.empty(keys.size, np.int64)
-    pending = np.arange(keys.size)
-    for number, reader in enumerate(readers):
-        candidates, found = reader.find(reader.store.shorten(keys if pending.size == keys.size else keys[pending]))
-        hits = pending[found]
-        levels[hits] = number
-        rows[hits] = candidates[found]
-        pending = pending[~found]
-        if not pending.size:
-            break
-    return Resolved(levels, rows, readers)
 
 
 def _gather(resolved: Resolved, out: Float16Array, n: int) -> None:
@@ -220,7 +282,7 @@ def _gather(resolved: Resolved, out: Float16Array, n: int) -> None:
             _gather_some(reader, np.flatnonzero(resolved.levels == level), resolved.rows, out, n)
 
 
-def _gather_some(reader: Reader, tokens: Rows, rows: Rows, out: Float16Array, n: int) -> None:
+def _gather_some(reader: AnyReader, tokens: Rows, rows: Rows, out: Float16Array, n: int) -> None:
     slots = out.reshape(rows.size, n, -1)
     vectors = np.empty((tokens.size, reader.store.vectors, slots.shape[2]), np.float16)
     reader.read_into(rows[tokens], vectors.reshape(tokens.size, -1))

@@ -57,7 +57,7 @@ class Overlay:
         self._owner = pool.new_owner()
         self._table_folder = table_folder
         self._folder = overlay_folder(table_folder)
-        self._origin = origin
+        self.origin = origin
         self._writer = None if seat is None else LogWriter(self._folder / f"{seat}.log", origin)
         self._readers: dict[Path, LogReader] = {}
         self._unwritten: list[tuple[Keys, Float16Array]] = []
@@ -108,8 +108,8 @@ class Overlay:
     def _load(self) -> None:
         known = None
         with self._only_logged(self._folder):
-            known = overlay_uses(self._folder, self._origin.layout.key)
-            self._noted_by_others = overlay_uses(self._folder, self._origin.layout.key, but=self._uses_path)
+            known = overlay_uses(self._folder, self.origin.layout.key)
+            self._noted_by_others = overlay_uses(self._folder, self.origin.layout.key, but=self._uses_path)
         self._read_new(self._logs(), known)
 
     def _logs(self) -> list[Path]:
@@ -117,7 +117,7 @@ class Overlay:
 
     def _read_new(self, paths: Sequence[Path], known: LearnedFragments | None = None) -> None:
         for path in paths:
-            reader = self._readers.setdefault(path, LogReader(path, self._origin))
+            reader = self._readers.setdefault(path, LogReader(path, self.origin))
             with self._only_logged(path):
                 for records in reader.read():
                     keys: Keys = records["key"]
@@ -138,7 +138,7 @@ class Overlay:
     def _append(self, writer: LogWriter, unwritten: Sequence[tuple[Keys, Float16Array]]) -> None:
         keys, vectors = (np.concatenate(part) for part in zip(*unwritten, strict=True))
         writer.append(keys, vectors)
-        held_bytes = self._pool.fragments(self._owner).keys.size * self._origin.layout.record.itemsize
+        held_bytes = self._pool.fragments(self._owner).keys.size * self.origin.layout.record.itemsize
         if writer.size_bytes > max(2 * held_bytes, _COMPACT_ABOVE_BYTES):
             writer.compact(self.contains)
 

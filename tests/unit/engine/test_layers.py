@@ -16,10 +16,11 @@ from backends.adapters.device_bank import AdapterBank
 from backends.adapters.product import SegmentedAdapters
 from backends.adapters.segments import Segment
 from backends.engine import layers
-from backends.engine.layers import _PackedLinear, filled_length, served_layers
+from backends.engine.layers import filled_length, served_layers
 from backends.engine.stack import StackSettings, UpperStack
 from backends.home import Home
 from backends.root.geometry import RootGeometry
+from backends.root.packed import PackedLinear
 from backends.root.store import RootFolder
 from backends.root.upper import UpperLayers
 
@@ -80,18 +81,18 @@ def test_packed_layers_equal_the_plain_ones(block_width: int, mixed: bool, monke
 def test_batches_of_any_lengths_meet_products_of_few_sizes(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A product is compiled for each number of tokens; one for every number would cost a gigabyte and the time."""
     seen: set[int] = set()
-    compute, activated = _PackedLinear.__call__, _PackedLinear.activated
+    compute, activated = PackedLinear.__call__, PackedLinear.activated
 
-    def watched(linear: _PackedLinear, inputs: Tensor, plus: Tensor | None = None) -> Tensor:
+    def watched(linear: PackedLinear, inputs: Tensor, plus: Tensor | None = None) -> Tensor:
         seen.add(len(inputs))
         return compute(linear, inputs, plus)
 
-    def watched_activated(linear: _PackedLinear, inputs: Tensor, fused: tuple[str, str]) -> Tensor:
+    def watched_activated(linear: PackedLinear, inputs: Tensor, fused: tuple[str, str]) -> Tensor:
         seen.add(len(inputs))
         return activated(linear, inputs, fused)
 
-    monkeypatch.setattr(_PackedLinear, "__call__", watched)
-    monkeypatch.setattr(_PackedLinear, "activated", watched_activated)
+    monkeypatch.setattr(PackedLinear, "__call__", watched)
+    monkeypatch.setattr(PackedLinear, "activated", watched_activated)
     root = RootFolder(built_home.root("tiny"))
     stack = UpperStack(root, StackSettings(dtype="bf16", num_slots=2))
     chance = random.Random(5)

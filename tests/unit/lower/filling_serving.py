@@ -35,7 +35,11 @@ def serving(home: Home, missing: Missing, overlay_mb: int = 64, compute_limit: i
 
 def fresh_rows(count: int) -> list[tuple[str, str]]:
     """Random word soup for all hPLMs in turn: hardly any of its tri-grams is in a table."""
-    return [(IDS[i % len(IDS)], " ".join(RNG.choices(WORDS, k=RNG.randint(1, 20)))) for i in range(count)]
+    return [(IDS[i % len(IDS)], " ".join(fresh_words(RNG.randint(1, 20)))) for i in range(count)]
+
+
+def fresh_words(count: int) -> list[str]:
+    return RNG.choices(WORDS, k=count)
 
 
 def ask(service: LowerService, rows: list[tuple[str, str]]) -> list[Float16Array]:

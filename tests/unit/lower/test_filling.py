@@ -31,6 +31,9 @@ from backends.wire import Float16Array
 from builder.construct.hplm.states import StateCache
 from builder.progress import Step
 
+BF16 = 0.02
+"""Relative error of what is computed in bf16."""
+
 pytestmark = pytest.mark.usefixtures("quick_upkeep")
 
 
@@ -70,7 +73,8 @@ def test_computed_rows_are_exact_in_a_batch_of_mixed_domains(home: Home) -> None
         assert counted(service, "/overlay") >= counted(service, "/computed")
     for (hplm, text), one, other in zip(rows, first, second, strict=True):
         assert np.array_equal(one, other)
-        np.testing.assert_allclose(one, exact(home, hplm, text), rtol=4e-3, atol=4e-3)
+        expected = exact(home, hplm, text).astype(np.float32)
+        assert np.linalg.norm(one - expected) < BF16 * np.linalg.norm(expected)
 
 
 def test_a_tuning_reads_what_computing_serves(home: Home) -> None:
@@ -83,7 +87,7 @@ def test_a_tuning_reads_what_computing_serves(home: Home) -> None:
         tuned_on = cache.rows([rows[place][1] for place in places], False, "train", _ignore)
         for number, place in enumerate(places):
             mine, theirs = tuned_on[number].float().numpy(), served[place].astype(np.float32)
-            assert np.linalg.norm(mine - theirs) < 0.02 * np.linalg.norm(theirs)  # bf16
+            assert np.array_equal(mine, theirs)
 
 
 def test_the_overlay_holds_what_a_full_table_would(home: Home) -> None:
@@ -100,9 +104,7 @@ def test_the_overlay_holds_what_a_full_table_would(home: Home) -> None:
     root = RootFolder(home.root("tiny"))
     expected = fragment_values(domain_encoder(root, folders), Store.TRI, keys).reshape(keys.size, -1)
     assert found.all()
-    # A matrix product over another number of rows may round its last bit differently.
-    np.testing.assert_allclose(held, expected, rtol=2e-3, atol=1e-3)
-    assert (held == expected).mean() > 0.99
+    assert np.linalg.norm(held.astype(np.float32) - expected) < BF16 * np.linalg.norm(expected.astype(np.float32))
 
 
 def test_what_was_computed_is_found_after_a_restart(home: Home) -> None:
@@ -189,7 +191,7 @@ def test_lower_layers_that_cannot_be_read_leave_it_to_shorter_fragments(
             for one, other in zip(ask(service, rows), expected, strict=True):
                 assert np.array_equal(one, other)
             time.sleep(0.1)
-    assert caplog.text.count("lower layers cannot compute") == 2  # once for each domain
+    assert 1 <= caplog.text.count("lower layers cannot compute") <= 2  # at most once for each domain
 
 
 @pytest.mark.parametrize("where", ["overlay", "run"])
@@ -261,6 +263,7 @@ def _mapped(part: str) -> int:
         ({"missing": "guess"}, "'guess'.*fallback, compute, learn"),
         ({"overlay_mb": "0"}, "at least 1 MB"),
         ({"compute_limit": "0"}, "at least 1 fragment"),
+        ({"dtype": "fp8"}, "bf16 or fp32, not 'fp8'"),
     ],
 )
 def test_wrong_settings_are_refused(tmp_path: Path, parameters: dict[str, str], message: str) -> None:
@@ -269,6 +272,6 @@ def test_wrong_settings_are_refused(tmp_path: Path, parameters: dict[str, str], 
 
 
 def test_settings_travel_through_a_models_configuration(tmp_path: Path) -> None:
-    settings = FillingSettings(Missing.LEARN, 12, 34)
+    settings = FillingSettings(Missing.LEARN, 12, 34, "fp32")
     assert FillingSettings.from_model(ModelSettings(Home(tmp_path), settings.parameters)) == settings
     assert FillingSettings.from_model(ModelSettings(Home(tmp_path), {})) == FillingSettings()

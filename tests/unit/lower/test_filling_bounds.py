@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from functools import partial
 
 import numpy as np
 import pytest
-from filling_serving import ask, fresh_rows, serving, shortened, wait_until
+from filling_serving import ask, fresh_rows, fresh_words, serving, shortened, wait_until
 
 from backends.home import Home
 from backends.lower import domains as domains_module
@@ -44,7 +45,7 @@ def random_keys(count: int) -> Keys:
 
 
 @pytest.mark.usefixtures("quick_upkeep")
-def test_one_batch_computes_no_more_than_its_limit_and_learns_the_rest(home: Home) -> None:
+def test_one_call_computes_no_more_than_its_limit_and_learns_the_rest(home: Home) -> None:
     rows = fresh_rows(60)
     with serving(home, Missing.COMPUTE, compute_limit=20) as service:
         ask(service, rows)
@@ -57,14 +58,19 @@ def test_one_batch_computes_no_more_than_its_limit_and_learns_the_rest(home: Hom
 
 
 @pytest.mark.usefixtures("no_upkeep")
-def test_a_batch_computes_first_what_occurs_most(home: Home) -> None:
-    keys = random_keys(50)
-    with serving(home, Missing.COMPUTE, compute_limit=3) as service:
-        one = filling_of(service, home)
-        often = np.concatenate([keys, keys[-3:], keys[:1], keys[-3:]])
-        vectors, found = one.suppliers[1].fetch(often)
-        assert np.array_equal(found, np.isin(often, keys[-3:]))
-        assert np.array_equal(vectors, one.overlay.fetch(often[found])[0])
+def test_texts_that_lack_little_are_exact_when_the_limit_is_reached(home: Home) -> None:
+    """One text of each domain lacks much, and comes first."""
+    long_rows = [(hplm, " ".join(fresh_words(40))) for hplm in ("acme/topic", "globex/topic")]
+    short_rows = [(hplm, " ".join(fresh_words(3))) for hplm in ("acme/mood", "initech/mood") for _ in range(4)]
+    with serving(home, Missing.COMPUTE) as service:
+        exact = ask(service, short_rows)
+    shutil.rmtree(overlay_folder(home.plot("tiny", "farm", 1)))
+    shutil.rmtree(overlay_folder(home.plot("tiny", "street", 1)))
+    with serving(home, Missing.COMPUTE, compute_limit=45) as service:
+        limited = ask(service, [*long_rows, *short_rows])
+        assert service.domains.events()["computed"] == 45
+        assert service.domains.events()["beyond_limit"] > 0
+        assert all(np.array_equal(one, other) for one, other in zip(limited[2:], exact, strict=True))
 
 
 @pytest.mark.usefixtures("no_upkeep")

@@ -112,7 +112,7 @@ def test_a_damaged_domain_is_said_to_be_damaged_with_a_deadline_too(
     def damaged(*_: object) -> None:
         raise CorruptFileError("table.bin", "too short")
 
-    monkeypatch.setattr(service.domains, "lower_model", damaged)
+    monkeypatch.setattr(service.domains, "opened", damaged)
     signal.tell(WaitForecast.alike(0.0), now_us())
     without, with_deadline = ask(service, "", '{"deadline_ms": 60000}')
     assert isinstance(without, Exception) and str(without) == str(with_deadline)

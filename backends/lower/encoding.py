@@ -1,0 +1,121 @@
+"""The rows of a call → hidden states: looked up domain by domain, completed together, aggregated domain by domain.
+
+A damaged table costs only the rows that read it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from backends.errors import HplmError, presentable
+from backends.lower.domains import OpenDomain, OpenDomains
+from backends.lower.model import EncodedTexts, PendingTexts
+from backends.registry.entries import DomainEntry, HplmEntry
+from backends.root.tokenizer import Text
+from backends.root.words import RowWords
+from backends.wire import Float16Array, TextWords, Ticket
+
+LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a request that may be served."""
+
+    entry: HplmEntry
+    text: Text
+    deadline_us: int | None
+
+
+@dataclass(frozen=True)
+class EncodedRow:
+    hidden: Float16Array
+    ticket: Ticket
+    words: TextWords | None
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows of one domain that are looked up together; `indices` are their places in the call."""
+
+    indices: Sequence[int]
+    rows: Sequence[Row]
+    domain: OpenDomain
+    texts: PendingTexts
+
+    def finish(self) -> EncodedTexts:
+        return self.domain.lower_model.finish(self.texts)
+
+
+def encode_rows(domains: OpenDomains, rows: Sequence[Row]) -> list[EncodedRow | HplmError]:
+    """Encode all rows, each to its hidden states or its error."""
+    by_domain: dict[tuple[str, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        by_domain.setdefault(row.entry.domain.folders, []).append(index)
+    encoded: dict[int, EncodedRow | HplmError] = {}
+    groups: list[_Group] = []
+    for indices in by_domain.values():
+        for begun in _begin(domains, indices, [rows[index] for index in indices]):
+            if isinstance(begun, _Group):
+                groups.append(begun)
+            else:
+                encoded |= begun
+    domains.compute_missing([(group.domain, group.texts) for group in groups])
+    for group in groups:
+        encoded |= _finish(domains, group)
+    return [encoded[index] for index in range(len(rows))]
+
+
+def _begin(
+    domains: OpenDomains, indices: Sequence[int], rows: Sequence[Row]
+) -> Iterator[_Group | dict[int, EncodedRow | HplmError]]:
+    """Look rows up together; if that fails, one by one, so that only rows that read damaged data fail."""
+    entry = rows[0].entry.domain
+    try:
+        domain = domains.opened(entry)
+    except Exception as error:
+        yield dict.fromkeys(indices, _damaged(entry, error))
+        return
+    try:
+        with_words = [row.entry.task == "ner" for row in rows]
+        yield _Group(indices, rows, domain, domain.lower_model.begin([row.text for row in rows], with_words))
+    except Exception as error:
+        if len(rows) == 1:
+            yield {indices[0]: _damaged(entry, error)}
+            return
+        for index, row in zip(indices, rows, strict=True):
+            yield from _begin(domains, [index], [row])
+
+
+def _finish(domains: OpenDomains, group: _Group) -> dict[int, EncodedRow | HplmError]:
+    """Aggregate rows together; if that fails, look up and aggregate each one anew."""
+    try:
+        encoded = group.finish()
+    except Exception as error:
+        if len(group.rows) == 1:
+            return {group.indices[0]: _damaged(group.rows[0].entry.domain, error)}
+        finished: dict[int, EncodedRow | HplmError] = {}
+        for index, row in zip(group.indices, group.rows, strict=True):
+            for begun in _begin(domains, [index], [row]):
+                finished |= _finish(domains, begun) if isinstance(begun, _Group) else begun
+        return finished
+    domains.note(group.rows[0].entry.domain, encoded.statistics.counts)
+    return dict(zip(group.indices, _encoded(group.rows, encoded), strict=True))
+
+
+def _encoded(rows: Sequence[Row], encoded: EncodedTexts) -> Iterator[EncodedRow]:
+    columns = zip(rows, encoded.rows, encoded.truncated, encoded.words, encoded.middles, strict=True)
+    for row, hidden, cut, words, middle in columns:
+        ticket = Ticket(row.entry.key, len(hidden), bool(cut), row.deadline_us, middle)
+        yield EncodedRow(hidden, ticket, _text_words(row, words))
+
+
+def _text_words(row: Row, words: RowWords | None) -> TextWords | None:
+    return TextWords(row.text, words) if words is not None and isinstance(row.text, str) else None
+
+
+def _damaged(domain: DomainEntry, error: Exception) -> HplmError:
+    LOGGER.error("domain %s: %s", domain.label, error)
+    return presentable(error, "the table of this hPLM is")

@@ -1,0 +1,160 @@
+"""Whole fragments through the lower layers, many at once: what no table holds is computed while its text waits.
+
+On a CPU with bf16 instructions the layers' weights are packed (`backends/root/packed.py`), and the attention of all
+fragments is a few dense products, because a fragment's own is too small for a kernel. Elsewhere the root's own layers
+run. A fragment's vectors do not depend on the fragments beside it.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from backends.lower.settings import LowerDtype
+from backends.root.encoder import EncoderLayer
+from backends.root.geometry import RootGeometry
+from backends.root.lower import FragmentEncoder
+from backends.root.packed import FUSED, PackedLinear, cpu_multiplies_bf16
+
+_AT_ONCE = 128
+"""More at once would not be faster, because their intermediate states leave the cache."""
+_SMALL_STEP, _SMALL, _STEP = 4, 32, 16
+
+
+class ComputesFragments(Protocol):
+    """Shape: ids `[K, n]` → `[K, n, H]` fp16, as a table stores them."""
+
+    def __call__(self, ids: Tensor) -> Tensor: ...
+
+
+def fragment_computer(encoder: FragmentEncoder, geometry: RootGeometry, dtype: LowerDtype) -> ComputesFragments:
+    """Choose how to run an encoder: packed in bf16 where the machine multiplies that fast, else as it is."""
+    if dtype == "bf16" and geometry.activation in FUSED and cpu_multiplies_bf16():
+        return PackedFragments(encoder, geometry)
+    return PlainFragments(encoder)
+
+
+class PlainFragments:
+    def __init__(self, encoder: FragmentEncoder) -> None:
+        self._encoder = encoder
+
+    @torch.inference_mode()
+    def __call__(self, ids: Tensor) -> Tensor:
+        parts = [self._encoder(part).to(torch.float16) for part in torch.split(ids, _AT_ONCE)]
+        return torch.cat(parts)
+
+
+class PackedFragments:
+    """Computes what `FragmentEncoder` computes, in bf16; keeps none of its layers."""
+
+    def __init__(self, encoder: FragmentEncoder, geometry: RootGeometry) -> None:
+        self._embeddings = encoder.word_embeddings.weight.detach()
+        self._slots = encoder.slot_embeddings.weight.detach()[:, None]
+        self._embedding_norm, self._embedding_projection = encoder.embedding_norm, encoder.embedding_projection
+        self._gate = encoder.gate
+        layers = [layer for layer in encoder.layers if isinstance(layer, EncoderLayer)]
+        self._layers = [
+            _PackedFragmentLayer(layer, sinks, geometry) for layer, sinks in zip(layers, encoder.sinks, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def __call__(self, ids: Tensor) -> Tensor:
+        parts = []
+        for part in torch.split(ids, _AT_ONCE):
+            filled = functional.pad(part, (0, 0, 0, filled_count(len(part)) - len(part)))
+            parts.append(self._computed(filled)[: len(part)])
+        return torch.cat(parts)
+
+    def _computed(self, ids: Tensor) -> Tensor:
+        """Slots come first, so that the tokens of one slot lie together."""
+        slots = ids.t().contiguous()
+        is_filled = slots > 0
+        words = functional.embedding(slots, self._embeddings).float()
+        hidden = self._embedding_projection(self._embedding_norm(words + self._slots)).bfloat16().flatten(0, 1)
+        # A wholly empty fragment attends to itself, or its softmax would be over nothing.
+        is_attended = is_filled | ~is_filled.any(dim=0)
+        bias = torch.zeros(slots.shape).masked_fill_(~is_attended, float("-inf"))
+        for layer in self._layers:
+            hidden = layer(hidden, bias)
+        states = hidden.float()
+        gated = states * torch.sigmoid(self._gate(states))
+        gated = gated.view(*slots.shape, -1) * is_filled[..., None]
+        stored: Tensor = gated.transpose(0, 1).to(torch.float16, memory_format=torch.contiguous_format)
+        return stored
+
+
+def filled_count(count: int) -> int:
+    """Round a number of fragments up to one that recurs, because a product is compiled for each number."""
+    return count + -count % (_SMALL_STEP if count <= _SMALL else _STEP)
+
+
+class _PackedFragmentLayer:
+    """One layer over fragments whose tokens lie slot by slot.
+
+    Semantics:
+        Scores are products of single numbers, summed for each head by a product with `_of_head`, `[H, h]`, which is one
+        where a column of the hidden states belongs to a head. Its transpose spreads a head's weight over its columns.
+        Sinks are the same for all tokens, so their keys and values are matrices: `[H, S * h]` and `[S * h, H]`.
+    Shape:
+        hidden `[n * K, H]`, bias `[n, K]` → `[n * K, H]`.
+    """
+
+    def __init__(self, layer: EncoderLayer, sinks: Tensor, geometry: RootGeometry) -> None:
+        self._hidden, self._num_heads = geometry.hidden_size, geometry.num_heads
+        head_size = self._hidden // self._num_heads
+        columns = torch.arange(self._hidden) // head_size
+        of_head = functional.one_hot(columns, self._num_heads).float()
+        self._query_key_value = _linear_with_scaled_queries(layer.query_key_value, self._hidden, head_size**-0.5)
+        self._attention_output, self._ffn_in, self._ffn_out = (
+            _packed(linear) for linear in (layer.attention_output, layer.ffn_in, layer.ffn_out)
+        )
+        self._attention_norm, self._ffn_norm = _norm_in_bf16(layer.attention_norm), _norm_in_bf16(layer.ffn_norm)
+        self._of_head = of_head.bfloat16()
+        self._num_sinks = sinks.shape[1]
+        keys, values = (one[:, :, None] * of_head for one in sinks)  # [S, H, h]
+        self._sink_keys = keys.transpose(0, 1).flatten(1).bfloat16()
+        self._sink_values = values.transpose(1, 2).flatten(0, 1).bfloat16()
+        self._fused = FUSED[geometry.activation]
+
+    def __call__(self, hidden: Tensor, bias: Tensor) -> Tensor:
+        context = self._attend(self._query_key_value(hidden), bias)
+        hidden = self._attention_norm(self._attention_output(context, hidden))
+        inner = self._ffn_in.activated(hidden, self._fused)
+        states: Tensor = self._ffn_norm(self._ffn_out(inner, hidden))
+        return states
+
+    def _attend(self, fused: Tensor, bias: Tensor) -> Tensor:
+        n, count = bias.shape
+        query, key, value = torch.split(fused.view(n, count, -1), self._hidden, dim=-1)
+        products = (query[:, None] * key[None]).flatten(0, 2)
+        scores = torch.mm(products, self._of_head).view(n, n, count, -1).float() + bias[None, :, :, None]
+        if self._num_sinks:
+            of_sinks = torch.mm(query.flatten(0, 1), self._sink_keys).view(n, count, self._num_sinks, -1)
+            scores = torch.cat([scores, of_sinks.transpose(1, 2).float()], dim=1)
+        weights = scores.softmax(dim=1).bfloat16()
+        spread = torch.mm(weights[:, :n].reshape(-1, self._num_heads), self._of_head.t()).view(n, n, count, -1)
+        context: Tensor = (spread * value[None]).sum(dim=1).flatten(0, 1)
+        if self._num_sinks:
+            of_sinks = weights[:, n:].transpose(1, 2).reshape(n * count, -1)
+            context = torch.addmm(context, of_sinks, self._sink_values)
+        return context
+
+
+def _linear_with_scaled_queries(linear: nn.Linear, hidden_size: int, scale: float) -> PackedLinear:
+    """Scale the rows of the weights that make queries, so that scores need no scaling."""
+    scales = torch.ones(linear.out_features)
+    scales[:hidden_size] = scale
+    weight, bias = linear.weight * scales[:, None], linear.bias * scales
+    return PackedLinear(weight.bfloat16(), bias.bfloat16())
+
+
+def _packed(linear: nn.Linear) -> PackedLinear:
+    return PackedLinear(linear.weight.bfloat16(), linear.bias.bfloat16())
+
+
+def _norm_in_bf16(norm: nn.LayerNorm) -> nn.LayerNorm:
+    return copy.deepcopy(norm).bfloat16()
