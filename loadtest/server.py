@@ -29,17 +29,22 @@ def check_hplms(target: Target, hplms: Sequence[str]) -> frozenset[str]:
         ClientError: It cannot be reached, or rejects a request.
     """
     with HplmClient(target.url, target.protocol) as client:
-        client.infer_many([(hplms[0], _TEXT)], on_error="return")
-        outcomes = client.infer_many([(hplm, _TEXT) for hplm in hplms], on_error="return")
-        failed = {hplm: one for hplm, one in zip(hplms, outcomes, strict=True) if isinstance(one, ClientError)}
-        unknown = [hplm for hplm, error in failed.items() if isinstance(error, NotFoundError)]
-        if unknown:
-            more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-            raise RunError(f"the server at {target.url} has no hPLM {unknown[0]}{more}")
-        for error in failed.values():
-            if not isinstance(error, InvalidRequestError):
-                raise error
-        client.infer_many([(hplm, *_PAIR) for hplm in failed], on_error="raise")
+        return pairs_among(client, hplms, target.url)
+
+
+def pairs_among(client: HplmClient, hplms: Sequence[str], url: str) -> frozenset[str]:
+    """Ask every hPLM once through a client that is open; errors are those of `check_hplms`."""
+    client.infer_many([(hplms[0], _TEXT)], on_error="return")
+    outcomes = client.infer_many([(hplm, _TEXT) for hplm in hplms], on_error="return")
+    failed = {hplm: one for hplm, one in zip(hplms, outcomes, strict=True) if isinstance(one, ClientError)}
+    unknown = [hplm for hplm, error in failed.items() if isinstance(error, NotFoundError)]
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise RunError(f"the server at {url} has no hPLM {unknown[0]}{more}")
+    for error in failed.values():
+        if not isinstance(error, InvalidRequestError):
+            raise error
+    client.infer_many([(hplm, *_PAIR) for hplm in failed], on_error="raise")
     return frozenset(failed)
 
 

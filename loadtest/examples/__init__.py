@@ -1,0 +1,1 @@
+"""Locustfiles to begin one's own with."""

@@ -1,0 +1,70 @@
+"""The SDK's blocking client for greenlets: a request that waits for its answer blocks no other.
+
+HTTP needs nothing but the sockets that Locust has patched. gRPC waits in C, where no patch reaches. Its bridge to
+gevent gives each blocking call one of ten threads, so ten slow requests would stop all others. Calls with a callback
+share one thread for a whole channel. So requests are sent with a callback, and greenlets wait for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tritonclient.grpc as triton
+from gevent.event import AsyncResult
+from grpc.experimental import gevent as grpc_gevent
+
+from hplm_client import HplmClient
+from hplm_client.address import Address
+from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
+from hplm_client.faults import typed_faults
+from hplm_client.transports import Transport, open_transport
+from hplm_client.transports.grpc import CHANNEL_OPTIONS
+
+
+class GreenletClient(HplmClient):
+    """The SDK's client for any number of greenlets of one process."""
+
+    def _open(self, address: Address) -> Transport:
+        return GreenletGrpcTransport(address) if address.protocol == "grpc" else open_transport(address)
+
+
+class GreenletGrpcTransport:
+    def __init__(self, address: Address) -> None:
+        _bridge_to_gevent()
+        self._address = str(address)
+        self._client: Any = triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS)
+
+    def send(self, call: Call, timeout_s: float) -> list[bytes]:
+        answered: AsyncResult[tuple[Any, Exception | None]] = AsyncResult()
+        with typed_faults(self._address, timeout_s):
+            under_way = self._client.async_infer(
+                MODEL_NAME,
+                inputs_of(call, triton.InferInput),
+                callback=lambda result, error: answered.set((result, error)),
+                headers=call.headers,
+                parameters=dict(call.parameters),
+                client_timeout=timeout_s,
+            )
+            try:
+                result, error = answered.get()
+            except BaseException:  # the greenlet is killed
+                under_way.cancel()
+                raise
+            if error is not None:
+                raise error
+        return rows_of(result, call)
+
+    def is_ready(self, timeout_s: float) -> bool:
+        with typed_faults(self._address, timeout_s):
+            return bool(self._client.is_model_ready(MODEL_NAME, client_timeout=timeout_s))
+
+    def close(self) -> None:
+        self._client.close()
+        self._client = None  # a channel that is left to the interpreter's end waits for a gevent that has gone
+
+
+@functools.cache
+def _bridge_to_gevent() -> None:
+    """Let gRPC wait in gevent's threads; once, after Locust's patches and before the first channel."""
+    grpc_gevent.init_gevent()
