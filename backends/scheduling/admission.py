@@ -306,7 +306,7 @@ class Admission(Generic[JobT]):
 
     def _arriving(self, job: Arriving, within_share: bool, in_us: float, now_us: int) -> Load:
         """What is likely to arrive in so long, and to run before the job."""
-        times_us = self._order.overtaking_us(job, now_us, in_us)
+        times_us = self._order.overtaking_us(self.waiting, job, self._capacity, now_us, in_us)
         if within_share:
             return self._within.during(times_us, now_us)
         return self._within.during(in_us, now_us) + self._beyond.during(times_us, now_us)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,10 @@ from backends.scheduling.order import (
     Order,
     UtilityOrder,
 )
+from backends.scheduling.settings import Capacity
 from backends.scheduling.waiting_room import WaitingRoom
+
+EMPTY = WaitingRoom[Any]()
 
 
 @dataclass(frozen=True)
@@ -59,22 +63,37 @@ def test_arrivals_overtake_for_as_long_as_they_would_stand_in_front(order: Order
             due_us = None if other.deadline_us is None else other.deadline_us + round(later_us)
             in_front += runs_before(order, Row(other.num_tokens, due_us), job)
         expected_us = in_us * in_front / len(moments)
-        found_us = order.overtaking_us(job, now_us, in_us)[order.kind(other, now_us)]
+        found_us = order.overtaking_us(EMPTY, job, Capacity(), now_us, in_us)[order.kind(other, now_us)]
         is_exact = isinstance(order, LengthOrder) or other.deadline_us is None
         coarse_us = 0.0 if is_exact or other.deadline_us is None else 0.2 * (other.deadline_us - now_us)
         assert abs(found_us - expected_us) <= coarse_us + in_us / 250 + 1000, (seed, job, other)
 
 
-def test_rows_of_similar_worth_overtake_each_other_in_a_part_of_each_batch_only() -> None:
-    """By length in the share eta, and in the rest where they are due earlier, as half of those to come are."""
-    order, job = UtilityOrder(eta=0.4, q=0.25), Row(40, 10**9)
-    taken_us = {length: order.overtaking_us(job, 0, 1000.0)[order.kind(Row(length, 10**9), 0)] for length in range(60)}
-    assert taken_us == {length: 1000.0 if length < 10 else 700.0 if length < 40 else 0.0 for length in range(60)}
+def overtaken_us(order: Order, room: WaitingRoom[Row], capacity: Capacity) -> dict[int, float]:
+    """For how long arrivals of each length overtake a job of 40 tokens."""
+    times_us = order.overtaking_us(room, Row(40, 10**9), capacity, 0, 1000.0)
+    return {length: float(times_us[order.kind(Row(length, 10**9), 0)]) for length in range(60)}
+
+
+def test_rows_of_similar_worth_overtake_one_that_goes_by_its_deadline_in_a_part_of_each_batch_only() -> None:
+    room = WaitingRoom([Row(length, 10**9) for length in (10, 11, 40, 50)])
+    expected = {length: 1000.0 if length < 10 else 320.0 if length < 40 else 0.0 for length in range(60)}
+    assert overtaken_us(UtilityOrder(eta=0.4, q=0.25), room, Capacity()) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("capacity", [Capacity(max_rows=4), Capacity(max_tokens=20)])
+def test_a_row_that_is_too_long_for_that_is_overtaken_in_the_other_part_too(capacity: Capacity) -> None:
+    """Half of those to come are due earlier."""
+    room = WaitingRoom([Row(length, 10**9) for length in (9, 5, 40, 4, 40)])
+    expected = {length: 1000.0 if length < 10 else 700.0 if length < 40 else 0.0 for length in range(60)}
+    assert overtaken_us(UtilityOrder(eta=0.4, q=0.25), room, capacity) == pytest.approx(expected)
+    room.take(range(4))
+    assert overtaken_us(UtilityOrder(eta=0.4, q=0.25), room, capacity)[39] == pytest.approx(320.0)
 
 
 def test_in_fair_shares_nobody_overtakes() -> None:
     order = FairOrder()
-    assert not order.overtaking_us(Row(5, 10**6), 0, 1e6).any()
+    assert not order.overtaking_us(EMPTY, Row(5, 10**6), Capacity(), 0, 1e6).any()
     room = WaitingRoom[Row]()
     for start_us in (1.0, 2.0, 3.0):
         room.add([Row(5, None)], start_us)
@@ -83,8 +102,8 @@ def test_in_fair_shares_nobody_overtakes() -> None:
 
 def test_jobs_without_a_deadline_do_not_overtake_each_other() -> None:
     order = DeadlineOrder()
-    assert order.overtaking_us(Row(5, None), 0, 1e6)[order.kind(Row(3, None), 0)] == 0.0
-    assert order.overtaking_us(Row(5, None), 0, 1e6)[order.kind(Row(3, 1 << 50), 0)] == 1e6
+    assert order.overtaking_us(EMPTY, Row(5, None), Capacity(), 0, 1e6)[order.kind(Row(3, None), 0)] == 0.0
+    assert order.overtaking_us(EMPTY, Row(5, None), Capacity(), 0, 1e6)[order.kind(Row(3, 1 << 50), 0)] == 1e6
 
 
 def test_jobs_without_a_deadline_stand_behind_all_deadlines() -> None:
