@@ -1,29 +1,27 @@
 """Is a tenant's hPLM as good as a fine-tuned model of its own?
 
-For every task of a data folder, the schemes of `bench.tasks.schemes` on one pretrained model: same splits, same loop,
-same epochs at most, several seeds. The root is built first where the home has none. Every trial that is done stays in
-the file of `--trials`, and the same command goes on where it was.
+For every task of a data folder, the schemes of `bench.tasks.schemes` on one pretrained model, with the settings that
+users get by default. The root is built first where the home has none. Each trial that is done is a file in the folder
+of `--trials`, and the same command goes on with those that are not.
 
-What the schemes do not do alike:
-- `hplm` learns from a dedicated teacher, which also answers unlabelled texts: for four tasks (bc5cdr, csabstruct,
-  ncbi-disease, sci-cite) sentences of their own fields, which `dedicated` never reads.
-- Epochs are `--epochs` for all but `dedicated` (its own number) and `hplm` (a third, as its teacher multiplies the
-  texts); patience is as long, so no scheme stops early. `hplm create` has other defaults for both.
-- Scores of hPLMs are of exact states (`--missing compute`); tables that lack fragments answer less well.
+- Nobody reads more than a task's own texts: `hplm` has no texts without labels, since `dedicated` could not use any.
+- The hPLMs are made by `hplm create` and measured with every fragment that their tables lack computed, as a server with
+  `--missing compute` has it the first time.
+- The gap is that of dedicated model and hPLM of the same seeds. Its intervals are paired: they say what other test
+  texts might have given, and not what other seeds might have.
 - Learning rates are one for each scheme, searched for none.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from statistics import mean, stdev
 from types import MappingProxyType
@@ -34,11 +32,13 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.geometry import FRAGMENT_SIZES
 from backends.root.store import RootFolder
-from bench.kit.entry import Result, bench
+from bench.kit.entry import Result, at_most, bench
 from bench.tasks.data import Caps, task_names, write_demo_tasks, write_everyday
+from bench.tasks.gaps import ENTITY_METRIC, Gap
+from bench.tasks.outcome import Outcome
 from bench.tasks.picture import draw_quality
 from bench.tasks.results import Results
-from bench.tasks.schemes import SCHEMES, Outcome, Schemes, Trial, Workspace
+from bench.tasks.schemes import SCHEMES, Schemes, Trial, Workspace
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.root.distilled import seconds_in_all
 from builder.construct.root.roots import add_root
@@ -53,13 +53,16 @@ from demo import root as demo_root
 SETTINGS: Mapping[str, TuneSettings] = MappingProxyType(
     {
         "dedicated": FINE_TUNING,
-        "shared": TuneSettings(learning_rate=1e-2),
-        "adapter": TuneSettings(),
-        "plot": TuneSettings(learning_rate=2e-4, head_learning_rate=1e-3),
-        "untaught": TuneSettings(),
-        "hplm": TuneSettings(),
+        "shared": replace(TuneSettings.defaults(is_taught=False), learning_rate=1e-2),
+        "adapter": TuneSettings.defaults(is_taught=False),
+        "plot": replace(TuneSettings.defaults(is_taught=False), learning_rate=2e-4, head_learning_rate=1e-3),
+        "untaught": TuneSettings.defaults(is_taught=False),
+        "hplm": TuneSettings.defaults(is_taught=True),
     }
 )
+TWICE = frozenset(("chemprot", "csabstruct", "mrpc", "ncbi-disease", "sciie-relations"))
+"""Tasks with two seeds: their results differ most between seeds."""
+BARS = {"mean_gap": at_most(0.9)}
 _DEFAULT_N = 3
 _FIRST_SEED = 1
 _LINE_EVERY_S = 30.0
@@ -73,48 +76,61 @@ _DISTILLATION = DistilSettings(
     bigram_share=0.12,
     unigram_share=0.08,
 )
+Outcomes = Mapping[Trial, Outcome]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All trials of one run of the bench."""
+    """All trials of one run of the bench.
+
+    Args:
+        tasks: Their names.
+        schemes: Tried on each task, in this order.
+        first_seed: Of each task.
+        num_seeds: Of each task; by default two of those in `TWICE` and one of the others.
+        epochs: Of every scheme, for a run that only shows that it works; by default each scheme has its own.
+    """
 
     tasks: tuple[str, ...]
     schemes: tuple[str, ...]
-    seeds: tuple[int, ...]
-    epochs: int
-    states_weight: float = SETTINGS["hplm"].states_weight
+    first_seed: int = _FIRST_SEED
+    num_seeds: int | None = None
+    epochs: int | None = None
 
     def trials(self) -> list[Trial]:
+        """List the trials with the first seed of all tasks first."""
+        seeds = {task: self._seeds(task) for task in self.tasks}
+        every = sorted({seed for of_task in seeds.values() for seed in of_task})
         return [
             Trial(task, scheme, self._settings(scheme, seed))
-            for seed, task, scheme in product(self.seeds, self.tasks, self.schemes)
+            for seed, task, scheme in product(every, self.tasks, self.schemes)
+            if seed in seeds[task]
         ]
 
+    def _seeds(self, task: str) -> range:
+        count = self.num_seeds or (2 if task in TWICE else 1)
+        return range(self.first_seed, self.first_seed + count)
+
     def _settings(self, scheme: str, seed: int) -> TuneSettings:
-        epochs = self._epochs(scheme)
-        settings = replace(SETTINGS[scheme], seed=seed, epochs=epochs, patience=epochs)
-        return replace(settings, states_weight=self.states_weight) if scheme == "hplm" else settings
-
-    def _epochs(self, scheme: str) -> int:
-        """A teacher's texts are six times as many as the examples, so a third of the passes do.
-
-        Who is compared with teachers has as many as these.
-        """
-        if scheme == "dedicated":
-            return FINE_TUNING.epochs
-        return math.ceil(self.epochs / 3) if scheme == "hplm" else self.epochs
+        settings = replace(SETTINGS[scheme], seed=seed)
+        return settings if self.epochs is None else replace(settings, epochs=self.epochs)
 
 
 @dataclass(frozen=True)
-class RunTrial:
-    """Runs trials in whatever process it is sent to."""
+class RunTrials:
+    """Runs the trials of one task and seed in whatever process it is sent to; an hPLM learns of the model before it."""
 
     workspace: Workspace
+    folder: Path
 
-    def __call__(self, trial: Trial) -> tuple[Trial, Outcome]:
-        title = f"{trial.task} {trial.scheme} seed {trial.settings.seed}"
-        return trial, _schemes(self.workspace).run(trial, progress_lines(title, _LINE_EVERY_S))
+    def __call__(self, trials: Sequence[Trial]) -> list[tuple[Trial, Outcome]]:
+        return [(trial, self._run(trial)) for trial in trials]
+
+    def _run(self, trial: Trial) -> Outcome:
+        report = progress_lines(trial.name, _LINE_EVERY_S)
+        outcome = _schemes(self.workspace).run(trial, report)
+        Results(self.workspace, self.folder).keep(trial, outcome)
+        return outcome
 
 
 @lru_cache(maxsize=1)
@@ -123,58 +139,83 @@ def _schemes(workspace: Workspace) -> Schemes:
 
 
 def run_trials(
-    workspace: Workspace, results: Results, trials: Sequence[Trial], workers: int
+    workspace: Workspace, folder: Path, trials: Sequence[Trial], workers: int
 ) -> Iterator[tuple[Trial, Outcome]]:
-    """What is done already first, then what is still to do, unless there are no workers."""
-    waiting = []
+    """Yield what is done already first, then what is still to do, unless there are no workers."""
+    results, waiting = Results(workspace, folder), []
     for trial in trials:
         if outcome := results.find(trial):
             yield trial, outcome
         else:
             waiting.append(trial)
-    if not workers:
+    if not (workers and waiting):
         return
-    for number, (trial, outcome) in enumerate(local_map(workers)(RunTrial(workspace), waiting), start=1):
-        results.keep(trial, outcome)
-        done = f"{trial.task} {trial.scheme} seed {trial.settings.seed}: {outcome.metric} {outcome.test}"
-        print(f"{number}/{len(waiting)}  {done}", file=sys.stderr, flush=True)
-        yield trial, outcome
+    groups = [list(group) for _, group in groupby(waiting, lambda trial: (trial.settings.seed, trial.task))]
+    done = 0
+    for outcomes in local_map(workers)(RunTrials(workspace, folder), groups):
+        for trial, outcome in outcomes:
+            done += 1
+            said = f"{trial.name}: {outcome.metric} {outcome.test}, {outcome.seconds:.0f} s"
+            print(f"{done}/{len(waiting)}  {said}", file=sys.stderr, flush=True)
+            yield trial, outcome
 
 
-def figures_and_rows(plan: Plan, found: Mapping[Trial, Outcome]) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Means over the tasks that every scheme was tried on, and a row for each with mean and deviation.
+def figures_and_rows(plan: Plan, found: Outcomes) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Return the means over the tasks that every scheme was tried on, and a row for each task.
 
-    Of the seeds that both sides of the gap have; what stands beside them may have fewer of these.
+    They are of the seeds that both sides of the gap have; other schemes may have fewer of these.
     """
-    points: dict[tuple[str, str], dict[int, float]] = {}
-    metrics: dict[str, str] = {}
-    for trial, outcome in found.items():
-        points.setdefault((trial.task, trial.scheme), {})[trial.settings.seed] = outcome.test
-        metrics[trial.task] = outcome.metric
-    sides = [scheme for scheme in plan.schemes if scheme in _SIDES_OF_THE_GAP] or plan.schemes
-    values: dict[tuple[str, str], list[float]] = {}
-    for task, scheme in product(plan.tasks, plan.schemes):
-        seeds = set.intersection(*(set(points.get((task, side), ())) for side in (*sides, scheme)))
-        values[task, scheme] = [points[task, scheme][seed] for seed in sorted(seeds)]
-    tasks = [task for task in plan.tasks if all(values[task, scheme] for scheme in plan.schemes)]
-    if not tasks:
+    by_task = {task: _of_task(plan, found, task) for task in plan.tasks}
+    tried = {task: outcomes for task, outcomes in by_task.items() if all(outcomes.values())}
+    if not tried:
         raise NotFoundError("no task has been tried with all of these schemes yet")
-    rows = [
-        {
-            "task": task,
-            "metric": metrics[task],
-            **{scheme: _mean_and_deviation(values[task, scheme]) for scheme in plan.schemes},
-            "seeds": _seeds_shown({scheme: len(values[task, scheme]) for scheme in plan.schemes}),
-        }
-        for task in tasks
-    ]
-    means = {scheme: mean(mean(values[task, scheme]) for task in tasks) for scheme in plan.schemes}
+    rows = [_row(task, outcomes) for task, outcomes in tried.items()]
+    means = {scheme: mean(_test(of_task[scheme]) for of_task in tried.values()) for scheme in plan.schemes}
     figures = {f"mean_{scheme}": round(value, 3) for scheme, value in means.items()}
-    if {*_SIDES_OF_THE_GAP} <= set(plan.schemes):
-        dedicated, hplm = _SIDES_OF_THE_GAP
-        gaps = [mean(values[task, dedicated]) - mean(values[task, hplm]) for task in tasks]
-        figures |= {"mean_gap": round(mean(gaps), 3), "worst_gap": round(max(gaps), 3)}
-    return figures, rows
+    if not {*_SIDES_OF_THE_GAP} <= set(plan.schemes):
+        return figures, rows
+    gaps = {task: Gap.of(task, *(outcomes[side] for side in _SIDES_OF_THE_GAP)) for task, outcomes in tried.items()}
+    for row in rows:
+        row["gap (95 %)"] = str(gaps[row["task"]])
+    entities = [row["task"] for row in rows if row["metric"] == ENTITY_METRIC]
+    groups = {"NER": entities, "the others": [task for task in gaps if task not in entities], "all": list(gaps)}
+    of_groups = {name: Gap.mean([gaps[task] for task in tasks]) for name, tasks in groups.items() if tasks}
+    for name, gap in of_groups.items():
+        shown = {scheme: f"{mean(_test(tried[task][scheme]) for task in groups[name]):.2f}" for scheme in plan.schemes}
+        rows.append({"task": f"mean of {name}", "metric": "", **shown, "seeds": "", "gap (95 %)": str(gap)})
+    low, high = of_groups["all"].interval
+    named = {"mean_gap": of_groups["all"].value, "mean_gap_low": low, "mean_gap_high": high}
+    named |= {f"{figure}_gap": of_groups[name].value for figure, name in _FIGURES.items() if name in of_groups}
+    named["worst_gap"] = max(gap.value for gap in gaps.values())
+    return {**figures, **{name: round(value, 3) for name, value in named.items()}}, rows
+
+
+_FIGURES = {"ner": "NER", "others": "the others"}
+Tried = Mapping[str, Sequence[Outcome]]
+"""Outcomes of one task by scheme, in the order of the seeds."""
+
+
+def _of_task(plan: Plan, found: Outcomes, task: str) -> Tried:
+    of_seeds: dict[str, dict[int, Outcome]] = {scheme: {} for scheme in plan.schemes}
+    for trial, outcome in found.items():
+        if trial.task == task:
+            of_seeds[trial.scheme][trial.settings.seed] = outcome
+    sides = [scheme for scheme in plan.schemes if scheme in _SIDES_OF_THE_GAP] or plan.schemes
+    common = set.intersection(*(set(of_seeds[side]) for side in sides))
+    return {
+        scheme: [outcome for seed, outcome in sorted(outcomes.items()) if seed in common]
+        for scheme, outcomes in of_seeds.items()
+    }
+
+
+def _row(task: str, outcomes: Tried) -> dict[str, Any]:
+    shown = {scheme: _mean_and_deviation([each.test for each in of_scheme]) for scheme, of_scheme in outcomes.items()}
+    seeds = _seeds_shown({scheme: len(of_scheme) for scheme, of_scheme in outcomes.items()})
+    return {"task": task, "metric": next(iter(outcomes.values()))[0].metric, **shown, "seeds": seeds}
+
+
+def _test(outcomes: Sequence[Outcome]) -> float:
+    return mean(outcome.test for outcome in outcomes)
 
 
 def _seeds_shown(seeds: Mapping[str, int]) -> str:
@@ -229,9 +270,10 @@ def _require_n(workspace: Workspace, wanted: int | None) -> None:
         raise ConflictError(f"root {workspace.root!r} has n = {n}, not {wanted}; name another with --root, and --data")
 
 
-def _rates(settings: TuneSettings) -> dict[str, float | None]:
-    """What differs between the schemes."""
-    return {"learning_rate": settings.learning_rate, "head_learning_rate": settings.head_learning_rate}
+def _differences(settings: TuneSettings) -> dict[str, Any]:
+    """Return what differs between the schemes."""
+    named = ("epochs", "patience", "learning_rate", "head_learning_rate", "dropout")
+    return {name: getattr(settings, name) for name in named}
 
 
 def add_options(options: ArgumentParser) -> None:
@@ -242,23 +284,20 @@ def add_options(options: ArgumentParser) -> None:
     options.add_argument("--lower", type=int, default=3, help="its lower layers")
     options.add_argument("--n", type=int, choices=FRAGMENT_SIZES, help=f"tokens of its fragments ({_DEFAULT_N})")
     options.add_argument("--steps", type=int, default=_DISTILLATION.steps, help="its distillation steps")
-    options.add_argument("--cache", type=Path, default=Path("build/quality"), help="where trials and states stay")
-    options.add_argument("--trials", type=Path, help="file that keeps what was measured (trials.jsonl in --cache)")
+    options.add_argument("--cache", type=Path, default=Path("build/quality"), help="where cut tasks and states stay")
+    options.add_argument("--trials", type=Path, help="folder that keeps what was measured (trials in --cache)")
     options.add_argument("--report", action="store_true", help="try nothing more; report what was measured so far")
     options.add_argument("--tasks", nargs="+", metavar="TASK", help="only these")
-    options.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES))
-    options.add_argument("--seeds", type=int, default=2, help="how many seeds, from --seed on")
+    options.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(_SIDES_OF_THE_GAP))
+    options.add_argument("--seeds", type=int, help="seeds of each task, from --seed on (2 of five tasks, 1 of others)")
     options.set_defaults(seed=_FIRST_SEED)
-    options.add_argument("--epochs", type=int, default=6, help=f"of all but dedicated, which has {FINE_TUNING.epochs}")
-    weight = SETTINGS["hplm"].states_weight
-    options.add_argument("--states-weight", type=float, default=weight, help="of hplm; 0: its teacher only answers")
     options.add_argument("--cap", type=int, default=5000, help="training examples at most; 0 for all")
-    options.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="trials at once, one thread each")
+    options.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="tasks at once, one thread each")
 
 
-@bench("quality", add_options=add_options)
+@bench("quality", bars=BARS, add_options=add_options)
 def quality(arguments: Namespace) -> Result:
-    caps = Caps(train=96, dev=32, test=64) if arguments.quick else Caps(train=arguments.cap or None)
+    caps = Caps(train=32, dev=32, test=64) if arguments.quick else Caps(train=arguments.cap or None)
     data = arguments.data or write_demo_tasks(arguments.cache / "demo_tasks")
     workspace = Workspace(data.absolute(), arguments.home, arguments.root, arguments.cache, caps)
     if arguments.data is None:
@@ -266,14 +305,9 @@ def quality(arguments: Namespace) -> Result:
     else:
         ensure_root(workspace, arguments.source, arguments.lower, arguments.n or _DEFAULT_N, arguments.steps)
     _require_n(workspace, arguments.n)
-    tasks = tuple(arguments.tasks or task_names(data))
-    if arguments.quick:
-        tasks = tasks[:2]
-    seeds = tuple(arguments.seed + number for number in range(1 if arguments.quick else arguments.seeds))
-    epochs = 1 if arguments.quick else arguments.epochs
-    plan = Plan(tasks, tuple(arguments.schemes), seeds, epochs, arguments.states_weight)
-    results = Results(workspace, arguments.trials or arguments.cache / "trials.jsonl")
-    found = dict(run_trials(workspace, results, plan.trials(), 0 if arguments.report else arguments.workers))
+    plan = _plan(arguments, tuple(arguments.tasks or task_names(data)))
+    folder = arguments.trials or arguments.cache / "trials"
+    found = dict(run_trials(workspace, folder, plan.trials(), 0 if arguments.report else arguments.workers))
     figures, rows = figures_and_rows(plan, found)
     root = RootFolder(Home(workspace.home).root(workspace.root))
     settings = {
@@ -286,17 +320,22 @@ def quality(arguments: Namespace) -> Result:
         "corpora": ", ".join(Path(path).stem for path in root.manifest.origin["config"]["corpus"]),
         "distillation_seconds": seconds_in_all(root.manifest.origin),
         "train_cap": caps.train,
-        "seeds": len(plan.seeds),
         "trials": len(found),
-        "epochs": plan.epochs,
-        "states_weight": plan.states_weight,
+        "hours": round(sum(outcome.seconds for outcome in found.values()) / 3600, 2),
         "dtype": "bf16 autocast",
-        "rates": json.dumps({scheme: _rates(SETTINGS[scheme]) for scheme in plan.schemes}),
+        "schemes": json.dumps({scheme: _differences(SETTINGS[scheme]) for scheme in plan.schemes}),
         "adapters": json.dumps(asdict(SETTINGS["hplm"].recipe)),
     }
     if arguments.json is not None:
-        draw_quality(rows, plan.schemes, arguments.json.with_suffix(".svg"))
+        of_tasks = [row for row in rows if row["metric"]]
+        draw_quality(of_tasks, plan.schemes, arguments.json.with_suffix(".svg"))
     return Result(settings, figures, rows)
+
+
+def _plan(arguments: Namespace, tasks: tuple[str, ...]) -> Plan:
+    if arguments.quick:
+        return Plan(tasks[:2], tuple(arguments.schemes), arguments.seed, num_seeds=1, epochs=1)
+    return Plan(tasks, tuple(arguments.schemes), arguments.seed, arguments.seeds)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,28 +15,16 @@ import numpy as np
 from backends.errors import NotFoundError, TrainingDataError
 from builder.construct.tasks.dataset import REGRESSION, TaskData, TaskFiles, detected_task, read_task
 from builder.construct.tasks.examples import LabelledText, normalised
-from builder.construct.training.corpus import corpus_texts
 from demo.harvest import harvest
 from demo.tasks import demo_tasks, write_lines, write_task
 from demo.texts import general_corpus
 
 ExampleT = TypeVar("ExampleT")
-_CORPORA: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "bc5cdr": ("biology", "medicine"),
-        "csabstruct": ("computing",),
-        "ncbi-disease": ("biology", "medicine"),
-        "sci-cite": ("biology", "computing"),
-    }
-)
-"""Where texts like a task's are found; those of the others have marks, or a subject that no corpus has."""
 _EVERYDAY: Mapping[str, int] = MappingProxyType({"mrpc": 1, "stsb": 1, "sst2": 2, "clinc150": 2})
 """Tasks in everyday language, which no corpus has; and how many of their texts are about as long as a sentence."""
 _SENTENCES_OF_A_PASSAGE = range(1, 7)
 _ROUNDS = 6
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-_SENTENCE_CHARACTERS = range(30, 500)
-_SPLITS = ("train", "dev", "test")
+SPLITS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
@@ -61,27 +48,10 @@ def task_names(data: Path) -> list[str]:
 
 
 def load_task(data: Path, name: str, caps: Caps) -> TaskData:
-    files = TaskFiles(*(_file(data / "tasks" / name, split) for split in _SPLITS))
+    files = TaskFiles(*(_file(data / "tasks" / name, split) for split in SPLITS))
     whole = read_task(files, _kind(files.train))
-    train, dev, test = (_drawn(getattr(whole, split), getattr(caps, split), caps.seed) for split in _SPLITS)
+    train, dev, test = (_drawn(getattr(whole, split), getattr(caps, split), caps.seed) for split in SPLITS)
     return replace(whole, train=train, dev=dev, test=test)
-
-
-def unlabelled_corpora(data: Path, name: str) -> list[Path]:
-    """Corpora with texts like the task's."""
-    files = [data / "corpora" / f"{corpus}.txt" for corpus in _CORPORA.get(name, ())]
-    return [path for path in files if path.is_file()]
-
-
-def write_unlabelled(data: Path, name: str, folder: Path) -> Path | None:
-    """Their sentences, one per line; none where there is no such corpus."""
-    corpora = unlabelled_corpora(data, name)
-    if not corpora:
-        return None
-    path = folder / f"{name}-unlabelled.txt"
-    sentences = [sentence for text in corpus_texts(corpora) for sentence in _SENTENCE_END.split(text)]
-    _write_texts(path, [sentence for sentence in sentences if len(sentence) in _SENTENCE_CHARACTERS])
-    return path
 
 
 def write_everyday(data: Path, folder: Path, seed: int = 5) -> Path | None:
@@ -107,7 +77,7 @@ def write_everyday(data: Path, folder: Path, seed: int = 5) -> Path | None:
                 left = left[length:]
     rng.shuffle(passages)
     path = folder / "everyday.txt"
-    _write_texts(path, passages)
+    write_texts(path, passages)
     return path
 
 
@@ -163,7 +133,7 @@ def write_demo_tasks(folder: Path) -> Path:
     return folder
 
 
-def _write_texts(path: Path, texts: Sequence[str]) -> None:
+def write_texts(path: Path, texts: Sequence[str]) -> None:
     """In one step: trials beside each other write and read the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}")

@@ -1,15 +1,15 @@
-"""The schemes that `bench.quality` compares, all on one pretrained model and tuned by one loop.
+"""The schemes that `bench.quality` compares, all on one pretrained model and with the same texts.
 
-dedicated: every parameter of the unchanged model learns. shared: only a head on its last states. adapter: adapters in
-its upper half. plot: the converted root, its upper half learns as a whole. untaught: the converted root with adapters
-that learn from the labels alone, as `hplm create` does. hplm: the same, taught by a dedicated model of the same seed,
-as `hplm create --teacher dedicated` does, with `--unlabelled` where there is a corpus of such texts.
+dedicated: every parameter of the unchanged model learns. hplm: what `hplm create --teacher dedicated` publishes, taught
+by a dedicated model of the same seed. untaught: what `hplm create` publishes. shared: only a head on the model's last
+states. adapter: adapters in its upper half. plot: the converted root, its upper half learns as a whole.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from backends.adapters.adapter_set import AdapterSet
+from backends.adapters.bank import read_artifact
 from backends.home import Home
 from backends.lower.model import LowerModel
 from backends.registry.registry import Registry
@@ -27,27 +28,33 @@ from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
 from backends.root.tokenizer import Text
 from backends.storage import json_checksum
-from bench.tasks.data import Caps, load_task, write_unlabelled
-from builder.construct.hplm.dedicated import FINE_TUNING
+from bench.tasks.cut import CutTask, cut_task
+from bench.tasks.data import Caps
+from bench.tasks.outcome import Outcome
+from builder.construct.hplm.dedicated import FINE_TUNING, token_set
 from builder.construct.hplm.dedicated_teacher import DedicatedTeacher
 from builder.construct.hplm.exact_lower import exact_lower
+from builder.construct.hplm.hplms import create_hplm
 from builder.construct.hplm.padded_pooling import POOL_FUNCTIONS
 from builder.construct.hplm.state_rows import EncodedRow, stored_rows
-from builder.construct.hplm.teacher_data import TeacherData
+from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.trainable import predict
-from builder.construct.hplm.trainer import Trainer
-from builder.construct.hplm.tunable import EncodedSet, TunableHplm, new_head, pooled_width, pooling_for, scaled
-from builder.construct.hplm.tune import TuneSettings, Upper, evaluate, tune
+from builder.construct.hplm.trainer import Trainer, Weights
+from builder.construct.hplm.tunable import EncodedSet, TunableHplm, Tuned, new_head, pooled_width, pooling_for, scaled
+from builder.construct.hplm.tune import TuneSettings, Upper, tune
+from builder.construct.hplm.tune import predict as predict_hplm
 from builder.construct.root.conversion import RootParts, convert
 from builder.construct.root.source import locate_recorded
 from builder.construct.root.teacher import Teacher
 from builder.construct.tasks.dataset import TaskData
 from builder.construct.tasks.examples import Example, task_text
+from builder.construct.tasks.metrics import Floats
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.training.rows import padded_rows
 from builder.progress import Report, Step
 from builder.requests.domains import GENERAL_DOMAIN
+from builder.requests.hplms import CreateHplm
 
 _TEXTS_PER_BATCH = 256
 
@@ -71,18 +78,12 @@ class Trial:
     scheme: str
     settings: TuneSettings
 
+    @property
+    def name(self) -> str:
+        return f"{self.task} {self.scheme} seed {self.settings.seed}"
+
     def described(self) -> dict[str, Any]:
         return {"task": self.task, "scheme": self.scheme, "seed": self.settings.seed}
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The main metric on the dev and test files, in points of 100."""
-
-    metric: str
-    dev: float
-    test: float
-    epoch: int
 
 
 class RootAndModel:
@@ -137,6 +138,7 @@ class Run:
     """A trial that is under way."""
 
     trial: Trial
+    task: CutTask
     data: TaskData
     objective: Objective[Any]
     report: Report
@@ -154,55 +156,77 @@ class Schemes:
         self._both = RootAndModel(workspace)
 
     def run(self, trial: Trial, report: Report) -> Outcome:
-        data = load_task(self._workspace.data, trial.task, self._workspace.caps)
-        return _SCHEMES[trial.scheme](self, Run(trial, data, objective_of(data), report))
+        workspace = self._workspace
+        task = cut_task(workspace.data, trial.task, workspace.caps, workspace.cache / "tasks")
+        data = task.read()
+        started_s = time.monotonic()
+        outcome = _SCHEMES[trial.scheme](self, Run(trial, task, data, objective_of(data), report))
+        return replace(outcome, seconds=round(time.monotonic() - started_s, 1))
 
     def dedicated(self, run: Run) -> Outcome:
-        model = self._teacher(run.settings).model(run.data, run.settings, run.report)
-        return _outcome(run.objective, model.best.metrics, model.evaluate(run.data.test), model.best.epoch)
+        made = self._teacher(run.settings).model(run.data, run.settings, run.report)
+        test = token_set(made.tokenizer, made.objective, run.data.test)
+        outputs = predict(made.model, made.objective, test, torch.device("cpu"))
+        return _outcome(run.objective, made.best.metrics, made.objective.terms(outputs, test.targets), made.best.epoch)
 
     def shared(self, run: Run) -> Outcome:
         torch.manual_seed(run.settings.seed)
         return self._fitted(run, "final", _HeadOnly(self._both.geometry, run.objective, run.settings))
 
     def adapter(self, run: Run) -> Outcome:
-        return self._tuned(run, "model", Upper(self._both.model.upper, self._both.geometry))
+        upper = Upper(self._both.model.upper, self._both.geometry)
+        train, dev, test = self._sets(run, "model")
+        tuned = tune(upper, run.objective, train, dev, run.settings, run.report)
+        terms = run.objective.terms(predict_hplm(upper, run.objective, tuned, test), test.targets)
+        return _outcome(run.objective, tuned.metrics, terms, tuned.epoch)
 
     def untaught(self, run: Run) -> Outcome:
-        return self._tuned(run, "root", Upper(self._both.root.upper(), self._both.geometry))
+        return self._created(run)
 
     def hplm(self, run: Run) -> Outcome:
-        unlabelled = write_unlabelled(self._workspace.data, run.trial.task, self._workspace.cache)
-        teacher = self._teacher(replace(FINE_TUNING, seed=run.settings.seed), unlabelled)
-        teacher_data = teacher(run.data, run.settings, run.report)
-        taught = replace(run, data=replace(run.data, train=teacher_data.examples))
-        return self._tuned(taught, "root", Upper(self._both.root.upper(), self._both.geometry), teacher_data)
+        return self._created(run, self._teacher(replace(FINE_TUNING, seed=run.settings.seed)))
+
+    def _created(self, run: Run, teacher: DedicatedTeacher | None = None) -> Outcome:
+        """Measure what `hplm create` makes live; states are those that a server with `--missing compute` has."""
+        home, root = Home(self._workspace.home), self._both.root
+        registry = Registry.open(home)
+        hplm = f"bench/{run.trial.task}-{run.trial.scheme}-{run.settings.seed}"
+        if registry.has_hplm(hplm):  # of an earlier run, or of one that was killed before it kept the outcome
+            registry.delete_hplm(hplm)
+        files = {"train": run.task.files.train, "dev": run.task.files.dev, "task": run.task.kind}
+        where = {"id": hplm, "root": root.manifest.name, "domain": GENERAL_DOMAIN}
+        request = CreateHplm.model_validate({**where, **files, "tune": asdict(run.settings)})
+        entry = create_hplm(home, registry, request, run.report, teacher)
+        artifact = read_artifact(home.path / entry.folder, root.fingerprint)
+        tuned = Tuned(artifact.adapters, artifact.head, artifact.pooling, {}, entry.metrics["best_epoch"])
+        test = encoded_set(home, entry.domain, run.objective, run.data.test, "test", run.report)
+        outputs = predict_hplm(Upper(root.upper(), self._both.geometry), run.objective, tuned, test)
+        metric = run.objective.main_metric
+        dev = {metric: entry.metrics[f"dev_{metric}"]}
+        return _outcome(run.objective, dev, run.objective.terms(outputs, test.targets), tuned.epoch)
 
     def plot(self, run: Run) -> Outcome:
         torch.manual_seed(run.settings.seed)
         upper = Upper(self._both.root.upper(), self._both.geometry)
         return self._fitted(run, "root", _TunableUpper(upper, run.objective, run.settings))
 
-    def _teacher(self, settings: TuneSettings, unlabelled: Path | None = None) -> DedicatedTeacher:
+    def _teacher(self, settings: TuneSettings) -> DedicatedTeacher:
         """The same model for `dedicated` as for `hplm`, which finds it made where the other came first."""
-        return DedicatedTeacher(Home(self._workspace.home), self._workspace.root, unlabelled, settings)
+        return DedicatedTeacher(Home(self._workspace.home), self._workspace.root, None, settings)
 
     def _fitted(self, run: Run, states: str, model: _HeadOnly | _TunableUpper) -> Outcome:
         objective = run.objective
         train, dev, test = self._sets(run, states)
 
-        def scores(dataset: EncodedSet) -> dict[str, float]:
-            return objective.metrics(predict(model, objective, dataset, torch.device("cpu")), dataset.targets)
+        def outputs(dataset: EncodedSet) -> list[Tensor]:
+            return predict(model, objective, dataset, torch.device("cpu"))
 
-        trainer = Trainer(model, objective, train, lambda _: scores(dev), run.settings, f"tune {run.trial.scheme}")
-        best = trainer.run(run.report)
+        def measure(_: Weights) -> dict[str, float]:
+            return objective.metrics(outputs(dev), dev.targets)
+
+        best = Trainer(model, objective, train, measure, run.settings, f"tune {run.trial.scheme}").run(run.report)
         model.load_state_dict(best.weights, strict=False)
-        return _outcome(objective, best.metrics, scores(test), best.epoch)
-
-    def _tuned(self, run: Run, states: str, upper: Upper, teacher_data: TeacherData | None = None) -> Outcome:
-        train, dev, test = self._sets(run, states)
-        tuned = tune(upper, run.objective, train, dev, run.settings, run.report, teacher_data=teacher_data)
-        return _outcome(run.objective, tuned.metrics, evaluate(upper, run.objective, tuned, test), tuned.epoch)
+        return _outcome(objective, best.metrics, objective.terms(outputs(test), test.targets), best.epoch)
 
     def _sets(self, run: Run, states: str) -> list[EncodedSet]:
         splits = (("train", run.data.train), ("dev", run.data.dev), ("test", run.data.test))
@@ -259,9 +283,9 @@ class _TunableUpper(TunableHplm):
         self._upper.requires_grad_(True)
 
 
-def _outcome(objective: Objective[Any], dev: Mapping[str, float], test: Mapping[str, float], epoch: int) -> Outcome:
-    metric = objective.main_metric
-    return Outcome(metric, round(100 * dev[metric], 3), round(100 * test[metric], 3), epoch)
+def _outcome(objective: Objective[Any], dev: Mapping[str, float], terms: Floats, epoch: int) -> Outcome:
+    metric, test = objective.main_metric, float(objective.score(terms.sum(axis=0)))
+    return Outcome(metric, round(100 * dev[metric], 3), round(100 * test, 3), epoch, terms)
 
 
 _STATES: Mapping[str, States] = MappingProxyType({"model": _of_model(0), "final": _of_model(-1), "root": _of_root})
