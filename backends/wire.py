@@ -18,9 +18,18 @@ MODEL, TEXT, HIDDEN, TICKET, WORDS, RESULT = "MODEL", "TEXT", "HIDDEN", "TICKET"
 PAIR_SEPARATOR = "\t"
 REQUEST_PARAMETERS = ("deadline_ms", "tenant_token", "level")
 LEVELS = ("full",)
-TICKET_VERSION = 3
+TICKET_VERSION = 4
 """Counts up with every change of `TICKET_COLUMNS`; 1 was the tensor of six columns that named no version."""
-TICKET_COLUMNS = ("version", "hplm_key", "num_tokens", "truncated", "deadline_us", "middle")
+TICKET_COLUMNS = (
+    "version",
+    "hplm_key",
+    "num_tokens",
+    "truncated",
+    "deadline_us",
+    "middle",
+    "exact",
+    "computing_us",
+)
 """The columns of the tensor `TICKET`, in order; `batch_plan.h` of the deadline batcher declares the same ones."""
 _NO_DEADLINE = 0
 _MAX_DEADLINE_MS = 24 * 3600 * 1000
@@ -35,7 +44,8 @@ class Ticket:
     """The facts about a row that `hplm_upper` needs.
 
     `hplm_key` names the hPLM version that the row started with; `deadline_us` is on the machine's monotonic clock;
-    `middle` is the first token of a pair's second segment.
+    `middle` is the first token of a pair's second segment. `exact` is false where a shorter fragment stands in for one
+    that no table holds; `computing_us` is the processor time that computing the row's fragments took.
     """
 
     hplm_key: int
@@ -43,6 +53,8 @@ class Ticket:
     truncated: bool
     deadline_us: int | None
     middle: int | None = None
+    exact: bool = True
+    computing_us: int = 0
 
 
 def encode_tickets(tickets: Sequence[Ticket]) -> Int64Array:
@@ -64,6 +76,8 @@ def _columns_of(ticket: Ticket) -> dict[str, int]:
         "truncated": int(ticket.truncated),
         "deadline_us": ticket.deadline_us or _NO_DEADLINE,
         "middle": ticket.middle or ticket.num_tokens,
+        "exact": int(ticket.exact),
+        "computing_us": ticket.computing_us,
     }
 
 
@@ -86,6 +100,8 @@ def _ticket_of(columns: dict[str, int]) -> Ticket:
         bool(columns["truncated"]),
         columns["deadline_us"] or None,
         middle if 0 < middle < num_tokens else None,
+        bool(columns["exact"]),
+        max(0, columns["computing_us"]),
     )
 
 

@@ -55,7 +55,7 @@ def questions(home: Home, entries: list[HplmEntry], texts_per_hplm: int, seed: i
     for entry in entries:
         reference = ReferenceHplm(home, entry)
         texts = held_out_texts(home, entry.id)[:texts_per_hplm]
-        asked += [Question(entry.id, t, reference.logits(t), reference.logits(t, shorten=False)) for t in texts]
+        asked += [Question(entry.id, t, reference.logits(t, shorten=True), reference.logits(t)) for t in texts]
         print(f"reference of {entry.id}: {len(texts)} texts", file=sys.stderr)
     random.Random(seed).shuffle(asked)
     return asked

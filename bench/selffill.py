@@ -26,7 +26,7 @@ import torch
 
 from backends.errors import InvalidArgumentError
 from backends.home import Home
-from backends.lower.settings import FillingSettings, Missing
+from backends.lower.settings import FillingSettings, LowerDtype, Missing
 from backends.plot.header import TableHeader
 from backends.plot.overlay_log import LogOrigin, LogReader, Records, overlay_folder, read_header
 from backends.plot.table import Table
@@ -60,7 +60,7 @@ class Settings:
     compared: int
     rounds: int
     overlay_mb: int = 1024
-    dtype: str = "fp32"
+    dtype: LowerDtype = "fp32"
     clients: str = "one, one text a request"
     by_turns: str = "both servers asked text by text, in rounds"
 
@@ -126,7 +126,7 @@ def _is_found(level: str) -> bool:
 
 @contextmanager
 def serving(home: Home, missing: Missing, settings: Settings) -> Iterator[Served]:
-    lower = FillingSettings(missing, overlay_mb=settings.overlay_mb).parameters
+    lower = FillingSettings(missing, settings.overlay_mb, dtype=settings.dtype).parameters
     serving = Serving("bench-repository", lower_instances=2, lower=lower, upper={"dtype": settings.dtype})
     with served(home, serving) as server:
         yield Served(server)
@@ -201,7 +201,7 @@ def chosen_texts(home: Home, path: Path | None, hplms: Sequence[HplmEntry], coun
 
 def logit_difference(home: Home, server: Served, hplms: Sequence[HplmEntry], texts: Texts) -> float:
     references = {entry.id: ReferenceHplm(home, entry) for entry in hplms}
-    exact = [references[hplm].logits(text, shorten=False) for hplm, text in texts]
+    exact = [references[hplm].logits(text) for hplm, text in texts]
     asked = [Question(hplm, text, logits, logits) for (hplm, text), logits in zip(texts, exact, strict=True)]
     return max(each.logit_difference for each in compare(asked, server.answers(texts)).values())
 

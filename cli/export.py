@@ -10,7 +10,7 @@ import typer
 
 from backends.errors import InvalidArgumentError
 from backends.home import Home
-from backends.lower.settings import FillingSettings, Missing
+from backends.lower.settings import FillingSettings, LowerDtype, Missing
 from backends.scheduling.settings import (
     AdmissionSettings,
     Ageing,
@@ -35,7 +35,7 @@ _US_PER_MS = 1000
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    dtype: Annotated[Literal["bf16", "fp32"], typer.Option(help="What the upper layers compute in.")] = "bf16"
+    dtype: Annotated[Literal["bf16", "fp32"], typer.Option(help="What layers compute in.")] = "bf16"
     device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Where the upper layers run.")] = ExportSettings.device
     slots: Annotated[
         int, typer.Option(help="Adapters on the device at once: those of the running batch and of the next.")
@@ -52,18 +52,18 @@ class LowerOptions:
     missing: Annotated[
         Missing,
         typer.Option(
-            help="For a fragment that no table holds: a shorter one answers (fallback), it is computed at once and "
-            "kept (compute), or a shorter one answers until it was computed in the background (learn)."
+            help="For a fragment that no table holds: it is computed at once and kept (compute), a shorter one answers "
+            "until it was computed in the background (learn), or a shorter one answers for good (fallback)."
         ),
-    ] = Missing.LEARN
+    ] = FillingSettings.missing
     overlay_mb: Annotated[
         int, typer.Option(help="Memory for fragments that were computed, of one root in one process.")
     ] = FillingSettings.overlay_mb
     compute_limit: Annotated[
         int,
         typer.Option(
-            help="With --missing compute: fragments computed while one batch waits; shorter ones answer for the rest, "
-            "which is computed in the background."
+            help="With --missing compute: fragments computed for the requests that hplm_lower takes at once. Shorter "
+            "ones answer for the rest, which is computed in the background; such answers say exact: false."
         ),
     ] = FillingSettings.compute_limit
     lower_instances: Annotated[int, typer.Option(help="Processes that look texts up.")] = ExportSettings.lower_instances
@@ -71,10 +71,10 @@ class LowerOptions:
         int, typer.Option(help="Threads of each of them; more than one helps only where much is computed.")
     ] = 1
 
-    def parameters(self) -> dict[str, str]:
+    def parameters(self, dtype: LowerDtype) -> dict[str, str]:
         if self.lower_threads < 1:
             raise InvalidArgumentError("--lower-threads must be at least 1")
-        filling = FillingSettings(self.missing, self.overlay_mb, self.compute_limit)
+        filling = FillingSettings(self.missing, self.overlay_mb, self.compute_limit, dtype)
         return {"threads": str(self.lower_threads), **filling.parameters}
 
 
@@ -179,7 +179,7 @@ def export(
         mode=mode.mode,
         queue_delay_us=mode.queue_delay_us,
         plugin=mode.plugin,
-        lower_parameters=lower.parameters(),
+        lower_parameters=lower.parameters(device.dtype),
         upper_parameters=upper | waiting.parameters(),
     )
     if settings.mode == "triton":

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from backends.errors import HplmError
 from backends.home import Home
-from backends.lower.settings import FillingSettings, Missing
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from builder.export.repository import render_repository
@@ -38,8 +37,7 @@ def run(home: Annotated[Path, typer.Option(help="Where to build the demo.")] = P
     registry = Registry.open(opened, create=True)
     built = DemoHome(opened, registry, console)
     last_task = built.build_all_but_one()
-    filling = FillingSettings(Missing.LEARN)
-    render_repository(opened.repository, ExportSettings(lower_parameters=filling.parameters))
+    render_repository(opened.repository, ExportSettings())
     config = ServerConfig(
         repository=opened.repository, log_path=opened.run / "demo.log", environment={"HPLM_HOME": str(opened.path)}
     )

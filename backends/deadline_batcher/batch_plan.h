@@ -15,7 +15,7 @@
 namespace hplm {
 
 constexpr int64_t kNoDeadline = 0;
-constexpr int64_t kTicketVersion = 3;
+constexpr int64_t kTicketVersion = 4;
 
 // A row of the tensor TICKET, as it lies in memory. The deadline is on the machine's monotonic clock.
 struct Ticket {
@@ -25,11 +25,13 @@ struct Ticket {
   int64_t truncated;
   int64_t deadline_us;
   int64_t middle;
+  int64_t exact;
+  int64_t computing_us;
 
   bool has_deadline() const { return deadline_us != kNoDeadline; }
   bool is_late(int64_t now_us) const { return has_deadline() && deadline_us <= now_us; }
 };
-static_assert(sizeof(Ticket) == 6 * sizeof(int64_t), "a ticket is six integers without gaps");
+static_assert(sizeof(Ticket) == 8 * sizeof(int64_t), "a ticket is eight integers without gaps");
 
 // Numbers of tokens are doubles: a ticket may hold any integer, and its square must not overflow.
 struct BatchShape {

@@ -52,6 +52,8 @@ def _answer(job: Job, output: Tensor, scores: Numbers) -> Answer | HplmError:
         return presentable(error)
     if job.truncated:
         found["truncated"] = True
+    if not job.exact:
+        found["exact"] = False
     return found
 
 

@@ -41,6 +41,8 @@ class Job:
         hidden: `[L, H]`, the engine's own copy; a NumPy array, as each step with a tensor lets other threads go first.
         words: Only where the task asks about them.
         middle: The first token of a pair's second segment.
+        exact: False where shorter fragments stand in for some that no table holds; the answer says so.
+        computing_us: Processor time of `hplm_lower` for fragments of this row; its tenant is charged.
         is_wanted: Whether the request is still open; rows of an answered request are not computed.
         stack: Where the job runs next.
         lease: Held from staging until the job ends or moves to another stack.
@@ -55,6 +57,8 @@ class Job:
     respond: Respond
     words: TextWords | None = None
     middle: int | None = None
+    exact: bool = True
+    computing_us: int = 0
     arrived_us: int = field(default_factory=now_us)
     is_wanted: IsWanted = always
     stack: StackKey = field(init=False)

@@ -66,6 +66,9 @@ class JobQueue:
         except Exception as error:
             LOGGER.exception("a request could be neither admitted nor rejected")
             return client_error(error)
+        for job in jobs:
+            if job.computing_us:  # also of those that are rejected: it was spent
+                self._admission.charge_tenant(job.tenant, job.computing_us)
         if rejection is None:
             self.changed.notify_all()
         return rejection

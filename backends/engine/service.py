@@ -274,6 +274,8 @@ class UpperService:
                 respond=open_request.row(number),
                 words=decode_words(words_row) if words_row else None,
                 middle=ticket.middle,
+                exact=ticket.exact,
+                computing_us=ticket.computing_us,
                 is_wanted=open_request.is_open,
             )
             for number, (ticket, row, words_row) in enumerate(

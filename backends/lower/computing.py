@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -92,12 +93,15 @@ def _lacked_by_text(part: Lacking) -> Ids:
 
 def _compute(missing: _Missing, is_chosen: Found) -> None:
     """Compute the chosen fragments, give each part its own, and leave the others to be learned."""
+    started_s = time.thread_time()
     vectors = missing.parts[0].filling.vectors(missing.keys[is_chosen])
+    us_per_token = 1e6 * (time.thread_time() - started_s) / max(1, sum(is_chosen[ids].sum() for ids in missing.ids))
     places: Rows = np.cumsum(is_chosen) - 1
     for part, ids in zip(missing.parts, missing.ids, strict=True):
         keys, found, rows = part.keys, is_chosen[ids], places[ids]
         part.filling.want_beyond_limit(keys[~found])
         if vectors is not None:
+            part.texts.charge(found, us_per_token)
             part.texts.lookup.supply(vectors, rows, found)
             first = np.unique(ids[found], return_index=True)[1]
             part.filling.keep_computed(keys[found][first], vectors[rows[found][first]])

@@ -106,9 +106,18 @@ def _finish(domains: OpenDomains, group: _Group) -> dict[int, EncodedRow | HplmE
 
 
 def _encoded(rows: Sequence[Row], encoded: EncodedTexts) -> Iterator[EncodedRow]:
-    columns = zip(rows, encoded.rows, encoded.truncated, encoded.words, encoded.middles, strict=True)
-    for row, hidden, cut, words, middle in columns:
-        ticket = Ticket(row.entry.key, len(hidden), bool(cut), row.deadline_us, middle)
+    columns = zip(
+        rows,
+        encoded.rows,
+        encoded.truncated.tolist(),
+        encoded.exact.tolist(),
+        encoded.computing_us.tolist(),
+        encoded.words,
+        encoded.middles,
+        strict=True,
+    )
+    for row, hidden, cut, exact, computing_us, words, middle in columns:
+        ticket = Ticket(row.entry.key, len(hidden), cut, row.deadline_us, middle, exact, round(computing_us))
         yield EncodedRow(hidden, ticket, _text_words(row, words))
 
 

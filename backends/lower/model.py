@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from backends.home import Home
-from backends.plot.arrays import Rows
+from backends.plot.arrays import Found, Rows
 from backends.plot.chain import PendingLookup, PlotChain, Supplier
 from backends.plot.statistics import HitStatistics
 from backends.plot.table import Table
@@ -35,16 +35,17 @@ _CHUNK_TOKENS = 256
 class EncodedTexts:
     """Texts after the lower layers.
 
-    `exact` says of which texts every token got its whole fragment.
+    `exact` says of which texts every token got its whole fragment, `computing_us` what computing took for each.
 
     Shape:
-        rows: one `[L, H]` fp16 per text; truncated, exact: `[R]`; words: R, where they were requested; middles: R, of
-        pairs the first token of the second segment.
+        rows: one `[L, H]` fp16 per text; truncated, exact, computing_us: `[R]`; words: R, where they were requested;
+        middles: R, of pairs the first token of the second segment.
     """
 
     rows: list[Float16Array]
     truncated: npt.NDArray[np.bool_]
     exact: npt.NDArray[np.bool_]
+    computing_us: npt.NDArray[np.float64]
     words: Sequence[RowWords | None]
     middles: Sequence[int | None]
     statistics: HitStatistics
@@ -52,10 +53,15 @@ class EncodedTexts:
 
 @dataclass(frozen=True)
 class PendingTexts:
-    """Texts whose missing fragments may still be computed; see `PendingLookup`."""
+    """Texts whose missing fragments may still be computed; see `PendingLookup`.
+
+    Attributes:
+        computing_us: Processor time that was spent on each text's fragments so far, `[R]`.
+    """
 
     tokens: TokenRows
     lookup: PendingLookup
+    computing_us: npt.NDArray[np.float64]
 
     @property
     def missing_rows(self) -> Rows:
@@ -65,6 +71,14 @@ class PendingTexts:
         """
         rows: Rows = np.searchsorted(self.tokens.row_offsets, self.lookup.missing, side="right") - 1
         return rows
+
+    def charge(self, computed: Found, us_per_token: float) -> None:
+        """Note what the missing tokens that were `computed` took.
+
+        Shape: computed [M]
+        """
+        counts = np.bincount(self.missing_rows[computed], minlength=len(self.computing_us))
+        np.add(self.computing_us, us_per_token * counts, out=self.computing_us)
 
 
 class RootFront:
@@ -129,7 +143,8 @@ class LowerModel:
         with span(Lane.RETRIEVAL, "tokenise", rows=len(texts)):
             tokens = self._front.tokenizer.encode(texts, with_words)
         with span(Lane.RETRIEVAL, "look up", rows=len(texts)):
-            return PendingTexts(tokens, self._chain.begin(tokens.token_ids, tokens.row_offsets))
+            lookup = self._chain.begin(tokens.token_ids, tokens.row_offsets)
+        return PendingTexts(tokens, lookup, np.zeros(len(texts)))
 
     @torch.inference_mode()
     def finish(self, pending: PendingTexts) -> EncodedTexts:
@@ -145,4 +160,6 @@ class LowerModel:
         of_text = np.repeat(np.arange(num_texts), tokens.lengths)
         exact = np.bincount(of_text[~self._chain.are_whole(resolved.levels)], minlength=num_texts) == 0
         statistics = self._chain.statistics(resolved.levels)
-        return EncodedTexts(rows, tokens.truncated, exact, tokens.words, tokens.middles, statistics)
+        return EncodedTexts(
+            rows, tokens.truncated, exact, pending.computing_us, tokens.words, tokens.middles, statistics
+        )

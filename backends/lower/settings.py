@@ -31,9 +31,9 @@ class FillingSettings:
         dtype: Data type of the lower layers that compute; `bf16` where the machine is fast at it.
     """
 
-    missing: Missing = Missing.FALLBACK
+    missing: Missing = Missing.COMPUTE
     overlay_mb: int = 256
-    compute_limit: int = 512
+    compute_limit: int = 4096
     dtype: LowerDtype = "bf16"
 
     def __post_init__(self) -> None:

@@ -158,8 +158,12 @@ class Admission(Generic[JobT]):
         """Put batches on the accounts of the tenants, in equal parts, whose rows made them necessary."""
         cost_us = sum(map(self.costs_of(stack).predict_us, shapes)) / len(tenants)
         for tenant in tenants:
-            self._shares.give_back(tenant, -cost_us)
-            self._buckets.charge(tenant, cost_us)
+            self.charge_tenant(tenant, cost_us)
+
+    def charge_tenant(self, tenant: str, cost_us: float) -> None:
+        """Put on a tenant's accounts what was spent on it elsewhere than in a batch."""
+        self._shares.give_back(tenant, -cost_us)
+        self._buckets.charge(tenant, cost_us)
 
     # --- leaving ---
 

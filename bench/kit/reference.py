@@ -67,8 +67,8 @@ class ReferenceHplm:
         self._computed: dict[Fragment, Tensor] = {}
 
     @torch.no_grad()
-    def logits(self, text: str, pair: str | None = None, shorten: bool = True) -> Tensor:
-        """The logits of a text, or of each of its tokens; without `shorten`, as if some table held every tri-gram."""
+    def logits(self, text: str, pair: str | None = None, shorten: bool = False) -> Tensor:
+        """The logits of a text, or of each of its tokens; with `shorten`, as `--missing fallback` answers."""
         encoding = self._tokenizer.encode(text, pair)
         ids = encoding.ids
         fragments = [self._resolved(fragment) if shorten else fragment for fragment in _fragments(ids)]

@@ -37,7 +37,8 @@ def install() -> None:
             remembered.update(zip(unknown, columns, strict=True))
         rows, truncated, exact, middles = zip(*(remembered[text] for text in asked.texts), strict=True)
         words = [None] * len(rows)
-        return EncodedTexts(list(rows), np.array(truncated), np.array(exact), words, middles, HitStatistics())
+        nothing = np.zeros(len(rows))
+        return EncodedTexts(list(rows), np.array(truncated), np.array(exact), nothing, words, middles, HitStatistics())
 
     LowerModel.begin = lambda _, texts, __=(): _Texts(texts)  # type: ignore[method-assign, assignment, return-value]
     LowerModel.finish = recall  # type: ignore[method-assign, assignment]

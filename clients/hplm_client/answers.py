@@ -12,12 +12,19 @@ from hplm_client.errors import ServerError
 
 @dataclass(frozen=True)
 class Answer:
-    """The fields of every answer: which hPLM, in which version, and whether the text was cut at the root's limit."""
+    """The fields of every answer.
+
+    Attributes:
+        hplm: The hPLM that answered, and its `version`.
+        truncated: The text was cut at the root's limit.
+        exact: False where the server could not compute all that its tables lack, and answered from shorter fragments.
+    """
 
     hplm: str
     version: int
     task: str
     truncated: bool
+    exact: bool
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ def _common(content: Mapping[str, Any]) -> dict[str, Any]:
         "version": int(content["version"]),
         "task": str(content["task"]),
         "truncated": bool(content.get("truncated", False)),
+        "exact": bool(content.get("exact", True)),
     }
 
 

@@ -62,7 +62,12 @@ def serving(folder: Path, settings: ExportSettings, late_plugin: Path | None = N
 def settings(plugin: Path | None, delay_us: int = 1000, cost: CostModel | None = None, **upper: str) -> ExportSettings:
     parameters = {"dtype": "fp32", "slots": "4", "threads": "1", **upper}
     return ExportSettings(
-        mode="triton", plugin=plugin, queue_delay_us=delay_us, cost_model=cost, upper_parameters=parameters
+        mode="triton",
+        plugin=plugin,
+        queue_delay_us=delay_us,
+        cost_model=cost,
+        lower_parameters={"dtype": "fp32"},
+        upper_parameters=parameters,
     )
 
 

@@ -1,4 +1,4 @@
-"""A server that was exported with `--missing compute`, as an operator runs it, and killed."""
+"""A server of the default export, which computes what tables lack, as an operator runs it; limited, and killed."""
 
 from __future__ import annotations
 
@@ -68,14 +68,13 @@ def centred(logits: torch.Tensor) -> torch.Tensor:
 
 def test_answers_are_exact_and_what_was_learned_survives_a_kill(tiny_home: Home) -> None:
     home = str(tiny_home.path)
-    export = [HPLM, "export", "--home", home, "--dtype", "fp32", "--missing", "compute", "--compute-limit", "4096"]
-    subprocess.run(export, check=True)
+    subprocess.run([HPLM, "export", "--home", home, "--dtype", "fp32"], check=True)
     texts = word_soup(60)
     references = {hplm: ReferenceHplm(tiny_home, Registry.open(tiny_home).hplm(hplm)) for hplm in IDS}
     with serving(tiny_home) as server:
         for (hplm, text), answer in zip(texts, ask(server, texts), strict=True):
             logits = torch.tensor(list(answer.scores.values()), dtype=torch.float64).log()
-            exact = references[hplm].logits(text, shorten=False)
+            exact = references[hplm].logits(text)
             torch.testing.assert_close(centred(logits), centred(exact), rtol=0, atol=2e-2)
         computed = wait_for(server, 'hplm_overlay_fragments_total{event="computed"}')
         assert computed > 50
@@ -89,3 +88,19 @@ def test_answers_are_exact_and_what_was_learned_survives_a_kill(tiny_home: Home)
         wait_for(server, 'hplm_plot_fragments_total{level="street@1/overlay",root="tiny"}')
         assert figure(server, 'hplm_overlay_fragments_total{event="computed"}') == 0
         assert wait_for(server, 'hplm_overlay_entries{process="hplm_lower_0_0"}') >= computed // 2
+
+
+def test_answers_that_the_limit_makes_inexact_say_so_and_are_counted(tiny_home: Home) -> None:
+    export = [HPLM, "export", "--home", str(tiny_home.path), "--dtype", "fp32", "--compute-limit", "8"]
+    subprocess.run(export, check=True)
+    texts = [(hplm, " ".join(RNG.choices(WORDS, k=14))) for hplm in IDS]
+    with serving(tiny_home) as server, HplmClient(f"grpc://{server.grpc_url}") as client:
+        first = client.infer_many(texts)
+        assert not all(isinstance(answer, Classification) and answer.exact for answer in first)
+        assert wait_for(server, 'hplm_overlay_fragments_total{event="beyond_limit"}') > 0
+        for _ in range(300):  # the background learns the rest
+            if all(isinstance(answer, Classification) and answer.exact for answer in client.infer_many(texts)):
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError("the answers stayed inexact")

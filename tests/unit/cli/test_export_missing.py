@@ -28,10 +28,10 @@ def parameters(home: Home) -> dict[str, str]:
 def test_what_is_missing_is_decided_by_the_export(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--missing", "learn", "--overlay-mb", "12", "--compute-limit", "34", "--lower-threads", "3")
     assert export(monkeypatch, tiny_home, *options) in (0, None)
-    filling = {"missing": "learn", "overlay_mb": "12", "compute_limit": "34"}
+    filling = {"missing": "learn", "overlay_mb": "12", "compute_limit": "34", "dtype": "bf16"}
     assert parameters(tiny_home) == {"home": "..", **filling, "threads": "3"}
     assert export(monkeypatch, tiny_home) in (0, None)
-    filling = {"missing": "learn", "overlay_mb": "256", "compute_limit": "512"}
+    filling = {"missing": "compute", "overlay_mb": "256", "compute_limit": "4096", "dtype": "bf16"}
     assert parameters(tiny_home) == {"home": "..", **filling, "threads": "1"}
 
 

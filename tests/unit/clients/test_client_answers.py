@@ -28,6 +28,7 @@ def test_classification() -> None:
         **COMMON,
         task="classification",
         truncated=False,
+        exact=True,
         label="yes",
         score=0.75,
         scores=scores,  # type: ignore[arg-type]
@@ -44,7 +45,7 @@ def test_entities() -> None:
         Entity(start=0, end=3, text="Åsa", label="PER", score=1.0),
         Entity(start=5, end=3, text="Åsa", label="PER", score=1.0),
     )
-    assert read_answer(raw(task="ner", entities=[])) == Entities("acme/returns", 4, "ner", False, ())
+    assert read_answer(raw(task="ner", entities=[])) == Entities("acme/returns", 4, "ner", False, True, ())
 
 
 def test_value() -> None:

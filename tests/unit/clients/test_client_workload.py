@@ -10,7 +10,7 @@ from seeds import SEED
 
 
 def value(number: float) -> Value:
-    return Value(hplm="acme/length", version=1, task="regression", truncated=False, value=number)
+    return Value(hplm="acme/length", version=1, task="regression", truncated=False, exact=True, value=number)
 
 
 def all_chunks(workload: Workload) -> list[Chunk]:

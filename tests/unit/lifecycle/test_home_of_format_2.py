@@ -64,7 +64,7 @@ def test_its_files_are_whole(home: Home) -> None:
 
 def test_it_is_served_with_the_same_answers(home: Home) -> None:
     snapshot = RegistrySnapshot(Registry.open(home))
-    lower = LowerService(home, snapshot)
+    lower = LowerService(home, snapshot, FillingSettings(Missing.FALLBACK))
     upper = UpperService(home, snapshot, StackSettings(dtype="fp32", num_slots=4), Capacity(max_adapters=3))
     try:
         for expected in SERVED:

@@ -8,7 +8,14 @@ from loadtest.outcome import Kind, Outcome, general
 
 def test_kinds() -> None:
     answer = Classification(
-        hplm="a/b", version=4, task="classification", truncated=False, label="x", score=1.0, scores={"x": 1.0}
+        hplm="a/b",
+        version=4,
+        task="classification",
+        truncated=False,
+        exact=True,
+        label="x",
+        score=1.0,
+        scores={"x": 1.0},
     )
     assert Outcome.of(7, 1.0, 2.0, answer) == Outcome(7, 1.0, 2.0, Kind.ANSWERED, "", 4)
     for error, kind in (

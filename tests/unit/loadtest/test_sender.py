@@ -19,7 +19,7 @@ from loadtest.sender import Ask, OpenAsk, Sender, Target
 
 NOWHERE = Target("nowhere:1")
 ANSWER = Classification(
-    hplm="a/b", version=4, task="classification", label="x", score=1.0, scores={"x": 1.0}, truncated=False
+    hplm="a/b", version=4, task="classification", label="x", score=1.0, scores={"x": 1.0}, truncated=False, exact=True
 )
 
 

@@ -12,7 +12,7 @@ from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, Missing
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.wire import Float16Array, decode_tickets, unfold_rows
+from backends.wire import Float16Array, Ticket, decode_tickets, unfold_rows
 from bench.kit.tiny_home import FILLER, MOODS, TOPICS
 from seeds import SEED
 
@@ -44,14 +44,17 @@ def fresh_words(count: int) -> list[str]:
 
 def ask(service: LowerService, rows: list[tuple[str, str]]) -> list[Float16Array]:
     """One request per row, all in one batch."""
+    return ask_with_tickets(service, rows)[0]
+
+
+def ask_with_tickets(service: LowerService, rows: list[tuple[str, str]]) -> tuple[list[Float16Array], list[Ticket]]:
     requests = [TextRequest([hplm.encode()], [text.encode()], "") for hplm, text in rows]
     results = service.encode(requests)
     assert all(isinstance(result, HiddenRequest) for result in results), results
-    return [
-        unfold_rows(result.hidden, [ticket.num_tokens for ticket in decode_tickets(result.tickets)])[0]
-        for result in results
-        if isinstance(result, HiddenRequest)
-    ]
+    hidden = [result for result in results if isinstance(result, HiddenRequest)]
+    tickets = [decode_tickets(result.tickets)[0] for result in hidden]
+    found = [unfold_rows(each.hidden, [row.num_tokens])[0] for each, row in zip(hidden, tickets, strict=True)]
+    return found, tickets
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:

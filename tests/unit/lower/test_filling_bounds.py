@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from filling_serving import ask, fresh_rows, fresh_words, serving, shortened, wait_until
+from filling_serving import ask, ask_with_tickets, fresh_rows, fresh_words, serving, shortened, wait_until
 
 from backends.home import Home
 from backends.lower import domains as domains_module
@@ -67,10 +67,14 @@ def test_texts_that_lack_little_are_exact_when_the_limit_is_reached(home: Home) 
     shutil.rmtree(overlay_folder(home.plot("tiny", "farm", 1)))
     shutil.rmtree(overlay_folder(home.plot("tiny", "street", 1)))
     with serving(home, Missing.COMPUTE, compute_limit=45) as service:
-        limited = ask(service, [*long_rows, *short_rows])
+        limited, tickets = ask_with_tickets(service, [*long_rows, *short_rows])
         assert service.domains.events()["computed"] == 45
         assert service.domains.events()["beyond_limit"] > 0
         assert all(np.array_equal(one, other) for one, other in zip(limited[2:], exact, strict=True))
+        assert [ticket.exact for ticket in tickets] == [False, False, *[True] * len(short_rows)]
+        again = ask_with_tickets(service, short_rows)[1]
+        assert all(ticket.computing_us > 0 for ticket in tickets[2:])
+        assert all(ticket.exact and ticket.computing_us == 0 for ticket in again)
 
 
 @pytest.mark.usefixtures("no_upkeep")

@@ -14,6 +14,7 @@ from backends.lower import domains
 from backends.lower import service as service_module
 from backends.lower.model import LowerModel
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
+from backends.lower.settings import FillingSettings, Missing
 from backends.plot.table import Table
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
@@ -24,10 +25,12 @@ from bench.kit.tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 from builder.construct.domain.domains import create_domain
 from short_requests import new_domain
 
+FALLBACK = FillingSettings(Missing.FALLBACK)
+
 
 @pytest.fixture
 def service(tiny_home: Home) -> LowerService:
-    return LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)))
+    return LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)), FALLBACK)
 
 
 def request(*rows: tuple[str, str], parameters: str = "") -> TextRequest:
@@ -123,7 +126,7 @@ def test_a_damaged_table_fails_its_own_domain_only(tiny_home: Home, caplog: pyte
     folder = tiny_home.path / Registry.open(tiny_home).hplm("globex/topic").domain.folders[0]
     for path in folder.glob("tri.values*"):
         path.write_bytes(bytes(len(path.read_bytes())))
-    service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)))
+    service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)), FALLBACK)
     service.warm_up()
     text = sample_texts(1, seed=12)[0].text
     results = service.encode([request(("globex/topic", text)), request(("acme/topic", text))])
@@ -142,7 +145,7 @@ def test_a_root_that_cannot_be_opened_is_read_once(tiny_home: Home, monkeypatch:
         raise CorruptFileError("aggregation.safetensors", "too short")
 
     monkeypatch.setattr(domains, "RootFront", damaged)
-    service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)))
+    service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)), FALLBACK)
     for _ in range(3):
         rows = [("acme/topic", "the cat"), ("globex/topic", "the cat")] * 9
         for result in service.encode([request(*rows, parameters='{"deadline_ms": 60000}'), request(*rows)]):
@@ -166,7 +169,7 @@ def test_a_new_domain_is_open_before_its_first_request(
     tiny_home: Home, pond: DomainEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = RegistrySnapshot(Registry.open(tiny_home))
-    service = LowerService(tiny_home, snapshot)
+    service = LowerService(tiny_home, snapshot, FALLBACK)
     publish_on(pond, Registry.open(tiny_home))
     snapshot.refresh()
 
@@ -183,7 +186,7 @@ def test_requests_to_open_domains_do_not_wait_for_one_that_is_opened(
     tiny_home: Home, pond: DomainEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = RegistrySnapshot(Registry.open(tiny_home))
-    service = LowerService(tiny_home, snapshot)
+    service = LowerService(tiny_home, snapshot, FALLBACK)
     service.warm_up()
     is_opening, may_open = threading.Event(), threading.Event()
     open_table = Table.open
@@ -220,7 +223,7 @@ def test_tables_that_do_not_belong_together_are_named_to_operators_only(
         "tiny", "odd", "plots/tiny/odd@1", None, {}, folders=(live.domain.folders[0], *folders)
     )
     registry.publish_hplm(live.id, wrong, live.task, live.labels, live.folder, live.metrics)
-    service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)))
+    service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)), FALLBACK)
     results = service.encode([request(("globex/topic", "cat")), request(("acme/topic", "cat"))])
     assert str(results[0]) == "the table of this hPLM is damaged"
     assert "the parent of table street@1 is general@1, not farm@1" in caplog.text
@@ -234,7 +237,7 @@ def test_one_damaged_block_fails_only_the_rows_that_touch_it(tiny_home: Home) ->
     content = bytearray(values.read_bytes())
     content[-1] ^= 1  # the last block: the rarest fragments
     values.write_bytes(content)
-    service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)))
+    service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)), FALLBACK)
     texts = [text.text for text in sample_texts(300, seed=12)]  # the domain's own corpus
     results = service.encode([request(("globex/topic", text)) for text in texts])
     failed = [isinstance(result, UnusableError) for result in results]

@@ -31,7 +31,11 @@ def test_folding_loses_nothing_and_adds_less_than_a_row_of_tokens(seed: int) -> 
 
 
 def test_tickets_round_trip() -> None:
-    tickets = [Ticket(7, 12, True, 123_456_789_012, 5), Ticket(2**40, 1, False, None), Ticket(3, 2, False, None, 1)]
+    tickets = [
+        Ticket(7, 12, True, 123_456_789_012, 5),
+        Ticket(2**40, 1, False, None),
+        Ticket(3, 2, False, None, 1, False, 77),
+    ]
     assert decode_tickets(encode_tickets(tickets)) == tickets
 
 
