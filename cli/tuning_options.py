@@ -64,7 +64,8 @@ class TuningOptions:
     ] = None
     learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate.", show_default=False)] = None
     patience: Annotated[
-        int | None, typer.Option(help="Epochs without a better dev result that end it.", show_default=False)
+        int | None,
+        typer.Option(help="Epochs without a better dev result that end it. \\[default: none do]", show_default=False),
     ] = None
     class_weights: Annotated[
         Literal["none", "balanced"] | None,

@@ -34,10 +34,11 @@ TAUGHT_EPOCHS = 2
 class TuneSettings:
     """The defaults suit a few hundred to a few thousand texts.
 
-    `patience` is how many epochs without a better dev result end it. `ema_decay` above 0 keeps a running average of the
-    weights instead of the last ones. Where there is a teacher, `distil_weight` is how much its answers count
-    against the labels, which it has learned itself, and `states_weight` how much it counts besides that the head reads
-    what the teacher's reads.
+    Every epoch is measured, and the best one kept. `patience` is how many epochs without a better dev result end the
+    tuning; by default none do, since the learning rate falls to nothing only in the last one. `ema_decay` above 0 keeps
+    a running average of the weights instead of the last ones. Where there is a teacher, `distil_weight` is how much its
+    answers count against the labels, which it has learned itself, and `states_weight` how much it counts besides that
+    the head reads what the teacher's reads.
     """
 
     recipe: AdapterRecipe = LORA_EVERYWHERE
@@ -50,7 +51,7 @@ class TuneSettings:
     label_smoothing: float = 0.05
     dropout: float = 0.0
     class_weights: ClassWeights = "none"
-    patience: int = 3
+    patience: int | None = None
     ema_decay: float = 0.0
     distil_weight: float = 1.0
     states_weight: float = 1.0
@@ -60,7 +61,7 @@ class TuneSettings:
     def __post_init__(self) -> None:
         rates = [self.learning_rate, self.temperature]
         rates += [] if self.head_learning_rate is None else [self.head_learning_rate]
-        if min(self.epochs, self.rows_per_batch, self.patience) < 1 or min(rates) <= 0:
+        if min(self.epochs, self.rows_per_batch, 1 if self.patience is None else self.patience) < 1 or min(rates) <= 0:
             raise InvalidArgumentError(
                 "epochs, rows per batch, patience, learning rates and temperature must be positive"
             )

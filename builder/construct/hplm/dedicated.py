@@ -32,7 +32,7 @@ from builder.settings.hplm import TuneSettings
 
 _READ_AT_ONCE = 512
 _PHASE, _ANSWERING = "fine-tune a whole model", "ask it for its answers"
-FINE_TUNING = TuneSettings(learning_rate=1e-4, head_learning_rate=1e-3, epochs=6, patience=6)
+FINE_TUNING = TuneSettings(learning_rate=1e-4, head_learning_rate=1e-3, epochs=6)
 """Settings that suit most tasks when all parameters learn."""
 
 

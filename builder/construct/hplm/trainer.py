@@ -1,4 +1,4 @@
-"""Training any model on a task: epochs, early stopping by the dev file, a running average of the weights."""
+"""Training any model on a task: epochs, the best one by the dev file, a running average of the weights."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Trainer:
         self._device = next(iter(self._trained.values())).device
 
     def run(self, report: Report, checkpoint: Checkpoint | None = None) -> BestWeights:
-        """Train until the dev result stops rising; a diverged training keeps what it had reached."""
+        """Train to the end, or until patience is out; a diverged training keeps what it had reached."""
         watch = BestEpoch(self._model, self._trained, self._objective.main_metric, self._measure, self._settings)
         loop = TrainingLoop(self._phase, self._groups(), self._schedule(), self._batches, self._loss, watch)
         try:
@@ -132,7 +132,7 @@ class Trainer:
 
 
 class BestEpoch(Watch):
-    """Measures each epoch, keeps the best one's weights, and ends a training that no longer gets better.
+    """Measures each epoch, keeps the best one's weights, and ends a training that is out of `patience`.
 
     With an `ema_decay` the running average of the weights is measured and kept instead of the last ones.
     """
@@ -169,7 +169,7 @@ class BestEpoch(Watch):
             self.best = BestWeights(kept, metrics, number)
 
     def goes_on(self, rounds: int) -> bool:
-        return rounds - self.best.epoch < self._patience
+        return self._patience is None or rounds - self.best.epoch < self._patience
 
     @property
     def note(self) -> str:

@@ -64,7 +64,7 @@ def tune(
     start: Tuned | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Tuned:
-    """Train until the dev result stops rising, and keep the best epoch.
+    """Train, and keep the best epoch by the dev set.
 
     Args:
         upper: On the device to train on.

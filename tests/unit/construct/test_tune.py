@@ -139,6 +139,10 @@ def test_it_ends_when_dev_stops_rising_and_keeps_the_best_epoch(upper: Upper) ->
     assert last_epoch == min(40, tuned.epoch + 2)
     shorter = TuneSettings(recipe=SMALL, epochs=40, patience=2)
     assert tune(upper, objective, train, dev, shorter, ignore).metrics == tuned.metrics
+    seen.clear()
+    all_epochs = tune(upper, objective, train, dev, TuneSettings(recipe=SMALL, epochs=40), seen.append)
+    assert [step.done for step in seen] == [*range(1, 41)]
+    assert all_epochs.metrics["accuracy"] >= tuned.metrics["accuracy"]
 
 
 def same(one: Tuned, other: Tuned) -> bool:
