@@ -7,6 +7,7 @@ import numpy as np
 from backends.home import Home
 from backends.lower.layers import LowerLayers
 from backends.lower.model import LowerModel
+from backends.lower.settings import LowerDtype
 from backends.plot.arrays import Float16Array, Found, Keys
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
@@ -17,8 +18,8 @@ class ComputedFragments:
 
     name = "computed"
 
-    def __init__(self, home: Home, domain: DomainEntry) -> None:
-        self._layers = LowerLayers(RootFolder(home.root(domain.root)))
+    def __init__(self, home: Home, domain: DomainEntry, dtype: LowerDtype = "bf16") -> None:
+        self._layers = LowerLayers(RootFolder(home.root(domain.root)), dtype)
         self._folders = [home.path / folder for folder in domain.folders]
 
     @property
@@ -31,6 +32,6 @@ class ComputedFragments:
         return self._layers.compute(self._folders, distinct)[inverse], np.ones(keys.size, np.bool_)
 
 
-def exact_lower(home: Home, domain: DomainEntry) -> LowerModel:
+def exact_lower(home: Home, domain: DomainEntry, dtype: LowerDtype = "bf16") -> LowerModel:
     """A domain's lower model with nothing approximated."""
-    return LowerModel.open(home, domain, suppliers=[ComputedFragments(home, domain)])
+    return LowerModel.open(home, domain, suppliers=[ComputedFragments(home, domain, dtype)])
