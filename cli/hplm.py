@@ -37,6 +37,7 @@ def register(app: typer.Typer) -> None:
     app.command()(grouped(update))
     app.command("list")(list_hplms)
     app.command()(show)
+    app.command("eval")(evaluate)
 
 
 def create(
@@ -139,9 +140,24 @@ def list_hplms(
 
 
 def show(id: IdArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """One hPLM: labels, domain, metrics."""
+    """One hPLM: labels, domain, and metrics as a default server answers the first time."""
     _, registry = open_home(home)
     print_entry(_described(registry.hplm(id)), as_json)
+
+
+def evaluate(
+    id: IdArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Labelled examples, in the form of a training file.")],
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the live version of an hPLM on a file, as a default server answers it the first time."""
+    from builder.construct.hplm.evaluation import evaluate_hplm
+
+    opened, registry = open_home(home)
+    with resumable_progress(id) as report:
+        found = evaluate_hplm(opened, registry, id, file, report)
+    print_entry(found, as_json)
 
 
 def _print_built(entry: HplmEntry, as_json: bool) -> None:

@@ -50,17 +50,22 @@ class TaskData:
 def read_task(files: TaskFiles, task: str | None = None) -> TaskData:
     """Read and check the files; without `task`, CoNLL files are NER and others classification."""
     task = task or detected_task(files.train)
-    if task not in _READERS:
-        raise InvalidArgumentError(f"task {task!r} is not one of {', '.join(_READERS)}")
-    if task != NER and is_conll(files.train):
-        raise TrainingDataError(f"{files.train} looks like token<TAB>tag lines, as for the task ner, not {task}")
-    train, dev = _READERS[task](files.train), _READERS[task](files.dev)
+    train, dev = read_examples(files.train, task), _READERS[task](files.dev)
     test = _READERS[task](files.test) if files.test else []
     for path, examples in ((files.dev, dev), (files.test, test)):
         if examples and path is not None:
             _require_same_kind(train[0], files.train, examples[0], path)
     leaks = {"dev_in_train": num_shared(dev, train), "test_in_train": num_shared(test, train)}
     return TaskData(task, _LABELS[task](train, dev, files), train, dev, test, leaks)
+
+
+def read_examples(path: Path, task: str) -> Sequence[Any]:
+    """Read one file of a task."""
+    if task not in _READERS:
+        raise InvalidArgumentError(f"task {task!r} is not one of {', '.join(_READERS)}")
+    if task != NER and is_conll(path):
+        raise TrainingDataError(f"{path} looks like token<TAB>tag lines, as for the task ner, not {task}")
+    return _READERS[task](path)
 
 
 def detected_task(path: Path) -> str:

@@ -159,3 +159,44 @@ def test_an_interrupted_build_says_that_its_command_goes_on(
         code, _, err = run(*wanted)
     assert (code, err.splitlines()[-1]) == (130, "hplm: interrupted; the same command goes on where this one was")
     assert run(*wanted)[0] == 0
+
+
+def test_eval_tells_what_create_told(run: Run, tmp_path: Path) -> None:
+    for name, write, more in (("ner", write_tagged, ()), ("mood", write_task_of_moods, ())):
+        train, dev = write(tmp_path / name, 7)
+        code, out, err = run("create", f"new/{name}", "--domain", "farm", *files(train, dev), *more, "--json")
+        assert code == 0, err
+        created = json.loads(out)
+        code, out, err = run("eval", f"new/{name}", str(dev), "--json")
+        assert code == 0, err
+        found = json.loads(out)
+        metric = found["main_metric"]
+        assert found[metric] == created[f"dev_{metric}"]
+        assert (found["id"], found["version"], found["texts"]) == (f"new/{name}", 1, created["dev_texts"])
+
+
+def test_eval_counts_unknown_labels_as_wrong_and_says_which_texts_were_trained_on(run: Run, tmp_path: Path) -> None:
+    train, dev = write_task_of_moods(tmp_path / "mood", 7)
+    assert run("create", "new/mood", "--domain", "farm", *files(train, dev))[0] == 0
+    lines = [json.loads(line) for line in train.read_text().splitlines()]
+    unknown = tmp_path / "unknown.jsonl"
+    unknown.write_text("".join(json.dumps({**line, "label": "never seen"}) + "\n" for line in lines))
+    found = json.loads(run("eval", "new/mood", str(unknown), "--json")[1])
+    assert found["accuracy"] == 0.0
+    assert found["trained_on"] == len(lines)
+
+
+def test_eval_of_a_wrong_file_is_one_line(run: Run, tmp_path: Path) -> None:
+    train, dev = write_task_of_moods(tmp_path / "mood", 7)
+    assert run("create", "new/mood", "--domain", "farm", *files(train, dev))[0] == 0
+    for path, message in (
+        (write_pairs(tmp_path / "p", 7)[1], "dev.jsonl holds pairs of texts, but hPLM 'new/mood' reads single texts"),
+        (write_tagged(tmp_path / "t", 7)[1], "as for the task ner, not classification"),
+    ):
+        code, _, err = run("eval", "new/mood", str(path))
+        assert code == 1
+        assert message in err
+
+
+def write_task_of_moods(folder: Path, seed: int) -> tuple[Path, Path]:
+    return write_task(folder, "mood", seed)
