@@ -54,11 +54,11 @@ class Settings:
     general_fragments: int
     corpus_texts: int | None = None
     task_texts: int | None = None
-    callers: int = 8
+    callers: int = 16
     export: str = "hplm export, without options"
 
 
-FULL = Settings(epochs=6, general_fragments=60_000)
+FULL = Settings(epochs=3, general_fragments=30_000, corpus_texts=20_000, task_texts=1_500)
 QUICK = Settings(epochs=2, general_fragments=5_000, corpus_texts=1_500, task_texts=250)
 
 

@@ -151,9 +151,9 @@ class LowerService:
         now = now_us()
         if deadline <= now:
             raise late_on_arrival()
-        # A row waits for what is computed for all rows of its call.
-        encoded = now + round(self.domains.computing_us)
-        finish = self._forecast.finish_us(now, least_tokens, tenants, deadline) + encoded - now
+        # A row waits for all rows of its call.
+        encoding_us = round(self.domains.encoding_us)
+        finish = self._forecast.finish_us(now, least_tokens, tenants, deadline) + encoding_us
         if finish > deadline:
             raise predicted_late(finish - now, deadline - now)
         return deadline

@@ -22,7 +22,7 @@ from backends.registry.registry import Registry
 from bench.kit.reference import ReferenceHplm
 from bench.kit.tiny_home import FILLER, MOODS, TOPICS
 from builder.serving import ServerConfig, TritonServer
-from hplm_client import Classification, HplmClient
+from hplm_client import Classification, HplmClient, RequestTimeoutError, UnavailableError
 from seeds import SEED
 
 pytestmark = pytest.mark.server
@@ -88,6 +88,27 @@ def test_answers_are_exact_and_what_was_learned_survives_a_kill(tiny_home: Home)
         wait_for(server, 'hplm_plot_fragments_total{level="street@1/overlay",root="tiny"}')
         assert figure(server, 'hplm_overlay_fragments_total{event="computed"}') == 0
         assert wait_for(server, 'hplm_overlay_entries{process="hplm_lower_0_0"}') >= computed // 2
+
+
+def test_twice_as_many_new_texts_as_can_be_answered_are_answered_exactly_or_rejected(tiny_home: Home) -> None:
+    """Each text is of new fragments only, 64 words of them; with a deadline that only some can meet."""
+    subprocess.run([HPLM, "export", "--home", str(tiny_home.path), "--dtype", "fp32"], check=True)
+    texts = [(IDS[i % len(IDS)], " ".join(RNG.choices(WORDS, k=64))) for i in range(384)]
+    with (
+        serving(tiny_home) as server,
+        HplmClient(f"grpc://{server.grpc_url}", rows_per_request=1, concurrency=64) as client,
+    ):
+        began_s = time.monotonic()
+        client.infer_many(texts[:128])
+        # 64 texts are always under way, which takes half as long as 128 did.
+        deadline_ms = max(20, round(250 * (time.monotonic() - began_s)))
+        outcomes = client.infer_many(texts[128:], deadline_ms=deadline_ms, on_error="return")
+        answers = [each for each in outcomes if isinstance(each, Classification)]
+        assert answers and all(answer.exact for answer in answers)
+        assert all(isinstance(each, Classification | UnavailableError | RequestTimeoutError) for each in outcomes)
+        began_s = time.monotonic()
+        assert client.infer(IDS[0], "the cat").exact
+        assert time.monotonic() - began_s < 5.0
 
 
 def test_answers_that_the_limit_makes_inexact_say_so_and_are_counted(tiny_home: Home) -> None:

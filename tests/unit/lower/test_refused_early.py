@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from backends.clock import now_us
 from backends.errors import CorruptFileError
 from backends.home import Home
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
+from backends.lower.settings import FillingSettings, Missing
+from backends.plot.header import Store
+from backends.plot.table import StoreReader, Table
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import RootTokenizer
@@ -30,7 +34,8 @@ def signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Forecast
 @pytest.fixture
 def service(built_home: Home, signal: ForecastWriter) -> Iterator[LowerService]:
     snapshot = RegistrySnapshot(Registry.open(built_home))
-    service = LowerService(built_home, snapshot)
+    # Nothing is written into the home that all tests share.
+    service = LowerService(built_home, snapshot, FillingSettings(Missing.FALLBACK))
     yield service
     service.close()
     snapshot.close()
@@ -149,3 +154,29 @@ def test_a_request_whose_deadline_has_passed_is_told_so(service: LowerService, m
     assert isinstance(late, RejectedError) and late.reason is Rejection.LATE_ON_ARRIVAL
     assert "passed on the way" in str(late)
     assert isinstance(on_time, HiddenRequest)
+
+
+def test_rows_are_refused_while_a_slow_disk_would_make_them_late(
+    service: LowerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows without deadline wait for the disk; a row that it would make late is rejected, until it is fast."""
+    read = Table.store
+
+    def slow_read(table: Table, store: Store) -> StoreReader:
+        time.sleep(0.05)
+        return read(table, store)
+
+    soon, never = '{"deadline_ms": 30}', ""
+    for _ in range(10):
+        ask(service, never)
+    assert isinstance(ask(service, soon)[0], HiddenRequest)
+    with monkeypatch.context() as patched:
+        patched.setattr(Table, "store", slow_read)
+        for _ in range(20):
+            assert isinstance(ask(service, never)[0], HiddenRequest)
+        refused = ask(service, soon)[0]
+        assert isinstance(refused, RejectedError) and refused.reason is Rejection.PREDICTED_LATE
+    for _ in range(60):
+        if isinstance(ask(service, soon)[0], HiddenRequest):
+            return
+    raise AssertionError("the row was rejected for ever")
