@@ -20,6 +20,7 @@ from hplm_client.errors import (
     RequestTimeoutError,
     ServerError,
     UnavailableError,
+    WrongPortError,
 )
 from hplm_client.request import Request
 
@@ -43,4 +44,5 @@ __all__ = [
     "ServerError",
     "UnavailableError",
     "Value",
+    "WrongPortError",
 ]

@@ -7,11 +7,11 @@ from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from hplm_client.address import Address
-from hplm_client.answers import Answer
+from hplm_client.answers import Answer, Classification, Entities, Value
 from hplm_client.base import ClientBase, Limits
 from hplm_client.conversation import Conversation, Outcome, Probe, Send, Step
 from hplm_client.errors import ClientError
-from hplm_client.request import Request
+from hplm_client.tasks import AnswerT, Text, checked, requests_for
 from hplm_client.transports import AsyncTransport, open_async_transport
 from hplm_client.workload import OnError, RequestLike, Workload
 
@@ -31,7 +31,7 @@ class AsyncHplmClient(ClientBase[AsyncTransport]):
         await self.close()
 
     async def close(self) -> None:
-        self._closed = True
+        self._closed.set()
         await self._transport.close()
 
     async def infer(
@@ -44,7 +44,7 @@ class AsyncHplmClient(ClientBase[AsyncTransport]):
         level: str | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        request = Request(hplm, text, text_pair, deadline_ms, level)
+        request = self._request(hplm, text, text_pair, deadline_ms, level)
         return await self._carry_out(self._speaker.ask_one(request, timeout_s))
 
     @overload
@@ -61,9 +61,43 @@ class AsyncHplmClient(ClientBase[AsyncTransport]):
         self, requests: Iterable[RequestLike], *, on_error: OnError = "raise", **limits: Unpack[Limits]
     ) -> list[Answer] | list[Outcome]:
         """Answers in the order of the requests; see `HplmClient.infer_many`."""
-        workload = Workload(requests, self._rows_per_request, on_error, **limits)
+        workload = self._workload(requests, on_error, limits)
         await _all_or_none(self._work(workload) for _ in range(min(self._concurrency, len(workload))))
         return workload.outcomes()
+
+    @overload
+    async def classify(self, hplm: str, texts: Text, **limits: Unpack[Limits]) -> Classification: ...
+
+    @overload
+    async def classify(
+        self, hplm: str, texts: list[str] | list[tuple[str, str]], **limits: Unpack[Limits]
+    ) -> list[Classification]: ...
+
+    async def classify(self, hplm: str, texts: Any, **limits: Unpack[Limits]) -> Classification | list[Classification]:
+        """Ask an hPLM for classification about a text or a pair, or about a list of them; errors are raised."""
+        return await self._of_kind(Classification, hplm, texts, limits)
+
+    @overload
+    async def entities(self, hplm: str, texts: str, **limits: Unpack[Limits]) -> Entities: ...
+
+    @overload
+    async def entities(self, hplm: str, texts: list[str], **limits: Unpack[Limits]) -> list[Entities]: ...
+
+    async def entities(self, hplm: str, texts: Any, **limits: Unpack[Limits]) -> Entities | list[Entities]:
+        """Ask an hPLM for entities about a text or a list of them; errors are raised."""
+        return await self._of_kind(Entities, hplm, texts, limits)
+
+    @overload
+    async def score(self, hplm: str, texts: Text, **limits: Unpack[Limits]) -> Value: ...
+
+    @overload
+    async def score(
+        self, hplm: str, texts: list[str] | list[tuple[str, str]], **limits: Unpack[Limits]
+    ) -> list[Value]: ...
+
+    async def score(self, hplm: str, texts: Any, **limits: Unpack[Limits]) -> Value | list[Value]:
+        """Ask an hPLM for regression about a text or a pair, or about a list of them; errors are raised."""
+        return await self._of_kind(Value, hplm, texts, limits)
 
     async def is_ready(self) -> bool:
         """Whether the server is up and serves hPLMs."""
@@ -74,6 +108,12 @@ class AsyncHplmClient(ClientBase[AsyncTransport]):
 
     def _open(self, address: Address) -> AsyncTransport:
         return open_async_transport(address)
+
+    async def _of_kind(self, kind: type[AnswerT], hplm: str, texts: Any, limits: Limits) -> AnswerT | list[AnswerT]:
+        if isinstance(texts, list):
+            return checked(kind, await self.infer_many(requests_for(hplm, texts), **limits))
+        (answer,) = checked(kind, await self.infer_many(requests_for(hplm, [texts]), **limits))
+        return answer
 
     async def _work(self, workload: Workload) -> None:
         while chunk := workload.take():

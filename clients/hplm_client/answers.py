@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ class Answer:
     Attributes:
         hplm: The hPLM that answered, and its `version`.
         truncated: The text was cut at the root's limit.
+        request_id: The ID that the request was sent with; rows of one request share it.
         exact: False where the server could not compute all that its tables lack, and answered from shorter fragments.
     """
 
@@ -25,6 +27,11 @@ class Answer:
     task: str
     truncated: bool
     exact: bool
+    request_id: str = dataclasses.field(default="", init=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,10 @@ class Classification(Answer):
     label: str
     score: float
     scores: Mapping[str, float]
+
+    def top_k(self, k: int) -> list[tuple[str, float]]:
+        """The k likeliest labels with their scores, the likeliest first."""
+        return sorted(self.scores.items(), key=lambda item: (-item[1], item[0]))[: max(0, k)]
 
 
 @dataclass(frozen=True)
@@ -55,16 +66,18 @@ class Value(Answer):
     value: float
 
 
-def read_answer(raw: bytes) -> Answer:
-    """One row of RESULT."""
+def read_answer(raw: bytes, request_id: str = "") -> Answer:
+    """Read one row of RESULT."""
     try:
         content = json.loads(raw)
         read = _BY_TASK.get(content["task"])
         if read is None:
             raise ServerError(f"the server answered with a task that this client does not know: {_shown(raw)}")
-        return read(content, _common(content))
+        answer = read(content, _common(content))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ServerError(f"the server's answer does not follow the wire contract: {_shown(raw)}") from error
+    object.__setattr__(answer, "request_id", request_id)
+    return answer
 
 
 def _common(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Generic, TypedDict, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
+from hplm_client import environment
 from hplm_client.address import Address, Protocol, parse_address
 from hplm_client.conversation import Speaker
 from hplm_client.errors import ClientError
 from hplm_client.limits import RetryPolicy, check_count
+from hplm_client.request import Request
+from hplm_client.workload import OnError, RequestLike, Workload
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
 
 TransportT = TypeVar("TransportT")
+
+
+class Options(TypedDict, total=False):
+    """Settings of a client that `with_options` changes."""
+
+    timeout_s: float | None
+    deadline_ms: int | None
+    retries: int
+    token: str | Mapping[str, str] | None
+    concurrency: int
+    rows_per_request: int
 
 
 class Limits(TypedDict, total=False):
@@ -25,31 +44,65 @@ class Limits(TypedDict, total=False):
 class ClientBase(ABC, Generic[TransportT]):
     """The settings of a client.
 
+    Left out, `url`, `token`, `timeout_s` and `deadline_ms` come from HPLM_URL, HPLM_TOKEN, HPLM_TIMEOUT and
+    HPLM_DEADLINE; without HPLM_URL it is localhost:8001.
+
     `token` is one token, or one for each tenant: `{"acme": "…"}`. `timeout_s` is for one request with all its retries;
-    without it a request waits for its deadline and one second more, or 30 s where it has none. `concurrency` and
-    `rows_per_request` are for `infer_many`.
+    without it a request waits for its deadline and one second more, or 30 s where it has none. `deadline_ms` is for
+    requests that name none. `concurrency` and `rows_per_request` are for `infer_many`.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         protocol: Protocol | None = None,
         *,
         token: str | Mapping[str, str] | None = None,
         timeout_s: float | None = None,
+        deadline_ms: int | None = None,
         retries: int = 2,
         concurrency: int = 16,
         rows_per_request: int = 16,
     ) -> None:
-        self._speaker = Speaker(RetryPolicy(retries), token, timeout_s)
-        self._concurrency = check_count("concurrency", concurrency)
-        self._rows_per_request = check_count("rows_per_request", rows_per_request)
-        self._transport = self._open(parse_address(url, protocol))
-        self._closed = False
+        self._set_options(
+            {
+                "timeout_s": environment.timeout_s() if timeout_s is None else timeout_s,
+                "deadline_ms": environment.deadline_ms() if deadline_ms is None else deadline_ms,
+                "retries": retries,
+                "token": environment.token() if token is None else token,
+                "concurrency": concurrency,
+                "rows_per_request": rows_per_request,
+            }
+        )
+        self._transport = self._open(parse_address(url or environment.url(), protocol))
+        self._closed = threading.Event()
+
+    def with_options(self, **changes: Unpack[Options]) -> Self:
+        """Return a client with other settings on the same connections; closing either closes both."""
+        changed = copy.copy(self)
+        changed._set_options({**self._options, **changes})
+        return changed
+
+    def _set_options(self, options: Options) -> None:
+        self._options = options
+        self._speaker = Speaker(RetryPolicy(options["retries"]), options["token"], options["timeout_s"])
+        self._deadline_ms = options["deadline_ms"]
+        self._concurrency = check_count("concurrency", options["concurrency"])
+        self._rows_per_request = check_count("rows_per_request", options["rows_per_request"])
+
+    def _request(
+        self, hplm: str, text: str, text_pair: str | None, deadline_ms: int | None, level: str | None
+    ) -> Request:
+        return Request(hplm, text, text_pair, self._deadline_ms if deadline_ms is None else deadline_ms, level)
+
+    def _workload(self, requests: Iterable[RequestLike], on_error: OnError, limits: Limits) -> Workload:
+        if limits.get("deadline_ms") is None:
+            limits = {**limits, "deadline_ms": self._deadline_ms}
+        return Workload(requests, self._rows_per_request, on_error, **limits)
 
     @abstractmethod
     def _open(self, address: Address) -> TransportT: ...
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closed.is_set():
             raise ClientError("this client is closed")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from hplm_client.address import Address
-from hplm_client.answers import Answer
+from hplm_client.answers import Answer, Classification, Entities, Value
 from hplm_client.base import ClientBase, Limits
 from hplm_client.conversation import Conversation, Outcome, Probe, Send, Step
 from hplm_client.errors import ClientError
-from hplm_client.request import Request
+from hplm_client.tasks import AnswerT, Text, checked, requests_for
 from hplm_client.transports import Transport, open_transport
 from hplm_client.workload import OnError, RequestLike, Workload
 
@@ -32,7 +32,7 @@ class HplmClient(ClientBase[Transport]):
         self.close()
 
     def close(self) -> None:
-        self._closed = True
+        self._closed.set()
         self._transport.close()
 
     def infer(
@@ -45,7 +45,7 @@ class HplmClient(ClientBase[Transport]):
         level: str | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        request = Request(hplm, text, text_pair, deadline_ms, level)
+        request = self._request(hplm, text, text_pair, deadline_ms, level)
         return self._carry_out(self._speaker.ask_one(request, timeout_s))
 
     @overload
@@ -65,7 +65,7 @@ class HplmClient(ClientBase[Transport]):
 
         With `on_error="return"` an error is returned instead of its answer. With "raise" the first error ends the call.
         """
-        workload = Workload(requests, self._rows_per_request, on_error, **limits)
+        workload = self._workload(requests, on_error, limits)
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="hplm-client") as pool:
             try:
                 for done in [pool.submit(self._work, workload) for _ in range(min(self._concurrency, len(workload)))]:
@@ -73,6 +73,38 @@ class HplmClient(ClientBase[Transport]):
             finally:
                 workload.abandon()
         return workload.outcomes()
+
+    @overload
+    def classify(self, hplm: str, texts: Text, **limits: Unpack[Limits]) -> Classification: ...
+
+    @overload
+    def classify(
+        self, hplm: str, texts: list[str] | list[tuple[str, str]], **limits: Unpack[Limits]
+    ) -> list[Classification]: ...
+
+    def classify(self, hplm: str, texts: Any, **limits: Unpack[Limits]) -> Classification | list[Classification]:
+        """Ask an hPLM for classification about a text or a pair, or about a list of them; errors are raised."""
+        return self._of_kind(Classification, hplm, texts, limits)
+
+    @overload
+    def entities(self, hplm: str, texts: str, **limits: Unpack[Limits]) -> Entities: ...
+
+    @overload
+    def entities(self, hplm: str, texts: list[str], **limits: Unpack[Limits]) -> list[Entities]: ...
+
+    def entities(self, hplm: str, texts: Any, **limits: Unpack[Limits]) -> Entities | list[Entities]:
+        """Ask an hPLM for entities about a text or a list of them; errors are raised."""
+        return self._of_kind(Entities, hplm, texts, limits)
+
+    @overload
+    def score(self, hplm: str, texts: Text, **limits: Unpack[Limits]) -> Value: ...
+
+    @overload
+    def score(self, hplm: str, texts: list[str] | list[tuple[str, str]], **limits: Unpack[Limits]) -> list[Value]: ...
+
+    def score(self, hplm: str, texts: Any, **limits: Unpack[Limits]) -> Value | list[Value]:
+        """Ask an hPLM for regression about a text or a pair, or about a list of them; errors are raised."""
+        return self._of_kind(Value, hplm, texts, limits)
 
     def is_ready(self) -> bool:
         """Whether the server is up and serves hPLMs."""
@@ -83,6 +115,12 @@ class HplmClient(ClientBase[Transport]):
 
     def _open(self, address: Address) -> Transport:
         return open_transport(address)
+
+    def _of_kind(self, kind: type[AnswerT], hplm: str, texts: Any, limits: Limits) -> AnswerT | list[AnswerT]:
+        if isinstance(texts, list):
+            return checked(kind, self.infer_many(requests_for(hplm, texts), **limits))
+        (answer,) = checked(kind, self.infer_many(requests_for(hplm, [texts]), **limits))
+        return answer
 
     def _work(self, workload: Workload) -> None:
         while chunk := workload.take():

@@ -21,11 +21,12 @@ class Call:
     hplm: str
     texts: tuple[bytes, ...]
     parameters: Mapping[str, str | int]
+    request_id: str = ""
 
     @property
     def headers(self) -> dict[str, str]:
-        """Lets a gateway route by hPLM; the server itself reads the MODEL tensor."""
-        return {"x-hplm": self.hplm}
+        """Let a gateway route by hPLM and log the ID; the server itself reads the MODEL tensor and Triton's own ID."""
+        return {"x-hplm": self.hplm, **({"x-request-id": self.request_id} if self.request_id else {})}
 
 
 def inputs_of(call: Call, infer_input: Any) -> list[Any]:

@@ -7,13 +7,14 @@ returns the answers. The clients differ only in how they carry out a step.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union
 
 from hplm_client.answers import Answer, read_answer
 from hplm_client.codec import Call
-from hplm_client.errors import ClientError, InvalidRequestError, RequestTimeoutError, ServerError
+from hplm_client.errors import ClientError, InvalidRequestError, RequestTimeoutError, ServerError, WrongPortError
 from hplm_client.limits import RetryPolicy, Window, check_timeout
 from hplm_client.request import Request
 
@@ -69,18 +70,21 @@ class Speaker:
 
         Triton answers or rejects such a request as a whole. Where a row may be the reason, each is sent again alone.
         """
+        request_id = uuid.uuid4().hex
         try:
-            rows = yield from self._exchange(requests, timeout_s or self.timeout_s, call_ends_at)
+            rows = yield from self._exchange(requests, request_id, timeout_s or self.timeout_s, call_ends_at)
         except ClientError as error:
             if len(requests) > 1 and isinstance(error, (InvalidRequestError, ServerError)):
                 return (yield from self._ask_each(requests, error, timeout_s, call_ends_at))
-            return [_about(error, request) for request in requests]
-        return [_read(row, request) for row, request in zip(rows, requests)]
+            return [_about(error, request, request_id) for request in requests]
+        return [_read(row, request, request_id) for row, request in zip(rows, requests)]
 
     def probe(self, within_s: float = _PROBE_TIMEOUT_S) -> Conversation[bool]:
         """Whether the server is up and serves hPLMs; one that cannot be reached is not."""
         try:
             return bool((yield Probe(min(_PROBE_TIMEOUT_S, self.timeout_s or _PROBE_TIMEOUT_S, within_s))))
+        except WrongPortError:
+            raise
         except ClientError:
             return False
 
@@ -105,7 +109,7 @@ class Speaker:
         has_failed = failures > 0
         for request in requests:
             if failures > self.retry.retries:
-                outcomes.append(_about(error, request))
+                outcomes.append(_about(error, request, error.request_id))
                 continue
             if has_failed:
                 yield Pause(self.retry.pause_s(failures - 1))
@@ -117,7 +121,7 @@ class Speaker:
         return outcomes
 
     def _exchange(
-        self, requests: Sequence[Request], timeout_s: float | None, call_ends_at: float | None
+        self, requests: Sequence[Request], request_id: str, timeout_s: float | None, call_ends_at: float | None
     ) -> Conversation[list[bytes]]:
         """Send until there is an outcome that must not, or need not, be tried again."""
         first = requests[0]
@@ -127,7 +131,7 @@ class Speaker:
         while True:
             if window.remaining_s() <= 0:
                 raise RequestTimeoutError("the time ran out before the request was sent")
-            call = Call(first.hplm, texts, self._parameters(first, window.remaining_deadline_ms()))
+            call = Call(first.hplm, texts, self._parameters(first, window.remaining_deadline_ms()), request_id)
             try:
                 rows: list[bytes] = yield Send(call, window.remaining_s())
                 window.require_in_time()
@@ -145,13 +149,14 @@ class Speaker:
         return {name: value for name, value in candidates.items() if value is not None}
 
 
-def _read(row: bytes, request: Request) -> Outcome:
+def _read(row: bytes, request: Request, request_id: str) -> Outcome:
     try:
-        return read_answer(row)
+        return read_answer(row, request_id)
     except ClientError as error:
-        return _about(error, request)
+        return _about(error, request, request_id)
 
 
-def _about(error: ClientError, request: Request) -> ClientError:
+def _about(error: ClientError, request: Request, request_id: str | None) -> ClientError:
     error.hplm = request.hplm
+    error.request_id = request_id
     return error

@@ -8,7 +8,8 @@ from typing import ClassVar
 class ClientError(Exception):
     """Root of all errors of this package.
 
-    `may_repeat` says that the request was certainly not executed and that sending it again may help.
+    `may_repeat` says that the request was certainly not executed and that sending it again may help. `hplm` and
+    `request_id` say which request it is about, where it is about one that was sent.
     """
 
     code: ClassVar[str] = "UNKNOWN"
@@ -18,6 +19,7 @@ class ClientError(Exception):
         super().__init__(message, hplm)
         self.message = message
         self.hplm = hplm
+        self.request_id: str | None = None
 
     def __str__(self) -> str:
         return self.message
@@ -27,6 +29,12 @@ class InvalidRequestError(ClientError):
     """The request can never be answered as it is; found here or by the server."""
 
     code = "INVALID_ARG"
+
+
+class WrongPortError(ClientError):
+    """The port speaks another protocol than it was asked in."""
+
+    code = "WRONG_PORT"
 
 
 class NotFoundError(ClientError):

@@ -43,6 +43,7 @@ class GreenletGrpcTransport:
                 inputs_of(call, triton.InferInput),
                 callback=lambda result, error: answered.set((result, error)),
                 headers=call.headers,
+                request_id=call.request_id,
                 parameters=dict(call.parameters),
                 client_timeout=timeout_s,
             )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import tritonclient.grpc as triton
 
 from hplm_client.address import Address
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
+from hplm_client.errors import ConnectionFailedError, ConnectionLostError
 from hplm_client.faults import typed_faults
+from hplm_client.wrong_port import http_port, speaks_http
 
 _ANY_SIZE = 2**31 - 1
 
@@ -22,23 +27,37 @@ CHANNEL_OPTIONS = [
 
 class GrpcTransport:
     def __init__(self, address: Address) -> None:
+        self._place = address
         self._address = str(address)
+        self._has_answered = False
         self._client = triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS)
 
     def send(self, call: Call, timeout_s: float) -> list[bytes]:
-        with typed_faults(self._address, timeout_s):
+        with self._faults(timeout_s):
             result = self._client.infer(
                 MODEL_NAME,
                 inputs_of(call, triton.InferInput),
                 headers=call.headers,
+                request_id=call.request_id,
                 parameters=dict(call.parameters),
                 client_timeout=timeout_s,
             )
+        self._has_answered = True
         return rows_of(result, call)
 
     def is_ready(self, timeout_s: float) -> bool:
-        with typed_faults(self._address, timeout_s):
+        with self._faults(timeout_s):
             return bool(self._client.is_model_ready(MODEL_NAME, client_timeout=timeout_s))
+
+    @contextmanager
+    def _faults(self, timeout_s: float) -> Iterator[None]:
+        try:
+            with typed_faults(self._address, timeout_s):
+                yield
+        except (ConnectionFailedError, ConnectionLostError) as error:
+            if not self._has_answered and speaks_http(self._place):
+                raise http_port(self._place) from error
+            raise
 
     def close(self) -> None:
         self._client.close()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -12,14 +12,17 @@ import tritonclient.grpc.aio as triton
 
 from hplm_client.address import Address
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
-from hplm_client.errors import RequestCancelledError
+from hplm_client.errors import ConnectionFailedError, ConnectionLostError, RequestCancelledError
 from hplm_client.faults import typed_faults
 from hplm_client.transports.grpc import CHANNEL_OPTIONS
+from hplm_client.wrong_port import http_port, speaks_http
 
 
 class AsyncGrpcTransport:
     def __init__(self, address: Address) -> None:
+        self._place = address
         self._address = str(address)
+        self._has_answered = False
         self._is_closed = False
 
     @cached_property
@@ -28,19 +31,31 @@ class AsyncGrpcTransport:
         return triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS)
 
     async def send(self, call: Call, timeout_s: float) -> list[bytes]:
-        with typed_faults(self._address, timeout_s), self._closing_is_an_error():
+        async with self._faults(timeout_s):
             result = await self._client.infer(
                 MODEL_NAME,
                 inputs_of(call, triton.InferInput),
                 headers=call.headers,
+                request_id=call.request_id,
                 parameters=dict(call.parameters),
                 client_timeout=timeout_s,
             )
+        self._has_answered = True
         return rows_of(result, call)
 
     async def is_ready(self, timeout_s: float) -> bool:
-        with typed_faults(self._address, timeout_s), self._closing_is_an_error():
+        async with self._faults(timeout_s):
             return bool(await self._client.is_model_ready(MODEL_NAME, client_timeout=timeout_s))
+
+    @asynccontextmanager
+    async def _faults(self, timeout_s: float) -> AsyncIterator[None]:
+        try:
+            with typed_faults(self._address, timeout_s), self._closing_is_an_error():
+                yield
+        except (ConnectionFailedError, ConnectionLostError) as error:
+            if not self._has_answered and await _in_thread(speaks_http, self._place):
+                raise http_port(self._place) from error
+            raise
 
     async def close(self) -> None:
         self._is_closed = True
@@ -56,6 +71,10 @@ class AsyncGrpcTransport:
             if not self._is_closed or _is_task_cancelled():
                 raise
             raise RequestCancelledError("the client was closed while waiting for the answer") from None
+
+
+async def _in_thread(function: Callable[[Address], bool], address: Address) -> bool:
+    return await asyncio.get_running_loop().run_in_executor(None, function, address)
 
 
 def _is_task_cancelled() -> bool:

@@ -23,6 +23,7 @@ from hplm_client.address import Address
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
 from hplm_client.errors import ConnectionFailedError, ConnectionLostError
 from hplm_client.faults import from_status, readable, timed_out, typed_faults
+from hplm_client.wrong_port import grpc_port, is_reply_of_grpc
 
 _LENGTH_HEADER = "Inference-Header-Content-Length"
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -42,7 +43,7 @@ class HttpTransport:
 
     def send(self, call: Call, timeout_s: float) -> list[bytes]:
         body, header_length = triton.InferenceServerClient.generate_request_body(
-            inputs_of(call, triton.InferInput), parameters=dict(call.parameters)
+            inputs_of(call, triton.InferInput), request_id=call.request_id, parameters=dict(call.parameters)
         )
         headers = {**call.headers, _LENGTH_HEADER: str(header_length), "Content-Type": "application/octet-stream"}
         reply = self._exchange("POST", f"/v2/models/{MODEL_NAME}/infer", timeout_s, body, headers)
@@ -101,6 +102,8 @@ class HttpTransport:
             raise timed_out(timeout_s) from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
+            if is_reply_of_grpc(error):
+                raise grpc_port(self._address) from error
             reason = str(error) or type(error).__name__
             raise ConnectionLostError(f"the connection to {self._address} broke while waiting: {reason}") from error
         except BaseException:

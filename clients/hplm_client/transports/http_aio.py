@@ -14,12 +14,14 @@ from hplm_client.address import Address
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
 from hplm_client.errors import ConnectionFailedError, ConnectionLostError
 from hplm_client.faults import one_line, readable, timed_out, typed_faults
+from hplm_client.wrong_port import grpc_port, is_reply_of_grpc
 
 T = TypeVar("T")
 
 
 class AsyncHttpTransport:
     def __init__(self, address: Address) -> None:
+        self._place = address
         self._address = str(address)
 
     @cached_property
@@ -29,7 +31,9 @@ class AsyncHttpTransport:
 
     async def send(self, call: Call, timeout_s: float) -> list[bytes]:
         inputs = inputs_of(call, triton.InferInput)
-        infer = self._client.infer(MODEL_NAME, inputs, headers=call.headers, parameters=dict(call.parameters))
+        infer = self._client.infer(
+            MODEL_NAME, inputs, headers=call.headers, request_id=call.request_id, parameters=dict(call.parameters)
+        )
         with readable(self._address):
             result = await self._limited(infer, timeout_s)
         return rows_of(result, call)
@@ -51,5 +55,7 @@ class AsyncHttpTransport:
             reason = error.os_error.strerror or str(error.os_error)
             raise ConnectionFailedError(f"cannot connect to {self._address}: {reason}") from error
         except aiohttp.ClientError as error:
+            if is_reply_of_grpc(error):
+                raise grpc_port(self._place) from error
             reason = one_line(str(error))
             raise ConnectionLostError(f"the connection to {self._address} broke while waiting: {reason}") from error

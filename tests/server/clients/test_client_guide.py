@@ -32,14 +32,20 @@ def test_the_asyncio_program(server):
     assert run(PROGRAMS[1], server) == ["NAME Ada 0 3", "NAME Grace 8 13", "NAME London 17 23"]
 
 
+def test_the_program_of_questions_by_task(server):
+    *classified, other = run(PROGRAMS[2], server)
+    assert [line.split()[0] in ("first", "second") for line in classified] == [True, True]
+    assert other.startswith("12.0 ") and "Grace" in other
+
+
 def test_the_program_for_many(server):
-    lines = run(PROGRAMS[2], server)
+    lines = run(PROGRAMS[3], server)
     assert len(lines) == 3 and all("answered: Classification" in line for line in lines)
 
 
 def test_the_stock_tritonclient_program(server):
     """gRPC and HTTP, each with one row and with 16 rows of two tenants."""
-    lines = run(PROGRAMS[3], server)
+    lines = run(PROGRAMS[4], server)
     rows = [0, *range(16)] * 2
     assert len(lines) == len(rows)
     for line, row in zip(lines, rows, strict=True):
@@ -50,4 +56,4 @@ def test_the_stock_tritonclient_program(server):
 
 
 def test_every_program_is_tested():
-    assert len(PROGRAMS) == 4
+    assert len(PROGRAMS) == 5

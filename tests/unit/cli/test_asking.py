@@ -18,5 +18,5 @@ def test_lines_are_texts_and_a_wrong_one_is_named() -> None:
 def test_an_error_keeps_its_place_among_the_answers() -> None:
     answer = Value(hplm="acme/value", version=2, task="regression", truncated=False, exact=True, value=1.5)
     error = RequestTimeoutError("too late")
-    assert answer_as_json(answer) == {**vars(answer)}
+    assert answer_as_json(answer) == answer.to_dict()
     assert answer_as_json(error) == {"error": {"code": error.code, "message": "too late"}}

@@ -82,7 +82,8 @@ def test_rows_are_answered_in_order_and_parameters_are_sent() -> None:
     requests = [Request("acme/length", text, deadline_ms=200, level="full") for text in ("a", "bb", "ccc")]
     outcomes, (step,) = carry_out(speaker(token={"acme": "secret", "globex": "other"}).ask(requests), answering)
     assert [outcome.value for outcome in outcomes if isinstance(outcome, Value)] == [1, 2, 3]
-    assert isinstance(step, Send) and step.call.headers == {"x-hplm": "acme/length"}
+    assert isinstance(step, Send)
+    assert step.call.headers == {"x-hplm": "acme/length", "x-request-id": step.call.request_id} and step.call.request_id
     deadline_ms = step.call.parameters["deadline_ms"]
     assert step.call.parameters == {"deadline_ms": deadline_ms, "tenant_token": "secret", "level": "full"}
     assert isinstance(deadline_ms, int) and 150 < deadline_ms <= 200 and 1.1 < step.timeout_s <= 1.2

@@ -1,0 +1,45 @@
+"""Settings from the environment, for what a program leaves open."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from hplm_client.errors import InvalidRequestError
+
+URL_VARIABLE = "HPLM_URL"
+TOKEN_VARIABLE = "HPLM_TOKEN"
+TIMEOUT_VARIABLE = "HPLM_TIMEOUT"
+DEADLINE_VARIABLE = "HPLM_DEADLINE"
+DEFAULT_URL = "localhost:8001"
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0}
+_DURATION = re.compile(r"([0-9]*\.?[0-9]+)(ms|s|m)?")
+
+
+def url() -> str:
+    return os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+
+def token() -> str | None:
+    return os.environ.get(TOKEN_VARIABLE) or None
+
+
+def timeout_s() -> float | None:
+    """Read HPLM_TIMEOUT: 500ms, 30s, 5m, or a number of seconds."""
+    return _duration_s(TIMEOUT_VARIABLE, bare_unit="s")
+
+
+def deadline_ms() -> int | None:
+    """Read HPLM_DEADLINE: 500ms, 2s, or a number of milliseconds."""
+    duration_s = _duration_s(DEADLINE_VARIABLE, bare_unit="ms")
+    return None if duration_s is None else max(1, round(1000 * duration_s))
+
+
+def _duration_s(name: str, bare_unit: str) -> float | None:
+    text = os.environ.get(name)
+    if not text:
+        return None
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise InvalidRequestError(f"{name} must be a time such as 500ms, 30s or 5m, not {text!r}")
+    return float(match[1]) * _SECONDS[match[2] or bare_unit]
