@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
-from backends.errors import HplmError
 from backends.openmp import limit_spinning
-
-INTERRUPTED = 130
-"""The exit code of what Ctrl-C ended, as shells have it."""
+from cli import exit_codes
 
 
 def main() -> None:
@@ -18,28 +16,17 @@ def main() -> None:
         from cli.app import app  # here, because it takes a second, in which one may think better of it
 
         app()
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        sys.exit(f"hplm: {where}{error.strerror or error}")
     except KeyboardInterrupt:
         sys.stderr.write("hplm: interrupted\n")
-        sys.exit(INTERRUPTED)
+        sys.exit(exit_codes.INTERRUPTED)
     except Exception as error:
-        if (line := _in_one_line(error)) is None:
+        from cli.failures import described
+
+        failure = described(error)
+        if failure is None:
             raise
-        sys.exit(f"hplm: {line}")
-
-
-def _in_one_line(error: Exception) -> str | None:
-    """Reduce an error that is no defect of ours to the line that a user reads; None for a defect."""
-    from pydantic import ValidationError
-
-    from builder.requests.base import one_line
-    from hplm_client import ClientError  # not above, where all commands would wait for them
-    from loadtest.errors import RunError
-    from workload.errors import WorkloadError
-
-    if isinstance(error, ValidationError):
-        return one_line(error)
-    known = HplmError | ClientError | RunError | WorkloadError
-    return str(error) if isinstance(error, known) else None
+        if "--json" in sys.argv:
+            sys.stderr.write(json.dumps({"error": failure.to_json()}, ensure_ascii=False) + "\n")
+        else:
+            sys.stderr.write(f"hplm: {failure.message}\n")
+        sys.exit(failure.exit_code)

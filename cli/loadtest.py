@@ -22,7 +22,7 @@ from cli.loadtest_options import (
 )
 from cli.loadtest_run import LoadTestRun, check_installed, print_results
 from cli.option_groups import grouped
-from cli.options import JsonOption
+from cli.options import JsonOption, print_json, print_table
 from cli.workload_help import LANGUAGE
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Load a running server and judge how it answers.",
-    epilog="A first run: hplm loadtest steady --out steady → open steady/report.html → hplm loadtest overload "
-    "--load 2x --deadlines 100ms-200ms --out twice → hplm loadtest compare steady twice --out both.html",
+    epilog="A first run: hplm loadtest overload --load 0.5x --deadlines 500ms-2s --out half → open half/report.html → "
+    "hplm loadtest overload --load 0.8x --deadlines 500ms-2s --out more → hplm loadtest compare half more",
     no_args_is_help=True,
 )
 
@@ -173,9 +173,10 @@ def compare(
     first: ScenarioFolder,
     second: Annotated[Path, typer.Argument(metavar="FOLDER", help="Another one.")],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("comparison.html"),
+    as_json: JsonOption = False,
 ) -> None:
     """Two runs side by side, as one HTML file; ratios are of the second to the first."""
-    from loadtest.report import comparison
+    from loadtest.report import compared_rows, comparison
     from loadtest.results import read_results
     from loadtest.run_folder import RunFolder
 
@@ -184,6 +185,10 @@ def compare(
     if names[0] == names[1]:
         names = (str(first), str(second))
     out.write_text(comparison(results[0], results[1], names), encoding="utf-8")
+    if as_json:
+        print_json([{"name": name, **one.summary} for name, one in zip(names, results, strict=True)])
+        return
+    print_table(compared_rows(results[0], results[1]), ("", *names, "ratio"))
     typer.echo(f"wrote {out}")
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from backends.errors import InvalidArgumentError
+from cli.exit_codes import INTERRUPTED, THRESHOLD_MISSED
 from cli.loadtest_options import ContentOptions, RunOptions, TargetOptions
-from cli.options import print_json
+from cli.options import print_json, print_table
 
 if TYPE_CHECKING:
     from loadtest.results import Results
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from loadtest.scenarios import Content, Scenario
     from loadtest.schedule import Schedule
 
-_INTERRUPTED = 130
+_SHOWN_HPLMS = 20
 _CALIBRATION_S = 6.0
 _UNRECORDED = ("home", "as_json", "out", "hplm")
 
@@ -70,6 +70,8 @@ class LoadTestRun:
         print_results(results, folder.report, self._options.as_json)
         if errors(results.summary):
             raise typer.Exit(1)
+        if not results.summary["sending"]["valid"]:
+            raise typer.Exit(THRESHOLD_MISSED)
 
     def _checked_by_server(self) -> Content:
         from loadtest.server import check_hplms
@@ -91,15 +93,17 @@ class LoadTestRun:
 
 
 def print_results(results: Results, path: Path, as_json: bool) -> None:
-    from loadtest.report import notices, printed_rows
+    from loadtest.report import BREAKDOWN_HEAD, breakdown_rows, notices, printed_rows
 
     if as_json:
         print_json(dict(results.summary))
         return
-    table = Table(show_header=False)
-    for label, value in printed_rows(results.summary):
-        table.add_row(label, value)
-    Console().print(table)
+    capacity_per_s = results.run["settings"].get("measured_capacity_per_s")
+    measured = [] if capacity_per_s is None else [("capacity, measured before", f"{capacity_per_s:,.1f} /s")]
+    print_table([*measured, *printed_rows(results.summary)])
+    lines = results.summary["by_hplm"]
+    if 1 < len(lines) <= _SHOWN_HPLMS:
+        print_table(breakdown_rows(lines), ("hPLM", *BREAKDOWN_HEAD[1:]))
     for notice in notices(results):
         typer.echo(notice, err=True)
     typer.echo(f"wrote {path}")
@@ -120,7 +124,7 @@ def _played(folder: RunFolder, test: LoadTest) -> Results:
             return Playback(folder, test, watcher).play()
         except KeyboardInterrupt as stop:
             typer.echo(f"hplm: interrupted; {folder.report} shows what came back until then", err=True)
-            raise typer.Exit(_INTERRUPTED) from stop
+            raise typer.Exit(INTERRUPTED) from stop
 
 
 @contextmanager

@@ -45,9 +45,14 @@ def print_json(content: object) -> None:
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], title: str, as_json: bool) -> None:
-    """One row per object; tables show the same keys that `--json` gives."""
+    """One row per object, with the same keys that `--json` gives: a table on a terminal, columns of TABs in a pipe."""
     if as_json:
         print_json(rows)
+        return
+    if not sys.stdout.isatty():
+        _print_tabs(
+            [list(rows[0]), *([_as_plain_text(value) for value in row.values()] for row in rows)] if rows else []
+        )
         return
     if not rows:
         Console().print(Text(f"no {title}"))
@@ -63,6 +68,12 @@ def print_rows(rows: Sequence[Mapping[str, Any]], title: str, as_json: bool) -> 
     Console().print(table)
 
 
+def _print_tabs(lines: Sequence[Sequence[str]]) -> None:
+    """Columns that `cut`, `sort` and `awk` can read: no boxes, no folding, one line a row."""
+    for line in lines:
+        typer.echo("\t".join(" ".join(cell.split()) for cell in line))
+
+
 def _print_plainly(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     """Columns without lines around them: the table above takes seconds for thousands of rows."""
     lines = [list(rows[0]), *([_as_text(value) for value in row.values()] for row in rows)]
@@ -71,9 +82,23 @@ def _print_plainly(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     typer.echo(f"{len(rows):,} {title}")
 
 
+def print_table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> None:
+    """Rows of texts: boxes on a terminal, columns separated by TABs in a pipe."""
+    if not sys.stdout.isatty():
+        _print_tabs([head, *rows] if head else rows)
+        return
+    table = Table(*head, show_header=bool(head))
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
+
+
 def print_entry(entry: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(entry)
+        return
+    if not sys.stdout.isatty():
+        _print_tabs([(name, _as_plain_text(value)) for name, value in entry.items()])
         return
     table = Table(show_header=False)
     for name, value in entry.items():
@@ -84,6 +109,12 @@ def print_entry(entry: Mapping[str, Any], as_json: bool) -> None:
 def _shown(value: object) -> Text:
     """A table's cell; `Text`, because a plain string would be read as markup."""
     return Text(_as_text(value))
+
+
+def _as_plain_text(value: object) -> str:
+    """A cell for programs: numbers without separators."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if is_number else _as_text(value)
 
 
 def _as_text(value: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from builder.progress import Report, progress_bars
-from cli import INTERRUPTED
+from cli.exit_codes import INTERRUPTED
 
 
 @contextmanager

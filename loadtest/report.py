@@ -51,6 +51,11 @@ _CAPTIONS = {
     "sending": "What the load generator itself was late by. A run beyond the limit says little about the server.",
 }
 
+BREAKDOWN_HEAD = ("", "planned", "in time", "rejected", "failed", "p50", "p99")
+_SHOWN_LINES = 50
+_SAME_LENGTH = 0.05
+"""Runs whose lengths differ by less are of equal length."""
+
 Row = tuple[str, Callable[[Mapping[str, Any]], float | int | None], Callable[[float], str]]
 
 
@@ -122,8 +127,8 @@ _TILES: tuple[Row, ...] = (
     ("answered in time, of all planned", _at("attainment"), _percent),
     ("answered in time per second", _at("in_time_per_s"), _rate),
     ("offered", _at("offered_per_s"), _rate),
-    ("latency, p50", _at("latency_ms", "p50"), _ms),
-    ("latency, p99", _at("latency_ms", "p99"), _ms),
+    ("latency of answers, p50", _at("latency_ms", "p50"), _ms),
+    ("latency of answers, p99", _at("latency_ms", "p99"), _ms),
     ("rejected", _at("rejected"), _count),
     ("failed", _at("failed"), _count),
 )
@@ -148,17 +153,22 @@ def run_report(results: Results) -> str:
         _table(("reason", "requests"), [(why, _count(n)) for why, n in results.summary["reasons"].items()]),
         "<h2>Settings</h2>",
         _table(("", ""), [(key, _setting(value)) for key, value in results.run["settings"].items()]),
+        "<h2>Server</h2>",
+        _table(("", ""), [(key, _setting(value)) for key, value in results.run.get("server", {}).items()]),
+        "<h2>Machine that sent</h2>",
+        _table(("", ""), [(key, _setting(value)) for key, value in results.run.get("machine", {}).items()]),
         "</section></div>",
+        "<h2>By tenant</h2>",
+        *_breakdown(results.summary["by_tenant"]),
+        "<h2>By hPLM</h2>",
+        *_breakdown(results.summary["by_hplm"]),
     ]
     return _page(f"Load test: {name}", body, {"run": results.run, **results.summary})
 
 
 def comparison(first: Results, second: Results, names: tuple[str, str]) -> str:
     """Write the page of two runs, side by side and over each other; ratios are of the second to the first."""
-    rows = []
-    for label, find, show in _ROWS:
-        values = find(first.summary), find(second.summary)
-        rows.append((label, _cell(show, values[0]), _cell(show, values[1]), _ratio(*values)))
+    rows = compared_rows(first, second)
     all_notices = [
         f"{name}: {notice}" for name, one in zip(names, (first, second), strict=True) for notice in notices(one)
     ]
@@ -208,6 +218,41 @@ def printed_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(label, _cell(show, find(summary))) for label, find, show in _ROWS]
 
 
+def breakdown_rows(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """List the lines of hPLMs or tenants as in the page's table; `BREAKDOWN_HEAD` names the columns."""
+    return [
+        (
+            line["name"],
+            _count(line["planned"]),
+            _percent(line["attainment"]),
+            _count(line["rejected"]),
+            _count(line["failed"]),
+            _cell(_ms, line["p50_ms"]),
+            _cell(_ms, line["p99_ms"]),
+        )
+        for line in lines
+    ]
+
+
+def compared_rows(first: Results, second: Results) -> list[tuple[str, ...]]:
+    """List the numbers of two runs, and the ratio of the second to the first; then the settings that differ.
+
+    Counts of runs of different length have no ratio.
+    """
+    same_length = abs(_ratio_of(first.summary["duration_s"], second.summary["duration_s"]) - 1) < _SAME_LENGTH
+    rows: list[tuple[str, ...]] = []
+    for label, find, show in _ROWS:
+        values = find(first.summary), find(second.summary)
+        comparable = same_length or show is not _count
+        rows.append((label, *(_cell(show, value) for value in values), _ratio(*values) if comparable else "–"))
+    for place in ("settings", "server", "machine"):
+        mine, theirs = first.run.get(place, {}), second.run.get(place, {})
+        for key in dict.fromkeys((*mine, *theirs)):
+            if mine.get(key) != theirs.get(key):
+                rows.append((f"{place}: {key}", _setting(mine.get(key)), _setting(theirs.get(key)), "–"))
+    return rows
+
+
 def _page(title: str, body: Sequence[str], data: Mapping[str, Any]) -> str:
     embedded = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
     return (
@@ -232,13 +277,22 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table>{top}<tbody>{''.join(f'<tr>{line}</tr>' for line in lines)}</tbody></table>"
 
 
+def _breakdown(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    more = len(lines) - _SHOWN_LINES
+    note = f'<p class="quiet">and {more:,} more, better served ones; summary.json has all</p>' if more > 0 else ""
+    return [_table(BREAKDOWN_HEAD, breakdown_rows(lines[:_SHOWN_LINES])), note]
+
+
 def _shown(results: Results, name: str) -> Shown:
     limit_ms = float(results.run["lateness_limit_ms"])
     return Shown(name, results.requests, results.planned, figures.batch_shares(results.run), limit_ms)
 
 
 def _name(results: Results) -> str:
-    return str(results.run["settings"].get("scenario", "a load"))
+    settings = results.run["settings"]
+    if settings.get("scenario") == "overload" and str(settings.get("load", "")).endswith("/s"):
+        return f"{settings['load']}, {settings.get('arrivals', '')}".rstrip(", ")
+    return str(settings.get("scenario", "a load"))
 
 
 def _circumstances(results: Results) -> str:
@@ -253,6 +307,10 @@ def _circumstances(results: Results) -> str:
 
 def _cell(show: Callable[[float], str], value: float | int | None) -> str:
     return "–" if value is None else show(value)
+
+
+def _ratio_of(first: float, second: float) -> float:
+    return second / first if first else 0.0
 
 
 def _ratio(first: float | None, second: float | None) -> str:

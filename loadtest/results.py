@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from loadtest import figures
+from loadtest.breakdown import by_hplm, by_tenant
 from loadtest.figures import Planned
 from loadtest.requests import Requests
 from loadtest.run_folder import RunFolder, State
@@ -31,6 +32,7 @@ def read_results(folder: RunFolder) -> Results:
     requests, schedule = folder.read_requests(), folder.read_schedule()
     planned = _planned(schedule, run, requests)
     summary = figures.summary(requests, planned, run["lateness_limit_ms"], run.get("client_cpu_s"))
+    summary |= {"by_tenant": by_tenant(requests, planned), "by_hplm": by_hplm(requests, planned)}
     return Results(run, requests, planned, summary)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadtest import figures, server
+from loadtest.machine import machine
 from loadtest.outcome import Kind, Outcome
 from loadtest.report import run_report
 from loadtest.results import Results, read_results
@@ -99,6 +100,8 @@ class Playback:
             "target": asdict(test.target),
             "workers": test.workers.count,
             "lateness_limit_ms": test.lateness_limit_ms,
+            "server": server.server_settings(test.target),
+            "machine": machine(),
             "began_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
 

@@ -18,6 +18,7 @@ from loadtest.sender import Target
 _TEXT = "Wait until the worker thread has finished."
 _PAIR = ("Wait until the thread", "has finished.")
 _BATCHING_MODEL = "hplm_upper"
+_CONFIGURED_MODELS = ("hplm_lower", _BATCHING_MODEL)
 _TIMEOUT_S = 5.0
 
 
@@ -56,12 +57,43 @@ def batch_counts(target: Target) -> dict[int, int] | None:
             with tritonclient.grpc.InferenceServerClient(str(address)) as client:
                 content = client.get_inference_statistics(_BATCHING_MODEL, as_json=True, client_timeout=_TIMEOUT_S)
         else:
-            url = f"http://{address}/v2/models/{_BATCHING_MODEL}/stats"
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as reply:
-                content = json.load(reply)
+            content = _fetched(f"http://{address}/v2/models/{_BATCHING_MODEL}/stats")
     except (InferenceServerException, OSError, ValueError):
         return None
     return _counts(content)
+
+
+def server_settings(target: Target) -> dict[str, str]:
+    """Read the server's version and the settings of its models; what it does not say is left out."""
+    address = parse_address(target.url, target.protocol)
+    try:
+        if address.protocol == "grpc":
+            with tritonclient.grpc.InferenceServerClient(str(address)) as client:
+                server = client.get_server_metadata(as_json=True, client_timeout=_TIMEOUT_S)
+                configs = [
+                    client.get_model_config(name, as_json=True, client_timeout=_TIMEOUT_S)["config"]
+                    for name in _CONFIGURED_MODELS
+                ]
+        else:
+            server = _fetched(f"http://{address}/v2")
+            configs = [_fetched(f"http://{address}/v2/models/{name}/config") for name in _CONFIGURED_MODELS]
+    except (InferenceServerException, OSError, ValueError, KeyError):
+        return {}
+    settings = {"server": f"{server.get('name', '')} {server.get('version', '')}".strip()}
+    for name, config in zip(_CONFIGURED_MODELS, configs, strict=True):
+        short = name.removeprefix("hplm_")
+        settings[f"{short} processes"] = str(sum(int(group.get("count", 1)) for group in config["instance_group"]))
+        settings |= {f"{short} {key}": _parameter(value) for key, value in sorted(config["parameters"].items())}
+    return settings
+
+
+def _fetched(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as reply:
+        return json.load(reply)
+
+
+def _parameter(value: Any) -> str:
+    return str(value.get("string_value", value.get("stringValue", "")) if isinstance(value, dict) else value)
 
 
 def batches_between(before: Mapping[int, int] | None, after: Mapping[int, int] | None) -> dict[int, int] | None:

@@ -40,7 +40,7 @@ def test_serve_infer_and_stop(tiny_home: Home, stop: signal.Signals) -> None:
             assert [answer["hplm"] for answer in answers] == ["acme/topic"] * 2
         wrong = [HPLM, "infer", "acme/none", "x", "--url", url]
         failed = subprocess.run(wrong, capture_output=True, text=True, check=False)
-        assert failed.returncode == 1
+        assert failed.returncode == 3
         assert failed.stderr.strip() == "hplm: hPLM 'acme/none' does not exist"
         assert failed.stdout == ""
     finally:

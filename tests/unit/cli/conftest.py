@@ -17,12 +17,12 @@ def run_hplm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
     def hplm(*arguments: str | Path) -> str:
         monkeypatch.setattr(sys, "argv", ["hplm", *map(str, arguments)])
-        reason: object = None
+        failed = False
         try:
             cli.main()
         except SystemExit as stop:
-            reason = stop.code
-        printed = capsys.readouterr().out
-        return str(reason) if reason else printed
+            failed = bool(stop.code)
+        printed = capsys.readouterr()
+        return (printed.err or printed.out).strip() if failed else printed.out
 
     return hplm

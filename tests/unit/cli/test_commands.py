@@ -89,7 +89,7 @@ def test_create_update_delete(run: Run, tiny_home: Home, tmp_path: Path) -> None
     assert json.loads(out)["version"] == 2
     assert run("delete", "new/one", *home)[0] == 0
     code, _, err = run("show", "new/one", *home)
-    assert (code, err) == (1, "hplm: hPLM 'new/one' does not exist")
+    assert (code, err.strip()) == (3, "hplm: hPLM 'new/one' does not exist")
 
 
 def failure(run: Run, *arguments: str) -> str:
@@ -166,7 +166,7 @@ def test_markup_in_texts_and_labels_is_shown_as_it_is(capsys: pytest.CaptureFixt
     with progress_bars("[/x] title", Console(file=sys.stdout)) as report:
         report(Step("[/y] phase", 1, 1, "[/z] note"))
     out = capsys.readouterr().out
-    for text in [*odd, "[/x] title", "no [/x] rows", "[/x] title: [/y] phase 1/1  [/z] note", ", ".join(odd)]:
+    for text in [*odd, "[/x] title: [/y] phase 1/1  [/z] note", ", ".join(odd)]:
         assert text in out
 
 
@@ -203,6 +203,22 @@ def test_doctor(run: Run, tmp_path: Path) -> None:
 def test_the_installed_script() -> None:
     script = Path(sys.executable).with_name("hplm")
     result = subprocess.run([script, "list", "--home", "/no/such/home"], capture_output=True, text=True, check=False)
-    assert result.returncode == 1
+    assert result.returncode == 3
     assert result.stderr.strip() == "hplm: there is no home at /no/such/home; 'hplm root add' makes one"
     assert "Traceback" not in result.stderr
+
+
+def test_errors_are_json_with_json(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("list", "--json", "--home", str(tmp_path / "none"))
+    assert (code, out) == (3, "")
+    message = f"there is no home at {tmp_path / 'none'}"
+    hint = "'hplm root add' makes one"
+    assert json.loads(err) == {"error": {"code": "NOT_FOUND", "message": message, "hint": hint, "exit_code": 3}}
+
+
+def test_a_pipe_gets_columns_of_tabs(run: Run, built_home: Home) -> None:
+    _, out, _ = run("list", "--home", str(built_home.path))
+    head, *rows = [line.split("\t") for line in out.splitlines()]
+    assert head[:2] == ["id", "version"] and len(rows) == 4 and {len(row) for row in rows} == {len(head)}
+    _, out, _ = run("show", "acme/mood", "--home", str(built_home.path))
+    assert dict(line.split("\t") for line in out.splitlines())["id"] == "acme/mood"

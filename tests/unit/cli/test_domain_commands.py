@@ -28,8 +28,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tin
         try:
             cli.main()
         except SystemExit as stop:
-            if isinstance(stop.code, str):
-                return stop.code
+            if stop.code:
+                return capsys.readouterr().err.strip()
         return capsys.readouterr().out
 
     return hplm

@@ -69,7 +69,7 @@ def test_wrong_files_for_a_task_are_one_line(run: Run, tmp_path: Path) -> None:
         (values[0], values[1], (), "numbers are for --task regression"),
     ):
         code, _, err = run("create", "new/one", "--domain", "farm", *files(train, dev), *more)
-        assert code == 1
+        assert code == 2
         (line,) = (line for line in err.splitlines() if line.strip())
         assert message in line
     assert run("create", "new/one", "--domain", "farm", *files(*singles), "--task", "poetry")[0] != 0
@@ -80,8 +80,7 @@ def test_a_search_shows_its_trials(run: Run, tmp_path: Path) -> None:
     recipe = ("--bottleneck", "4", "--entrance", "3")
     code, out, err = run("create", "new/one", "--domain", "farm", *train, *recipe, "--search", "2")
     assert code == 0, err
-    assert "trials" in out
-    assert "learning_rate" in out
+    assert "learning_rate\t" in out
     _, out, _ = run("show", "new/one", "--json")
     first, second = json.loads(out)["search"]
     assert first["width"] == 4
@@ -107,11 +106,11 @@ def test_settings_from_a_file_and_options_above_them(run: Run, tmp_path: Path) -
     ):
         settings.write_text(content)
         code, _, err = run(*create)
-        assert code == 1
+        assert code == 2
         assert message in err.splitlines()[-1]
     settings.unlink()
     code, _, err = run(*create)
-    assert code == 1
+    assert code == 2
     assert "tune.json cannot be read" in err.splitlines()[-1]
 
 
@@ -123,7 +122,7 @@ def test_updates_that_are_refused_are_one_line(run: Run, tmp_path: Path) -> None
     rows = [json.loads(line) for line in train.read_text().splitlines()]
     train.write_text("".join(json.dumps({**row, "label": swapped[row["label"]]}) + "\n" for row in rows))
     code, _, err = run("update", "new/one", *command, "--epochs", "3", "--from-scratch")
-    assert code == 1
+    assert code == 4
     assert "nothing was published, and --force publishes it all the same" in err.splitlines()[-1]
     code, out, _ = run("update", "new/one", *command, "--epochs", "3", "--from-scratch", "--force", "--json")
     updated = json.loads(out)

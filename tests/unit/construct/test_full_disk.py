@@ -31,7 +31,7 @@ def reason_on_a_full_disk(limit_bytes: int, *arguments: str) -> str:
         text=True,
         check=False,
     )
-    assert result.returncode == 1, result.stderr
+    assert result.returncode == 5, result.stderr
     assert "Traceback" not in result.stderr
     return result.stderr.splitlines()[-1]
 

@@ -1,0 +1,89 @@
+"""Errors as the command line reports them: a code, one line, and an exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from backends.errors import (
+    ConflictError,
+    FileError,
+    HplmError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
+from builder.requests.base import one_line
+from cli import exit_codes
+from hplm_client import (
+    ClientError,
+    ConnectionFailedError,
+    ConnectionLostError,
+    InvalidRequestError,
+    RequestTimeoutError,
+    WrongPortError,
+)
+from hplm_client import NotFoundError as UnknownHplmError
+from hplm_client import UnavailableError as RejectedError
+from loadtest.errors import RunError
+from workload.errors import WorkloadError
+
+_EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (ConflictError, exit_codes.CONFLICT),
+    (FileExistsError, exit_codes.CONFLICT),
+    (NotFoundError, exit_codes.NOT_FOUND),
+    (UnknownHplmError, exit_codes.NOT_FOUND),
+    (FileNotFoundError, exit_codes.NOT_FOUND),
+    (InvalidArgumentError, exit_codes.USAGE),
+    (InvalidRequestError, exit_codes.USAGE),
+    (WrongPortError, exit_codes.USAGE),
+    (WorkloadError, exit_codes.USAGE),
+    (ValidationError, exit_codes.USAGE),
+    (UnavailableError, exit_codes.UNAVAILABLE),
+    (RejectedError, exit_codes.UNAVAILABLE),
+    (ConnectionFailedError, exit_codes.UNAVAILABLE),
+    (ConnectionLostError, exit_codes.UNAVAILABLE),
+    (RequestTimeoutError, exit_codes.UNAVAILABLE),
+    (FileError, exit_codes.DAMAGED),
+)
+_CODES = {
+    exit_codes.FAILED: "FAILED",
+    exit_codes.USAGE: "USAGE",
+    exit_codes.NOT_FOUND: "NOT_FOUND",
+    exit_codes.CONFLICT: "CONFLICT",
+    exit_codes.UNAVAILABLE: "UNAVAILABLE",
+    exit_codes.DAMAGED: "DAMAGED",
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One line for the user; `hint` is what to do about it, where the line says so after a semicolon."""
+
+    exit_code: int
+    message: str
+
+    def to_json(self) -> dict[str, Any]:
+        message, _, hint = self.message.partition("; ")
+        return {"code": _CODES[self.exit_code], "message": message, "hint": hint or None, "exit_code": self.exit_code}
+
+
+def described(error: Exception) -> Failure | None:
+    """Describe an error that is no defect of ours; None for a defect."""
+    message = _message(error)
+    if message is None:
+        return None
+    exit_code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), exit_codes.FAILED)
+    return Failure(exit_code, message)
+
+
+def _message(error: Exception) -> str | None:
+    if isinstance(error, ValidationError):
+        return one_line(error)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}"
+    known = HplmError | ClientError | RunError | WorkloadError
+    return str(error) if isinstance(error, known) else None
