@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 HOME_FOLDER ?= demo_home
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check bench plugin demo-root clean
+.PHONY: help demo serve test check bench plugin reference demo-root clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -37,6 +37,9 @@ check: $(READY)  ## Lint, formatting, types, and who imports whom
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+
+reference: $(READY)  ## Write the reference of commands, SDK and settings from the code (docs/reference)
+	@$(BIN)/python docs/reference/generate.py
 
 plugin: $(READY)  ## Build Triton's batching plugin, build/batchstrategy.so (export mode triton)
 	@$(BIN)/python -m builder.plugin build/batchstrategy.so

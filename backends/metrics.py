@@ -70,6 +70,19 @@ class Gauge:
         self._metric.set(self._current())
 
 
+class Info:
+    """The settings in force in a process, as labels of a gauge that is always 1."""
+
+    def __init__(self, pb_utils: Any, name: str, description: str, labels: Mapping[str, str]) -> None:
+        kind = pb_utils.MetricFamily.GAUGE
+        self._family = pb_utils.MetricFamily(name=name, description=description, kind=kind)
+        self._metric = self._family.Metric(labels=dict(labels))
+        self.report()
+
+    def report(self) -> None:
+        self._metric.set(1)
+
+
 class Reporter:
     """Reports until it is closed, on a thread of this name."""
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
 from cli import domain, hplm, importing, loadtest, manager, profile, root, server, simulate, tree, versions
+from cli.help import add_help
 
 app = typer.Typer(
     help="Serve thousands of customised BERTs from one Triton Inference Server.",
@@ -25,8 +28,21 @@ profile.register(app)
 loadtest.register(app)
 manager.register(app)
 simulate.register(app)
+add_help(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hplm {version('hplm')}")
+        raise typer.Exit
 
 
 @app.callback()
-def configure(verbose: bool = typer.Option(False, "--verbose", "-v", help="Also show what happens inside.")) -> None:
+def configure(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show what happens inside.")] = False,
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s")

@@ -167,6 +167,7 @@ def export(
     waiting: WaitingOptions = WaitingOptions(),
 ) -> None:
     """Render the Triton model repository; the same folder runs in NVIDIA's container."""
+    from builder.export.in_force import differences, settings_of
     from builder.export.plugin import with_plugin
     from builder.export.repository import render_repository
 
@@ -185,8 +186,14 @@ def export(
     if settings.mode == "triton":
         settings = _with_cost_model(settings, opened, registry)
     with with_plugin(settings, on_failure=_complain) as complete:
+        before = settings_of(opened.repository)
         render_repository(opened.repository, complete)
     typer.echo(f"rendered {opened.repository}")
+    changes = differences(before, settings_of(opened.repository)) if before else []
+    for line in changes:
+        typer.echo(f"  {line}")
+    if before:
+        typer.echo("a running server keeps its settings until it is restarted" if changes else "no setting changed")
 
 
 def _with_cost_model(settings: ExportSettings, home: Home, registry: Registry) -> ExportSettings:

@@ -36,6 +36,13 @@ _MANY_ROWS = 200
 _MANY_CHARACTERS = 100_000
 
 
+def read_span_s(text: str, option: str, bare_unit: str = "s") -> float:
+    """Read a time that may be 0: 0, 500ms, 30s, 5m, 24h, or a number in the bare unit."""
+    from workload.forms import read_duration_s
+
+    return 0.0 if text.strip("0.") in ("", "s", "ms", "m", "h") else read_duration_s(text, option, bare_unit)
+
+
 def print_json(content: object) -> None:
     text = json.dumps(content, indent=2, ensure_ascii=False)
     if sys.stdout.isatty() and len(text) < _MANY_CHARACTERS:

@@ -12,9 +12,10 @@ from rich.console import Console
 from backends.errors import InvalidArgumentError
 from backends.home import HOME_VARIABLE
 from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
+from cli.exit_codes import UNAVAILABLE
 from cli.export import export
 from cli.option_groups import grouped
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows, read_span_s
 from cli.session import open_home
 
 if TYPE_CHECKING:
@@ -44,12 +45,16 @@ def serve(
     ] = None,
 ) -> None:
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""
+    from builder.export.in_force import with_policy
     from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt, traced
 
     opened, _ = open_home(home)
     if not opened.repository.exists():
         export(home)
+    configurations = {} if policy is None else with_policy(opened.repository, policy.value)
+    typer.echo(f"settings: {_settings_line(opened.repository, policy)}", err=True)
     config = ServerConfig(
+        configurations=configurations,
         repository=opened.repository,
         address=address,
         http_port=_port(http),
@@ -73,14 +78,40 @@ def infer(
         typer.Argument(metavar="TEXT…", help="Texts; '-' reads lines of stdin. A TAB separates the texts of a pair."),
     ] = None,
     pair: Annotated[str | None, typer.Option(help="The second text of a pair, whose first one is TEXT.")] = None,
-    url: Annotated[str, typer.Option(help="grpc://host:port or http://host:port.")] = "grpc://localhost:8001",
-    deadline_ms: Annotated[int | None, typer.Option(help="Reject rather than answer later than this.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="Texts, one per line. Each answer is a line of JSON, in the order of the texts."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="With --file: write the answers there. Given again, the command goes on where it was."),
+    ] = None,
+    url: Annotated[
+        str, typer.Option(envvar="HPLM_URL", help="grpc://host:port or http://host:port.")
+    ] = "grpc://localhost:8001",
+    deadline: Annotated[
+        str | None,
+        typer.Option("--deadline", "--deadline-ms", help="Reject rather than answer later than this: 300ms, 2s."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Ask a running server."""
+    from cli.answering import answer_lines
     from cli.asking import answer_as_json, lines_of, request_of, shown_answer
     from hplm_client import ClientError, HplmClient
 
+    deadline_ms = None if deadline is None else max(1, round(1000 * read_span_s(deadline, "--deadline", "ms")))
+    if file is not None:
+        if texts or pair:
+            raise InvalidArgumentError("--file goes without texts; a TAB separates the texts of a pair")
+        with HplmClient(url) as client:
+            num_errors = answer_lines(client, id, file, out, deadline_ms)
+        if num_errors:
+            typer.echo(f"{num_errors:,} texts were not answered; their lines have an error", err=True)
+            raise typer.Exit(UNAVAILABLE)
+        return
+    if out is not None:
+        raise InvalidArgumentError("--out goes with --file")
     if texts is None and sys.stdin.isatty():
         raise InvalidArgumentError("give a text, or '-' to read lines from the terminal")
     wanted = lines_of(sys.stdin.buffer) if texts in (None, ["-"]) else texts or []
@@ -120,6 +151,13 @@ def _stay(server: TritonServer) -> None:
         typer.echo(f"ready: grpc://{server.grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
         if code := server.wait():
             raise ServerStartError(f"tritonserver ended by itself with code {code}: {server.failure_reason()}")
+
+
+def _settings_line(repository: Path, policy: PolicyName | None) -> str:
+    from builder.export.in_force import in_one_line, settings_of
+
+    settings = settings_of(repository)
+    return in_one_line(settings if policy is None else {**settings, "upper policy": f"{policy.value} (of this run)"})
 
 
 def _port(port: int) -> int | None:

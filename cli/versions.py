@@ -10,7 +10,8 @@ import typer
 
 from backends.registry.entries import DomainEntry, HplmEntry, Version
 from builder.root_choice import chosen_root
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_json, print_rows
+from cli.exit_codes import DAMAGED
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_json, print_rows, read_span_s
 from cli.session import open_home
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")]
@@ -81,12 +82,22 @@ def gc(
     home: HomeOption = DEFAULT_HOME,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     keep: Annotated[int, typer.Option(help="Versions before the live one, and after it, that stay for rollbacks.")] = 1,
-    grace_seconds: Annotated[
-        float, typer.Option(help="What was live this short a time ago stays: a server may still need it.")
-    ] = 60.0,
-    unfinished_hours: Annotated[
-        float, typer.Option(help="What an interrupted build left stays this long: the same command goes on with it.")
-    ] = 24.0,
+    grace: Annotated[
+        str,
+        typer.Option(
+            "--grace",
+            "--grace-seconds",
+            help="What was live this short a time ago stays: a server may still need it. 30s, 5m; a number is seconds.",
+        ),
+    ] = "60s",
+    unfinished: Annotated[
+        str,
+        typer.Option(
+            "--unfinished",
+            "--unfinished-hours",
+            help="What an interrupted build left stays this long: the same command goes on with it. A number is hours.",
+        ),
+    ] = "24h",
     as_json: JsonOption = False,
 ) -> None:
     """Remove versions that nothing needs, the remains of interrupted builds, and folders that no version knows.
@@ -96,7 +107,9 @@ def gc(
     from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 
     opened, registry = open_home(home)
-    settings = GarbageSettings(keep=keep, grace_s=grace_seconds, unfinished_s=unfinished_hours * 3600)
+    grace_s = read_span_s(grace, "--grace")
+    unfinished_s = read_span_s(unfinished, "--unfinished", bare_unit="h")
+    settings = GarbageSettings(keep=keep, grace_s=grace_s, unfinished_s=unfinished_s)
     report = collect_garbage(opened, registry, settings, dry_run)
     if as_json:
         print_json(report.to_json())
@@ -115,7 +128,7 @@ def verify(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
 
     After a crash, say, or of a home that was copied. Servers check by themselves what they touch; this finds damage
     before a request does. What servers have learned, and what only updates read (counts of fragments, hashes of
-    texts), is not looked at. The exit code is 1 if something is damaged.
+    texts), is not looked at. The exit code is 6 if something is damaged.
     """
     from builder.lifecycle.verification import verify_home
     from builder.progress import progress_bars
@@ -130,7 +143,7 @@ def verify(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     else:
         typer.echo(f"{found.num_folders} roots, tables and hPLMs are as they were written")
     if found.damaged:
-        raise typer.Exit(1)
+        raise typer.Exit(DAMAGED)
 
 
 def domain_versions(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from backends.lower.service import LowerService
-from backends.metrics import Counters, Family, Gauge, Reporter, by_label, refusals
+from backends.metrics import Counters, Family, Gauge, Info, Reporter, by_label, refusals
 
 
 class LowerMetrics(Reporter):
-    """`pb_utils` is Triton's module, `process` the name of the model instance."""
+    """`pb_utils` is Triton's module, `process` the name of the model instance, `settings` what is in force in it."""
 
-    def __init__(self, pb_utils: Any, service: LowerService, process: str) -> None:
-        super().__init__(_families(pb_utils, service, process), "lower-metrics")
+    def __init__(
+        self, pb_utils: Any, service: LowerService, process: str, settings: Mapping[str, str] | None = None
+    ) -> None:
+        labels = {"process": process, **(settings or {})}
+        info = Info(pb_utils, "hplm_lower_settings_info", "Settings in force; always 1", labels)
+        super().__init__([info, *_families(pb_utils, service, process)], "lower-metrics")
 
 
 def _families(pb_utils: Any, service: LowerService, process: str) -> list[Family]:

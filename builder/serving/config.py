@@ -34,6 +34,8 @@ class ServerConfig:
     shm_growth_size_bytes: int = MEBIBYTE
     stub_timeout_s: int = 120
     environment: Mapping[str, str] = field(default_factory=dict)
+    configurations: Mapping[str, str] = field(default_factory=dict)
+    """Models that get this text instead of their `config.pbtxt`."""
     extra_arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -17,6 +17,8 @@ _MAX_REASON_CHARACTERS = 400
 # What every machine without a GPU prints; none of it keeps the server from working.
 _NOISE = re.compile(
     r"Failed to initialize NVML|DCGM unable to start|CudaDriverHelper has not been initialized"
+    r"|unable to create stream for \S+ (CUDA driver version|no CUDA-capable)"
+    r"|failed to allocate pinned system memory: no pinned memory pool"
     r"|CUDA memory pool disabled|pinned memory pool will not be available: (CUDA driver version|no CUDA-capable)"
 )
 _MODEL_FAILURE = re.compile(r"failed to load '(?P<model>[^']+)' version \d+: (?P<reason>.*)")

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -23,6 +24,7 @@ from builder.serving.installation import PYTHON_VERSION, STUB_NAME, Installation
 SHARED_MEMORY = Path("/dev/shm")
 _FOLDER_PREFIX = "hplm-triton-"
 _BUILDING_PREFIX = "hplm-building-"
+_CONFIGURATION = "config.pbtxt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,25 @@ class RunFolder:
         _link_executable(installation.stub, python_backend / STUB_NAME)
         self._link_libpython()
 
-    def link_repository(self, repository: Path) -> Path:
-        """A path to the repository without blanks: Triton starts its stubs through a shell and does not quote."""
+    def link_repository(self, repository: Path, configurations: Mapping[str, str]) -> Path:
+        """Make a path to the repository without blanks: Triton starts its stubs through a shell and does not quote.
+
+        Models with a configuration of this run get links to their files and this `config.pbtxt`.
+        """
         link = self.path / "repository"
-        link.symlink_to(repository.absolute())
+        if not configurations:
+            link.symlink_to(repository.absolute())
+            return link
+        link.mkdir()
+        for model in repository.absolute().iterdir():
+            if model.name not in configurations:
+                (link / model.name).symlink_to(model)
+                continue
+            (link / model.name).mkdir()
+            for file in model.iterdir():
+                if file.name != _CONFIGURATION:
+                    (link / model.name / file.name).symlink_to(file)
+            (link / model.name / _CONFIGURATION).write_text(configurations[model.name], encoding="utf-8")
         return link
 
     def environment(self, installation: Installation) -> dict[str, str]:

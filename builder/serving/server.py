@@ -172,7 +172,9 @@ class TritonServer:
             folder.unlock()
 
     def _spawn(self, installation: Installation, folder: RunFolder) -> None:
-        served = replace(self.config, repository=folder.link_repository(self.config.repository))
+        served = replace(
+            self.config, repository=folder.link_repository(self.config.repository, self.config.configurations)
+        )
         arguments = server_arguments(served, self.ports, folder.backend_directory, folder.shm_prefix)
         environment = {**os.environ, **folder.environment(installation), **self.config.environment}
         self._log_path = self.config.log_path or folder.path / "server.log"

@@ -36,10 +36,11 @@ class TritonPythonModel:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", str(threads > 1).lower())
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
-        self._service = LowerService(settings.home, self._snapshot, FillingSettings.from_model(settings))
+        filling = FillingSettings.from_model(settings)
+        self._service = LowerService(settings.home, self._snapshot, filling)
         self._service.warm_up()
         self._limit = CallLimit.from_triton(args)
-        self._metrics = LowerMetrics(pb_utils, self._service, args["model_instance_name"])
+        self._metrics = LowerMetrics(pb_utils, self._service, args["model_instance_name"], filling.parameters)
         exclude_loaded_objects()
         self._trimming = Trimming()
 

@@ -193,7 +193,7 @@ def test_eval_of_a_wrong_file_is_one_line(run: Run, tmp_path: Path) -> None:
         (write_tagged(tmp_path / "t", 7)[1], "as for the task ner, not classification"),
     ):
         code, _, err = run("eval", "new/mood", str(path))
-        assert code == 1
+        assert code == 2
         assert message in err
 
 

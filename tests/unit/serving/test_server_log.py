@@ -23,6 +23,18 @@ def test_a_model_that_does_not_load_is_named_with_its_error_and_place():
     assert failure_reason(lines) == "model 'm' did not load: ValueError: no home (at /r/m/1/model.py(4): initialize)"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        '"unable to create stream for hplm: CUDA driver version is insufficient for CUDA runtime version"',
+        '"failed to allocate pinned system memory: no pinned memory pool, falling back to non-pinned system memory"',
+    ],
+)
+def test_lines_of_every_machine_without_a_gpu_do_not_reach_the_screen(words: str) -> None:
+    assert is_noise(f"{HEAD}{words}")
+    assert not is_noise(f'{HEAD}"failed to allocate pinned system memory: out of memory"')
+
+
 def test_two_models_are_both_named_and_repetitions_are_not():
     reason = failure_reason([traceback_line("a"), traceback_line("a"), traceback_line("b")])
     assert reason.count("did not load") == 2

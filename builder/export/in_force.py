@@ -1,0 +1,61 @@
+"""The settings of a rendered repository, as one line and as differences between two exports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from builder.export.config import from_text, to_text
+from builder.export.models import LOWER, UPPER
+from builder.export.settings import HOME_PARAMETER
+
+_SHOWN = (
+    "upper policy",
+    "upper mode",
+    "upper dtype",
+    "upper slots",
+    "upper admission",
+    "lower missing",
+    "lower processes",
+)
+Settings = Mapping[str, str]
+
+
+def settings_of(repository: Path) -> dict[str, str]:
+    """Read the settings of both models, as `lower missing` or `upper policy`; {} where nothing is rendered."""
+    settings: dict[str, str] = {}
+    for name in (LOWER, UPPER):
+        path = repository / name / "config.pbtxt"
+        if not path.exists():
+            return {}
+        model, short = from_text(path.read_text(encoding="utf-8")), name.removeprefix("hplm_")
+        if model.instances is not None:
+            settings[f"{short} device"] = model.instances.kind.lower()
+            settings[f"{short} processes"] = str(model.instances.count)
+        settings[f"{short} max_batch_size"] = str(model.max_batch_size)
+        settings |= {f"{short} {key}": value for key, value in model.parameters.items() if key != HOME_PARAMETER}
+    if "upper slots" in settings:
+        # One more is rendered: slot 0 stands for no adapter.
+        settings["upper slots"] = str(int(settings["upper slots"]) - 1)
+    return settings
+
+
+def with_policy(repository: Path, policy: str) -> dict[str, str]:
+    """Return the configuration of the upper model with another policy, so that Triton reports what is in force."""
+    model = from_text((repository / UPPER / "config.pbtxt").read_text(encoding="utf-8"))
+    return {UPPER: to_text(replace(model, parameters={**model.parameters, "policy": policy}))}
+
+
+def in_one_line(settings: Settings) -> str:
+    return ", ".join(f"{name.partition(' ')[2]} {settings[name]}" for name in _SHOWN if name in settings)
+
+
+def differences(before: Settings, after: Settings) -> list[str]:
+    """List the changed settings as `upper policy: fcfs → das`."""
+    names = dict.fromkeys((*before, *after))
+    return [
+        f"{name}: {before.get(name, 'not set')} → {after.get(name, 'not set')}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]

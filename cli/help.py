@@ -1,0 +1,90 @@
+"""What `--help` says about commands beside their own words: groups, and an example of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import typer
+from typer.models import CommandInfo
+
+_PANELS = {
+    "Build": ("root", "domain", "create", "update", "import"),
+    "Serve": ("export", "serve", "infer", "manager", "doctor"),
+    "Versions": ("list", "show", "tree", "versions", "rollback", "pin", "unpin", "delete", "gc", "verify"),
+    "Measure": ("eval", "loadtest", "profile", "simulate"),
+}
+_FILES = "--train train.jsonl --dev dev.jsonl"
+_EXAMPLES: dict[str, tuple[str, ...]] = {
+    "create": (f"hplm create acme/returns --domain shop {_FILES}",),
+    "update": (f"hplm update acme/returns {_FILES}",),
+    "list": ("hplm list --tenant acme", "hplm list --json"),
+    "show": ("hplm show acme/returns",),
+    "eval": ("hplm eval acme/returns test.jsonl",),
+    "import": ("hplm import acme/returns --from adapter-folder --domain shop",),
+    "versions": ("hplm versions acme/returns",),
+    "rollback": ("hplm rollback acme/returns", "hplm rollback acme/returns --to 2"),
+    "pin": ("hplm pin acme/returns", "hplm pin acme/returns --domain-version 2"),
+    "unpin": ("hplm unpin acme/returns",),
+    "delete": ("hplm delete acme/returns",),
+    "gc": ("hplm gc --dry-run", "hplm gc --grace 0s"),
+    "verify": ("hplm verify",),
+    "tree": ("hplm tree",),
+    "export": ("hplm export", "hplm export --policy das --missing learn"),
+    "serve": ("hplm serve", "hplm serve --address 0.0.0.0 --policy das"),
+    "infer": (
+        'hplm infer acme/returns "It arrived broken."',
+        "hplm infer acme/returns --file texts.txt --out answers.jsonl",
+    ),
+    "doctor": ("hplm doctor",),
+    "profile": ("hplm profile",),
+    "simulate": ("hplm simulate --load 0.8x --deadlines 5x-20x",),
+    "manager": ("hplm manager --port 8080",),
+    "root add": ("hplm root add base --from hf:google-bert/bert-base-uncased --lower 6 --corpus texts.txt",),
+    "root check": ("hplm root check base --texts texts.txt",),
+    "root config": ("hplm root config base",),
+    "root list": ("hplm root list",),
+    "root show": ("hplm root show base",),
+    "root export": ("hplm root export base weights.safetensors",),
+    "root delete": ("hplm root delete base",),
+    "domain create": ("hplm domain create shop --corpus shop.txt",),
+    "domain update": ("hplm domain update shop --corpus more.txt",),
+    "domain list": ("hplm domain list",),
+    "domain show": ("hplm domain show shop",),
+    "domain coverage": ("hplm domain coverage shop --plot coverage.svg",),
+    "domain versions": ("hplm domain versions shop",),
+    "domain rollback": ("hplm domain rollback shop",),
+    "domain delete": ("hplm domain delete shop",),
+    "loadtest steady": ("hplm loadtest steady --duration 1m --out steady",),
+    "loadtest burst": ("hplm loadtest burst --protocol http --out burst",),
+    "loadtest overload": ("hplm loadtest overload --load 20/s --deadlines 500ms-2s --out calm",),
+    "loadtest trace": ("hplm loadtest trace --trace monday.csv --speed 24 --out monday",),
+    "loadtest compare": ("hplm loadtest compare calm busy --out both.html",),
+    "loadtest report": ("hplm loadtest report calm",),
+    "loadtest worker": ("hplm loadtest worker first-machine:5557",),
+}
+
+
+def add_help(app: typer.Typer) -> None:
+    """Put every command into its group and under its example; call it once all commands are registered."""
+    panel_of = {name: panel for panel, names in _PANELS.items() for name in names}
+    for path, command in commands(app):
+        lines = [command.epilog, *(f"Example: {line}" for line in _EXAMPLES.get(path, ()))]
+        command.epilog = "\n\n".join(line for line in lines if line) or None
+    for command in app.registered_commands:
+        command.rich_help_panel = panel_of[_name(command)]
+    for group in app.registered_groups:
+        group.rich_help_panel = panel_of[str(group.name)]
+
+
+def commands(app: typer.Typer, above: str = "") -> Iterator[tuple[str, CommandInfo]]:
+    """All commands with their paths, such as `domain create`."""
+    for command in app.registered_commands:
+        yield f"{above}{_name(command)}", command
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            yield from commands(group.typer_instance, f"{above}{group.name} ")
+
+
+def _name(command: CommandInfo) -> str:
+    callback = command.callback
+    return command.name or (callback.__name__.replace("_", "-") if callback is not None else "")
