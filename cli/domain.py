@@ -11,11 +11,13 @@ import typer
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from builder.root_choice import chosen_root
+from builder.settings.device import AUTO
 from builder.settings.domain import DOMAIN_THETA, HEAD_STEPS, LOWER_STEPS, MAX_FRAGMENTS, Pace
 from cli.option_groups import grouped
 from cli.options import (
     DEFAULT_HOME,
     CorpusOption,
+    DeviceOption,
     HomeOption,
     JsonOption,
     MaxFragmentsOption,
@@ -58,10 +60,18 @@ class PretrainingOptions:
         Pace.seed
     )
 
+    device: DeviceOption = AUTO
+
     def fields(self) -> dict[str, Any]:
         """The fields of a request that these options fill."""
         mlm_steps = 0 if self.no_pretrain else self.mlm_steps
-        return {"mlm_steps": mlm_steps, "head_steps": self.head_steps, "held_out": self.held_out, "seed": self.seed}
+        return {
+            "mlm_steps": mlm_steps,
+            "head_steps": self.head_steps,
+            "held_out": self.held_out,
+            "seed": self.seed,
+            "device": self.device,
+        }
 
 
 @app.command()

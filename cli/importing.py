@@ -10,7 +10,8 @@ import typer
 from backends.errors import InvalidArgumentError
 from builder.progress import progress_bars
 from builder.root_choice import chosen_root
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry
+from builder.settings.device import AUTO
+from cli.options import DEFAULT_HOME, DeviceOption, HomeOption, JsonOption, RootOption, print_entry
 from cli.session import open_home
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def import_adapter(
     epochs: EpochsOption = 8,
     learning_rate: RateOption = 5e-4,
     seed: SeedOption = 17,
+    device: DeviceOption = AUTO,
     as_json: JsonOption = False,
 ) -> None:
     """Serve an adapter that was trained elsewhere: LoRA saved by PEFT, or AdapterHub's seq_bn and double_seq_bn.
@@ -102,7 +104,7 @@ def import_adapter(
         same_base=same_base,
         replace=replace,
         retune=_retuning(
-            retune, (train, dev, test), task, {"epochs": epochs, "learning_rate": learning_rate, "seed": seed}
+            retune, (train, dev, test), task, {"epochs": epochs, "learning_rate": learning_rate, "seed": seed}, device
         ),
     )
     with progress_bars(id) as report:
@@ -144,6 +146,7 @@ def _retuning(
     paths: tuple[Path | None, Path | None, Path | None],
     task: TaskKind | None,
     tune: dict[str, Any],
+    device: str,
 ) -> Retuning | None:
     from builder.requests.hplms import Retuning
 
@@ -154,4 +157,4 @@ def _retuning(
         return None
     if train is None or dev is None:
         raise InvalidArgumentError("--retune needs --train and --dev")
-    return Retuning(train=train, dev=dev, test=test, task=task, tune=tune)
+    return Retuning(train=train, dev=dev, test=test, task=task, tune=tune, device=device)

@@ -31,6 +31,10 @@ ProcessesOption = Annotated[
         "machines with many cores, and each takes the memory of the lower layers.",
     ),
 ]
+DeviceOption = Annotated[
+    str,
+    typer.Option("--device", help="Where to train: auto (a GPU where there is one), cpu, cuda or cuda:N."),
+]
 DEFAULT_HOME = Path("hplm_home")
 _MANY_ROWS = 200
 _MANY_CHARACTERS = 100_000

@@ -9,7 +9,17 @@ import typer
 
 from backends.errors import ConflictError, InvalidArgumentError
 from backends.home import Home
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption, ProcessesOption, print_entry, print_json, print_rows
+from builder.settings.device import AUTO
+from cli.options import (
+    DEFAULT_HOME,
+    DeviceOption,
+    HomeOption,
+    JsonOption,
+    ProcessesOption,
+    print_entry,
+    print_json,
+    print_rows,
+)
 from cli.progress import resumable_progress
 from cli.session import open_home
 
@@ -75,6 +85,7 @@ def add(
     max_bigrams: MaxBigramsOption = None,
     distilled: DistilledOption = None,
     processes: ProcessesOption = 1,
+    device: DeviceOption = AUTO,
 ) -> None:
     """Convert a BERT-family model into a root: distil its lower layers into fragments, and build the general table.
 
@@ -101,6 +112,7 @@ def add(
             "seed": seed,
         },
         "plot": {"max_fragments": max_fragments, "max_bigrams": max_bigrams},
+        "device": device,
     }
     recipe = merged(merged({"plot": _PLOT_LIMITS}, read_config(config) if config else {}), given)
     _require_recipe(recipe)

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from backends.errors import InvalidArgumentError
+from builder.settings.device import AUTO
+from cli.options import DeviceOption
 
 _OVERRIDES = ("epochs", "learning_rate", "patience", "class_weights", "seed")
 
@@ -72,6 +74,7 @@ class TuningOptions:
         typer.Option(help="balanced: rare classes weigh as much as frequent ones.", show_default=False),
     ] = None
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)] = None
+    device: DeviceOption = AUTO
     settings: Annotated[
         Path | None,
         typer.Option(
@@ -87,6 +90,7 @@ class TuningOptions:
             "search": self.search,
             "teacher": self.teacher,
             "unlabelled": self.unlabelled,
+            "device": self.device,
         }
 
     def _changes(self) -> dict[str, Any]:

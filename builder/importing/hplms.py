@@ -16,6 +16,7 @@ from builder.construct.hplm.build import HplmBuild
 from builder.construct.hplm.hplms import building_hplm, publish_artifact, publish_build
 from builder.construct.root.distilled import TRAINED_PARTS
 from builder.construct.tasks.dataset import TaskFiles, read_task
+from builder.construct.training.device import training_device
 from builder.importing.base import Base, require_same_base
 from builder.importing.candidate import Candidate
 from builder.importing.folder import read_folder
@@ -130,7 +131,7 @@ def _retune(
     head = candidate.folder.head
     data = read_task(files, retuning.task or (head.task if head else candidate.folder.task))
     version = registry.next_hplm_version(request.id)
-    build = HplmBuild(home, domain, request.id, version, files, data, report)
+    build = HplmBuild(home, domain, request.id, version, files, data, report, training_device(retuning.device))
     start = retuning_start(candidate, build, settings)
     trial, figures = build.measured(build.tune(settings, 1, start))
     figures["imported"] = candidate.folder.origin["format"]

@@ -22,6 +22,7 @@ from backends.names import check_hplm_id, check_name, split_domain
 from backends.registry.registry import Registry
 from builder.requests.targets import DomainTarget, Target
 from builder.root_choice import chosen_root
+from builder.settings.device import check_device
 
 EXAMPLE_CORPUS = f"corpus-{'3b5d5c3712955042' * 4}"
 EXAMPLE_TASK = f"task-{'aec070645fe53ee3' * 4}"
@@ -39,6 +40,11 @@ class UploadKind(StrEnum):
 InputFile = Annotated[Path, Strict(False), WithJsonSchema({"type": "string"})]
 """A file of this machine; in a request to the manager the ID of an upload, until its worker puts the file's path in."""
 TaskKind = Literal["classification", "ner", "regression"]
+Device = Annotated[
+    str,
+    AfterValidator(check_device),
+    Field(description="Where to train: auto (a GPU where there is one), cpu, cuda or cuda:N."),
+]
 HplmId = Annotated[
     str,
     AfterValidator(check_hplm_id),

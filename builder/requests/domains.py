@@ -10,6 +10,7 @@ from pydantic import Field
 
 from builder.requests.base import (
     EXAMPLE_CORPUS,
+    Device,
     DomainName,
     EarlierVersion,
     InputFile,
@@ -17,6 +18,7 @@ from builder.requests.base import (
     UploadKind,
 )
 from builder.requests.targets import DomainTarget, Target
+from builder.settings.device import AUTO
 from builder.settings.domain import DOMAIN_THETA, HEAD_STEPS, LOWER_STEPS, MAX_FRAGMENTS, PlotSettings, PretrainSettings
 from builder.settings.seeds import SEED_LIMIT
 
@@ -65,6 +67,7 @@ class DomainTexts(DomainRequest):
     mlm_steps: MlmSteps = LOWER_STEPS
     head_steps: HeadSteps = HEAD_STEPS
     seed: Seed = 23
+    device: Device = AUTO
 
     @property
     def files(self) -> dict[Path, UploadKind]:

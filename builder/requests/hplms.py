@@ -12,6 +12,7 @@ from backends.registry.registry import Registry
 from builder.requests.base import (
     EXAMPLE_ADAPTER,
     EXAMPLE_TASK,
+    Device,
     EarlierVersion,
     HplmId,
     InputFile,
@@ -22,6 +23,7 @@ from builder.requests.base import (
 )
 from builder.requests.domains import GENERAL_DOMAIN
 from builder.requests.targets import DomainTarget, HplmTarget, Target
+from builder.settings.device import AUTO
 
 DomainReference = Annotated[
     str,
@@ -73,6 +75,7 @@ class LabelledTexts(Request):
     dev: Dev
     test: Test = None
     tune: TuneChanges = Field(default_factory=dict)
+    device: Device = AUTO
 
     @property
     def files(self) -> dict[Path, UploadKind]:

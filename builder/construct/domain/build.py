@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from backends.errors import TrainingDataError
 from backends.home import Home
@@ -39,6 +40,7 @@ from builder.construct.domain.pretrain import Pretrainer
 from builder.construct.domain.resuming import INPUTS, TableBuild
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.corpus import Corpus, corpus_checksums, split_corpus
+from builder.construct.training.device import CPU
 from builder.executors.mapping import ParallelMap, map_here
 from builder.progress import Report
 from builder.settings.domain import PlotSettings, PretrainSettings
@@ -58,6 +60,7 @@ class VersionPlan:
     - `parent`: its tables answer for the fragments that this version lacks.
     - `before`: the version that this one continues, with its layers and counts.
     - `served`: versions whose servers have learned fragments, which this version counts.
+    - `device`: where the lower layers learn.
     - `keep_learned`: the table holds learned fragments however rare; otherwise theta decides on them too.
     """
 
@@ -71,6 +74,7 @@ class VersionPlan:
     held_out: Path | None = None
     served: tuple[DomainEntry, ...] = ()
     keep_learned: bool = True
+    device: torch.device = CPU
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,8 @@ class _VersionBuild:
 
     def _pretraining(self) -> _Pretraining:
         settings = self._plan.pretrain or PretrainSettings()
-        pretrainer = Pretrainer(self._root, self._corpus.sample(_MAX_PRETRAIN_TEXTS), self._corpus.held_out)
+        texts = self._corpus.sample(_MAX_PRETRAIN_TEXTS)
+        pretrainer = Pretrainer(self._root, texts, self._corpus.held_out, self._plan.device)
         file = HeadFile(self._root)
         head = file.require(pretrainer, self._checksums, settings.head, self._report)
         return _Pretraining(pretrainer, head, file.checksum(), settings)

@@ -11,6 +11,7 @@ from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.domain.build import VersionPlan, build_version
+from builder.construct.training.device import training_device
 from builder.executors.mapping import ParallelMap, map_here
 from builder.locks import Hold, exclusive
 from builder.progress import Report
@@ -22,7 +23,7 @@ def create_domain(
     home: Home, registry: Registry, request: CreateDomain, report: Report, fan_out: ParallelMap = map_here
 ) -> DomainEntry:
     """Build the first version of a domain and make it live; a killed build goes on where it was."""
-    root = request.root_name
+    root, device = request.root_name, training_device(request.device)
     with _building(home, root, request.name) as hold:
         if registry.has_domain(root, request.name):
             raise ConflictError(
@@ -37,6 +38,7 @@ def create_domain(
             parent=registry.find_domain(root, request.parent),
             pretrain=request.pretrain,
             held_out=request.held_out,
+            device=device,
         )
         return _publish(home, registry, root, plan, hold, report, fan_out)
 
@@ -45,7 +47,7 @@ def update_domain(
     home: Home, registry: Registry, request: UpdateDomain, report: Report, fan_out: ParallelMap = map_here
 ) -> DomainEntry:
     """Build the next version from the live one's layers and counts, and new texts; until then the old one serves."""
-    root = request.root_name
+    root, device = request.root_name, training_device(request.device)
     with _building(home, root, request.name) as hold:
         live = registry.domain(root, request.name)
         parent = registry.domain_parent(live)
@@ -60,6 +62,7 @@ def update_domain(
             before=live,
             pretrain=request.pretrain,
             held_out=request.held_out,
+            device=device,
             served=tuple(version.entry for version in registry.domain_versions(root, request.name)),
             keep_learned=request.keep_learned,
         )

@@ -33,6 +33,9 @@ class MaskedRows:
     chosen: Tensor
     targets: Tensor
 
+    def to(self, device: torch.device) -> MaskedRows:
+        return MaskedRows(self.rows.to(device), self.chosen.to(device), self.targets.to(device))
+
 
 class Masking:
     """The rule for one root; a seed gives the same choice again."""

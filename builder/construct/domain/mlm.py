@@ -39,21 +39,23 @@ class MlmHead(nn.Module):
 
 
 class MaskedLanguageModel:
-    """A root's frozen parts around lower layers that may learn."""
+    """A root's frozen parts around lower layers that may learn; the lower layers and the head are moved to `device`."""
 
-    def __init__(self, root: RootFolder, lower: FragmentEncoder, head: MlmHead) -> None:
-        self.lower = lower
-        self.head = head
+    def __init__(self, root: RootFolder, lower: FragmentEncoder, head: MlmHead, device: torch.device) -> None:
+        self.lower = lower.to(device)
+        self.head = head.to(device)
+        self._device = device
         self._geometry = root.geometry
-        self._aggregation = root.aggregation()
-        self._upper = root.upper()
+        self._aggregation = root.aggregation().to(device)
+        self._upper = root.upper().to(device)
 
     def guess(self, masked: MaskedRows) -> tuple[Tensor, Tensor]:
         """The cross-entropy of every hidden token, and the boundary states.
 
         Shape: `[M]` fp32, `[T, H]` fp32
         """
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        masked = masked.to(self._device)
+        with torch.autocast(self._device.type, dtype=torch.bfloat16):
             boundary = boundary_states(self.lower, self._aggregation, masked.rows)
             attend = padded_attention(self._geometry.num_heads, masked.rows.mask)
             final = self._upper(masked.rows.pad(boundary), attend)[masked.rows.mask][masked.chosen]
@@ -63,5 +65,5 @@ class MaskedLanguageModel:
     @torch.no_grad()
     def boundary(self, rows: PaddedRows) -> Tensor:
         """Compute the inputs of the shared layers, `[T, H]` fp32, to compare with and not to learn from."""
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return boundary_states(self.lower, self._aggregation, rows).float()
+        with torch.autocast(self._device.type, dtype=torch.bfloat16):
+            return boundary_states(self.lower, self._aggregation, rows.to(self._device)).float()

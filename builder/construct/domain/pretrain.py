@@ -22,6 +22,7 @@ from backends.root.tokenizer import RootTokenizer
 from builder.construct.domain.masking import MaskedRows, Masking
 from builder.construct.domain.mlm import MaskedLanguageModel, MlmHead
 from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.device import CPU
 from builder.construct.training.loop import ParameterGroup, Schedule, TrainingLoop
 from builder.construct.training.rows import numbered_batches
 from builder.progress import Report
@@ -50,8 +51,10 @@ class MaskedTexts:
 class Pretrainer:
     """A root, and the texts of one domain to learn from and to measure with."""
 
-    def __init__(self, root: RootFolder, texts: Sequence[str], held_out: Sequence[str]) -> None:
-        self._root = root
+    def __init__(
+        self, root: RootFolder, texts: Sequence[str], held_out: Sequence[str], device: torch.device = CPU
+    ) -> None:
+        self._root, self._device = root, device
         tokenizer = root.tokenizer()
         self._texts = MaskedTexts(texts, tokenizer, Masking(tokenizer, root.geometry))
         self._held_out = held_out
@@ -61,13 +64,13 @@ class Pretrainer:
         with torch.random.fork_rng():
             torch.manual_seed(pace.seed)
             head = MlmHead(self._root.geometry)
-        model = MaskedLanguageModel(self._root, self._root.lower(), head)
+        model = self._model(self._root.lower(), head)
 
         def loss(masked: MaskedRows, step: int) -> Tensor:
             return _mean(model.guess(masked)[0])
 
         _train(head, "train the masked-LM head", self._texts, loss, pace, checkpoint, report)
-        return head.requires_grad_(False)
+        return head.requires_grad_(False).to(CPU)
 
     def train_lower(
         self, head: MlmHead, start: FragmentEncoder, settings: PretrainSettings, checkpoint: Checkpoint, report: Report
@@ -75,7 +78,7 @@ class Pretrainer:
         """Lower layers that know the domain, and what held-out texts say about them."""
         lower = copy.deepcopy(start).requires_grad_(True)
         lower.word_embeddings.requires_grad_(False)
-        before, after = (MaskedLanguageModel(self._root, part, head) for part in (start, lower))
+        before, after = (self._model(part, head) for part in (start, lower))
 
         def loss(masked: MaskedRows, step: int) -> Tensor:
             losses, boundary = after.guess(masked)
@@ -83,12 +86,16 @@ class Pretrainer:
             return _mean(losses) + settings.anchor * functional.mse_loss(boundary, anchor) / anchor.var()
 
         _train(lower, "pretrain the lower layers", self._texts, loss, settings.lower, checkpoint, report)
-        return lower.requires_grad_(False), {
+        figures = {
             "pretrain_steps": settings.lower.steps,
             "mlm_loss_before": self._held_out_loss(before),
             "mlm_loss_after": self._held_out_loss(after),
             "boundary_cosine": self._boundary_cosine(after),
         }
+        return lower.requires_grad_(False).to(CPU), figures
+
+    def _model(self, lower: FragmentEncoder, head: MlmHead) -> MaskedLanguageModel:
+        return MaskedLanguageModel(self._root, lower, head, self._device)
 
     def _held_out_loss(self, model: MaskedLanguageModel) -> float | None:
         """Mean over the hidden tokens of the held-out texts, if any is; always the same tokens are hidden."""
@@ -98,7 +105,7 @@ class Pretrainer:
 
     def _boundary_cosine(self, model: MaskedLanguageModel) -> float:
         """Compare the boundary states of unmasked held-out texts with the root's own."""
-        root = MaskedLanguageModel(self._root, self._root.lower(), model.head)
+        root = self._model(self._root.lower(), model.head)
         cosines = []
         for texts in self._held_out_batches():
             rows = self._texts.masking.unmasked(self._texts.tokenizer.encode(texts))

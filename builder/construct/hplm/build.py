@@ -29,6 +29,7 @@ from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.device import CPU
 from builder.progress import Report, Step
 from builder.settings.hplm import TuneSettings
 
@@ -53,13 +54,14 @@ class HplmBuild:
         files: TaskFiles,
         data: TaskData,
         report: Report,
+        device: torch.device = CPU,
     ) -> None:
         self.root = RootFolder(home.root(domain.root))
         self.home, self.domain, self.hplm, self.version, self.data = home, domain, hplm, version, data
         self._files, self.report = files, report
         self._target = home.bank(domain.root, hplm, version)
         self._teacher_data: TeacherData | None = None
-        self._upper = Upper(self.root.upper(), self.root.geometry)
+        self._upper = Upper(self.root.upper().to(device), self.root.geometry)
         if note := _leaks(data):
             report(Step("read the examples", 1, 1, note))
 

@@ -26,6 +26,7 @@ from builder.construct.root.pretrained import load_pretrained
 from builder.construct.tasks.examples import Example, task_text
 from builder.construct.tasks.objective import Objective
 from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.device import CPU, device_of
 from builder.construct.training.rows import padded_length, segments_of
 from builder.progress import Report, Step
 from builder.settings.hplm import TuneSettings
@@ -120,11 +121,12 @@ class Dedicated:
         settings: TuneSettings,
         report: Report,
         checkpoint: Checkpoint | None = None,
+        device: torch.device = CPU,
     ) -> Dedicated:
         settings = replace(settings, ema_decay=0.0)  # the model's own weights are measured below
         torch.manual_seed(settings.seed)
         pooling = pooling_for(objective, settings)
-        model = DedicatedModel(folder, geometry, objective.num_outputs, pooling, objective.scale)
+        model = DedicatedModel(folder, geometry, objective.num_outputs, pooling, objective.scale).to(device)
         dev_set = token_set(tokenizer, objective, dev)
 
         def measure(weights: Weights) -> dict[str, float]:
@@ -143,7 +145,7 @@ class Dedicated:
 
         for start in range(0, len(examples), _READ_AT_ONCE):
             dataset = self._encoded(examples[start : start + _READ_AT_ONCE])
-            yield from read(self.model, self.objective, dataset, _device(self.model), noted(start))
+            yield from read(self.model, self.objective, dataset, device_of(self.model), noted(start))
 
     @property
     def head(self) -> Head:
@@ -163,8 +165,4 @@ def token_set(tokenizer: RootTokenizer, objective: Objective[Any], examples: Seq
 
 
 def _scores(model: DedicatedModel, objective: Objective[Any], dataset: TokenSet) -> dict[str, float]:
-    return objective.metrics(predict(model, objective, dataset, _device(model)), dataset.targets)
-
-
-def _device(model: DedicatedModel) -> torch.device:
-    return model.head.weight.device
+    return objective.metrics(predict(model, objective, dataset, device_of(model)), dataset.targets)

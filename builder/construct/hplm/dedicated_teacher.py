@@ -30,6 +30,7 @@ from builder.construct.tasks.examples import Example
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.unlabelled import unlabelled_examples
 from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.device import CPU
 from builder.progress import Report, Step
 from builder.settings.hplm import TuneSettings
 
@@ -54,6 +55,7 @@ class DedicatedTeacher:
     unlabelled: Path | None = None
     settings: TuneSettings = FINE_TUNING
     rewriting: Rewriting = REWRITING
+    device: torch.device = CPU
 
     def __call__(self, data: TaskData, pupil: TuneSettings, report: Report) -> TeacherData:
         examples, num_unlabelled = self._examples(data)
@@ -103,6 +105,7 @@ class DedicatedTeacher:
             settings,
             report,
             self._kept("teacher", self._inputs(data, pupil)),
+            self.device,
         )
 
     def _alone(self, data: TaskData, pupil: TuneSettings, report: Report) -> AbstractContextManager[None]:

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from typing import Any
 
+import torch
+
 from backends.adapters.bank import HplmArtifact, read_artifact, write_artifact
 from backends.adapters.recipe import AdapterRecipe
 from backends.errors import (
@@ -27,6 +29,7 @@ from builder.construct.hplm.tunable import Tuned
 from builder.construct.tasks.dataset import TaskData, TaskFiles, read_task
 from builder.construct.tasks.paired import paired_difference
 from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.construct.training.device import training_device
 from builder.locks import Hold, exclusive
 from builder.progress import Report, Step
 from builder.requests.hplms import CreateHplm, Training, UpdateHplm
@@ -40,7 +43,8 @@ def create_hplm(
 
     `teacher` stands in for the one that the request names.
     """
-    teacher = teacher or _requested_teacher(home, request, request.root_name)
+    device = training_device(request.device)
+    teacher = teacher or _requested_teacher(home, request, request.root_name, device)
     settings = TuneSettings.defaults(teacher is not None).changed(request.tune)
     with building_hplm(home, request.id) as hold:
         if registry.has_hplm(request.id):
@@ -50,7 +54,7 @@ def create_hplm(
         domain = registry.find_domain(request.root_name, request.domain)
         version = registry.next_hplm_version(request.id)
         hold.will_read(domain.folders)
-        build = HplmBuild(home, domain, request.id, version, files, data, report)
+        build = HplmBuild(home, domain, request.id, version, files, data, report, device)
         trial, figures = build.measured(build.tune(settings, request.search, teacher=teacher))
         return publish_build(registry, build, build.artifact(trial, {}), figures, pinned=names_version(request.domain))
 
@@ -59,11 +63,12 @@ def update_hplm(
     home: Home, registry: Registry, request: UpdateHplm, report: Report, teacher: Teacher | None = None
 ) -> HplmEntry:
     """Tune the next version, from the live one on, and publish it unless it is worse; meanwhile the old one serves."""
+    device = training_device(request.device)
     with building_hplm(home, request.id) as hold:
         if not registry.has_hplm(request.id):
             raise NotFoundError(f"hPLM {request.id!r} does not exist; 'hplm create' makes it")
         live = registry.hplm(request.id)
-        teacher = teacher or _requested_teacher(home, request, live.domain.root)
+        teacher = teacher or _requested_teacher(home, request, live.domain.root, device)
         files = TaskFiles(request.train, request.dev, request.test)
         before = TrainedTexts.read(home.path / live.folder)
         data = _with_live_leaks(read_task(files, live.task), before)
@@ -72,7 +77,7 @@ def update_hplm(
         domain, pinned = _next_domain(registry, live, request.domain)
         version = registry.next_hplm_version(request.id)
         hold.will_read({*domain.folders, *live.domain.folders})
-        build = HplmBuild(home, domain, request.id, version, files, data, report)
+        build = HplmBuild(home, domain, request.id, version, files, data, report, device)
         artifact = read_artifact(home.path / live.folder, build.root.fingerprint)
         settings, start = _next_start(home, live, artifact, data, request, teacher is not None)
         trial, figures = build.measured(build.tune(settings, request.search, start, teacher))
@@ -180,12 +185,12 @@ def _require_same_root(registry: Registry, artifact: HplmArtifact, domain: Domai
         )
 
 
-def _requested_teacher(home: Home, request: Training, root: str) -> Teacher | None:
+def _requested_teacher(home: Home, request: Training, root: str, device: torch.device) -> Teacher | None:
     if request.teacher is None:
         return None
     from builder.construct.hplm.dedicated_teacher import DedicatedTeacher  # here, because it loads transformers
 
-    return DedicatedTeacher(home, root, request.unlabelled)
+    return DedicatedTeacher(home, root, request.unlabelled, device=device)
 
 
 def building_hplm(home: Home, hplm: str) -> AbstractContextManager[Hold]:

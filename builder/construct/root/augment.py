@@ -92,7 +92,7 @@ class Shortening:
         Shape: fragments `[T, n]` → `[T, n]`
         """
         rng = torch.Generator().manual_seed(step_seed(self.seed, draw))
-        drawn = torch.rand(len(fragments), generator=rng)
+        drawn = torch.rand(len(fragments), generator=rng).to(fragments.device)
         shortened = fragments.clone()
         lowest = 0.0
         for store in reversed(stores_of(self.n)[1:]):

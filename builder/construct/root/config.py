@@ -66,7 +66,7 @@ def config_of(request: AddRoot) -> Config:
     absolute = request.with_files({path: path.absolute() for path in paths}).model_copy(
         update={"distil": request.training, "source": str(source.absolute()) if source.is_dir() else request.source}
     )
-    return absolute.model_dump(mode="json", exclude={"name"}, exclude_none=True)
+    return absolute.model_dump(mode="json", exclude={"name", "device"}, exclude_none=True)
 
 
 def _based(folder: Path, name: str, value: Any) -> Any:

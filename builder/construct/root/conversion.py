@@ -41,6 +41,11 @@ class RootParts:
     def modules(self) -> dict[str, nn.Module]:
         return {"lower": self.lower, "aggregation": self.aggregation, "upper": self.upper}
 
+    def to(self, device: torch.device) -> None:
+        """Move the modules."""
+        for module in self.modules().values():
+            module.to(device)
+
 
 def convert(folder: Path, num_lower_layers: int, max_tokens: int, n: int = 3, num_sinks: int = 0) -> RootParts:
     """Split a BERT-family model at `num_lower_layers`; the gate, the sinks and the second embeddings start neutral."""

@@ -87,7 +87,7 @@ class Distiller:
         tokens = self._tokenizer.encode(self._pairing.apply(texts, step))
         rows = self._student.padded(self._noise.apply(tokens, step))
         settings = self._settings
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(rows.mask.device.type, dtype=torch.bfloat16):
             with torch.no_grad():
                 targets = self._teacher.states(rows)
             states = self._student.states(rows, self._shortening.apply(rows.fragments, step))

@@ -79,7 +79,7 @@ class FidelityProbe:
                 pooled.append(_mean_pooled(rows, states[-1]))
             tokens += len(fragments)
         cosines = [round(float(value) / tokens, 5) for value in torch.stack(sums).sum(dim=0)]
-        ours, theirs = (torch.cat(pooled).double().numpy() for pooled in sentences)
+        ours, theirs = (torch.cat(pooled).double().cpu().numpy() for pooled in sentences)
         return _Comparison(cosines, ours, theirs, tokens)
 
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from backends.errors import CorruptFileError, InvalidArgumentError
 from backends.home import Home
 from backends.registry.entries import DomainEntry
@@ -36,6 +38,7 @@ from builder.construct.root.student import NUM_SINKS, Student, start_fragments
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.corpus import corpus_checksums, corpus_texts, split_corpus
+from builder.construct.training.device import CPU, training_device
 from builder.executors.mapping import ParallelMap, map_here
 from builder.locks import exclusive
 from builder.progress import Report, Step
@@ -88,7 +91,8 @@ def _build_root(home: Home, request: AddRoot, report: Report) -> None:
     target = home.root(request.name)
     source = locate_pretrained(request.source, home.downloads)
     parts = convert(source, request.lower, request.max_tokens, request.n, _num_sinks(request))
-    build = _RootBuild(request, source, tokenizer_file(source, home.downloads), parts, weights_checksum(source))
+    tokenizer = tokenizer_file(source, home.downloads)
+    build = _RootBuild(request, source, tokenizer, parts, weights_checksum(source), training_device(request.device))
     checkpoint = Checkpoint(target.with_name(f".{target.name}.checkpoint"), build.inputs())
     if target.exists():
         if _stored_inputs(target) == checkpoint.inputs:
@@ -132,6 +136,7 @@ class _RootBuild:
     tokenizer_json: Path
     parts: RootParts
     weights: str
+    device: torch.device
 
     def inputs(self) -> str:
         """Names all that a root's folder depends on."""
@@ -167,6 +172,8 @@ class _RootBuild:
         if request.training is None and not request.held_out:
             return {**origin, TRAINED_PARTS: sorted(trained)}, start.fidelity if start else {}
         tokenizer = RootTokenizer(self.tokenizer_json, request.max_tokens, self.parts.geometry.pad_id)
+        self.parts.to(self.device)
+        teacher.to(self.device)
         student = Student(self.parts, tokenizer)
         shortening = Shortening.of(request.training or DistilSettings(), request.n)
         probe = FidelityProbe(teacher, student, shortening)
@@ -187,6 +194,7 @@ class _RootBuild:
         report(Step("measure the fidelity", 0, 1))
         fidelity = held_out_report(probe, request.held_out, held_out)
         report(Step("measure the fidelity", 1, 1))
+        self.parts.to(CPU)
         return {**origin, TRAINED_PARTS: sorted(trained)}, fidelity
 
     def _start(self) -> DistilledWeights | None:

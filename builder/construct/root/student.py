@@ -13,6 +13,7 @@ from backends.root.geometry import RootGeometry
 from backends.root.tokenizer import RootTokenizer, Text, TokenRows
 from builder.construct.root.conversion import RootParts
 from builder.construct.root.teacher import Teacher
+from builder.construct.training.device import device_of
 from builder.construct.training.rows import PaddedRows, boundary_states, padded_rows
 
 NUM_SINKS = 2
@@ -32,7 +33,8 @@ class Student:
         return self.padded(self._tokenizer.encode(texts))
 
     def padded(self, tokens: TokenRows) -> PaddedRows:
-        return padded_rows(tokens, self._shape, self.parts.geometry.max_tokens)
+        """Make rows on the device that the lower layers are on."""
+        return padded_rows(tokens, self._shape, self.parts.geometry.max_tokens).to(device_of(self.parts.lower))
 
     def states(self, rows: PaddedRows, fragments: Tensor) -> list[Tensor]:
         """Boundary and upper states of the real tokens, each `[T, H]` fp32.
@@ -79,6 +81,8 @@ def _special_keys_and_values(query_key_value: nn.Module, states: Tensor, rows: P
     Shape: `[B, L, H]` → `[2, 2, H]`: keys and values, first and last
     """
     last = rows.mask.sum(dim=1) - 1
-    ends = torch.stack([states[:, 0], states[torch.arange(len(states)), last]], dim=1)  # (B, 2, H)
+    ends = torch.stack(
+        [states[:, 0], states[torch.arange(len(states), device=states.device), last]], dim=1
+    )  # (B, 2, H)
     _, keys, values = query_key_value(ends).mean(dim=0).chunk(3, dim=-1)
     return torch.stack([keys, values])

@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from backends.root.upper import UpperLayers
@@ -26,6 +27,12 @@ class Teacher:
         self._first_position = FAMILIES[config.model_type].position(parts.geometry.pad_id)
         self._has_types = getattr(config, "type_vocab_size", 0) > 1
         self.upper: UpperLayers = copy.deepcopy(parts.upper).requires_grad_(False)
+
+    def to(self, device: torch.device) -> Teacher:
+        """Move this teacher."""
+        self._model, self.upper = self._model.to(device), self.upper.to(device)
+        self._own_ids = self._own_ids.to(device)
+        return self
 
     @property
     def position_embeddings(self) -> Tensor:

@@ -37,7 +37,7 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            content: dict[str, Any] = torch.load(self.path, weights_only=True)
+            content: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
         except Exception as error:  # every kind of damage raises another type
             LOGGER.warning("checkpoint %s is not readable (%s); starting again", self.path.name, type(error).__name__)
             return None

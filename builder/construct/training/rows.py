@@ -38,6 +38,9 @@ class PaddedRows:
     positions: Tensor
     flat_types: Tensor
 
+    def to(self, device: torch.device) -> PaddedRows:
+        return PaddedRows(**{name: tensor.to(device) for name, tensor in vars(self).items()})
+
     def pad(self, flat: Tensor) -> Tensor:
         """`[T, H]` → `[B, L, H]`, zero where there is no token."""
         padded = flat.new_zeros(*self.mask.shape, flat.shape[-1])
