@@ -13,10 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 _LINE_INTERVAL_S = 5.0
+_LEAST_PACE_S = 2.0
+"""A phase that has run for less says little about its pace."""
+_MINUTE_S, _HOUR_S = 60, 3600
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,8 @@ def progress_bars(title: str, console: Console | None = None) -> Iterator[Report
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=console) as progress:
@@ -65,13 +78,33 @@ def progress_lines(title: str, interval_s: float, console: Console | None = None
     """Report by lines from processes that work side by side, whose bars would overwrite each other."""
     console = console or Console(stderr=True)
     last: dict[str, float] = {}
+    began: dict[str, tuple[float, int]] = {}
 
     def report(step: Step) -> None:
         finished = step.done >= step.total
+        began.setdefault(step.phase, (time.monotonic(), step.done))
         if finished or time.monotonic() - last.get(step.phase, 0.0) > interval_s:
             last[step.phase] = time.monotonic()
             note = f"  {step.note}" if step.note else ""
-            line = Text(f"{title}: {step.phase} {step.done}/{step.total}{note}")
+            line = Text(f"{title}: {step.phase} {step.done}/{step.total}{note}{_left(step, *began[step.phase])}")
             console.print(line, soft_wrap=True)
 
     return report
+
+
+def _left(step: Step, began_s: float, done_before: int) -> str:
+    """Estimate how long the rest of a phase takes, by its pace so far; nothing where that says little."""
+    took_s, done = time.monotonic() - began_s, step.done - done_before
+    if step.done >= step.total or done < 1 or took_s < _LEAST_PACE_S:
+        return ""
+    return f"  {in_words(took_s / done * (step.total - step.done))} left"
+
+
+def in_words(duration_s: float) -> str:
+    """Write a duration as `45 s`, `3 min 12 s` or `2 h 5 min`."""
+    seconds = round(duration_s)
+    if seconds < _MINUTE_S:
+        return f"{seconds} s"
+    if seconds < _HOUR_S:
+        return f"{seconds // _MINUTE_S} min {seconds % _MINUTE_S} s"
+    return f"{seconds // _HOUR_S} h {seconds % _HOUR_S // _MINUTE_S} min"

@@ -109,7 +109,7 @@ def create(
         max_fragments=max_fragments,
         **pretraining.fields(),
     )
-    with resumable_progress(name) as report:
+    with resumable_progress(name, f"hplm create TENANT/NAME --domain {name} --train FILE --dev FILE") as report:
         entry = create_domain(opened, registry, request, report, local_map(processes))
     print_entry(_described(registry, entry), as_json=False)
 
@@ -157,7 +157,7 @@ def update(
         **pretraining.fields(),
         keep_learned=keep_learned,
     )
-    with resumable_progress(name) as report:
+    with resumable_progress(name, "hplm update ID moves an hPLM to it") as report:
         entry = update_domain(opened, registry, request, report, local_map(processes))
     print_entry(_described(registry, entry), as_json=False)
 

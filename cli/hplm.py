@@ -71,7 +71,7 @@ def create(
         task=task,
         **tuning.fields(),
     )
-    with resumable_progress(id) as report:
+    with resumable_progress(id, f"hplm infer {id} TEXT, of a running 'hplm serve'") as report:
         entry = create_hplm(opened, registry, request, report)
     _print_built(entry, as_json)
 
@@ -115,7 +115,7 @@ def update(
         labels_may_change=labels_may_change,
         force=force,
     )
-    with resumable_progress(id) as report:
+    with resumable_progress(id, f"hplm infer {id} TEXT; 'hplm rollback {id}' goes back") as report:
         entry = update_hplm(opened, registry, request, report)
     _print_built(entry, as_json)
 

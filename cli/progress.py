@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from builder.progress import Report, progress_bars
+from builder.progress import Report, in_words, progress_bars
 from cli.exit_codes import INTERRUPTED
 
 
 @contextmanager
-def resumable_progress(title: str) -> Iterator[Report]:
-    """Progress of a build that its own command takes up again, and that says so when it is interrupted."""
+def resumable_progress(title: str, then: str | None = None) -> Iterator[Report]:
+    """Show the progress of a build, and at its end how long it took and what to do next.
+
+    The build's own command takes it up again, and an interrupted one says so.
+    """
+    began_s = time.monotonic()
     with progress_bars(title) as report:
         try:
             yield report
         except KeyboardInterrupt:
             sys.stderr.write("hplm: interrupted; the same command goes on where this one was\n")
             sys.exit(INTERRUPTED)
+    step = "" if then is None else f"; next: {then}"
+    sys.stderr.write(f"{title}: done in {in_words(time.monotonic() - began_s)}{step}\n")

@@ -118,7 +118,7 @@ def add(
     _require_recipe(recipe)
     request = root_request(name, recipe)
     opened, registry = open_home(home, create=True)
-    with resumable_progress(name) as report:
+    with resumable_progress(name, "hplm domain create NAME --corpus FILE, or hplm create") as report:
         add_root(opened, registry, request, report, local_map(processes))
     print_entry(_described(opened, name), as_json=False)
 

@@ -72,10 +72,10 @@ def unpin(id: IdArgument, home: HomeOption = DEFAULT_HOME) -> None:
 
 
 def delete(id: IdArgument, home: HomeOption = DEFAULT_HOME) -> None:
-    """Take an hPLM out of service within a second; its files stay until 'hplm gc'."""
+    """Take an hPLM out of service within a second, for good; its files stay until 'hplm gc'."""
     _, registry = open_home(home)
     entry = registry.delete_hplm(id)
-    typer.echo(f"{entry.id} is no longer served; its versions stay on disk until 'hplm gc'")
+    typer.echo(f"{entry.id} is no longer served, and no command brings it back; 'hplm gc' frees its files")
 
 
 def gc(
@@ -172,7 +172,7 @@ def delete_domain(name: DomainArgument, home: HomeOption = DEFAULT_HOME, root: R
 
     opened, registry = open_home(home)
     entry = delete_domain(opened, registry, chosen_root(registry, root), name)
-    typer.echo(f"domain {entry.name} is deleted; its versions stay on disk until 'hplm gc'")
+    typer.echo(f"domain {entry.name} is deleted, and no command brings it back; 'hplm gc' frees its files")
 
 
 def delete_root(name: Annotated[str, typer.Argument(help="The root.")], home: HomeOption = DEFAULT_HOME) -> None:
@@ -181,7 +181,7 @@ def delete_root(name: Annotated[str, typer.Argument(help="The root.")], home: Ho
 
     opened, registry = open_home(home)
     delete_root(opened, registry, name)
-    typer.echo(f"root {name} is deleted; its files stay on disk until 'hplm gc'")
+    typer.echo(f"root {name} is deleted, and no command brings it back; 'hplm gc' frees its files")
 
 
 def _hplm_version(version: Version[HplmEntry]) -> dict[str, Any]:
