@@ -52,7 +52,6 @@ def serve(
     if not opened.repository.exists():
         export(home)
     configurations = {} if policy is None else with_policy(opened.repository, policy.value)
-    typer.echo(f"settings: {_settings_line(opened.repository, policy)}", err=True)
     config = ServerConfig(
         configurations=configurations,
         repository=opened.repository,
@@ -66,7 +65,8 @@ def serve(
     )
     with traced(config, trace, on_trace=typer.echo) as config, stop_signals_interrupt():
         try:
-            _stay(TritonServer(config, on_log=lambda line: typer.echo(line, err=True)))
+            server = TritonServer(config, on_log=lambda line: typer.echo(line, err=True))
+            _stay(server, _settings_line(opened.repository, policy))
         except KeyboardInterrupt:
             typer.echo("stopped")
 
@@ -144,10 +144,11 @@ def doctor(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
         raise typer.Exit(1)
 
 
-def _stay(server: TritonServer) -> None:
+def _stay(server: TritonServer, settings_line: str) -> None:
     from builder.serving import ServerStartError
 
     with server:
+        typer.echo(f"settings: {settings_line}", err=True)
         typer.echo(f"ready: grpc://{server.grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
         if code := server.wait():
             raise ServerStartError(f"tritonserver ended by itself with code {code}: {server.failure_reason()}")
