@@ -13,7 +13,7 @@ from hplm_client.conversation import Conversation, Outcome, Probe, Send, Step
 from hplm_client.errors import ClientError
 from hplm_client.tasks import AnswerT, Text, checked, requests_for
 from hplm_client.transports import AsyncTransport, open_async_transport
-from hplm_client.workload import OnError, RequestLike, Workload
+from hplm_client.workload import Hold, OnError, RequestLike, Workload
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -116,9 +116,12 @@ class AsyncHplmClient(ClientBase[AsyncTransport]):
         return answer
 
     async def _work(self, workload: Workload) -> None:
-        while chunk := workload.take():
-            outcomes = await self._carry_out(self._speaker.ask(chunk.requests, call_ends_at=workload.ends_at))
-            workload.settle(chunk, outcomes)
+        while (chunk := workload.take()) is not None:
+            if isinstance(chunk, Hold):
+                await asyncio.sleep(chunk.duration_s)
+            else:
+                outcomes = await self._carry_out(self._speaker.ask(chunk.requests, call_ends_at=workload.ends_at))
+                workload.settle(chunk, outcomes)
 
     async def _carry_out(self, conversation: Conversation[T]) -> T:
         try:

@@ -98,7 +98,7 @@ class ClientBase(ABC, Generic[TransportT]):
     def _workload(self, requests: Iterable[RequestLike], on_error: OnError, limits: Limits) -> Workload:
         if limits.get("deadline_ms") is None:
             limits = {**limits, "deadline_ms": self._deadline_ms}
-        return Workload(requests, self._rows_per_request, on_error, **limits)
+        return Workload(requests, self._rows_per_request, on_error, self._concurrency, **limits)
 
     @abstractmethod
     def _open(self, address: Address) -> TransportT: ...

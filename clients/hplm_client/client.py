@@ -14,7 +14,7 @@ from hplm_client.conversation import Conversation, Outcome, Probe, Send, Step
 from hplm_client.errors import ClientError
 from hplm_client.tasks import AnswerT, Text, checked, requests_for
 from hplm_client.transports import Transport, open_transport
-from hplm_client.workload import OnError, RequestLike, Workload
+from hplm_client.workload import Hold, OnError, RequestLike, Workload
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -63,7 +63,9 @@ class HplmClient(ClientBase[Transport]):
     ) -> list[Answer] | list[Outcome]:
         """Ask many requests and return the answers in their order; `timeout_s` is for the whole call.
 
-        With `on_error="return"` an error is returned instead of its answer. With "raise" the first error ends the call.
+        Deadlines count from when a request is sent. No more are under way than the server answers within them, and
+        rejected ones are sent again when the server says, for as long as answers come. With `on_error="return"` an
+        error is returned instead of its answer. With "raise" the first error ends the call.
         """
         workload = self._workload(requests, on_error, limits)
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="hplm-client") as pool:
@@ -123,8 +125,19 @@ class HplmClient(ClientBase[Transport]):
         return answer
 
     def _work(self, workload: Workload) -> None:
-        while chunk := workload.take():
-            workload.settle(chunk, self._carry_out(self._speaker.ask(chunk.requests, call_ends_at=workload.ends_at)))
+        try:
+            self._work_off(workload)
+        except BaseException:
+            workload.abandon()  # or other workers would wait for what this one has under way
+            raise
+
+    def _work_off(self, workload: Workload) -> None:
+        while (chunk := workload.take()) is not None:
+            if isinstance(chunk, Hold):
+                time.sleep(chunk.duration_s)
+            else:
+                outcomes = self._carry_out(self._speaker.ask(chunk.requests, call_ends_at=workload.ends_at))
+                workload.settle(chunk, outcomes)
 
     def _carry_out(self, conversation: Conversation[T]) -> T:
         try:

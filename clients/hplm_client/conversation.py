@@ -14,8 +14,15 @@ from typing import Any, TypeVar, Union
 
 from hplm_client.answers import Answer, read_answer
 from hplm_client.codec import Call
-from hplm_client.errors import ClientError, InvalidRequestError, RequestTimeoutError, ServerError, WrongPortError
-from hplm_client.limits import RetryPolicy, Window, check_timeout
+from hplm_client.errors import (
+    ClientError,
+    InvalidRequestError,
+    RequestTimeoutError,
+    ServerError,
+    UnavailableError,
+    WrongPortError,
+)
+from hplm_client.limits import RetryBudget, RetryPolicy, Window, check_timeout
 from hplm_client.request import Request
 
 _READY_POLL_S = 0.1
@@ -52,6 +59,7 @@ class Speaker:
     retry: RetryPolicy
     token: str | Mapping[str, str] | None = field(default=None, repr=False)
     timeout_s: float | None = None
+    budget: RetryBudget = field(default_factory=RetryBudget, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_timeout(self.timeout_s)
@@ -135,10 +143,13 @@ class Speaker:
             try:
                 rows: list[bytes] = yield Send(call, window.remaining_s())
                 window.require_in_time()
+                self.budget.note_answer()
                 return rows
             except ClientError as error:
-                pause_s = self.retry.pause_s(failures)
-                if not error.may_repeat or failures >= self.retry.retries or not window.allows_pause(pause_s):
+                pause_s = self.retry.pause_s(failures, _retry_after_s(error))
+                if failures >= self.retry.retries or not _may_repeat(error) or not window.allows_pause(pause_s):
+                    raise
+                if not self.budget.take():
                     raise
             failures += 1
             yield Pause(pause_s)
@@ -147,6 +158,15 @@ class Speaker:
         token = self.token.get(request.tenant) if isinstance(self.token, Mapping) else self.token
         candidates = {"deadline_ms": deadline_ms, "tenant_token": token, "level": request.level}
         return {name: value for name, value in candidates.items() if value is not None}
+
+
+def _may_repeat(error: ClientError) -> bool:
+    """Return whether the same request may be answered later; it was not executed."""
+    return error.may_repeat or (isinstance(error, UnavailableError) and error.is_about_room)
+
+
+def _retry_after_s(error: ClientError) -> float | None:
+    return error.retry_after_s if isinstance(error, UnavailableError) else None
 
 
 def _read(row: bytes, request: Request, request_id: str) -> Outcome:

@@ -50,9 +50,25 @@ class PermissionDeniedError(ClientError):
 
 
 class UnavailableError(ClientError):
-    """The server rejected the request for now: its deadline cannot be met or was missed, or the queue is full."""
+    """The server rejected the request for now: its deadline cannot be met or was missed, or the queue is full.
+
+    `reason` is the server's word for it, such as `queue_full` or `predicted_late`. `retry_after_s` says when the same
+    request, with a deadline of the same length, may be answered. Both are None where the server gave none.
+    """
 
     code = "UNAVAILABLE"
+
+    def __init__(
+        self, message: str, hplm: str | None = None, reason: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, hplm)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+    @property
+    def is_about_room(self) -> bool:
+        """Whether too many rows waited; a deadline that cannot be met comes no nearer by waiting."""
+        return self.reason in ("queue_full", "tenant_quota", "tenant_share")
 
 
 class NotReadyError(UnavailableError):

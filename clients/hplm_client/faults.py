@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,6 +54,7 @@ _BY_WORDS: tuple[tuple[re.Pattern[str], type[ClientError]], ...] = (
     (re.compile(r"request for unknown model|server not ready|server is stopping", re.I), NotReadyError),
     (re.compile(r"this (protocol|api) is restricted", re.I), PermissionDeniedError),
 )
+_FACTS = re.compile(r"\s*(\{\"reason\": \"\w+\", \"retry_after_ms\": \d+\})\s*$")
 _PREFIX = re.compile(
     r"^(in ensemble '[^']*', |\[request id: [^\]]*\] |Failed to process the request\(s\) for model '[^']*', message: )+"
 )
@@ -64,12 +66,25 @@ def from_status(status: str, message: str | None, address: str) -> ClientError:
         kind = ServerError if status == "404" else _BY_STATUS.get(status, ServerError)
         return kind(f"{address} answered with status {status} and no reason; is it a Triton server?")
     kind = _by_words(message) or _BY_STATUS.get(status, ServerError)
+    if kind is UnavailableError:
+        return _rejection(message)
     if kind is ConnectionFailedError:
         reason = message.rpartition(": ")[2].rstrip("]")
         return ConnectionFailedError(f"cannot connect to {address}: {one_line(reason)}")
     if kind is ConnectionLostError:
         return ConnectionLostError(f"the connection to {address} broke while waiting: {one_line(message)}")
     return kind(one_line(message))
+
+
+def _rejection(message: str) -> UnavailableError:
+    """Read the facts that the server writes behind the message of a rejection."""
+    found = _FACTS.search(message)
+    if found is None:
+        return UnavailableError(one_line(message))
+    facts = json.loads(found[1])
+    return UnavailableError(
+        one_line(message[: found.start()]), reason=facts["reason"], retry_after_s=facts["retry_after_ms"] / 1000
+    )
 
 
 def one_line(message: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,9 +31,42 @@ class RetryPolicy:
         if type(self.retries) is not int or self.retries < 0:
             raise InvalidRequestError(f"retries must be 0 or more, not {self.retries!r}")
 
-    def pause_s(self, failures: int) -> float:
+    def pause_s(self, failures: int, retry_after_s: float | None = None) -> float:
+        """Return how long to wait before a retry: as long as the server says, if it does, and up to a half more."""
+        if retry_after_s is not None:
+            return jittered(retry_after_s)
         ceiling_s = min(self.longest_pause_s, self.first_pause_s * 2.0**failures)
         return random.uniform(ceiling_s / 2, ceiling_s)
+
+
+class RetryBudget:
+    """Keeps the retries of a client to a part of its requests, so that retries never become most of a server's load.
+
+    A few may be made at any time. Each request that ends well allows a tenth of another one.
+    """
+
+    def __init__(self, most: float = 10.0, per_answer: float = 0.1) -> None:
+        self._most = most
+        self._per_answer = per_answer
+        self._left = most
+        self._lock = threading.Lock()
+
+    def note_answer(self) -> None:
+        with self._lock:
+            self._left = min(self._most, self._left + self._per_answer)
+
+    def take(self) -> bool:
+        """Return whether another retry may be made, and count it."""
+        with self._lock:
+            if self._left < 1.0:
+                return False
+            self._left -= 1.0
+            return True
+
+
+def jittered(retry_after_s: float) -> float:
+    """Add up to a half, so that callers that were told the same do not come back at the same moment."""
+    return random.uniform(retry_after_s, 1.5 * retry_after_s)
 
 
 @dataclass(frozen=True)
@@ -66,7 +100,8 @@ class Window:
         """Reject an answer that arrived after its deadline."""
         late_s = 0.0 if self.deadline_at is None else time.monotonic() - self.deadline_at
         if late_s > 0:
-            raise UnavailableError(f"the deadline passed {1000 * late_s:.0f} ms before the answer was here")
+            message = f"the deadline passed {1000 * late_s:.0f} ms before the answer was here"
+            raise UnavailableError(message, reason="late_on_the_way", retry_after_s=late_s)
 
     def allows_pause(self, pause_s: float) -> bool:
         """Return whether time is left for a retry after such a pause."""

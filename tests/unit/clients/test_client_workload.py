@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
-from hplm_client import ClientError, InvalidRequestError, NotFoundError, Request, ServerError, Value
-from hplm_client.workload import Chunk, RequestLike, Workload
+from hplm_client import ClientError, InvalidRequestError, NotFoundError, Request, ServerError, UnavailableError, Value
+from hplm_client.workload import Chunk, Hold, RequestLike, Workload
 from seeds import SEED
 
 
@@ -14,7 +15,69 @@ def value(number: float) -> Value:
 
 
 def all_chunks(workload: Workload) -> list[Chunk]:
-    return list(iter(workload.take, None))
+    """Answer each chunk as soon as it is handed out; a row's answer is its position."""
+    chunks = []
+    while (chunk := workload.take()) is not None:
+        assert isinstance(chunk, Chunk)
+        chunks.append(chunk)
+        workload.settle(chunk, [value(position) for position in chunk.positions])
+    return chunks
+
+
+def rejected(retry_after_s: float = 0.0, rows: int = 1) -> list[ClientError]:
+    return [UnavailableError("later", reason="predicted_late", retry_after_s=retry_after_s) for _ in range(rows)]
+
+
+def rows_under_way(workload: Workload) -> list[Chunk]:
+    """Take chunks until there is none that may be sent."""
+    taken = []
+    while isinstance(chunk := workload.take(), Chunk):
+        taken.append(chunk)
+    return taken
+
+
+def test_rejected_rows_are_asked_again_half_as_many_at_a_time() -> None:
+    workload = Workload([("a/b", "x")] * 8, 8, "raise", deadline_ms=1000)
+    sizes = []
+    while (chunk := workload.take()) is not None:
+        if isinstance(chunk, Hold):
+            continue
+        sizes.append(len(chunk))
+        outcomes = rejected(rows=len(chunk)) if len(chunk) > 2 else [value(at) for at in chunk.positions]
+        workload.settle(chunk, outcomes)
+    assert sizes == [8, 4, 2, 2, 4, 2, 2]
+    assert [answer.value for answer in workload.outcomes() if isinstance(answer, Value)] == list(range(8))
+
+
+def test_nothing_is_sent_before_the_server_says() -> None:
+    workload = Workload([("a/b", "x")] * 2, 1, "return", deadline_ms=1000)
+    (chunk,) = rows_under_way(workload)
+    workload.settle(chunk, rejected(0.2))
+    began = time.monotonic()
+    while isinstance(workload.take(), Hold):
+        assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began >= 0.15
+
+
+def test_with_a_deadline_as_many_rows_are_under_way_as_come_back_early() -> None:
+    workload = Workload([("a/b", "x")] * 64, 2, "return", 16, deadline_ms=10_000)
+    for most in (1, 2, 3, 4):
+        under_way = rows_under_way(workload)
+        assert len(under_way) == most
+        workload.settle(under_way[0], [value(0)] * 2)
+        for chunk in under_way[1:]:
+            workload.settle(chunk, [NotFoundError("gone")] * 2)
+    assert len(rows_under_way(Workload([("a/b", "x")] * 64, 2, "return", 16))) == 16, "no deadline limits nothing"
+
+
+def test_a_call_ends_although_every_row_is_rejected() -> None:
+    requests = [("a/b", "x")] * 4
+    for limits in ({"timeout_s": 0.05}, {}):
+        workload = Workload(requests, 4, "return", deadline_ms=100, **limits)  # type: ignore[arg-type]
+        while (chunk := workload.take()) is not None:
+            if isinstance(chunk, Chunk):
+                workload.settle(chunk, rejected(3600.0, len(chunk)))
+        assert [type(outcome) for outcome in workload.outcomes()] == [UnavailableError] * 4
 
 
 def test_every_request_is_in_one_chunk_of_its_kind_and_answers_keep_order() -> None:
@@ -25,14 +88,11 @@ def test_every_request_is_in_one_chunk_of_its_kind_and_answers_keep_order() -> N
         for position in range(generator.randrange(50, 300))
     ]
     workload = Workload(requests, 8, "return", level="full")
-    chunks = all_chunks(workload)
-    generator.shuffle(chunks)
-    for chunk in chunks:
+    for chunk in all_chunks(workload):
         assert 1 <= len(chunk.requests) <= 8
         assert len({(row.hplm, row.deadline_ms, row.level) for row in chunk.requests}) == 1
         assert all(row.level == "full" for row in chunk.requests)
         assert [requests[position].text for position in chunk.positions] == [row.text for row in chunk.requests]
-        workload.settle(chunk, [value(position) for position in chunk.positions])
     assert [answer.value for answer in workload.outcomes() if isinstance(answer, Value)] == list(range(len(requests)))
 
 
@@ -58,8 +118,7 @@ def test_bad_requests_stand_in_their_places() -> None:
         ("a/b", "y", "z", "w", "v", "u"),
     ]
     workload = Workload(requests, 8, "return")  # type: ignore[arg-type]
-    (chunk,) = all_chunks(workload)
-    workload.settle(chunk, [value(1)])
+    assert len(all_chunks(workload)) == 1
     outcomes = workload.outcomes()
     assert [type(outcome) for outcome in outcomes] == [Value] + [InvalidRequestError] * 7
 
@@ -72,9 +131,8 @@ def test_raise_sends_nothing_when_a_request_is_bad() -> None:
 
 
 def test_raise_stops_at_an_error_and_raises_the_first_in_order() -> None:
-    workload = Workload([(f"a/m{number}", "x") for number in range(5)], 1, "raise")
-    first, second = workload.take(), workload.take()
-    assert first is not None and second is not None
+    workload = Workload([(f"a/m{number}", "x") for number in range(5)], 1, "raise", 2)
+    first, second = rows_under_way(workload)
     workload.settle(second, [ServerError("later")])
     assert workload.take() is None
     workload.settle(first, [NotFoundError("earlier")])
