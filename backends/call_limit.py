@@ -1,4 +1,4 @@
-"""The most rows that Triton hands to a model in one call."""
+"""The most rows that Triton hands to a model in one call, and the number of its processes."""
 
 from __future__ import annotations
 
@@ -22,3 +22,9 @@ class CallLimit:
         From half of the limit on a call counts as full, since a request of several rows may not have fitted in.
         """
         return 2 * num_rows >= self.max_rows
+
+
+def instances_of(args: Mapping[str, str]) -> int:
+    """Return the number of processes of a model, from the arguments of `initialize`."""
+    groups = json.loads(args["model_config"]).get("instance_group", [])
+    return max(1, sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", []))) for group in groups))

@@ -115,3 +115,8 @@ def refusals(pb_utils: Any, current: Callable[[], Mapping[Rejection, int]]) -> C
     return Counters(
         pb_utils, "hplm_refusals_total", "Requests that were refused, by reason", ("reason",), by_label(current)
     )
+
+
+def waiting_rows(pb_utils: Any, process: str, current: Callable[[], float]) -> Gauge:
+    """Make the gauge of the rows that wait in a process, of either model."""
+    return Gauge(pb_utils, "hplm_waiting_rows", "Rows that wait", process, current)

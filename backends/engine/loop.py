@@ -102,21 +102,24 @@ class ServeLoop:
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue the jobs of one request, all or none; they are answered in any case."""
-        now = now_us()
-        rejection = next(filter(None, (self.quarantine.error(job.hplm_key) for job in jobs)), None)
-        if rejection is None:
-            with self._changed:
-                rejection = self._queue.add(jobs, now)
-                if rejection is None or self._running is not None:
-                    self._tell_forecast(now)
-        if rejection is not None:
-            reject(jobs, rejection)
+        self.submit_together([jobs])
 
     def submit_together(self, requests: Sequence[Sequence[Job]]) -> None:
-        """Queue several requests before anything is chosen; each is admitted or rejected by itself."""
+        """Queue several requests before anything is chosen; each is admitted or rejected by itself, as a whole."""
+        now = now_us()
+        rejected: list[tuple[Sequence[Job], HplmError]] = []
         with self._changed:
             for jobs in requests:
-                self.submit(jobs)
+                rejection = self._quarantined(jobs) or self._queue.add(jobs, now)
+                if rejection is not None:
+                    rejected.append((jobs, rejection))
+            if len(rejected) < len(requests) or self._running is not None:
+                self._tell_forecast(now)
+        for jobs, rejection in rejected:
+            reject(jobs, rejection)
+
+    def _quarantined(self, jobs: Sequence[Job]) -> HplmError | None:
+        return next(filter(None, (self.quarantine.error(job.hplm_key) for job in jobs)), None)
 
     def delay_for_batching(self) -> None:
         """Return shortly before the next batch is chosen, as far as that is known, or a little later than now."""

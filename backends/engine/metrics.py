@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backends.engine.service import UpperService
-from backends.metrics import Counters, Family, Gauge, Info, Reporter, by_label, refusals
+from backends.metrics import Counters, Family, Info, Reporter, by_label, refusals, waiting_rows
 
 
 class UpperMetrics(Reporter):
@@ -40,5 +40,5 @@ def _families(pb_utils: Any, service: UpperService, process: str) -> list[Family
             ),
         ),
         Counters(pb_utils, "hplm_batches_total", "Batches that ran", (), lambda: {(): figures.batches}),
-        Gauge(pb_utils, "hplm_waiting_rows", "Rows that wait", process, lambda: len(admission.waiting)),
+        waiting_rows(pb_utils, process, lambda: len(admission.waiting)),
     ]

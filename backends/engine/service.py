@@ -152,21 +152,31 @@ class UpperService:
     def submit(
         self, hidden: Float16Array, tickets: Int64Array, words: Sequence[bytes], respond: RespondRequest
     ) -> None:
-        """Queue a request's rows. The tensors are copied, so the caller's memory is free at once.
+        """Queue one request's rows; see `submit_all`."""
+        self.submit_all([(HiddenRows(hidden, tickets, words), respond)])
 
-        Rows of a root that is not loaded yet wait in the cold-start queue, not on the caller's thread, which brings the
-        requests of all tenants.
+    def submit_all(self, requests: Sequence[tuple[HiddenRows, RespondRequest]]) -> None:
+        """Queue the rows of a call's requests at once: the serve loop wakes up once, and chooses among all of them.
+
+        The tensors are copied, so the caller's memory is free at once. Rows of a root that is not loaded yet wait in
+        the cold-start queue, not on the caller's thread, which brings the requests of all tenants.
         """
+        with span(Lane.QUEUE, "accept", requests=len(requests)):
+            accepted = [self._accepted(rows, respond) for rows, respond in requests]
+        self._loop.submit_together([jobs for jobs in accepted if jobs])
+
+    def _accepted(self, rows: HiddenRows, respond: RespondRequest) -> Sequence[Job]:
+        """Make a request's jobs; none where it is answered already, or waits for its root."""
         respond = self._counted(self._with_errors_aside(respond))
         try:
-            request = self._read(HiddenRows(hidden, tickets, words))
+            request = self._read(rows)
             key = self._missing_stack(request)
             if key is None:
-                self._queue(request, respond)
-            else:
-                self._cold_starts.add(key, len(request.words), lambda: self._queue(request, respond))
+                return self._jobs(request, respond)
+            self._cold_starts.add(key, len(request.words), lambda: self._queue(request, respond))
         except Exception as error:
             respond(presentable(error))
+        return ()
 
     def _missing_stack(self, request: _Request) -> StackKey | None:
         keys = dict.fromkeys(map(_key_of, request.entries))
@@ -174,9 +184,7 @@ class UpperService:
 
     def _queue(self, request: _Request, respond: RespondRequest) -> None:
         try:
-            with span(Lane.QUEUE, "accept", rows=len(request.words)):
-                jobs = self._jobs(request, respond)
-            self._loop.submit(jobs)
+            self._loop.submit(self._jobs(request, respond))
         except Exception as error:
             respond(presentable(error))
 

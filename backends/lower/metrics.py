@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from backends.lower.encode_queue import EncodeQueue
 from backends.lower.service import LowerService
-from backends.metrics import Counters, Family, Gauge, Info, Reporter, by_label, refusals
+from backends.metrics import Counters, Family, Gauge, Info, Reporter, by_label, refusals, waiting_rows
 
 
 class LowerMetrics(Reporter):
     """`pb_utils` is Triton's module, `process` the name of the model instance, `settings` what is in force in it."""
 
     def __init__(
-        self, pb_utils: Any, service: LowerService, process: str, settings: Mapping[str, str] | None = None
+        self,
+        pb_utils: Any,
+        service: LowerService,
+        queue: EncodeQueue,
+        process: str,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         labels = {"process": process, **(settings or {})}
         info = Info(pb_utils, "hplm_lower_settings_info", "Settings in force; always 1", labels)
-        super().__init__([info, *_families(pb_utils, service, process)], "lower-metrics")
+        super().__init__([info, *_families(pb_utils, service, queue, process)], "lower-metrics")
 
 
-def _families(pb_utils: Any, service: LowerService, process: str) -> list[Family]:
+def _families(pb_utils: Any, service: LowerService, queue: EncodeQueue, process: str) -> list[Family]:
     looked_up = "Fragments looked up, by the level of the chain that answered"
     filled = "Fragments that no table held, by what became of them"
     overlay, hits, events = service.domains.figures, service.domains.hits, service.domains.events
@@ -30,4 +36,5 @@ def _families(pb_utils: Any, service: LowerService, process: str) -> list[Family
         Gauge(pb_utils, "hplm_overlay_entries", "Fragments learned", process, lambda: overlay().entries),
         Gauge(pb_utils, "hplm_overlay_bytes", "Memory of what was learned", process, lambda: overlay().size_bytes),
         refusals(pb_utils, service.refusals.copy),
+        waiting_rows(pb_utils, process, lambda: queue.num_rows),
     ]

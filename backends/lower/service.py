@@ -1,4 +1,4 @@
-"""The service of `hplm_lower`: checks the requests of a Triton batch, encodes all rows together, folds them again.
+"""The service of `hplm_lower`: checks requests as they arrive, encodes the rows of many together, folds them again.
 
 A request that cannot be served is answered with its error; the others are served.
 """
@@ -6,7 +6,7 @@ A request that cannot be served is answered with its error; the others are serve
 from __future__ import annotations
 
 import logging
-import time
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from backends.clock import now_us
 from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.home import Home
+from backends.lower.accepted_load import AcceptedLoad, Work
 from backends.lower.call_times import CallTimes
 from backends.lower.domains import OpenDomains
 from backends.lower.encoding import EncodedRow, Row, encode_rows
@@ -23,7 +24,13 @@ from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import Text
 from backends.scheduling.fair_share import tenant_of
-from backends.scheduling.rejection import RejectedError, Rejection, late_on_arrival, predicted_late
+from backends.scheduling.rejection import (
+    RejectedError,
+    Rejection,
+    late_on_arrival,
+    late_waiting,
+    predicted_late,
+)
 from backends.scheduling.wait_forecast import ForecastReader
 from backends.trace import Lane, span
 from backends.wire import (
@@ -38,10 +45,8 @@ from backends.wire import (
 )
 
 LOGGER = logging.getLogger(__name__)
-_BATCHING_DELAY_PART = 0.05
-"""Fraction of the time until the engine would answer a row that arrives now."""
-_MAX_BATCHING_DELAY_US = 25_000
-"""Long enough that, at a few hundred requests a second, one call brings ten requests instead of two."""
+_TOLD_WITHIN_US = 300_000
+"""An engine tells its forecast within this time, unless it has nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,19 @@ class HiddenRequest:
     words: list[bytes]
 
 
+@dataclass(frozen=True, eq=False)
+class AcceptedRequest:
+    """A request that may be encoded. `work` is what its rows cost the engine, by the tokens that they have at least."""
+
+    rows: Sequence[Row]
+    deadline_us: int | None
+    work: Work
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(sum(map(len, row.text)) if isinstance(row.text, tuple) else len(row.text) for row in self.rows)
+
+
 class LowerService:
     """Encodes requests with the lower models of all domains."""
 
@@ -75,11 +93,18 @@ class LowerService:
         snapshot: RegistrySnapshot,
         filling: FillingSettings | None = None,
         forecast: ForecastReader | None = None,
+        instances: int = 1,
     ) -> None:
+        self.instances = instances
+        """Processes of this model; each gets the same part of the requests, as a rule."""
         self._snapshot = snapshot
         self._forecast = forecast or ForecastReader()
-        self._times = CallTimes()
+        self.times = CallTimes()
+        """Told by the caller when a call begins and ends."""
+        self.load = AcceptedLoad()
+        """Told by the caller what becomes of accepted requests."""
         self.refusals: Counter[Rejection] = Counter()
+        self._counting = threading.Lock()
         self.domains = OpenDomains(home, filling or FillingSettings())
         self._upkeep = Upkeep(self.domains, snapshot)
         snapshot.prepare_with(self.domains.prepare)
@@ -98,70 +123,108 @@ class LowerService:
                 LOGGER.error("domain %s cannot be served: %s", entry.domain.label, error)
 
     def encode(self, requests: Sequence[TextRequest | HplmError]) -> list[HiddenRequest | HplmError]:
-        """Encode a call's requests, each to its hidden rows or its error; errors among `requests` are passed on."""
-        self._times.begin(now_us())
-        with span(Lane.RETRIEVAL, "check", requests=len(requests)):
-            checked = [request if isinstance(request, HplmError) else self._check(request) for request in requests]
-            rows = [row for one in checked if not isinstance(one, HplmError) for row in one]
-        encoded = iter(encode_rows(self.domains, rows))
-        with span(Lane.RETRIEVAL, "fold", rows=len(rows)):
-            folded = [one if isinstance(one, HplmError) else _folded([next(encoded) for _ in one]) for one in checked]
-        self._times.end(now_us())
-        return folded
+        """Accept and encode requests, each to its hidden rows or its error; errors among them are passed on."""
+        self.times.begin(now_us())
+        accepted = [one if isinstance(one, HplmError) else self.accept(one) for one in requests]
+        encoded = iter(self.encode_accepted([one for one in accepted if isinstance(one, AcceptedRequest)]))
+        self.times.end(now_us())
+        return [one if isinstance(one, HplmError) else next(encoded) for one in accepted]
 
-    def delay_for_batching(self) -> None:
-        """Wait a moment if the engine is busy for long, because encoded rows would only wait there.
+    def accept(self, request: TextRequest, wait_us: float = 0.0) -> AcceptedRequest | HplmError:
+        """Check a request, or return why it is rejected; nothing has been computed for it then.
 
-        Requests that arrive meanwhile come in one call, which costs less than one by one.
+        Args:
+            request: The request.
+            wait_us: How long its rows will wait here.
         """
-        now = now_us()
-        delay_us = _BATCHING_DELAY_PART * (self._forecast.finish_us(now) - now)
-        if delay_us > 0:
-            time.sleep(min(delay_us, _MAX_BATCHING_DELAY_US) / 1e6)
-            self._times.end(now_us())
-
-    def _check(self, request: TextRequest) -> list[Row] | HplmError:
         try:
             if not request.models:
                 raise InvalidArgumentError("a request has at least one row")
             entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
-            deadline = self._deadline_us(request, entries)
-            return [
-                Row(entry, _checked_text(entry, text), deadline)
-                for entry, text in zip(entries, request.texts, strict=True)
-            ]
+            in_us = deadline_in_us(parse_parameters(request.parameters))
+            deadline = None if in_us is None else self.times.deadline_us(in_us)
+            rows_of = zip(request.texts, entries, strict=True)
+            tokens = [self._least_tokens_of(text, entry.domain) for text, entry in rows_of]
+            work = self._work(tenant_of(entries[0].id), tokens)
+            if deadline is not None:
+                self._require_in_time(deadline, max(tokens), entries, wait_us, work)
+            texts = [_checked_text(*row) for row in zip(entries, request.texts, strict=True)]
+            rows = [Row(entry, text, deadline) for entry, text in zip(entries, texts, strict=True)]
+            return AcceptedRequest(rows, deadline, work)
         except RejectedError as error:
-            self.refusals[error.reason] += 1
-            return error
+            return self.rejected(error)
         except Exception as error:
             return presentable(error)
 
-    def _deadline_us(self, request: TextRequest, entries: Sequence[HplmEntry]) -> int | None:
-        """Return a request's deadline.
+    def encode_accepted(self, requests: Sequence[AcceptedRequest]) -> list[HiddenRequest | HplmError]:
+        """Encode the rows of requests together, each request to its hidden rows or its error."""
+        rows = [row for request in requests for row in request.rows]
+        encoded = iter(encode_rows(self.domains, rows))
+        with span(Lane.RETRIEVAL, "fold", rows=len(rows)):
+            return [_folded([next(encoded) for _ in request.rows]) for request in requests]
 
-        Raises:
-            RejectedError: The engine could not answer the request on time; nothing has been computed for it yet.
-        """
-        in_us = deadline_in_us(parse_parameters(request.parameters))
-        if in_us is None:
+    def still_in_time(self, request: AcceptedRequest, now: int) -> RejectedError | None:
+        """Return why a request that has waited here is rejected, if it cannot be answered on time any more."""
+        deadline = request.deadline_us
+        if deadline is None:
             return None
-        deadline = self._times.deadline_us(in_us)
-        tenants = {tenant_of(entry.id) for entry in entries}
-        least_tokens = self._least_tokens(request, entries)
+        if deadline <= now:
+            return self.rejected(late_waiting())
+        finish = self._forecast.finish_us(now, 1, (request.work.tenant,), deadline)
+        if finish > deadline:
+            return self.rejected(predicted_late(finish - now, deadline - now))
+        return None
+
+    def engine_wait_us(self) -> int:
+        """How long a row that arrives now would wait in the engine."""
+        now = now_us()
+        return self._forecast.finish_us(now) - now
+
+    def forget_told_load(self) -> None:
+        """Count accepted rows no longer that an engine's forecast counts; once a call is enough."""
+        now = now_us()
+        told_us = min((one.at_us for one in self._forecast.told(now)), default=0)
+        self.load.forget_told(max(told_us, now - _TOLD_WITHIN_US))
+
+    def engine_tokens(self, instances: int) -> int:
+        """Tokens of rows that wait in the engines, or are on their way there from all instances of this model."""
+        now = now_us()
+        told = sum(one.forecast.waiting_tokens for one in self._forecast.told(now) if one.is_fresh(now))
+        return told + instances * self.load.forwarded_tokens
+
+    def rejected(self, error: RejectedError) -> RejectedError:
+        """Count a rejection."""
+        with self._counting:
+            self.refusals[error.reason] += 1
+        return error
+
+    def _work(self, tenant: str, tokens: Sequence[int]) -> Work:
+        told = self._forecast.told(now_us())
+        if not told:
+            return Work(tenant, 0.0, sum(tokens))
+        fastest = min((one.forecast for one in told), key=lambda forecast: forecast.work_us[0])
+        return Work(tenant, sum(map(fastest.row_work_us, tokens)) / len(told), sum(tokens))
+
+    def _require_in_time(
+        self, deadline: int, num_tokens: int, entries: Sequence[HplmEntry], wait_us: float, work: Work
+    ) -> None:
+        """Check that the engine can answer on time; raises RejectedError."""
         now = now_us()
         if deadline <= now:
             raise late_on_arrival()
-        # A row waits for all rows of its call.
-        encoding_us = round(self.domains.encoding_us)
-        finish = self._forecast.finish_us(now, least_tokens, tenants, deadline) + encoding_us
+        tenants = {tenant_of(entry.id) for entry in entries}
+        # A row waits for all rows that are encoded before it, and with it.
+        wait_us += self.domains.encoding_us
+        finish = self._forecast.finish_us(now, num_tokens, tenants, deadline) + wait_us + self._ahead_us(work)
         if finish > deadline:
             raise predicted_late(finish - now, deadline - now)
-        return deadline
 
-    def _least_tokens(self, request: TextRequest, entries: Sequence[HplmEntry]) -> int:
-        """Return a lower bound for the tokens of the longest row."""
-        rows = zip(entries, request.texts, strict=True)
-        return max((self._least_tokens_of(text, entry.domain) for entry, text in rows), default=1)
+    def _ahead_us(self, work: Work) -> float:
+        """What this instance and those beside it have accepted, as the engine has not counted it yet."""
+        told = self._forecast.told(now_us())
+        if not told or not told[0].forecast.is_fair:
+            return 0.0
+        return self.instances * self.load.ahead_us(work.tenant, work.us)
 
     def _least_tokens_of(self, text: bytes, domain: DomainEntry) -> int:
         """Count a text's words and special tokens, up to its root's limit; a word is nearly always a token or more.

@@ -1,4 +1,4 @@
-"""Settings of an export for fragments that no table holds."""
+"""Settings of an export for `hplm_lower`: fragments that no table holds, and the queue in front of the encoder."""
 
 from __future__ import annotations
 
@@ -72,3 +72,32 @@ class FillingSettings:
             settings.number("compute_limit", cls.compute_limit),
             cast(LowerDtype, settings.text("dtype", cls.dtype)),
         )
+
+
+@dataclass(frozen=True)
+class QueueSettings:
+    """Limits of the queue of one process.
+
+    Attributes:
+        max_rows: Rows that may wait.
+        max_bytes: Bytes of text that may wait.
+        engine_bytes: Where the engine holds more bytes of hidden rows, rows without a deadline wait here.
+        batch_rows: Rows that are encoded together, at most.
+    """
+
+    max_rows: int = 10_000
+    max_bytes: int = 64 << 20
+    engine_bytes: int = 64 << 20
+    batch_rows: int = 64
+
+    @property
+    def max_rows_of_tenant(self) -> int:
+        return max(1, self.max_rows // 2)
+
+    @classmethod
+    def from_model(cls, settings: ModelSettings, instances: int) -> QueueSettings:
+        """Share the limits of the model between its processes."""
+        max_rows = settings.number("max_waiting", cls.max_rows)
+        if max_rows < 1:
+            raise InvalidArgumentError(f"at least 1 row may wait, not {max_rows}")
+        return cls(max(1, max_rows // instances), cls.max_bytes // instances)

@@ -241,6 +241,16 @@ class Admission(Generic[JobT]):
     def goes_by_length(self) -> bool:
         return self._order.goes_by_length
 
+    @property
+    def is_fair(self) -> bool:
+        return self._order.is_fair
+
+    def work_us(self, stack: StackKey, num_tokens: int) -> float:
+        """Predict what a row delays those behind it: its own work, and its part of what a full batch takes anyway."""
+        costs = self.costs_of(stack)
+        batch_us = self._filled(1, num_tokens) * costs.model.constant_us
+        return self._margin(costs) * (costs.model.row_us(num_tokens) + batch_us)
+
     def beyond_share(self, now_us: int, most: int) -> list[str]:
         """The tenants that have requested most beyond their shares; a row of theirs would stand behind others."""
         return self._shares.furthest_ahead(most) if self._order.is_fair else self._buckets.most_beyond(now_us, most)

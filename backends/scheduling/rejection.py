@@ -1,7 +1,11 @@
-"""Why a request is rejected, for its sender and for the metrics."""
+"""Why a request is rejected, for its sender and for the metrics.
+
+The message of a rejection ends with a JSON object that clients read: `{"reason": "queue_full", "retry_after_ms": 200}`.
+"""
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 
 from backends.errors import UnavailableError
@@ -10,6 +14,10 @@ _LATE_WAITING = "the deadline passed while the request waited"
 _LATE_ON_ARRIVAL = "the deadline passed on the way to the engine"
 _INFEASIBLE = "the deadline passes before a batch with the request could be done"
 _LATE_COMPUTED = "the deadline passed while the request was computed"
+_LEAST_RETRY_MS, _MOST_RETRY_MS = 10, 10_000
+_QUEUE_RETRY_MS = 200
+"""Where too many rows wait, some of them are answered in this time."""
+_LATE_RETRY_MS = 50
 
 
 class Rejection(StrEnum):
@@ -25,11 +33,13 @@ class Rejection(StrEnum):
 
 
 class RejectedError(UnavailableError):
-    """Nothing is wrong with the request but the moment."""
+    """Nothing is wrong with the request but the moment; the same request may be answered after `retry_after_ms`."""
 
-    def __init__(self, reason: Rejection, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, reason: Rejection, message: str, retry_after_ms: float = _LATE_RETRY_MS) -> None:
         self.reason = reason
+        self.retry_after_ms = round(min(max(retry_after_ms, _LEAST_RETRY_MS), _MOST_RETRY_MS))
+        facts = json.dumps({"reason": reason.value, "retry_after_ms": self.retry_after_ms})
+        super().__init__(f"{message} {facts}")
 
 
 def late_on_arrival() -> RejectedError:
@@ -46,10 +56,12 @@ def infeasible() -> RejectedError:
 
 
 def predicted_late(finish_in_us: float, deadline_in_us: float) -> RejectedError:
+    """With the same deadline, the request can be answered once the wait is shorter by what it would be late."""
     answer_ms, deadline_ms = finish_in_us / 1000, deadline_in_us / 1000
     return RejectedError(
         Rejection.PREDICTED_LATE,
         f"predicted to be answered in {answer_ms:.0f} ms; the deadline is in {deadline_ms:.0f} ms",
+        answer_ms - deadline_ms,
     )
 
 
@@ -58,13 +70,14 @@ def late_computed() -> RejectedError:
 
 
 def queue_full(num_waiting: int) -> RejectedError:
-    return RejectedError(Rejection.QUEUE_FULL, f"the queue is full: {num_waiting} rows wait")
+    return RejectedError(Rejection.QUEUE_FULL, f"the queue is full: {num_waiting} rows wait", _QUEUE_RETRY_MS)
 
 
 def tenant_quota(num_waiting: int) -> RejectedError:
-    return RejectedError(Rejection.TENANT_QUOTA, f"{num_waiting} rows of this tenant wait, as many as may")
+    message = f"{num_waiting} rows of this tenant wait, as many as may"
+    return RejectedError(Rejection.TENANT_QUOTA, message, _QUEUE_RETRY_MS)
 
 
 def tenant_share(num_waiting: int) -> RejectedError:
     message = f"{num_waiting} rows of this tenant wait, its share of a queue that others wait in too"
-    return RejectedError(Rejection.TENANT_SHARE, message)
+    return RejectedError(Rejection.TENANT_SHARE, message, _QUEUE_RETRY_MS)

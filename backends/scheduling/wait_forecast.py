@@ -37,8 +37,9 @@ _DEADLINES = (1, 2, 4, 8, 32)
 """In multiples of the shortest time to an answer."""
 _NAME_BYTES = 8
 _CURVE = f"{len(_DEADLINES)}q"
-_FIELDS = struct.Struct(f"=q{_CURVE}" + _CURVE * len(LENGTHS) + f"{_NAME_BYTES}s{_CURVE}" * MAX_TENANTS)
-"""When it was told; deadlines; answers by length and deadline; tenants and their answers by deadline."""
+_FIELDS = struct.Struct(f"=3q{len(LENGTHS)}q{_CURVE}" + _CURVE * len(LENGTHS) + f"{_NAME_BYTES}s{_CURVE}" * MAX_TENANTS)
+"""When it was told; tokens that wait; whether order is fair; work by length; deadlines; answers by length and deadline;
+tenants and their answers by deadline."""
 _NO_TENANT = bytes(_NAME_BYTES)
 _CHECK = struct.Struct("=I")
 _SIZE_BYTES = _FIELDS.size + _CHECK.size
@@ -57,11 +58,17 @@ class WaitForecast:
         deadlines_in_us: `[D]`, ascending.
         by_length: `[L]` curves of `[D]`, for rows of each of `LENGTHS`.
         by_tenant: Curves of at most `MAX_TENANTS` tenants, keyed by a hash; other tenants' rows go by length alone.
+        work_us: `[L]`, what a row of each of `LENGTHS` adds to the wait of those behind it; 0 where none is told.
+        waiting_tokens: Tokens of the rows that wait in the engine.
+        is_fair: Whether rows run in the order of arrival but for fair shares, so that arrivals delay later ones.
     """
 
     deadlines_in_us: Sequence[float]
     by_length: Sequence[Curve]
     by_tenant: Mapping[bytes, Curve] = field(default_factory=dict)
+    work_us: Sequence[float] = (0.0,) * len(LENGTHS)
+    waiting_tokens: int = 0
+    is_fair: bool = True
 
     @classmethod
     def of(cls, admission: Admission[Any], now_us: int) -> WaitForecast:
@@ -80,7 +87,14 @@ class WaitForecast:
         by_length = [curve(num_tokens) for num_tokens in lengths]
         by_length += by_length[-1:] * (len(LENGTHS) - len(lengths))
         tenants = admission.beyond_share(now_us, MAX_TENANTS)
-        return cls(deadlines_in_us, by_length, {_hashed(name): curve(LENGTHS[0], name) for name in tenants})
+        return cls(
+            deadlines_in_us,
+            by_length,
+            {_hashed(name): curve(LENGTHS[0], name) for name in tenants},
+            [admission.work_us(stack, num_tokens) for num_tokens in LENGTHS],
+            int(admission.waiting.num_tokens.sum()),
+            admission.is_fair,
+        )
 
     @classmethod
     def alike(cls, finish_in_us: float, tenants_in_us: Mapping[str, float] | None = None) -> WaitForecast:
@@ -94,6 +108,11 @@ class WaitForecast:
         curves = [self.by_length[bisect_right(LENGTHS, max(1, num_tokens)) - 1]]
         curves += filter(None, (self.by_tenant.get(_hashed(tenant)) for tenant in tenants))
         return max(self._at(curve, deadline_in_us) for curve in curves)
+
+    def row_work_us(self, num_tokens: int) -> float:
+        """What a row adds to the wait of those behind it; between the lengths that are told, in proportion."""
+        index = bisect_right(LENGTHS, max(1, num_tokens)) - 1
+        return self.work_us[index] * max(1, num_tokens) / LENGTHS[index] if index else self.work_us[0]
 
     def _at(self, curve: Curve, deadline_in_us: float | None) -> float:
         """Read a curve between two deadlines; beyond the last one, it goes on as between the last two."""
@@ -135,6 +154,9 @@ class ForecastWriter:
         tenants += [(_NO_TENANT, [0.0] * len(_DEADLINES))] * (MAX_TENANTS - len(tenants))
         told = _FIELDS.pack(
             now_us,
+            forecast.waiting_tokens,
+            int(forecast.is_fair),
+            *_whole(forecast.work_us),
             *_whole(forecast.deadlines_in_us),
             *_whole(chain.from_iterable(forecast.by_length)),
             *chain.from_iterable((name, *_whole(curve)) for name, curve in tenants),
@@ -146,11 +168,26 @@ class ForecastWriter:
         self._path.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class Told:
+    """A forecast, and when it was told."""
+
+    at_us: int
+    forecast: WaitForecast
+
+    def is_fresh(self, now_us: int) -> bool:
+        return 0 <= now_us - self.at_us <= FRESH_US
+
+    def finish_us(self, num_tokens: int, tenants: Sequence[str], deadline_us: int | None) -> int:
+        deadline_in_us = None if deadline_us is None else deadline_us - self.at_us
+        return self.at_us + int(self.forecast.finish_in_us(num_tokens, tenants, deadline_in_us))
+
+
 class ForecastReader:
     """Reads what the engines of this server tell; new ones are looked for every second."""
 
     def __init__(self) -> None:
-        self._memories: dict[tuple[Path, int], mmap.mmap] = {}
+        self._memories: dict[tuple[Path, int], _Memory] = {}
         """By path and inode: an engine that is loaded anew writes another file of the same name."""
         self._look_at_us = 0
 
@@ -159,22 +196,22 @@ class ForecastReader:
             memory.close()
         self._memories.clear()
 
+    def told(self, now_us: int) -> list[Told]:
+        """The last forecast of each engine that has told one, fresh or not."""
+        if now_us >= self._look_at_us:
+            self._look()
+            self._look_at_us = now_us + _LOOK_EVERY_US
+        return [told for memory in self._memories.values() if (told := memory.read()) is not None]
+
     def finish_us(
         self, now_us: int, num_tokens: int = 1, tenants: Iterable[str] = (), deadline_us: int | None = None
     ) -> int:
         """When a row that arrives now would be answered by the engine that is free first; `now_us` if none tells."""
-        if now_us >= self._look_at_us:
-            self._look()
-            self._look_at_us = now_us + _LOOK_EVERY_US
+        told = self.told(now_us)
+        if len(told) < len(self._memories) or not all(one.is_fresh(now_us) for one in told):
+            return now_us
         names = list(tenants)
-        told = []
-        for memory in self._memories.values():
-            told_us, forecast = _read(memory)
-            if forecast is None or not 0 <= now_us - told_us <= FRESH_US:
-                return now_us
-            deadline_in_us = None if deadline_us is None else deadline_us - told_us
-            told.append(told_us + int(forecast.finish_in_us(num_tokens, names, deadline_in_us)))
-        return max(now_us, min(told, default=now_us))
+        return max(now_us, min((one.finish_us(num_tokens, names, deadline_us) for one in told), default=now_us))
 
     def _look(self) -> None:
         found = {(path, inode) for path in _folder().glob(f"{_prefix()}*") if (inode := _inode(path)) is not None}
@@ -183,7 +220,27 @@ class ForecastReader:
         for path, inode in found - self._memories.keys():
             memory = _mapped(path)
             if memory is not None:
-                self._memories[path, inode] = memory
+                self._memories[path, inode] = _Memory(memory)
+
+
+class _Memory:
+    """One engine's file. What has been read is kept until the engine tells something new."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        self._check = b""
+        self._told: Told | None = None
+
+    def read(self) -> Told | None:
+        """None where nothing was told yet, or for a torn forecast."""
+        check = self._memory[_FIELDS.size : _SIZE_BYTES]
+        if check != self._check or self._told is None:
+            self._told = _parsed(self._memory[:])
+            self._check = check if self._told is not None else b""
+        return self._told
+
+    def close(self) -> None:
+        self._memory.close()
 
 
 def _prefix() -> str:
@@ -224,18 +281,17 @@ def _mapped(path: Path) -> mmap.mmap | None:
         os.close(descriptor)
 
 
-def _read(memory: mmap.mmap) -> tuple[int, WaitForecast | None]:
-    """When it was told, and the forecast; None for a torn one."""
-    content = memory[:]
+def _parsed(content: bytes) -> Told | None:
     told, (check,) = content[: _FIELDS.size], _CHECK.unpack(content[_FIELDS.size :])
     if zlib.crc32(told) != check:
-        return 0, None
-    told_us, *fields = _FIELDS.unpack(told)
+        return None
+    told_us, waiting_tokens, is_fair, *fields = _FIELDS.unpack(told)
+    work_us, fields = fields[: len(LENGTHS)], fields[len(LENGTHS) :]
     num, tenants_at = len(_DEADLINES), len(_DEADLINES) * (1 + len(LENGTHS))
     deadlines_in_us, *by_length = (fields[at : at + num] for at in range(0, tenants_at, num))
     by_tenant = {fields[at]: fields[at + 1 : at + 1 + num] for at in range(tenants_at, len(fields), num + 1)}
     by_tenant.pop(_NO_TENANT, None)
-    return told_us, WaitForecast(deadlines_in_us, by_length, by_tenant)
+    return Told(told_us, WaitForecast(deadlines_in_us, by_length, by_tenant, work_us, waiting_tokens, bool(is_fair)))
 
 
 def _hashed(tenant: str) -> bytes:

@@ -30,6 +30,10 @@ _WORDS = Tensor("WORDS", "STRING", (1,))
 _BETWEEN = ("HIDDEN", "TICKET", "WORDS")
 
 
+_LOWER_CALL_ROWS = 1024
+"""Rows that `hplm_lower` takes in at once, at least; what waits in front of it can be neither rejected nor counted."""
+
+
 def all_models(settings: ExportSettings) -> tuple[ModelDescription, ...]:
     return ensemble(settings), lower(settings), upper(settings)
 
@@ -50,7 +54,7 @@ def ensemble(settings: ExportSettings) -> ModelDescription:
 def lower(settings: ExportSettings) -> ModelDescription:
     return ModelDescription(
         name=LOWER,
-        max_batch_size=settings.max_batch_size,
+        max_batch_size=max(settings.max_batch_size, _LOWER_CALL_ROWS),
         inputs=(_MODEL, _TEXT),
         outputs=(Tensor("HIDDEN", "FP16", _HIDDEN_DIMS), Tensor("TICKET", "INT64", _TICKET_DIMS), _WORDS),
         instances=Instances("CPU", settings.lower_instances),

@@ -1,7 +1,11 @@
-"""Triton glue of the lower half: texts in, folded hidden rows and tickets out. The work is in `backends.lower`."""
+"""Triton glue of the lower half: texts in, folded hidden rows and tickets out. The work is in `backends.lower`.
+
+`execute` answers what it rejects at once, and leaves the rest to the queue, which answers through response senders.
+"""
 
 import logging
 import os
+import time
 
 from backends.openmp import limit_spinning
 
@@ -11,19 +15,27 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from backends.call_limit import CallLimit
+from backends.call_limit import instances_of
 from backends.collection import exclude_loaded_objects
 from backends.errors import HplmError, InvalidArgumentError, presentable
+from backends.lower.encode_queue import EncodeQueue
 from backends.lower.metrics import LowerMetrics
-from backends.lower.service import LowerService, TextRequest
-from backends.lower.settings import FillingSettings
+from backends.lower.service import HiddenRequest, LowerService, TextRequest
+from backends.lower.settings import FillingSettings, QueueSettings
 from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
+from backends.scheduling.rejection import RejectedError
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.trimming import Trimming
+from backends.triton_caller import Caller
 from backends.triton_errors import triton_error
 from backends.wire import HIDDEN, MODEL, TEXT, TICKET, WORDS
+
+LOGGER = logging.getLogger("hplm_lower")
+_REJECTING_DELAY_S = 0.015
+"""After a rejection, requests are left to Triton for a moment: many in one call cost less than one by one, and callers
+that ask again at once get no faster than this."""
 
 
 class TritonPythonModel:
@@ -36,25 +48,40 @@ class TritonPythonModel:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", str(threads > 1).lower())
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
+        instances = instances_of(args)
         filling = FillingSettings.from_model(settings)
-        self._service = LowerService(settings.home, self._snapshot, filling)
+        self._service = LowerService(settings.home, self._snapshot, filling, instances=instances)
         self._service.warm_up()
-        self._limit = CallLimit.from_triton(args)
-        self._metrics = LowerMetrics(pb_utils, self._service, args["model_instance_name"], filling.parameters)
+        self._queue = EncodeQueue(self._service, QueueSettings.from_model(settings, instances))
+        process = args["model_instance_name"]
+        self._metrics = LowerMetrics(pb_utils, self._service, self._queue, process, filling.parameters)
         exclude_loaded_objects()
         self._trimming = Trimming()
 
     def execute(self, requests: list) -> list:
+        self._queue.begin_call()
         with span(Lane.RETRIEVAL, "read", requests=len(requests)):
-            read = [_read(request) for request in requests]
-        results = self._service.encode(read)
-        with span(Lane.RETRIEVAL, "respond", requests=len(requests)):
-            responses = [_response(result) for result in results]
-        if not self._limit.was_call_full(_num_rows(read)) and not all(isinstance(one, HplmError) for one in results):
-            self._service.delay_for_batching()
-        return responses
+            rejections = [self._add(request) for request in requests]
+        self._queue.end_call()
+        if any(isinstance(rejection, RejectedError) for rejection in rejections):
+            time.sleep(_REJECTING_DELAY_S)
+        return [None if rejection is None else _response(rejection) for rejection in rejections]
+
+    def _add(self, request: "pb_utils.InferenceRequest") -> HplmError | None:
+        """Queue a request, or return why it is answered at once."""
+        try:
+            read = _read(request)
+            if isinstance(read, HplmError):
+                return read
+            final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            caller = Caller(request.get_response_sender(), _response, final, Lane.RETRIEVAL)
+            return self._queue.add(read, caller.respond)
+        except Exception as error:  # a defect; leaving `execute`, it would fail all requests of the call
+            LOGGER.exception("a request could not be queued")
+            return presentable(error)
 
     def finalize(self) -> None:
+        self._queue.close()
         self._trimming.close()
         self._metrics.close()
         self._service.close()
@@ -72,11 +99,7 @@ def _read(request: "pb_utils.InferenceRequest") -> TextRequest | HplmError:
         return presentable(error)
 
 
-def _num_rows(read: list[TextRequest | HplmError]) -> int:
-    return sum(len(one.texts) for one in read if isinstance(one, TextRequest))
-
-
-def _response(result: object) -> "pb_utils.InferenceResponse":
+def _response(result: HiddenRequest | HplmError) -> "pb_utils.InferenceResponse":
     if isinstance(result, HplmError):
         return pb_utils.InferenceResponse(error=triton_error(pb_utils, result))
     words = np.array(result.words, dtype=np.object_).reshape(-1, 1)

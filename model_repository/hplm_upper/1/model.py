@@ -6,8 +6,6 @@ sender, whenever the engine has them. In mode `triton`, what `execute` gets is t
 
 import logging
 import os
-import threading
-from contextlib import suppress
 from pathlib import Path
 
 from backends.compiled import limit_compiled_products
@@ -36,6 +34,7 @@ from backends.scheduling.settings import AdmissionSettings, PolicyName, PolicySe
 from backends.scheduling.wait_forecast import ForecastWriter
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.trimming import Trimming
+from backends.triton_caller import Caller
 from backends.triton_errors import triton_error
 from backends.wire import HIDDEN, RESULT, TICKET, WORDS
 
@@ -78,30 +77,33 @@ class TritonPythonModel:
             answered = self._service.run([_read(request) for request in requests])
             with span(Lane.ANSWERING, "send", requests=len(requests)):
                 return [_response(answers) for answers in answered]
-        num_rows = sum(self._submit(request) for request in requests)
+        with span(Lane.QUEUE, "read", requests=len(requests)):
+            read = [one for one in map(self._taken, requests) if one is not None]
         try:
-            if not self._limit.was_call_full(num_rows):
+            self._service.submit_all([(rows, caller.respond) for rows, caller in read])
+        except Exception as error:  # a defect; leaving this method, it would end the server for all
+            LOGGER.exception("requests could not be queued")
+            for _, caller in read:
+                caller.respond(presentable(error))
+        try:
+            if not self._limit.was_call_full(sum(len(rows.words) for rows, _ in read)):
                 self._service.delay_for_batching()
-        except Exception:  # a defect; leaving this method, it would end the server for all
+        except Exception:  # as above
             LOGGER.exception("the batching delay failed")
         return None
 
-    def _submit(self, request: "pb_utils.InferenceRequest") -> int:
-        """Queue or answer a request, also after any error; returns the number of its rows."""
-        caller = None
+    def _taken(self, request: "pb_utils.InferenceRequest") -> "tuple[HiddenRows, Caller] | None":
+        """Read a request, or answer it with its error; raises nothing."""
         try:
-            caller = _Caller(request.get_response_sender())
-            read = _read(request)
-            if isinstance(read, HplmError):
-                caller.respond(read)
-                return 0
-            self._service.submit(read.hidden, read.tickets, read.words, caller.respond)
-            return len(read.words)
-        except Exception as error:  # a defect; leaving `execute`, it would end the server for all
-            LOGGER.exception("a request could not be queued")
-            if caller is not None:
-                caller.respond(presentable(error))
-            return 0
+            caller = Caller(request.get_response_sender(), _response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        except Exception:  # a defect
+            LOGGER.exception("a request cannot be answered")
+            return None
+        read = _read(request)
+        if isinstance(read, HplmError):
+            caller.respond(read)
+            return None
+        return read, caller
 
     def finalize(self) -> None:
         self._trimming.close()
@@ -149,30 +151,6 @@ def _read(request: "pb_utils.InferenceRequest") -> HiddenRows | HplmError:
         return HiddenRows(hidden, tickets, words.reshape(-1).tolist())
     except Exception as error:
         return presentable(error)
-
-
-class _Caller:
-    """The caller of one request. It is answered once, because Triton frees the sender's request then."""
-
-    def __init__(self, sender: object) -> None:
-        self._sender = sender
-        self._answered = False
-        self._lock = threading.Lock()
-
-    def respond(self, answers: list[bytes] | HplmError) -> None:
-        with self._lock:
-            if not self._answered:
-                self._answered = True
-                self._respond(answers)
-
-    def _respond(self, answers: list[bytes] | HplmError) -> None:
-        try:
-            with span(Lane.ANSWERING, "send"):
-                self._sender.send(_response(answers), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        except Exception as error:  # shared memory may be full; a short error may still get through
-            LOGGER.warning("an answer could not be sent: %s", error)
-            with suppress(Exception):
-                self._sender.send(_response(presentable(error)), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 def _response(answers: list[bytes] | HplmError) -> "pb_utils.InferenceResponse":

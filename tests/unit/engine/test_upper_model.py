@@ -114,7 +114,7 @@ def test_a_defect_of_queueing_answers_its_request(
     def fail(service: object, *args: object) -> None:
         raise RuntimeError("no room")
 
-    monkeypatch.setattr(module.UpperService, "submit", fail)
+    monkeypatch.setattr(module.UpperService, "submit_all", fail)
     request = Request(keys_of(tiny_home)["acme/topic"])
     assert model.execute([request]) is None
     assert request.error() is not None

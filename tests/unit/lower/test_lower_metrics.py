@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from backends.registry.registry import Registry
 
 Figure = tuple[str, frozenset[tuple[str, str]]]
 LOOKED_UP = "hplm_plot_fragments_total"
+
+
+NO_QUEUE: Any = SimpleNamespace(num_rows=0)
 
 
 class Endpoint:
@@ -75,7 +79,7 @@ def service(home: Home, quick_upkeep: None) -> Iterator[LowerService]:
 
 
 def test_figures_of_two_roots_stay_apart(service: LowerService, endpoint: Endpoint) -> None:
-    reporting = LowerMetrics(endpoint, service, "one")
+    reporting = LowerMetrics(endpoint, service, NO_QUEUE, "one")
     other = DomainEntry("large", "general", 1, ("plots/large/general@1",))
     ask(service, fresh_rows(8))
     service.domains.note(other, {"general@1": 7})
@@ -89,7 +93,7 @@ def test_a_failed_report_is_made_up_for(
     service: LowerService, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint.failures = 3
-    reporting = LowerMetrics(endpoint, service, "one")
+    reporting = LowerMetrics(endpoint, service, NO_QUEUE, "one")
     ask(service, fresh_rows(16))
     expected = service.domains.hits()["tiny", "farm@1/computed"]
     assert expected > 0
@@ -100,7 +104,7 @@ def test_a_failed_report_is_made_up_for(
 
 
 def test_levels_of_retired_versions_leave_the_endpoint(service: LowerService, endpoint: Endpoint, home: Home) -> None:
-    reporting = LowerMetrics(endpoint, service, "one")
+    reporting = LowerMetrics(endpoint, service, NO_QUEUE, "one")
     ask(service, [*fresh_rows(16), (IDS[0], "cat")])
     wait_until(lambda: endpoint.looked_up("tiny", "farm@1/computed") > 0)
     for hplm in ("acme/topic", "acme/mood"):

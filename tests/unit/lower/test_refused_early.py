@@ -50,30 +50,6 @@ def ask(service: LowerService, *parameters: str) -> list[HiddenRequest | Excepti
     return service.encode([TextRequest([b"acme/topic"], [b"the cat is lovely"], each) for each in parameters])
 
 
-@pytest.mark.parametrize(
-    ("finish_in_us", "delays_s"),
-    [(0.0, []), (100_000.0, [0.005]), (60_000_000.0, [0.025])],
-    ids=["idle", "a bit", "long"],
-)
-def test_the_batching_delay_is_a_part_of_the_wait_in_the_engine(
-    service: LowerService,
-    signal: ForecastWriter,
-    monkeypatch: pytest.MonkeyPatch,
-    finish_in_us: float,
-    delays_s: list[float],
-) -> None:
-    slept_s: list[float] = []
-    monkeypatch.setattr("backends.lower.service.time.sleep", slept_s.append)
-    service.delay_for_batching()
-    assert not slept_s, "nothing was told yet"
-    told_us = now_us()
-    monkeypatch.setattr("backends.lower.service.now_us", lambda: told_us)
-    signal.tell(WaitForecast.alike(finish_in_us), told_us)
-    service._forecast._look()
-    service.delay_for_batching()
-    assert slept_s == pytest.approx(delays_s)
-
-
 def test_only_what_would_be_late_is_refused(
     service: LowerService, signal: ForecastWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +124,7 @@ def test_a_tenant_beyond_its_share_is_refused_alone(service: LowerService, signa
 def test_a_request_whose_deadline_has_passed_is_told_so(service: LowerService, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when requests of the same call before it took longer to check than its deadline allows."""
     monkeypatch.setattr(
-        service._times, "deadline_us", lambda in_us: now_us() - 1 if in_us < 200_000 else now_us() + in_us
+        service.times, "deadline_us", lambda in_us: now_us() - 1 if in_us < 200_000 else now_us() + in_us
     )
     late, on_time = ask(service, '{"deadline_ms": 100}', '{"deadline_ms": 60000}')
     assert isinstance(late, RejectedError) and late.reason is Rejection.LATE_ON_ARRIVAL

@@ -1,0 +1,229 @@
+"""The queue in front of the encoder: requests wait as texts, and are rejected before anything is computed for them.
+
+Triton's thread brings requests and is free again at once, so none waits unseen in front of this process, where its
+deadline would pass unnoticed. A thread of this process encodes what waits, many rows together.
+
+Requests with a deadline come first, in the order of their arrival. Those without one wait for room in the engine, where
+a row takes a hundred times the memory of its text; their tenants take turns.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from backends.clock import now_us
+from backends.errors import HplmError, UnavailableError, presentable
+from backends.lower.service import AcceptedRequest, HiddenRequest, LowerService, TextRequest
+from backends.lower.settings import QueueSettings
+from backends.scheduling.rejection import queue_full, tenant_quota
+
+LOGGER = logging.getLogger(__name__)
+Encoded = HiddenRequest | HplmError
+Respond = Callable[[Encoded], None]
+_BATCHING_DELAY_PART = 0.05
+"""Fraction of the time until the engine would answer a row that arrives now."""
+_MAX_BATCHING_DELAY_US = 25_000
+"""Long enough that, at a few hundred requests a second, one batch holds ten requests instead of two."""
+_FULL_ENGINE_POLL_S = 0.01
+_AVERAGED_BATCHES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    request: AcceptedRequest
+    respond: Respond
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.request.rows)
+
+
+class EncodeQueue:
+    """Takes requests in, and encodes them on a thread of its own."""
+
+    def __init__(self, service: LowerService, settings: QueueSettings = QueueSettings()) -> None:
+        self._service = service
+        self._settings = settings
+        self._changed = threading.Condition()
+        self._urgent: deque[_Waiting] = deque()
+        self._patient: OrderedDict[str, deque[_Waiting]] = OrderedDict()
+        self._rows_of: dict[str, int] = {}
+        self._num_rows = self._num_urgent_rows = self._num_bytes = 0
+        self._row_us = 0.0
+        """How long encoding a row takes, on an average."""
+        self._bytes_per_token = 0.0
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="encode", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that wait."""
+        return self._num_rows
+
+    def begin_call(self) -> None:
+        """Triton has brought requests."""
+        with self._changed:
+            self._service.times.begin(now_us())
+            self._service.forget_told_load()
+
+    def end_call(self) -> None:
+        self._service.times.end(now_us())
+
+    def add(self, request: TextRequest, respond: Respond) -> HplmError | None:
+        """Queue a request, to be answered through `respond`; returns why it is rejected instead."""
+        with self._changed:
+            if self._is_closed:
+                return UnavailableError("the server is stopping")
+            size = len(request.texts)
+            if self._num_rows + size > self._settings.max_rows or self._num_bytes > self._settings.max_bytes:
+                return self._service.rejected(queue_full(self._num_rows))
+            accepted = self._service.accept(request, self._num_urgent_rows * self._row_us)
+            if isinstance(accepted, HplmError):
+                return accepted
+            waits = self._rows_of.get(accepted.work.tenant, 0)
+            if waits + size > self._settings.max_rows_of_tenant:
+                return self._service.rejected(tenant_quota(waits))
+            self._enter(_Waiting(accepted, respond))
+            self._changed.notify_all()
+        return None
+
+    def close(self) -> None:
+        """Reject what waits; returns once nothing is encoded any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        for waiting in [*self._urgent, *(one for queue in self._patient.values() for one in queue)]:
+            waiting.respond(UnavailableError("the server is stopping"))
+
+    # --- entering and leaving; the lock is held ---
+
+    def _enter(self, waiting: _Waiting) -> None:
+        work = waiting.request.work
+        if waiting.request.deadline_us is None:
+            self._patient.setdefault(work.tenant, deque()).append(waiting)
+        else:
+            self._urgent.append(waiting)
+            self._num_urgent_rows += waiting.num_rows
+            self._service.load.accept(work)
+        self._num_rows += waiting.num_rows
+        self._num_bytes += waiting.request.size_bytes
+        self._rows_of[work.tenant] = self._rows_of.get(work.tenant, 0) + waiting.num_rows
+
+    def _leave(self, waiting: _Waiting) -> None:
+        tenant = waiting.request.work.tenant
+        self._num_rows -= waiting.num_rows
+        self._num_bytes -= waiting.request.size_bytes
+        self._rows_of[tenant] -= waiting.num_rows
+        if not self._rows_of[tenant]:
+            del self._rows_of[tenant]
+
+    def _take_urgent(self, most_rows: int | None) -> _Waiting | None:
+        if not self._urgent or not _fits(self._urgent[0], most_rows):
+            return None
+        waiting = self._urgent.popleft()
+        self._num_urgent_rows -= waiting.num_rows
+        return waiting
+
+    def _take_patient(self, most_rows: int | None) -> _Waiting | None:
+        """The oldest request of the tenant whose turn it is."""
+        if not self._patient:
+            return None
+        tenant, queue = next(iter(self._patient.items()))
+        if not _fits(queue[0], most_rows):
+            return None
+        waiting = queue.popleft()
+        if queue:
+            self._patient.move_to_end(tenant)
+        else:
+            del self._patient[tenant]
+        return waiting
+
+    def _take_batch(self) -> tuple[list[_Waiting], list[tuple[_Waiting, HplmError]]]:
+        """Take the requests that are encoded next, and those that are too late for it."""
+        now, room = now_us(), self._settings.batch_rows
+        batch: list[_Waiting] = []
+        late: list[tuple[_Waiting, HplmError]] = []
+        is_engine_full = self._is_engine_full()
+        while room > 0:
+            most_rows = room if batch else None  # a request of more rows is a batch of its own
+            waiting = self._take_urgent(most_rows)
+            if waiting is None and not is_engine_full:
+                waiting = self._take_patient(most_rows)
+            if waiting is None:
+                break
+            self._leave(waiting)
+            rejection = self._service.still_in_time(waiting.request, now)
+            work, has_deadline = waiting.request.work, waiting.request.deadline_us is not None
+            if rejection is not None:
+                self._service.load.drop(work)
+                late.append((waiting, rejection))
+                continue
+            self._service.load.forward(work, now, has_deadline)
+            batch.append(waiting)
+            room -= waiting.num_rows
+        return batch, late
+
+    def _is_engine_full(self) -> bool:
+        tokens = self._service.engine_tokens(self._service.instances)
+        return tokens * self._bytes_per_token > self._settings.engine_bytes
+
+    # --- encoding ---
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or self._num_rows > 0)
+                if self._is_closed:
+                    return
+                self._service.forget_told_load()
+                batch, late = self._take_batch()
+                if not batch and not late:
+                    self._changed.wait(_FULL_ENGINE_POLL_S)
+            for waiting, rejection in late:
+                _respond(waiting, rejection)
+            if batch:
+                self._encode(batch)
+                self._delay_for_batching()
+
+    def _encode(self, batch: Sequence[_Waiting]) -> None:
+        began_us = now_us()
+        try:
+            encoded: Sequence[Encoded] = self._service.encode_accepted([waiting.request for waiting in batch])
+        except Exception as error:  # a defect; raised, it would leave all later requests without an answer
+            encoded = [presentable(error)] * len(batch)
+        for waiting, result in zip(batch, encoded, strict=True):
+            _respond(waiting, result)
+        num_rows = sum(waiting.num_rows for waiting in batch)
+        self._row_us += ((now_us() - began_us) / num_rows - self._row_us) / _AVERAGED_BATCHES
+        sizes = [result.hidden.shape[-1] for result in encoded if isinstance(result, HiddenRequest)]
+        self._bytes_per_token = 2.0 * max(sizes, default=0) or self._bytes_per_token
+
+    def _delay_for_batching(self) -> None:
+        """Wait a moment if the engine is busy for long, because encoded rows would only wait there.
+
+        Rows that arrive meanwhile are encoded together, which costs less than one by one.
+        """
+        delay_us = min(_BATCHING_DELAY_PART * self._service.engine_wait_us(), _MAX_BATCHING_DELAY_US)
+        if delay_us > 0:
+            with self._changed:
+                self._changed.wait_for(self._has_full_batch, delay_us / 1e6)
+
+    def _has_full_batch(self) -> bool:
+        return self._is_closed or self._num_rows >= self._settings.batch_rows
+
+
+def _fits(waiting: _Waiting, most_rows: int | None) -> bool:
+    return most_rows is None or waiting.num_rows <= most_rows
+
+
+def _respond(waiting: _Waiting, result: Encoded) -> None:
+    try:
+        waiting.respond(result)
+    except Exception:
+        LOGGER.exception("an answer could not be sent")

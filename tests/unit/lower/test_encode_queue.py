@@ -1,0 +1,237 @@
+"""The queue in front of the encoder: what it rejects before anything is computed, and in which order it encodes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backends.clock import now_us
+from backends.errors import HplmError, InvalidArgumentError, UnavailableError
+from backends.home import Home
+from backends.lower.encode_queue import EncodeQueue
+from backends.lower.service import AcceptedRequest, HiddenRequest, LowerService, TextRequest
+from backends.lower.settings import QueueSettings
+from backends.registry.registry import Registry
+from backends.registry.snapshot import RegistrySnapshot
+from backends.scheduling.rejection import RejectedError, Rejection
+from backends.scheduling.wait_forecast import FOLDER_VARIABLE, LENGTHS, ForecastWriter, WaitForecast
+
+_PATIENCE_S = 30.0
+
+
+class Gate:
+    """Holds the encoding back, and notes what was encoded in which order."""
+
+    def __init__(self, service: LowerService, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        self.encoding = threading.Event()
+        self.hplms: list[str] = []
+        encode = service.encode_accepted
+
+        def encode_when_open(requests: Sequence[AcceptedRequest]) -> Any:
+            self.encoding.set()
+            assert self.opened.wait(_PATIENCE_S)
+            self.hplms += [request.rows[0].entry.id for request in requests]
+            return encode(requests)
+
+        monkeypatch.setattr(service, "encode_accepted", encode_when_open)
+
+
+class Answers:
+    """What became of requests, in the order of their answers."""
+
+    def __init__(self) -> None:
+        self.each: list[HiddenRequest | HplmError] = []
+
+    def wait(self, count: int) -> list[HiddenRequest | HplmError]:
+        end = time.monotonic() + _PATIENCE_S
+        while len(self.each) < count:
+            assert time.monotonic() < end, f"{len(self.each)} of {count} answers"
+            time.sleep(0.002)
+        return self.each
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForecastWriter]:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    writer = ForecastWriter("upper")
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def service(built_home: Home, engine: ForecastWriter) -> Iterator[LowerService]:
+    snapshot = RegistrySnapshot(Registry.open(built_home))
+    service = LowerService(built_home, snapshot)
+    yield service
+    service.close()
+    snapshot.close()
+
+
+@pytest.fixture
+def gate(service: LowerService, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(service, monkeypatch)
+
+
+@pytest.fixture
+def open_queue(service: LowerService, gate: Gate) -> Iterator[Callable[..., EncodeQueue]]:
+    opened: list[EncodeQueue] = []
+
+    def make(**settings: int) -> EncodeQueue:
+        opened.append(EncodeQueue(service, QueueSettings(**settings)))
+        opened[-1].begin_call()
+        return opened[-1]
+
+    yield make
+    gate.opened.set()
+    for queue in opened:
+        queue.close()
+
+
+def text(hplm: str = "acme/topic", deadline_ms: int | None = None, rows: int = 1) -> TextRequest:
+    parameters = "" if deadline_ms is None else json.dumps({"deadline_ms": deadline_ms})
+    return TextRequest([hplm.encode()] * rows, [b"the cat is lovely"] * rows, parameters)
+
+
+def test_a_request_is_encoded_and_answered(open_queue: Callable[..., EncodeQueue], gate: Gate) -> None:
+    queue, answers = open_queue(), Answers()
+    gate.opened.set()
+    assert queue.add(text(rows=3), answers.each.append) is None
+    (answer,) = answers.wait(1)
+    assert isinstance(answer, HiddenRequest) and len(answer.tickets) == 3
+    assert queue.num_rows == 0
+
+
+def test_beyond_its_bound_the_queue_rejects_at_once(open_queue: Callable[..., EncodeQueue], gate: Gate) -> None:
+    """All rows of a request or none, and with the time after which to ask again."""
+    queue, answers = open_queue(max_rows=8, batch_rows=1), Answers()
+    queue.add(text(), answers.each.append)
+    assert gate.encoding.wait(_PATIENCE_S)
+    for hplm in ("acme/topic", "globex/topic"):
+        assert queue.add(text(hplm, rows=4), answers.each.append) is None
+    full = queue.add(text(), answers.each.append)
+    assert isinstance(full, RejectedError) and full.reason is Rejection.QUEUE_FULL
+    assert str(full).startswith("the queue is full: 8 rows wait {")
+    facts = json.loads(str(full)[str(full).index("{") :])
+    assert facts == {"reason": "queue_full", "retry_after_ms": full.retry_after_ms}
+    assert queue.num_rows == 8, "a rejected request leaves nothing behind"
+    gate.opened.set()
+    assert all(isinstance(answer, HiddenRequest) for answer in answers.wait(3))
+
+
+def test_no_tenant_fills_the_queue(open_queue: Callable[..., EncodeQueue]) -> None:
+    queue, answers = open_queue(max_rows=8, batch_rows=1), Answers()
+    found = [queue.add(text(), answers.each.append) for _ in range(6)]
+    rejected = [error for error in found if isinstance(error, RejectedError)]
+    assert rejected and all(error.reason is Rejection.TENANT_QUOTA for error in rejected)
+    assert queue.add(text("globex/topic"), answers.each.append) is None
+
+
+def test_wrong_requests_are_told_so(open_queue: Callable[..., EncodeQueue]) -> None:
+    queue = open_queue()
+    assert isinstance(queue.add(TextRequest([b"acme/topic"], [b" "], ""), print), InvalidArgumentError)
+    assert isinstance(queue.add(text("acme/nothing"), print), HplmError)
+
+
+def test_rows_accepted_between_two_forecasts_count(
+    open_queue: Callable[..., EncodeQueue], engine: ForecastWriter
+) -> None:
+    """In a burst no forecast counts the rows that have just been accepted, so the queue does."""
+    work_us = [20_000.0] * len(LENGTHS)
+    forecast = WaitForecast([1.0, 2.0, 3.0, 5.0, 8.0], [[20_000.0] * 5] * len(LENGTHS), {}, work_us)
+    engine.tell(forecast, now_us())
+    queue, answers = open_queue(), Answers()
+    found = [queue.add(text(deadline_ms=300), answers.each.append) for _ in range(100)]
+    accepted = found.count(None)
+    assert 5 <= accepted <= 16, "300 ms hold 15 rows of 20 ms"
+    rejected = [error for error in found if isinstance(error, RejectedError)]
+    assert {error.reason for error in rejected} == {Rejection.PREDICTED_LATE}
+    assert queue.add(text("globex/topic", deadline_ms=300), answers.each.append) is None, "tenants take turns"
+    assert queue.add(text(deadline_ms=60_000), answers.each.append) is None
+
+
+def test_deadlines_go_first_and_tenants_without_take_turns(open_queue: Callable[..., EncodeQueue], gate: Gate) -> None:
+    queue, answers = open_queue(batch_rows=1), Answers()
+    queue.add(text("initech/mood"), answers.each.append)
+    assert gate.encoding.wait(_PATIENCE_S)
+    for hplm in ("acme/topic", "acme/mood", "acme/topic", "globex/topic"):
+        queue.add(text(hplm), answers.each.append)
+    queue.add(text("initech/mood", deadline_ms=60_000), answers.each.append)
+    gate.opened.set()
+    answers.wait(6)
+    assert gate.hplms[1:] == ["initech/mood", "acme/topic", "globex/topic", "acme/mood", "acme/topic"]
+
+
+def test_a_deadline_that_passes_in_the_queue_costs_no_encoding(
+    open_queue: Callable[..., EncodeQueue], gate: Gate
+) -> None:
+    queue, answers = open_queue(batch_rows=1), Answers()
+    queue.add(text(), answers.each.append)
+    assert gate.encoding.wait(_PATIENCE_S)
+    queue.begin_call()
+    assert queue.add(text("globex/topic", deadline_ms=200), answers.each.append) is None
+    time.sleep(0.25)
+    gate.opened.set()
+    answer, late = answers.wait(2)
+    assert isinstance(answer, HiddenRequest)
+    assert isinstance(late, RejectedError) and late.reason is Rejection.LATE_WAITING
+    assert gate.hplms == ["acme/topic"]
+
+
+def test_while_the_engine_is_full_only_deadlines_are_encoded(
+    open_queue: Callable[..., EncodeQueue], gate: Gate, engine: ForecastWriter
+) -> None:
+    queue, answers = open_queue(engine_bytes=1000), Answers()
+    gate.opened.set()
+    queue.add(text(), answers.each.append)  # it shows how many bytes a token takes
+    answers.wait(1)
+
+    def tell(waiting_tokens: int) -> None:
+        curves = [[0.0] * 5] * len(LENGTHS)
+        forecast = WaitForecast([1.0, 2.0, 3.0, 5.0, 8.0], curves, {}, [0.0] * len(LENGTHS), waiting_tokens)
+        engine.tell(forecast, now_us())
+
+    tell(1000)
+    queue.add(text("globex/topic"), answers.each.append)
+    queue.add(text(deadline_ms=60_000), answers.each.append)
+    answers.wait(2)
+    assert gate.hplms == ["acme/topic", "acme/topic"] and queue.num_rows == 1
+    tell(0)
+    answers.wait(3)
+    assert gate.hplms[-1] == "globex/topic"
+
+
+def test_what_waits_when_the_server_stops_is_told_so(service: LowerService, gate: Gate) -> None:
+    queue, answers = EncodeQueue(service, QueueSettings(batch_rows=1)), Answers()
+    queue.begin_call()
+    for _ in range(3):
+        queue.add(text(), answers.each.append)
+    assert gate.encoding.wait(_PATIENCE_S)
+    threading.Timer(0.05, gate.opened.set).start()
+    queue.close()
+    assert isinstance(queue.add(text(), answers.each.append), UnavailableError)
+    assert len(answers.each) == 3 and any(isinstance(answer, UnavailableError) for answer in answers.each)
+
+
+def test_a_defect_of_encoding_costs_only_its_batch(
+    service: LowerService, open_queue: Callable[..., EncodeQueue], gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate.opened.set()
+    encode = service.encode_accepted
+
+    def fail(requests: Sequence[AcceptedRequest]) -> Any:
+        raise RuntimeError("a defect")
+
+    queue, answers = open_queue(), Answers()
+    monkeypatch.setattr(service, "encode_accepted", fail)
+    queue.add(text(), answers.each.append)
+    assert isinstance(answers.wait(1)[0], HplmError)
+    monkeypatch.setattr(service, "encode_accepted", encode)
+    queue.add(text(), answers.each.append)
+    assert isinstance(answers.wait(2)[1], HiddenRequest)
