@@ -8,7 +8,7 @@ callers who ask again at once, short deadlines in an open loop, and a flood of r
 from __future__ import annotations
 
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -30,8 +30,8 @@ from hplm_client import ClientError, HplmClient
 from workload.arrivals import PoissonArrivals
 
 _LENGTHS = range(8, 41, 4)
-_MODELS: Mapping[str, RootGeometry] = {"": MINILM, "_bert_base": BERT_BASE}
-"""The demo's geometry, and what marks the figures of the other one."""
+_MODELS: Mapping[str, RootGeometry] = {"demo": MINILM, "bert_base": BERT_BASE}
+_DEMO = "demo"
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,9 @@ def opened(geometry: RootGeometry, settings: Settings, seed: int) -> Iterator[tu
         yield server, home
 
 
-def measure(mark: str, settings: Settings, seed: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    with opened(_MODELS[mark], settings, seed) as (server, home):
+def measure(model: str, settings: Settings, seed: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    mark = "" if model == _DEMO else f"_{model}"
+    with opened(_MODELS[model], settings, seed) as (server, home):
         loads = Loads(server, home, settings, seed)
         loads.warm()
         found: dict[str, list[float]] = {}
@@ -243,11 +244,11 @@ def measure(mark: str, settings: Settings, seed: int) -> tuple[dict[str, float],
             rejection_ms += [*burst.replies.rejection_ms(), *storm.replies.rejection_ms()]
         figures = {name: float(np.median(values)) for name, values in found.items()}
         figures[f"rejection_p99_ms{mark}"] = float(np.percentile(rejection_ms, 99)) if rejection_ms else 0.0
-        if not mark:
+        if model == _DEMO:
             figures |= short_deadlines(loads, settings, figures["capacity_rows_per_s"])
             figures |= sdk_example(server, home)
             figures |= flood(loads)
-    return figures, [{"model": mark.strip("_") or "demo", **row} for row in loads.rows]
+    return figures, [{"model": model, **row} for row in loads.rows]
 
 
 def short_deadlines(loads: Loads, settings: Settings, capacity_per_s: float) -> dict[str, float]:
@@ -272,6 +273,10 @@ def sdk_example(server: TritonServer, home: TenantHome) -> dict[str, float]:
     return {"sdk_example_answered": sum(not isinstance(one, ClientError) for one in outcomes) / len(outcomes)}
 
 
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--models", nargs="+", choices=list(_MODELS), default=list(_MODELS), help="only these")
+
+
 @bench(
     "overload",
     quick_s=QUICK_LOADS_S,
@@ -285,13 +290,14 @@ def sdk_example(server: TritonServer, home: TenantHome) -> dict[str, float]:
         "sdk_example_answered": at_least(1.0),
         "answered_after_flood": at_least(1.0),
     },
+    add_options=add_options,
 )
 def overload(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL
     figures: dict[str, float] = {}
     rows: list[dict[str, Any]] = []
-    for mark in _MODELS:
-        of_model, table = measure(mark, settings, options.seed)
+    for model in options.models:
+        of_model, table = measure(model, settings, options.seed)
         figures |= of_model
         rows += table
     return Result(asdict(settings), figures, rows)
