@@ -83,16 +83,18 @@ class QueueSettings:
         max_bytes: Bytes of text that may wait.
         engine_bytes: Where the engine holds more bytes of hidden rows, rows without a deadline wait here.
         batch_rows: Rows that are encoded together, at most.
+        tenant_quota: Rows of one tenant that may wait; None: half of all.
     """
 
     max_rows: int = 10_000
     max_bytes: int = 64 << 20
     engine_bytes: int = 64 << 20
     batch_rows: int = 64
+    tenant_quota: int | None = None
 
     @property
     def max_rows_of_tenant(self) -> int:
-        return max(1, self.max_rows // 2)
+        return max(1, self.max_rows // 2) if self.tenant_quota is None else self.tenant_quota
 
     @classmethod
     def from_model(cls, settings: ModelSettings, instances: int) -> QueueSettings:
@@ -100,4 +102,9 @@ class QueueSettings:
         max_rows = settings.number("max_waiting", cls.max_rows)
         if max_rows < 1:
             raise InvalidArgumentError(f"at least 1 row may wait, not {max_rows}")
-        return cls(max(1, max_rows // instances), cls.max_bytes // instances)
+        quota = settings.number("tenant_quota", 0) if "tenant_quota" in settings.parameters else None
+        return cls(
+            max(1, max_rows // instances),
+            cls.max_bytes // instances,
+            tenant_quota=None if quota is None else max(1, quota // instances),
+        )

@@ -61,7 +61,7 @@ def lower(settings: ExportSettings) -> ModelDescription:
         # No delay: a batch is whatever waits when an instance gets free. A delay with several instances would also let
         # Triton merge batches that it has already closed.
         batching=DynamicBatching(max_queue_delay_us=0),
-        parameters={HOME_PARAMETER: settings.home, **settings.lower_parameters},
+        parameters={HOME_PARAMETER: settings.home, **_queue_parameters(settings), **settings.lower_parameters},
     )
 
 
@@ -83,6 +83,11 @@ def upper(settings: ExportSettings) -> ModelDescription:
         batching=DynamicBatching(max_queue_delay_us=settings.queue_delay_us if settings.mode == "triton" else 0),
         parameters={HOME_PARAMETER: settings.home, "mode": settings.mode, **_upper_parameters(settings)},
     )
+
+
+def _queue_parameters(settings: ExportSettings) -> dict[str, str]:
+    """As many rows may wait in front of the engine as in it."""
+    return {name: value for name, value in settings.upper_parameters.items() if name in ("max_waiting", "tenant_quota")}
 
 
 def _upper_parameters(settings: ExportSettings) -> dict[str, str]:

@@ -117,6 +117,13 @@ def test_settings_reach_the_configuration():
     assert "dtype" not in lower.parameters
 
 
+def test_the_limit_of_waiting_rows_is_that_of_both_models():
+    limits = {"max_waiting": "50", "tenant_quota": "20"}
+    _, lower, upper = (to_message(model) for model in all_models(ExportSettings(upper_parameters=limits)))
+    for name, value in limits.items():
+        assert lower.parameters[name].string_value == upper.parameters[name].string_value == value
+
+
 @pytest.mark.parametrize("text", ["name: ", "no_such_field: 3", 'max_batch_size: "many"'])
 def test_a_broken_configuration_is_refused_with_its_line(text):
     with pytest.raises(CorruptFileError, match="1:"):
