@@ -23,6 +23,7 @@ from backends.scheduling.rejection import RejectedError, Rejection
 from backends.scheduling.wait_forecast import FOLDER_VARIABLE, LENGTHS, ForecastWriter, WaitForecast
 
 _PATIENCE_S = 30.0
+_TENANTS = ("acme", "globex")
 
 
 class Gate:
@@ -182,6 +183,34 @@ def test_a_deadline_that_passes_in_the_queue_costs_no_encoding(
     assert isinstance(answer, HiddenRequest)
     assert isinstance(late, RejectedError) and late.reason is Rejection.LATE_WAITING
     assert gate.hplms == ["acme/topic"]
+
+
+def test_deadlines_of_a_millisecond_are_all_rejected_while_the_encoder_is_busy(
+    open_queue: Callable[..., EncodeQueue], gate: Gate
+) -> None:
+    queue, answers = open_queue(), Answers()
+    queue.add(text(), answers.each.append)
+    assert gate.encoding.wait(_PATIENCE_S)
+    queue.begin_call()
+    at_once = [queue.add(text("globex/topic", deadline_ms=1), answers.each.append) for _ in range(100)]
+    time.sleep(0.01)
+    gate.opened.set()
+    rejected = [*filter(None, at_once), *answers.wait(1 + at_once.count(None))[1:]]
+    assert len(rejected) == 100 and all(isinstance(error, RejectedError) for error in rejected)
+    assert gate.hplms == ["acme/topic"]
+
+
+def test_callers_that_never_wait_are_held_to_the_bound(open_queue: Callable[..., EncodeQueue], gate: Gate) -> None:
+    """Rows without deadline, faster than any engine: the queue keeps its bound, and answers what it took."""
+    queue, answers = open_queue(max_rows=300), Answers()
+    found = [queue.add(text(f"{tenant}/topic", rows=64), answers.each.append) for tenant in _TENANTS * 250]
+    assert queue.num_rows <= 300 and found.count(None) >= 2
+    rejected = [error for error in found if error is not None]
+    reasons = {error.reason for error in rejected if isinstance(error, RejectedError)}
+    assert len(rejected) > 480 and reasons <= {Rejection.QUEUE_FULL, Rejection.TENANT_QUOTA}
+    gate.opened.set()
+    assert all(isinstance(answer, HiddenRequest) for answer in answers.wait(found.count(None)))
+    assert queue.num_rows == 0 and queue.add(text(), answers.each.append) is None
 
 
 def test_while_the_engine_is_full_only_deadlines_are_encoded(
