@@ -226,3 +226,43 @@ def test_bad_limits_are_refused() -> None:
             next(speaker().ask_one(Request("acme/length", "a"), timeout_s))
     with pytest.raises(InvalidRequestError, match="retries"):
         RetryPolicy(-1)
+
+
+def no_room(retry_after_s: float = 0.05) -> UnavailableError:
+    return UnavailableError("the queue is full", reason="queue_full", retry_after_s=retry_after_s)
+
+
+def test_a_request_that_found_no_room_waits_as_long_as_the_server_says() -> None:
+    (outcome,), steps = carry_out(speaker().ask([Request("acme/length", "a")]), failing(no_room()))
+    assert isinstance(outcome, Value)
+    (pause,) = [step for step in steps if isinstance(step, Pause)]
+    assert 0.05 <= pause.duration_s <= 0.075
+
+
+def test_a_deadline_that_cannot_be_met_is_not_asked_again() -> None:
+    late = UnavailableError("predicted to be late", reason="predicted_late", retry_after_s=0.01)
+    (outcome,), steps = carry_out(speaker().ask([Request("acme/length", "a", deadline_ms=1000)]), failing(late))
+    assert outcome is late and len(steps) == 1
+
+
+def test_retries_end_with_the_budget_and_answers_renew_it() -> None:
+    """Of a hundred requests that find no room once, not every one is sent a second time."""
+    asker = speaker()
+
+    def retried(count: int) -> int:
+        conversations = (asker.ask([Request("acme/length", "a")]) for _ in range(count))
+        return sum(len(carry_out(one, failing(no_room(0.0)))[1]) > 1 for one in conversations)
+
+    assert 10 <= retried(100) <= 12
+    for _ in range(30):
+        carry_out(asker.ask([Request("acme/length", "a")]), answering)
+    assert 2 <= retried(100) <= 5
+
+
+def test_a_wrong_wall_clock_changes_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines travel as durations, measured by a clock that nobody sets."""
+    jumps = itertools.cycle([0.0, 4e9])
+    monkeypatch.setattr(time, "time", lambda: next(jumps))
+    (outcome,), (step,) = carry_out(speaker().ask([Request("acme/length", "a", deadline_ms=500)]), answering)
+    assert isinstance(outcome, Value) and isinstance(step, Send)
+    assert 400 < int(step.call.parameters["deadline_ms"]) <= 500

@@ -92,3 +92,21 @@ def test_tritonclient_errors_are_translated() -> None:
 def _all_kinds(root: type[hplm_client.ClientError]) -> set[type[hplm_client.ClientError]]:
     below = set(root.__subclasses__())
     return below.union(*(_all_kinds(kind) for kind in below))
+
+
+def test_the_facts_of_a_rejection_are_read_and_not_shown() -> None:
+    said = 'in ensemble \'hplm\', the queue is full: 8 rows wait {"reason": "queue_full", "retry_after_ms": 200}'
+    for status in ("UNAVAILABLE", "503"):
+        error = from_status(status, said, "here")
+        assert isinstance(error, hplm_client.UnavailableError)
+        assert (error.message, error.reason, error.retry_after_s) == (
+            "the queue is full: 8 rows wait",
+            "queue_full",
+            0.2,
+        )
+
+
+@pytest.mark.parametrize("facts", ["", '{"reason": 3}', '{"reason": "queue_full", "retry_after_ms": -1}', "{}"])
+def test_a_rejection_without_facts_says_nothing_about_retries(facts: str) -> None:
+    error = from_status("UNAVAILABLE", f"the queue is full {facts}", "here")
+    assert isinstance(error, hplm_client.UnavailableError) and error.retry_after_s is None and error.reason is None
