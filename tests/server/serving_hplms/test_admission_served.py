@@ -167,9 +167,9 @@ def test_a_flood_of_one_tenant_does_not_starve_the_others(slow: Slow) -> None:
         for _ in range(100):  # the engine must find out first how slow it has become
             learned.send(client, text_tensors("acme/mood"))
         wait_until(lambda: learned.done == learned.sent)
-        for _ in range(1200):
+        for _ in range(900):
             flood.send(client, text_tensors("acme/topic"))
-        wait_until(lambda: slow.metric("hplm_waiting_rows") >= 600)
+        wait_until(lambda: slow.metric("hplm_waiting_rows") >= 400)
         for _ in range(30):
             for hplm in ("globex/topic", "initech/mood"):
                 others.send(client, text_tensors(hplm), deadline_ms=5000)
