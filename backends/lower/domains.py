@@ -18,6 +18,7 @@ from backends.lower.computing import Lacking, compute_missing
 from backends.lower.filling import DomainFilling, FillingCounts
 from backends.lower.layers import LowerLayers
 from backends.lower.model import LowerModel, PendingTexts, RootFront
+from backends.lower.recent_times import RecentTimes
 from backends.lower.settings import FillingSettings, LowerDtype, Missing
 from backends.plot.allowance import Allowance
 from backends.plot.overlay import MOST_UNWRITTEN, Overlay
@@ -28,7 +29,6 @@ from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
 
 LOGGER = logging.getLogger(__name__)
-_MEAN_OF_CALLS = 8
 
 
 class OpenRoot:
@@ -81,7 +81,7 @@ class OpenDomains:
         self._hits: Counter[tuple[str, ...]] = Counter()
         self._counts = FillingCounts()
         self._unwritten = Allowance(MOST_UNWRITTEN)
-        self.encoding_us = 0.0
+        self.call_times = RecentTimes()
         """How long the rows of a call took lately: to be looked up, where the disk may be slow, and to be computed."""
 
     def opened(self, domain: DomainEntry) -> OpenDomain:
@@ -112,9 +112,6 @@ class OpenDomains:
         if self._settings.missing is Missing.COMPUTE:
             lacking = [Lacking(texts, domain.filling) for domain, texts in call if domain.filling is not None]
             compute_missing(lacking, self._settings.compute_limit)
-
-    def note_encoded(self, took_us: float) -> None:
-        self.encoding_us += (took_us - self.encoding_us) / _MEAN_OF_CALLS
 
     def note(self, domain: DomainEntry, counts: Mapping[str, int]) -> None:
         """Count fragments by the level of a domain's chain that answered."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from backends.clock import now_us
 from backends.errors import HplmError, UnavailableError, presentable
+from backends.lower.recent_times import RecentTimes
 from backends.lower.service import AcceptedRequest, HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import QueueSettings
 from backends.scheduling.rejection import queue_full, tenant_quota
@@ -29,7 +30,6 @@ _BATCHING_DELAY_PART = 0.05
 _MAX_BATCHING_DELAY_US = 25_000
 """Long enough that, at a few hundred requests a second, one batch holds ten requests instead of two."""
 _FULL_ENGINE_POLL_S = 0.01
-_AVERAGED_BATCHES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +53,7 @@ class EncodeQueue:
         self._patient: OrderedDict[str, deque[_Waiting]] = OrderedDict()
         self._rows_of: dict[str, int] = {}
         self._num_rows = self._num_urgent_rows = self._num_bytes = 0
-        self._row_us = 0.0
-        """How long encoding a row takes, on an average."""
+        self._row_times = RecentTimes()
         self._bytes_per_token = 0.0
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="encode", daemon=True)
@@ -82,7 +81,7 @@ class EncodeQueue:
             size = len(request.texts)
             if self._num_rows + size > self._settings.max_rows or self._num_bytes > self._settings.max_bytes:
                 return self._service.rejected(queue_full(self._num_rows))
-            accepted = self._service.accept(request, self._num_urgent_rows * self._row_us)
+            accepted = self._service.accept(request, self._num_urgent_rows * self._row_times.usual_us)
             if isinstance(accepted, HplmError):
                 return accepted
             waits = self._rows_of.get(accepted.work.tenant, 0)
@@ -200,7 +199,7 @@ class EncodeQueue:
         for waiting, result in zip(batch, encoded, strict=True):
             _respond(waiting, result)
         num_rows = sum(waiting.num_rows for waiting in batch)
-        self._row_us += ((now_us() - began_us) / num_rows - self._row_us) / _AVERAGED_BATCHES
+        self._row_times.note((now_us() - began_us) / num_rows)
         sizes = [result.hidden.shape[-1] for result in encoded if isinstance(result, HiddenRequest)]
         self._bytes_per_token = 2.0 * max(sizes, default=0) or self._bytes_per_token
 

@@ -214,7 +214,7 @@ class LowerService:
             raise late_on_arrival()
         tenants = {tenant_of(entry.id) for entry in entries}
         # A row waits for all rows that are encoded before it, and with it.
-        wait_us += self.domains.encoding_us
+        wait_us += self.domains.call_times.usual_us
         finish = self._forecast.finish_us(now, num_tokens, tenants, deadline) + wait_us + self._ahead_us(work)
         if finish > deadline:
             raise predicted_late(finish - now, deadline - now)
