@@ -10,7 +10,7 @@ NOT_FOUND = 3
 CONFLICT = 4
 """The name exists already, or a dependency forbids it."""
 UNAVAILABLE = 5
-"""A server cannot be reached, or rejects for now; the same command may succeed later."""
+"""A server cannot be reached or rejects for now, or the disk is full; the same command may succeed later."""
 DAMAGED = 6
 """A file is not as it was written."""
 THRESHOLD_MISSED = 7

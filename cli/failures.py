@@ -13,6 +13,7 @@ from backends.errors import (
     HplmError,
     InvalidArgumentError,
     NotFoundError,
+    StorageFullError,
     UnavailableError,
 )
 from builder.requests.base import one_line
@@ -42,6 +43,7 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (WorkloadError, exit_codes.USAGE),
     (ValidationError, exit_codes.USAGE),
     (UnavailableError, exit_codes.UNAVAILABLE),
+    (StorageFullError, exit_codes.UNAVAILABLE),
     (RejectedError, exit_codes.UNAVAILABLE),
     (ConnectionFailedError, exit_codes.UNAVAILABLE),
     (ConnectionLostError, exit_codes.UNAVAILABLE),

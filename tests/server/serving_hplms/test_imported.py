@@ -11,10 +11,10 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSequenceClassification
 
-from backends.lower.model import LowerModel
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.tiny_home import ignore, sample_texts
+from builder.construct.hplm.exact_lower import exact_lower
 from builder.importing.hplms import import_hplm
 from hplm_client import Classification, ClientError, HplmClient
 from served_home import Served
@@ -35,7 +35,7 @@ def test_an_import_is_served_beside_the_others(served: Served) -> None:
         wait_for(client, "newcomer/lora")
         others = [("acme/topic", text) for text in texts]
         answers = client.infer_many([("newcomer/lora", text) for text in texts] + others)
-    hidden = LowerModel.open(served.home, entry.domain).encode(texts).rows
+    hidden = exact_lower(served.home, entry.domain, "fp32").encode(texts).rows
     for answer, row in zip(answers, hidden, strict=False):
         assert isinstance(answer, Classification)
         got = torch.tensor([answer.scores[label] for label in LABELS])

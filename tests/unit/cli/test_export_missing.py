@@ -10,6 +10,8 @@ import cli
 from backends.home import Home
 from builder.export.config import from_text
 
+QUEUE = {"max_waiting": "10000"}
+
 
 def export(monkeypatch: pytest.MonkeyPatch, home: Home, *options: str) -> str | int | None:
     """Run the command in this process; its exit code, or the line that it ends with."""
@@ -29,10 +31,10 @@ def test_what_is_missing_is_decided_by_the_export(tiny_home: Home, monkeypatch: 
     options = ("--missing", "learn", "--overlay-mb", "12", "--compute-limit", "34", "--lower-threads", "3")
     assert export(monkeypatch, tiny_home, *options) in (0, None)
     filling = {"missing": "learn", "overlay_mb": "12", "compute_limit": "34", "dtype": "bf16"}
-    assert parameters(tiny_home) == {"home": "..", **filling, "threads": "3"}
+    assert parameters(tiny_home) == {"home": "..", **filling, **QUEUE, "threads": "3"}
     assert export(monkeypatch, tiny_home) in (0, None)
     filling = {"missing": "compute", "overlay_mb": "256", "compute_limit": "4096", "dtype": "bf16"}
-    assert parameters(tiny_home) == {"home": "..", **filling, "threads": "1"}
+    assert parameters(tiny_home) == {"home": "..", **filling, **QUEUE, "threads": "1"}
 
 
 @pytest.mark.parametrize(

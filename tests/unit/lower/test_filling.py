@@ -98,13 +98,21 @@ def test_the_overlay_holds_what_a_full_table_would(home: Home) -> None:
         folders = [home.path / folder for folder in entry.domain.folders]
         service.domains.lower_model(entry.domain)
         (overlay,) = [each.overlay for each in service.domains.fillings() if each.overlay.name == "street@1/overlay"]
-        wait_until(lambda: overlay_keys(folders[0], Store.TRI.key_dtype).keys.size > 100)
+        wait_until(lambda: _num_written(home) == service.domains.figures().entries)
         keys = overlay_keys(folders[0], Store.TRI.key_dtype).keys
+        assert keys.size > 100
         held, found = overlay.fetch(keys)
     root = RootFolder(home.root("tiny"))
     expected = fragment_values(domain_encoder(root, folders), Store.TRI, keys).reshape(keys.size, -1)
     assert found.all()
     assert np.linalg.norm(held.astype(np.float32) - expected) < BF16 * np.linalg.norm(expected.astype(np.float32))
+
+
+def _num_written(home: Home) -> int:
+    """Of both domains."""
+    registry = Registry.open(home)
+    tables = [home.path / registry.hplm(hplm).domain.folders[0] for hplm in ("acme/topic", "globex/topic")]
+    return sum(overlay_keys(table, Store.TRI.key_dtype).keys.size for table in tables)
 
 
 def test_what_was_computed_is_found_after_a_restart(home: Home) -> None:

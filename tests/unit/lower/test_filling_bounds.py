@@ -180,6 +180,7 @@ def test_what_waits_for_the_disk_is_bounded_for_all_domains_together(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(domains_module, "MOST_UNWRITTEN", 30)
+    monkeypatch.setattr(upkeep, "SYNC_EVERY_S", 60.0)  # what is written makes room for more
     with serving(home, Missing.COMPUTE) as service:
         ask(service, fresh_rows(60))
         assert service.domains.figures().entries > 100
