@@ -63,7 +63,7 @@ class HiddenRequest:
     """One request after the lower model.
 
     Shape:
-        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, 6]`; words: B (see `encode_words`).
+        hidden: `[B, ceil(T / B), H]` (see `fold_rows`); tickets: `[B, len(TICKET_COLUMNS)]`; words: B.
     """
 
     hidden: Float16Array
@@ -220,7 +220,10 @@ class LowerService:
             raise predicted_late(finish - now, deadline - now)
 
     def _ahead_us(self, work: Work) -> float:
-        """What this instance and those beside it have accepted, as the engine has not counted it yet."""
+        """Predict the wait for what this instance and those beside it have accepted and the engine has not counted yet.
+
+        Returns 0 with policies that do not go by arrival: what was accepted last may run first.
+        """
         told = self._forecast.told(now_us())
         if not told or not told[0].forecast.is_fair:
             return 0.0

@@ -196,7 +196,7 @@ class Admission(Generic[JobT]):
         return self.drop(np.flatnonzero(self.waiting.deadline_us <= now_us))
 
     def infeasible(self, indices: Sequence[int], now_us: int) -> list[int]:
-        """Of a batch that would be staged now, the jobs that it would answer too late; none where nothing runs.
+        """Return the jobs that a batch staged now would answer too late; none where nothing runs.
 
         Computed, they would only make those behind them late too. An idle engine runs whatever waits, or a model that
         predicts too much could never be corrected.

@@ -129,8 +129,8 @@ class UtilityOrder(LengthOrder):
         Jobs shorter by more than the factor `q` always overtake, those of similar length
         - a job that is too long to go by its deadline: in the part `eta` by length, and in half of the rest;
         - one that may go by its deadline: in four fifths of the part `eta`, for it runs when it is due.
-        The four fifths are measured in virtual time: with three fifths 2 % of the promises break at three times the
-        capacity, with all of it none, and a twentieth fewer jobs are admitted.
+        The four fifths were chosen in virtual time, on lengths that hardly differ. With all of it, 72 % instead of 76 %
+        of the jobs are on time at twice the capacity; with three fifths 2 % of the admitted are late at three times.
     """
 
     def __init__(self, eta: float, q: float) -> None:
@@ -226,7 +226,7 @@ class ArrivalRates:
         return Load(rows, tokens, work_us)
 
     def _per_us(self, now_us: int) -> float:
-        """By what to multiply the sums: the weights of all the time that was watched add up to its inverse."""
+        """Return the factor from sums to rates: the inverse of what the weights of the time watched add up to."""
         watched = 1.0 - math.exp(-max(_LEAST_WATCHED_US, now_us - self._since_us) / _MEMORY_US)
         return self._remaining(now_us) / (_MEMORY_US * watched)
 

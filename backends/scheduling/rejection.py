@@ -56,7 +56,7 @@ def infeasible() -> RejectedError:
 
 
 def predicted_late(finish_in_us: float, deadline_in_us: float) -> RejectedError:
-    """With the same deadline, the request can be answered once the wait is shorter by what it would be late."""
+    """Reject a request until the wait is shorter by as much as it would be late."""
     answer_ms, deadline_ms = finish_in_us / 1000, deadline_in_us / 1000
     return RejectedError(
         Rejection.PREDICTED_LATE,

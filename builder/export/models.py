@@ -86,7 +86,7 @@ def upper(settings: ExportSettings) -> ModelDescription:
 
 
 def _queue_parameters(settings: ExportSettings) -> dict[str, str]:
-    """As many rows may wait in front of the engine as in it."""
+    """Return the bounds of the engine's queue: as many rows may wait in front of it as in it."""
     return {name: value for name, value in settings.upper_parameters.items() if name in ("max_waiting", "tenant_quota")}
 
 

@@ -105,7 +105,7 @@ class Trainer:
         return [ParameterGroup(parameters, rate, decay) for (rate, decay), parameters in groups.items()]
 
     def _batches(self, after_step: int) -> Iterator[Indices]:
-        """Those of the epochs that are not done; each epoch has an order of its own."""
+        """Yield the batches of the epochs that are not done; each epoch has an order of its own."""
         settings = self._settings
         for epoch in range(after_step // self._schedule().round_steps + 1, settings.epochs + 1):
             rng = np.random.default_rng((settings.seed, epoch))

@@ -78,7 +78,7 @@ def f1(hits: int, num_predicted: int, num_true: int) -> float:
 
 
 def entity_scores(predicted: Sequence[frozenset[Span]], true: Sequence[frozenset[Span]]) -> dict[str, float]:
-    """Over all rows together."""
+    """Score the entities of all rows together."""
     counts = np.array([entity_counts(*pair) for pair in zip(predicted, true, strict=True)], np.int64).reshape(-1, 3)
     hits, num_predicted, num_true = counts.sum(axis=0).tolist()
     return {

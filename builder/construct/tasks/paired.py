@@ -20,7 +20,7 @@ _TAILS = (2.5, 97.5)
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much a score is above another one, with the limits of its 95 % interval."""
+    """A score less another one, with the limits of its 95 % interval."""
 
     value: float
     low: float
