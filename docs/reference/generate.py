@@ -51,7 +51,7 @@ def command_line() -> str:
 
 
 def sdk() -> str:
-    parts = ["# SDK", "`from hplm_client import …`; [the guide](../client.md) shows how they are used."]
+    parts = ["# SDK", "`from hplm_client import …`; [the guide](../how-to/ask-from-python.md) shows how they are used."]
     for name in hplm_client.__all__:
         thing = getattr(hplm_client, name)
         parts.append(f"## {name}")

@@ -1,4 +1,4 @@
-"""The programs of `docs/client.md` run as they stand, against a real server."""
+"""The programs of `docs/how-to/ask-from-python.md` run as they stand, against a real server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from test_client_answers_served import expected_score
 
 pytestmark = pytest.mark.server
 
-GUIDE = Path(__file__).parents[3] / "docs" / "client.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "ask-from-python.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
 
 

@@ -18,7 +18,7 @@ from managed_home import LONG, managing, worker_of
 from served_home import Served
 
 pytestmark = pytest.mark.server
-GUIDE = Path(__file__).parents[3] / "docs" / "manager.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "use-the-manager.md"
 
 
 @contextmanager
