@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 HOME_FOLDER ?= demo_home
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check bench plugin reference demo-root clean
+.PHONY: help demo serve test check bench plugin reference pictures results demo-root clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -40,6 +40,12 @@ check: $(READY)  ## Lint, formatting, types, and who imports whom
 
 reference: $(READY)  ## Write the reference of commands, SDK and settings from the code (docs/reference)
 	@$(BIN)/python docs/reference/generate.py
+
+pictures: $(READY)  ## Draw the pictures of the documents, the chart from docs/results (docs/pictures)
+	@$(BIN)/python docs/pictures/generate.py
+
+results: $(READY) pictures  ## Write the index of the measured figures from their JSON (docs/results/index.md)
+	@$(BIN)/python docs/results/generate.py
 
 plugin: $(READY)  ## Build Triton's batching plugin, build/batchstrategy.so (export mode triton)
 	@$(BIN)/python -m builder.plugin build/batchstrategy.so
