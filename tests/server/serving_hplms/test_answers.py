@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import time
 import urllib.request
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,11 +134,3 @@ def test_hits_per_level_are_on_the_metrics_endpoint(served: Served) -> None:
     while counted() < before + tokens and time.monotonic() < deadline:
         time.sleep(0.2)
     assert counted() == before + tokens
-
-
-def test_the_readmes_program_runs(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    readme = Path(__file__).parents[3] / "README.md"
-    (program,) = re.findall(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
-    program = program.replace("localhost:8001", served.grpc_url).replace("acme/area", "acme/topic")
-    exec(compile(program, "README.md", "exec"), {})
-    assert "'hplm': 'acme/topic'" in capsys.readouterr().out

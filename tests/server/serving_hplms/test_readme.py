@@ -1,0 +1,141 @@
+"""What the README tells a reader to type is typed here, on a home of a tiny model behind the real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from backends.home import Home
+from backends.registry.registry import Registry
+from bench.kit.tiny_home import tiny_root, write_corpus, write_task
+from served_home import Served
+
+pytestmark = pytest.mark.server
+
+README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+RUN_BY_CI = {"make demo", "make test", "make serve"}
+"""Commands of the README that need minutes: `make test` is what CI runs, the demo has tests of its own."""
+TENANTS = {"acme/area": "acme/topic", "globex/action": "globex/topic"}
+"""Who answers in the tiny home for whom the README asks."""
+BINARIES = Path(sys.executable).parent
+RESULT = f"{sys.executable} -c 'import json, sys; print(json.load(sys.stdin)[\"RESULT\"])'"
+
+
+def blocks(language: str) -> list[str]:
+    return [content for name, content in BLOCKS if name == language]
+
+
+def commands(content: str) -> list[str]:
+    """Return the lines of a shell block without their comments."""
+    return [line.partition("  #")[0].strip() for line in content.splitlines()]
+
+
+def with_own_tenants(content: str) -> str:
+    for name, own in TENANTS.items():
+        content = content.replace(name, own)
+    return content
+
+
+def test_every_block_is_run_here_or_by_ci() -> None:
+    typed = [line for content in blocks("sh") for line in commands(content)]
+    assert {line for line in typed if line.startswith("make ")} == RUN_BY_CI
+    assert all(line.split()[0] in ("make", "curl", "hplm") for line in typed)
+    assert sorted({language for language, _ in BLOCKS}) == ["json", "python", "sh"]
+
+
+def test_curl_gets_answers_as_the_readme_shows_them(served: Served) -> None:
+    (typed,) = [content for content in blocks("sh") if content.startswith("curl")]
+    (shown,) = blocks("json")
+    here = with_own_tenants(typed).replace("localhost:8000", served.http_url).replace("jq -r .RESULT", RESULT)
+    done = subprocess.run(["bash", "-ec", here], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    answers, promised = ([json.loads(line) for line in text.splitlines()] for text in (done.stdout, shown))
+    assert [answer["hplm"] for answer in answers] == [TENANTS[answer["hplm"]] for answer in promised]
+    for answer, like in zip(answers, promised, strict=True):
+        assert [key for key in answer if key != "truncated"] == list(like)  # the tiny root cuts texts of this length
+    for answer in promised:
+        assert answer["score"] == max(answer["scores"].values()) == answer["scores"][answer["label"]]
+
+
+def test_the_program_of_the_sdk(served: Served) -> None:
+    (program,) = blocks("python")
+    here = with_own_tenants(program).replace("localhost:8001", served.grpc_url)
+    done = subprocess.run([sys.executable, "-c", here], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] in ("animals", "tools", "weather") for line in done.stdout.splitlines()] == [True, True]
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A folder with a reader's files, and a home beside them that has the root."""
+
+    folder: Path
+
+    def run(self, command: str, **variables: str) -> str:
+        done = subprocess.run(
+            ["bash", "-ec", command],
+            cwd=self.folder,
+            env=self._environment() | variables,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    @contextmanager
+    def serving(self, command: str) -> Iterator[str]:
+        """Run `hplm serve` on free ports beside the block, and give its URL."""
+        line = [*command.split(), "--http", "0", "--grpc", "0", "--metrics", "0"]
+        with (self.folder / "serve.log").open("w") as log:
+            server = subprocess.Popen(
+                line, cwd=self.folder, env=self._environment(), stdout=subprocess.PIPE, stderr=log, text=True
+            )
+            try:
+                assert server.stdout is not None
+                ready = next(line for line in server.stdout if line.startswith("ready: "))
+                yield ready.split()[1]
+            finally:
+                server.terminate()
+                server.communicate(timeout=60)
+
+    def _environment(self) -> dict[str, str]:
+        others = {name: value for name, value in os.environ.items() if not name.startswith("HPLM_")}
+        return others | {"PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    home = Home(tmp_path / "hplm_home")
+    registry = Registry.open(home, create=True)
+    tiny_root(home, registry, tmp_path, name="minilm")
+    registry.close()
+    write_corpus(tmp_path / "shop.txt", 300, seed=11)
+    train, dev = write_task(tmp_path / "first", "mood", seed=100)
+    new, _ = write_task(tmp_path / "second", "mood", seed=300)
+    for file, name in ((train, "train"), (dev, "dev"), (new, "new")):
+        file.rename(tmp_path / f"{name}.jsonl")
+    return Workshop(tmp_path)
+
+
+def test_a_tenant_of_ones_own(workshop: Workshop) -> None:
+    """The root apart, which the home has already: its distillation takes minutes even for a tiny model."""
+    building, asking = (commands(content) for content in blocks("sh") if content.startswith("hplm"))
+    assert building[0].startswith("hplm root add minilm ") and building[-1] == "hplm serve"
+    for command in building[1:-1]:
+        workshop.run(command)
+    with workshop.serving(building[-1]) as url:
+        said = {command.split()[1]: workshop.run(command, HPLM_URL=url) for command in asking}
+    assert "glad" in said["infer"] or "sad" in said["infer"]
+    assert "acme/returns" in said["tree"]
