@@ -16,7 +16,8 @@ from builder.plugin import build_plugin
 from seeds import SEED
 from shared_builds import built_once
 
-SHARED_SERVERS = {"served", "served_bf16"}
+# What takes long to make for a session: servers, and the texts of all installed packages.
+SHARED_FIXTURES = {"served", "served_bf16", "installed_harvest"}
 
 # The tests' models are so small that a second thread only waits.
 torch.set_num_threads(1)
@@ -36,11 +37,19 @@ def same_beginning() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def built_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+def built_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """The tiny home that every test may read and none may change."""
     built = built_once(tmp_path_factory, "tiny_home", build_tiny_home)
     # Each worker opens a copy of its own: copying while another process has the registry open would race with SQLite.
-    return Home(Path(shutil.copytree(built, tmp_path_factory.mktemp("tiny") / "built")) / "home")
+    home = Home(Path(shutil.copytree(built, tmp_path_factory.mktemp("tiny") / "built")) / "home")
+    before = _plots_of(home)
+    yield home
+    assert _plots_of(home) == before, "a test has written into the home that all share; let it copy tiny_home"
+
+
+def _plots_of(home: Home) -> dict[Path, int]:
+    """The sizes of all files of tables; serving adds some."""
+    return {path: path.stat().st_size for path in home.path.joinpath("plots").rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -61,7 +70,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU tests where there is no GPU; keep tests that share a server or a module's fixtures on one worker."""
+    """Skip GPU tests where there is no GPU; keep tests that share what takes long to make on one worker."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
@@ -69,5 +78,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group(item: pytest.Item) -> str:
-    shared = SHARED_SERVERS.intersection(getattr(item, "fixturenames", ()))
+    shared = SHARED_FIXTURES.intersection(getattr(item, "fixturenames", ()))
     return min(shared) if shared else str(item.path)

@@ -19,9 +19,9 @@ from loadtest.sender import Target
 from loadtest.workers import Workers
 
 pytestmark = [pytest.mark.server, pytest.mark.serial]
-SLOW_MS = 6_000
+SLOW_MS = 4_000
 TIMEOUT_S = 120.0
-RATE_PER_S = 100
+RATE_PER_S = 150
 SLOW_ROWS, QUICK_ROWS = 300, 100
 # A sender that waits for an answer before the next request is late by SLOW_MS; a busy machine by far less than half.
 BOUND_S = SLOW_MS / 2000

@@ -67,9 +67,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Forecast
 
 
 @pytest.fixture
-def service(built_home: Home, engine: ForecastWriter) -> Iterator[LowerService]:
-    snapshot = RegistrySnapshot(Registry.open(built_home))
-    service = LowerService(built_home, snapshot)
+def service(tiny_home: Home, engine: ForecastWriter) -> Iterator[LowerService]:
+    snapshot = RegistrySnapshot(Registry.open(tiny_home))
+    service = LowerService(tiny_home, snapshot)
     yield service
     service.close()
     snapshot.close()
