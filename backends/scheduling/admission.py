@@ -248,8 +248,8 @@ class Admission(Generic[JobT]):
     def work_us(self, stack: StackKey, num_tokens: int) -> float:
         """Predict what a row delays those behind it: its own work, and its part of what a full batch takes anyway."""
         costs = self.costs_of(stack)
-        batch_us = self._filled(1, num_tokens) * costs.model.constant_us
-        return self._margin(costs) * (costs.model.row_us(num_tokens) + batch_us)
+        row = Load(1, num_tokens, costs.model.row_us(num_tokens))
+        return self._margin(costs) * self._with_overhead_us(row, costs.model)
 
     def beyond_share(self, now_us: int, most: int) -> list[str]:
         """The tenants that have requested most beyond their shares; a row of theirs would stand behind others."""
@@ -331,8 +331,8 @@ class Admission(Generic[JobT]):
         num_batches = max(math.ceil(filled), num_stacks)
         room_us = until.work_us * (num_batches - filled) / filled
         behind_us = float(self.waiting.work_us.sum()) - waiting.work_us
-        each_us = model.constant_us + model.per_adapter_us * self._distinct(until.rows / num_batches)
-        return until.work_us + min(behind_us, room_us) + num_batches * each_us
+        overhead_us = num_batches * self._overhead_us(until.rows / num_batches, model)
+        return until.work_us + min(behind_us, room_us) + overhead_us
 
     def _batches(self, load: Load) -> float:
         """How many batches a load fills."""
@@ -341,6 +341,15 @@ class Admission(Generic[JobT]):
     def _filled(self, rows: float, tokens: float) -> float:
         """Part of the capacity of one batch."""
         return max(rows / self._capacity.max_rows, tokens / self._capacity.max_tokens)
+
+    def _with_overhead_us(self, load: Load, model: CostModel) -> float:
+        """What a load costs: its work, and its part of what a full batch takes anyway."""
+        filled = self._filled(load.rows, load.tokens)
+        return load.work_us + filled * self._overhead_us(load.rows / filled, model)
+
+    def _overhead_us(self, rows: float, model: CostModel) -> float:
+        """What a batch takes beside the work of its rows."""
+        return model.constant_us + model.per_adapter_us * self._distinct(rows)
 
     def _distinct(self, rows: float) -> float:
         """Different hPLMs that so many rows are of, if all that wait are equally likely."""
@@ -356,8 +365,7 @@ class Admission(Generic[JobT]):
 
     def _charge(self, job: JobT, pays_bucket: bool) -> None:
         model = self.costs_of(job.root).model
-        load = Load.of(job, model)
-        charge_us = load.work_us + self._filled(load.rows, load.tokens) * model.constant_us
+        charge_us = self._with_overhead_us(Load.of(job, model), model)
         self._charges[job] = _Charge(charge_us, pays_bucket)
         self._shares.enter(job.tenant, charge_us)
         if pays_bucket:
