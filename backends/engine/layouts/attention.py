@@ -9,7 +9,6 @@ from typing import cast
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.varlen import varlen_attn
 
 from backends.engine.layouts.grid import Grid
 from backends.engine.layouts.tiles import Tile
@@ -31,6 +30,10 @@ class PackedAttention:
     """
 
     def __init__(self, num_heads: int, lengths: Sequence[int], device: torch.device) -> None:
+        # PyTorch's compiler comes along, which takes seconds to load; a server without GPU needs neither.
+        from torch.nn.attention.varlen import varlen_attn
+
+        self._attend = varlen_attn
         self._num_heads = num_heads
         self._longest = max(lengths)
         self._bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
@@ -40,7 +43,7 @@ class PackedAttention:
         split = (tokens, self._num_heads, hidden // self._num_heads)
         heads = [states.view(split) for states in (query, key, value)]
         bounds, longest = self._bounds, self._longest
-        context = cast(Tensor, varlen_attn(heads[0], heads[1], heads[2], bounds, bounds, longest, longest))
+        context = cast(Tensor, self._attend(heads[0], heads[1], heads[2], bounds, bounds, longest, longest))
         return context.view(tokens, hidden)
 
 
