@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 from idea import idea
+from request import request
+from structure import structure
 from tenants import tenants
 
-PICTURES = {"idea": idea, "tenants": tenants}
+PICTURES = {"idea": idea, "request": request, "structure": structure, "tenants": tenants}
 
 
 def main(folder: Path) -> None:
