@@ -1,4 +1,4 @@
-"""The programs of `docs/how-to/ask-from-python.md` run as they stand, against a real server."""
+"""The programs of the pages about asking run as they stand, against a real server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from test_client_answers_served import expected_score
 
 pytestmark = pytest.mark.server
 
-GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "ask-from-python.md"
-PROGRAMS = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = (DOCS / "how-to" / "ask-from-python.md", DOCS / "reference" / "wire.md")
+PROGRAMS = [
+    program
+    for page in PAGES
+    for program in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+]
 
 
 def run(program, server):
