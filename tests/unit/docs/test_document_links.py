@@ -1,4 +1,4 @@
-"""Links of the documents lead somewhere, and every page can be reached."""
+"""Links of the documents lead somewhere, every page can be reached, and prose fits into a terminal."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from markdown_it.token import Token
 PROJECT = Path(__file__).parents[3]
 DOCS = PROJECT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+MOST_COLUMNS = 120
 DOCUMENTS = [PROJECT / "README.md", PROJECT / "CHANGELOG.md", PROJECT / "clients" / "README.md", *PAGES]
 
 
@@ -75,3 +76,21 @@ def test_every_page_is_reachable_from_the_index() -> None:
             reached.add(page)
             waiting += [file for _, file, _ in followed(page) if file.suffix == ".md" and DOCS in file.parents]
     assert [str(page.relative_to(DOCS)) for page in PAGES if page not in reached] == []
+
+
+def long_lines(page: Path) -> Iterator[int]:
+    """Yield the numbers of lines of prose above the limit; code, tables and pictures may be longer."""
+    in_code = False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        in_code ^= line.lstrip().startswith("```")
+        if len(line) > MOST_COLUMNS and not in_code and not line.startswith(("|", "<")):
+            yield number
+
+
+def is_generated(page: Path) -> bool:
+    return DOCS / "results" in page.parents or "<!-- Written by `make" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not is_generated(page)], ids=lambda page: page.stem)
+def test_lines_are_short(page: Path) -> None:
+    assert list(long_lines(page)) == []
