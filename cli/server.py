@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_
 from cli.session import open_home
 
 if TYPE_CHECKING:
-    from builder.serving import TritonServer
+    from builder.serving import ServerConfig, TritonServer
 
 _ANY_PORT = 0
 
@@ -46,7 +47,7 @@ def serve(
 ) -> None:
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""
     from builder.export.in_force import with_policy
-    from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt, traced
+    from builder.serving import ServerConfig, traced
 
     opened, _ = open_home(home)
     if not opened.repository.exists():
@@ -63,12 +64,8 @@ def serve(
         log_verbose=log_verbose,
         environment={HOME_VARIABLE: str(opened.path.absolute())} | ({POLICY_VARIABLE: policy.value} if policy else {}),
     )
-    with traced(config, trace, on_trace=typer.echo) as config, stop_signals_interrupt():
-        try:
-            server = TritonServer(config, on_log=lambda line: typer.echo(line, err=True))
-            _stay(server, _settings_line(opened.repository, policy))
-        except KeyboardInterrupt:
-            typer.echo("stopped")
+    with traced(config, trace, on_trace=typer.echo) as config:
+        serve_until_stopped(config, policy)
 
 
 def infer(
@@ -144,14 +141,27 @@ def doctor(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
         raise typer.Exit(1)
 
 
-def _stay(server: TritonServer, settings_line: str) -> None:
-    from builder.serving import ServerStartError
+def serve_until_stopped(
+    config: ServerConfig, policy: PolicyName | None = None, on_ready: Callable[[TritonServer], None] | None = None
+) -> None:
+    """Run Triton until Ctrl-C or SIGTERM; `on_ready` is called once it answers.
 
-    with server:
-        typer.echo(f"settings: {settings_line}", err=True)
-        typer.echo(f"ready: grpc://{server.grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
-        if code := server.wait():
-            raise ServerStartError(f"tritonserver ended by itself with code {code}: {server.failure_reason()}")
+    Raises:
+        ServerStartError: Triton ended by itself.
+    """
+    from builder.serving import ServerStartError, TritonServer, stop_signals_interrupt
+
+    with stop_signals_interrupt():
+        try:
+            with TritonServer(config, on_log=lambda line: typer.echo(line, err=True)) as server:
+                typer.echo(f"settings: {_settings_line(config.repository, policy)}", err=True)
+                typer.echo(f"ready: grpc://{server.grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
+                if on_ready is not None:
+                    on_ready(server)
+                if code := server.wait():
+                    raise ServerStartError(f"tritonserver ended by itself with code {code}: {server.failure_reason()}")
+        except KeyboardInterrupt:
+            typer.echo("stopped")
 
 
 def _settings_line(repository: Path, policy: PolicyName | None) -> str:
