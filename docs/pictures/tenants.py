@@ -1,4 +1,4 @@
-"""Rows a second by the number of tenants, from `bench.throughput`."""
+"""Texts a second by the number of tenants, from `bench.throughput`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def tenants() -> str:
     canvas = Canvas(
         880,
         400,
-        "Rows a second by the number of tenants",
+        "Texts a second by the number of tenants",
         "; ".join(f"{row['scheme']}, {row['tenants']} tenants: {row['rows per s']:.0f} rows/s" for row in measured),
     )
-    canvas.text(28, 38, "Rows a second by the number of tenants", size=18, bold=True)
+    canvas.text(28, 38, "Texts a second by the number of tenants", size=18, bold=True)
     canvas.text(
         28, 60, "BERT-base, 128 tokens, 2 CPU cores, real Triton; the memory holds 16 models of their own", ink="quiet"
     )

@@ -15,14 +15,15 @@ HEAD = """<!-- Written by `make results` from index.toml and the JSON beside it;
 
 # Results
 
-Each row is one number of one committed run: what was measured, the figure, what measures it, and the page. A page's
+Each line is one number of one committed run: what was measured, the figure, what measures it, and the page. A page's
 head has the exact command, its foot the settings and the machine. `.venv/bin/python -m bench` lists the benches;
 `.venv/bin/python -m bench NAME` runs one again.
 
-All runs were on two CPU cores without a GPU, shared by clients and server, in bf16 unless the row says otherwise.
-Processors with AMX multiply about twice as fast as those without; notes say what changes.
+All runs were on two CPU cores without a GPU, shared by clients and server, in bf16 unless a line says otherwise. A
+*row* is one text of a request. Processors with AMX multiply about twice as fast as those without; notes say what
+changes.
 
-![Rows a second by the number of tenants](../pictures/tenants.svg)"""
+![Texts a second by the number of tenants](../pictures/tenants.svg)"""
 
 
 @dataclass(frozen=True)
