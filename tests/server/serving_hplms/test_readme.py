@@ -23,14 +23,14 @@ pytestmark = pytest.mark.server
 
 README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-RUN_BY_CI = {"make demo", "make test", "make serve"}
-"""Commands of the README that need minutes: `make test` is what CI runs, the demo has tests of its own."""
+RUN_BY_CI = {"make quickstart", "make demo", "make test"}
+"""Commands that need minutes: `make test` is what CI runs; quickstart and demo have tests of their own."""
 ASKED, ASKED_HERE = "acme/area", "acme/topic"
 """Whom the README asks, and who answers in the tiny home."""
 SHORTER = {"hplm domain create": "--mlm-steps 4 --head-steps 4", "hplm profile": "--batches 40 --repeats 1"}
 """Options that save minutes."""
 BINARIES = Path(sys.executable).parent
-JQ = "jq '.RESULT | fromjson | {label, score}'"
+JQ = "jq -c '.RESULT | fromjson | {label, score}'"
 RESULT = f"{sys.executable} -c 'import json, sys; print(json.load(sys.stdin)[\"RESULT\"])'"
 """What a reader's jq does, where there is none."""
 
@@ -53,7 +53,7 @@ def shorter(command: str) -> str:
 def test_every_block_is_run_here_or_by_ci() -> None:
     typed = blocks("sh")
     assert {line for content in typed if content.startswith("make ") for line in commands(content)} == RUN_BY_CI
-    assert [content for content in typed if content.split()[0] not in ("make", "curl", "hplm")] == []
+    assert [content for content in typed if content.split()[0] not in ("make", "curl", "export")] == []
     assert sorted({language for language, _ in BLOCKS}) == ["json", "python", "sh"]
 
 
@@ -79,15 +79,15 @@ def test_the_program_of_the_sdk(served: Served) -> None:
 
 @dataclass(frozen=True)
 class Workshop:
-    """A folder with a reader's files, and a home beside them that has the root."""
+    """A folder with a reader's files, and a home beside them that has the root, under both of the README's names."""
 
     folder: Path
 
-    def run(self, command: str, **variables: str) -> str:
+    def run(self, command: str, home: str, url: str = "") -> str:
         done = subprocess.run(
             ["bash", "-ec", command],
             cwd=self.folder,
-            env=self._environment() | variables,
+            env=self._environment(home) | {"HPLM_URL": url},
             capture_output=True,
             text=True,
             timeout=300,
@@ -97,12 +97,12 @@ class Workshop:
         return done.stdout
 
     @contextmanager
-    def serving(self, command: str) -> Iterator[str]:
+    def serving(self, command: str, home: str) -> Iterator[str]:
         """Run `hplm serve` on free ports beside the block, and give its URL."""
         line = [*command.split(), "--http", "0", "--grpc", "0", "--metrics", "0"]
         with (self.folder / "serve.log").open("w") as log:
             server = subprocess.Popen(
-                line, cwd=self.folder, env=self._environment(), stdout=subprocess.PIPE, stderr=log, text=True
+                line, cwd=self.folder, env=self._environment(home), stdout=subprocess.PIPE, stderr=log, text=True
             )
             try:
                 assert server.stdout is not None
@@ -112,17 +112,18 @@ class Workshop:
                 server.terminate()
                 server.communicate(timeout=60)
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, home: str) -> dict[str, str]:
         others = {name: value for name, value in os.environ.items() if not name.startswith("HPLM_")}
-        return others | {"PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}"}
+        return others | {"HPLM_HOME": home, "PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}"}
 
 
 @pytest.fixture
 def workshop(tmp_path: Path) -> Workshop:
-    home = Home(tmp_path / "hplm_home")
+    home = Home(tmp_path / "my_home")
     registry = Registry.open(home, create=True)
     tiny_root(home, registry, tmp_path, name="minilm")
     registry.close()
+    (tmp_path / "quickstart_home").symlink_to(home.path)
     write_corpus(tmp_path / "shop.txt", 300, seed=11)
     train, dev = write_task(tmp_path / "first", "mood", seed=100)
     new, _ = write_task(tmp_path / "second", "mood", seed=300)
@@ -131,13 +132,14 @@ def workshop(tmp_path: Path) -> Workshop:
     return Workshop(tmp_path)
 
 
-def test_a_tenant_of_ones_own(workshop: Workshop) -> None:
+def test_models_of_ones_own(workshop: Workshop) -> None:
     """The root apart, which the home has already: its distillation takes minutes even for a tiny model."""
-    building, asking = (commands(content) for content in blocks("sh") if content.startswith("hplm"))
-    assert building[0].startswith("hplm root add minilm ") and building[-1] == "hplm serve"
-    for command in building[1:-1]:
-        workshop.run(shorter(command))
-    with workshop.serving(building[-1]) as url:
-        said = {command.split()[1]: workshop.run(command, HPLM_URL=url) for command in asking}
+    tenant, whole = (commands(content) for content in blocks("sh") if content.startswith("export "))
+    assert (tenant[0], whole[0]) == ("export HPLM_HOME=quickstart_home", "export HPLM_HOME=my_home")
+    assert whole[1].startswith("hplm root add minilm ") and whole[-1] == "hplm serve"
+    for command in whole[2:-1]:
+        workshop.run(shorter(command), "my_home")
+    with workshop.serving(whole[-1], "my_home") as url:
+        said = {command.split()[1]: workshop.run(command, "quickstart_home", url) for command in tenant[1:]}
     assert "glad" in said["infer"] or "sad" in said["infer"]
-    assert "acme/returns" in said["tree"]
+    assert list(said) == ["create", "infer", "update", "rollback"]
