@@ -64,3 +64,21 @@ def test_first_steps(served: Served, tmp_path: Path) -> None:
     *_, rejected = printed_by("python ask.py", followed)
     assert rejected == "rejected: predicted_late"
     assert printed_by("python many.py", followed)[0].startswith("200 answered, first: ")
+
+
+def test_a_tenant_of_ones_own_text(served: Served, tmp_path: Path) -> None:
+    short = {
+        "docs/tutorials/messages.py": str(TUTORIALS / "messages.py"),
+        "--corpus corpus.txt": "--corpus corpus.txt --root tiny --mlm-steps 2 --head-steps 2",
+        "--test test.jsonl": "--test test.jsonl --epochs 1",
+        "--dev dev.jsonl --force": "--dev dev.jsonl --force --epochs 1",
+    }
+    followed = follow("your-own-tenant.md", served, tmp_path, short)
+    check_tables(followed)
+    assert printed_by("python split.py", followed) == [
+        "test.jsonl: 60 texts",
+        "dev.jsonl: 60 texts",
+        "new.jsonl: 60 texts",
+        "train.jsonl: 420 texts",
+    ]
+    assert "shop/subject" not in "".join(printed_by("hplm tree", followed[-1:]))
