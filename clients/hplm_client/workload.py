@@ -120,6 +120,9 @@ class Workload:
             self._pending.clear()
 
     def _sends_again(self, chunk: Chunk, rejection: UnavailableError) -> bool:
+        """Return whether a rejected chunk waits to be sent again; a row alone has waited for no other and is not."""
+        if len(self._outcomes) == 1:
+            return False
         may_be_answered = self._pace.note_rejected(len(chunk), rejection.retry_after_s or 0.0)
         in_time = self.ends_at is None or time.monotonic() + (rejection.retry_after_s or 0.0) < self.ends_at
         if not may_be_answered or not in_time or self._is_abandoned:

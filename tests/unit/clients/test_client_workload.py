@@ -59,6 +59,14 @@ def test_nothing_is_sent_before_the_server_says() -> None:
     assert time.monotonic() - began >= 0.15
 
 
+def test_a_row_alone_is_not_sent_again() -> None:
+    workload = Workload([("a/b", "x")], 8, "return", deadline_ms=1)
+    (chunk,) = rows_under_way(workload)
+    workload.settle(chunk, rejected(0.2))
+    assert workload.take() is None
+    assert [type(outcome) for outcome in workload.outcomes()] == [UnavailableError]
+
+
 def test_with_a_deadline_as_many_rows_are_under_way_as_come_back_early() -> None:
     workload = Workload([("a/b", "x")] * 64, 2, "return", 16, deadline_ms=10_000)
     for most in (1, 2, 3, 4):
