@@ -15,7 +15,7 @@ from backends.model_settings import ModelSettings
 from backends.scheduling.policies import policy_of
 from backends.scheduling.settings import POLICY_VARIABLE, Ageing, DasSettings, PolicyName, PolicySettings
 from builder.export.config import from_text
-from builder.serving import TritonServer
+from builder.serving import ServerConfig
 from cli import server
 
 
@@ -94,12 +94,12 @@ def test_a_policy_that_predicts_needs_a_cost_model() -> None:
 
 
 def test_serve_changes_the_policy_of_one_run(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[TritonServer] = []
-    monkeypatch.setattr(server, "_stay", lambda one, settings_line: started.append(one))
+    started: list[ServerConfig] = []
+    monkeypatch.setattr(server, "serve_until_stopped", lambda config, policy: started.append(config))
     assert run(monkeypatch, tiny_home, "export", "--policy", "edf") in (0, None)
     assert run(monkeypatch, tiny_home, "serve", "--policy", "das") in (0, None)
     assert run(monkeypatch, tiny_home, "serve") in (0, None)
-    with_policy, without = (dict(each.config.environment) for each in started)
+    with_policy, without = (dict(each.environment) for each in started)
     assert with_policy == {"HPLM_HOME": str(Path(tiny_home.path).absolute()), POLICY_VARIABLE: "das"}
     assert POLICY_VARIABLE not in without
     assert read_back(parameters(tiny_home)).name == "edf"
