@@ -49,10 +49,7 @@ def take(home: Home, registry: Registry, target: Path) -> Prebuilt:
             folder,
             registry.root(ROOT).fingerprint,
             {"size_bytes": DISTILLED.stat().st_size, "checksum": file_checksum(DISTILLED)},
-            {
-                entry.id: {name: v for name, v in entry.metrics.items() if name not in _OF_THIS_HOME}
-                for entry in entries
-            },
+            {entry.id: _figures(entry) for entry in entries},
             {"model": SOURCE, "python": platform.python_version(), "torch": torch.__version__},
         )
         for entry in entries:

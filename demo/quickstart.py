@@ -184,7 +184,7 @@ def what_to_try(server: TritonServer, home: Path, seconds: float) -> str:
     lines = [
         f"\nNine models of three tenants answer, {seconds:.0f} s after the start. Ask them from another terminal:\n",
         *examples,
-        "\nSee what else is served, and what each model is for:\n",
+        "\nSee what else is served:\n",
         f"  .venv/bin/hplm list --home {home}",
         f"\nCtrl-C stops the server; 'make serve HOME_FOLDER={home}' starts it again.",
     ]
