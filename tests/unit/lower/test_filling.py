@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("quick_upkeep")
 
 
 def _ignore(step: Step) -> None:
-    """Nobody watches."""
+    """Report progress to no reader."""
 
 
 def exact(home: Home, hplm: str, text: str) -> Float16Array:
@@ -109,7 +109,7 @@ def test_the_overlay_holds_what_a_full_table_would(home: Home) -> None:
 
 
 def _num_written(home: Home) -> int:
-    """Of both domains."""
+    """Count the fragments that the overlays of both domains hold."""
     registry = Registry.open(home)
     tables = [home.path / registry.hplm(hplm).domain.folders[0] for hplm in ("acme/topic", "globex/topic")]
     return sum(overlay_keys(table, Store.TRI.key_dtype).keys.size for table in tables)
