@@ -81,7 +81,8 @@ class PackedFragments:
         for layer in self._layers:
             hidden = layer(hidden, bias)
         states = hidden.float()
-        gated = states * torch.sigmoid(self._gate(states))
+        # Of few numbers PyTorch takes an exponential that rounds otherwise than that of many: not so once rounded here.
+        gated = states * torch.sigmoid(self._gate(states).double()).float()
         gated = gated.view(*slots.shape, -1) * is_filled[..., None]
         stored: Tensor = gated.transpose(0, 1).to(torch.float16, memory_format=torch.contiguous_format)
         return stored
