@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+import cli
 import seeds
 from backends.deadline_batcher import FILE_NAME
 from backends.home import Home
@@ -67,6 +69,30 @@ def built_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture
+def run_hplm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run the command and give back what it printed; what fails is the reason, as text."""
+
+    def hplm(*arguments: str | Path) -> str:
+        monkeypatch.setattr(sys, "argv", ["hplm", *map(str, arguments)])
+        failed = False
+        try:
+            cli.main()
+        except SystemExit as stop:
+            failed = bool(stop.code)
+        printed = capsys.readouterr()
+        return (printed.err or printed.out).strip() if failed else printed.out
+
+    return hplm
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the files without a serial test unread where only serial tests run: importing them all takes long."""
+    if config.option.markexpr != "serial" or collection_path.suffix != ".py":
+        return None
+    return "pytest.mark.serial" not in collection_path.read_text(encoding="utf-8") or None
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist looks at the groups in the same hook

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import subprocess
 import sys
@@ -121,11 +122,14 @@ class Master:
         senders = [worker.id for worker in self._runner.clients.ready][: self._workers.count]
         shares = {worker: Share(target, schedule.share(index, len(senders))) for index, worker in enumerate(senders)}
         deadline = time.monotonic() + _LOCAL_WORKERS_READY_S
+        sent_at = -math.inf
         while unarmed := set(senders) - self._armed:
             # Again, because a worker calls itself ready a moment before it listens for its share.
-            for worker in unarmed:
-                self._runner.send_message(MessageName.SHARE, shares[worker].to_message(), worker)
-            gevent.sleep(_SHARE_AGAIN_S)
+            if time.monotonic() - sent_at >= _SHARE_AGAIN_S:
+                sent_at = time.monotonic()
+                for worker in unarmed:
+                    self._runner.send_message(MessageName.SHARE, shares[worker].to_message(), worker)
+            gevent.sleep(_POLL_S)
             if self._lost(processes) or time.monotonic() > deadline:
                 raise RunError(f"a load worker was lost before the start; see {self._log}")
         self._runner.start(len(senders), spawn_rate=len(senders))

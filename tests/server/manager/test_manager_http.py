@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 import socket
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -243,11 +244,14 @@ def test_the_service_describes_itself(managed: Managed) -> None:
     assert managed.http.get("/docs").status_code == 200
 
 
-def test_a_home_has_one_manager_and_a_manager_one_port(managed: Managed, tmp_path: Path, tiny_home: Home) -> None:
-    with pytest.raises(AssertionError, match=r"a manager of .* is running already"), managing(managed.home):
-        pass
+def test_a_home_has_one_manager_and_a_manager_one_port(
+    managed: Managed, tmp_path: Path, tiny_home: Home, run_hplm: Callable[..., str]
+) -> None:
+    def reason(home: Home, port: str = "0", *options: str) -> str:
+        return run_hplm("manager", "--home", home.path, "--port", port, *options)
+
+    assert re.search(r"a manager of .* is running already", reason(managed.home))
     port = str(urlsplit(str(managed.http.base_url)).port)
-    with pytest.raises(AssertionError, match=f"cannot listen on 127.0.0.1:{port}"), managing(tiny_home, "--port", port):
-        pass
-    with pytest.raises(AssertionError, match="there is no home at"), managing(Home(tmp_path / "none")):
-        pass
+    assert f"cannot listen on 127.0.0.1:{port}" in reason(tiny_home, port)
+    assert "there is no home at" in reason(Home(tmp_path / "none"))
+    assert "niceness 20 is not between 0 and 19" in reason(tiny_home, "0", "--niceness", "20")
