@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import cli
 import seeds
 from backends.deadline_batcher import FILE_NAME
 from backends.home import Home
-from bench.kit.tiny_home import build_tiny_home, write_tiny_bert
 from builder.plugin import build_plugin
 from seeds import SEED
 from shared_builds import built_once
@@ -21,8 +19,8 @@ from shared_builds import built_once
 # What takes long to make for a session: servers, and the texts of all installed packages.
 SHARED_FIXTURES = {"served", "served_bf16", "installed_harvest"}
 
-# The tests' models are so small that a second thread only waits.
-torch.set_num_threads(1)
+# PyTorch and what imports it are imported where they are needed: pytest-xdist's own process, which only hands the tests
+# out, reads this file too, and starts its workers when it has read it.
 
 
 def pytest_report_header() -> str:
@@ -32,6 +30,8 @@ def pytest_report_header() -> str:
 @pytest.fixture(autouse=True)
 def same_beginning() -> Iterator[None]:
     """Begin every test with the run's seed and one PyTorch thread, whatever ran before it."""
+    import torch
+
     torch.manual_seed(SEED)
     random.seed(SEED)
     yield
@@ -41,6 +41,8 @@ def same_beginning() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def built_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """The tiny home that every test may read and none may change."""
+    from bench.kit.tiny_home import build_tiny_home
+
     built = built_once(tmp_path_factory, "tiny_home", build_tiny_home)
     # Each worker opens a copy of its own: copying while another process has the registry open would race with SQLite.
     home = Home(Path(shutil.copytree(built, tmp_path_factory.mktemp("tiny") / "built")) / "home")
@@ -68,6 +70,8 @@ def built_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from bench.kit.tiny_home import write_tiny_bert
+
     return write_tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
@@ -98,6 +102,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist looks at the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip GPU tests where there is no GPU; keep tests that share what takes long to make on one worker."""
+    import torch
+
+    torch.set_num_threads(1)  # the tests' models are so small that a second thread only waits
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ import pytest
 from builder.serving import ServerConfig, TritonServer
 from hplm_client import AsyncHplmClient, HplmClient
 
+KINDS = ("grpc", "http", "grpc-aio", "http-aio")
 REPOSITORY = Path(__file__).parent / "contract"
 FORWARD_HEADERS = ("--http-header-forward-pattern=x-hplm", "--grpc-header-forward-pattern=x-hplm")
 
@@ -62,13 +64,29 @@ def doomed_server() -> Iterator[TritonServer]:
         yield running
 
 
-@pytest.fixture(params=["grpc", "http", "grpc-aio", "http-aio"])
+def client_of(kind: str, server: TritonServer, **settings: Any) -> HplmClient | BlockingAio:
+    protocol, _, aio = kind.partition("-")
+    url = f"{protocol}://{server.grpc_url if protocol == 'grpc' else server.http_url}"
+    return BlockingAio(url, **settings) if aio else HplmClient(url, **settings)
+
+
+@pytest.fixture(params=KINDS)
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
-    protocol, _, aio = request.param.partition("-")
     with ExitStack() as stack:
+        yield lambda server, **settings: stack.enter_context(client_of(request.param, server, **settings))
 
-        def open_client(server: TritonServer, **settings: Any) -> HplmClient | BlockingAio:
-            url = f"{protocol}://{server.grpc_url if protocol == 'grpc' else server.http_url}"
-            return stack.enter_context(BlockingAio(url, **settings) if aio else HplmClient(url, **settings))
 
-        yield open_client
+@pytest.fixture
+def every_kind() -> Callable[[Callable[[Connect], None]], None]:
+    """Runs a check with every kind of client at the same time, for servers that only one test can use."""
+
+    def check_all(check: Callable[[Connect], None]) -> None:
+        def check_one(kind: str) -> None:
+            with ExitStack() as stack:
+                check(lambda server, **settings: stack.enter_context(client_of(kind, server, **settings)))
+
+        with ThreadPoolExecutor(len(KINDS)) as pool:
+            for done in [pool.submit(check_one, kind) for kind in KINDS]:
+                done.result()
+
+    return check_all

@@ -17,6 +17,7 @@ import hplm_client
 from hplm_client import AsyncHplmClient, ClientError
 
 pytestmark = pytest.mark.server
+KINDS = ("grpc", "http", "grpc-aio", "http-aio")
 
 NO_SERVER_S = 2.0
 
@@ -189,17 +190,23 @@ def test_something_else_listens(connect):
     assert type(error) in (hplm_client.ServerError, hplm_client.ConnectionFailedError, hplm_client.ConnectionLostError)
 
 
-def test_a_server_that_dies_in_mid_flight(doomed_server, connect):
-    client = connect(doomed_server, retries=1000)
-    assert client.infer("acme/length", "alive").value == 5
-    threading.Timer(0.5, os.kill, (doomed_server.pid, signal.SIGKILL)).start()
-    started_at = time.monotonic()
-    error = failure_of(client, "slow/9000", timeout_s=20)
-    assert type(error) is hplm_client.ConnectionLostError and time.monotonic() - started_at < 5
-    assert "broke while waiting" in str(error)
-    doomed_server.wait(10)
-    error = failure_of(client, "acme/topics", timeout_s=1)
-    assert type(error) is hplm_client.ConnectionFailedError
+def test_a_server_that_dies_in_mid_flight(doomed_server, every_kind):
+    alive = threading.Barrier(len(KINDS))
+
+    def check(connect):
+        client = connect(doomed_server, retries=1000)
+        assert client.infer("acme/length", "alive").value == 5
+        if alive.wait(30) == 0:
+            threading.Timer(0.5, os.kill, (doomed_server.pid, signal.SIGKILL)).start()
+        started_at = time.monotonic()
+        error = failure_of(client, "slow/9000", timeout_s=20)
+        assert type(error) is hplm_client.ConnectionLostError and time.monotonic() - started_at < 5
+        assert "broke while waiting" in str(error)
+        doomed_server.wait(10)
+        error = failure_of(client, "acme/topics", timeout_s=1)
+        assert type(error) is hplm_client.ConnectionFailedError
+
+    every_kind(check)
 
 
 def test_a_dead_model_process(doomed_server, connect):

@@ -51,7 +51,7 @@ def counts(rows: Rows, column: str = "Request Count") -> dict[tuple[str, str], i
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_overload_has_a_row_per_hplm(served: Served, tmp_path: Path, protocol: str) -> None:
     url = f"{protocol}://{served.grpc_url if protocol == 'grpc' else served.http_url}"
-    options = ("OverloadUser", "--users", "8", "--spawn-rate", "8", "--run-time", "6s", "--rate", "4")
+    options = ("OverloadUser", "--users", "8", "--spawn-rate", "8", "--run-time", "4s", "--rate", "4")
     rows, _ = locust(tmp_path, url, *options, "--home", str(served.home.path))
     assert set(counts(rows)) == {(protocol, hplm) for hplm in HPLMS}
     assert sum(counts(rows, "Failure Count").values()) == 0
@@ -72,7 +72,7 @@ def test_failures_are_failures(slow_server: TritonServer, tmp_path: Path) -> Non
     file = tmp_path / "own.py"
     file.write_text(source)
     url = f"grpc://{slow_server.grpc_url}"
-    rows, log = locust(tmp_path, url, "--users", "1", "--run-time", "5s", code=1, file=file, PYTHONPATH=str(PROJECT))
+    rows, log = locust(tmp_path, url, "--users", "1", "--run-time", "3s", code=1, file=file, PYTHONPATH=str(PROJECT))
     assert rows["grpc", "a bad one"]["Failure Count"] == rows["grpc", "a bad one"]["Request Count"] != "0"
     assert "the INTERNAL that was asked for" in log
 
@@ -80,7 +80,7 @@ def test_failures_are_failures(slow_server: TritonServer, tmp_path: Path) -> Non
 def test_all_scenarios_with_workers(served: Served, tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("time_s,tenant\n" + "".join(f"{0.1 * n},acme/mood\n" for n in range(20)))
-    options = ("--users", "9", "--spawn-rate", "9", "--run-time", "8s", "--processes", "2", "--every", "1s")
+    options = ("--users", "9", "--spawn-rate", "9", "--run-time", "6s", "--processes", "2", "--every", "1s")
     more = ("--trace", str(trace), "--requests", "3", "--home", str(served.home.path))
     rows, log = locust(tmp_path, f"grpc://{served.grpc_url}", *options, *more)
     spawned = json.loads(re.findall(r"All users spawned: (\{.*?\})", log)[-1])
@@ -118,7 +118,7 @@ def test_a_wrong_option_ends_the_test(served: Served, tmp_path: Path, options: t
 
 
 def test_the_example_runs(served: Served, tmp_path: Path) -> None:
-    options = ("--users", "5", "--spawn-rate", "5", "--run-time", "6s")
+    options = ("--users", "5", "--spawn-rate", "5", "--run-time", "4s")
     hplms = {"SHOP_HPLM": "acme/topic", "SHOP_OTHER_HPLM": "acme/mood"}
     rows, _ = locust(tmp_path, f"grpc://{served.grpc_url}", *options, file=EXAMPLE, PYTHONPATH=str(PROJECT), **hplms)
     answered = counts(rows)

@@ -8,18 +8,21 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder.serving import ServerConfig, TritonServer
+from cli import loadtest_run
 from served_home import Served
 
 pytestmark = pytest.mark.server
 CONTRACT = Path(__file__).parent.parent / "clients" / "contract"
 HPLM = str(Path(sys.executable).with_name("hplm"))
 HPLMS = {"acme/topic", "acme/mood", "globex/topic", "initech/mood"}
+Load = Callable[..., dict[str, Any]]
 
 
 def command(served: Served, scenario: str, out: Path, *options: str, protocol: str = "grpc") -> list[str]:
@@ -28,12 +31,20 @@ def command(served: Served, scenario: str, out: Path, *options: str, protocol: s
     return [HPLM, "loadtest", scenario, *place, "--max-lateness-ms", "5000", *options]
 
 
-def load(served: Served, scenario: str, out: Path, *options: str, protocol: str = "grpc") -> dict[str, Any]:
-    """The summary that it prints, once everything that it wrote says the same."""
-    asked = [*command(served, scenario, out, *options, protocol=protocol), "--json"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    printed = json.loads(done.stdout)
+@pytest.fixture
+def load(served: Served, run_hplm: Callable[..., str]) -> Load:
+    """Plays a load, its master in this process, and returns its summary."""
+
+    def played(scenario: str, out: Path, *options: str, protocol: str = "grpc") -> dict[str, Any]:
+        _, *asked = command(served, scenario, out, *options, protocol=protocol)
+        return checked(run_hplm(*asked, "--json"), out)
+
+    return played
+
+
+def checked(text: str, out: Path) -> dict[str, Any]:
+    """The summary that a load printed, once everything that it wrote says the same."""
+    printed = json.loads(text)
     written = json.loads((out / "summary.json").read_text())
     assert written.pop("run")["state"] == "complete"
     assert written == printed
@@ -48,41 +59,43 @@ def hplms_asked(out: Path) -> set[str]:
     return {line.split(",")[4] for line in (out / "requests.csv").read_text().splitlines()[1:]}
 
 
-def test_steady_over_http_asks_every_hplm(served: Served, tmp_path: Path) -> None:
-    summary = load(served, "steady", tmp_path / "run", "--duration", "4", "--every-s", "1", protocol="http")
+def test_steady_over_http_asks_every_hplm(load: Load, tmp_path: Path) -> None:
+    summary = load("steady", tmp_path / "run", "--duration", "2", "--every-s", "0.5", protocol="http")
     assert (summary["planned"], summary["answered"]) == (16, 16)
     assert summary["attainment"] == 1.0
     assert hplms_asked(tmp_path / "run") == HPLMS
 
 
 @pytest.mark.parametrize(("protocol", "workers"), [("grpc", "2"), ("http", "1")])
-def test_burst(served: Served, tmp_path: Path, protocol: str, workers: str) -> None:
+def test_burst(load: Load, tmp_path: Path, protocol: str, workers: str) -> None:
     options = ("--users", "40", "--requests", "3", "--every-s", "0.5", "--spawn-s", "0.02", "--workers", workers)
-    summary = load(served, "burst", tmp_path / "run", *options, protocol=protocol)
+    summary = load("burst", tmp_path / "run", *options, protocol=protocol)
     assert (summary["planned"], summary["answered"]) == (120, 120)
     batches = json.loads((tmp_path / "run" / "run.json").read_text())["batches"]
     assert sum(int(size) * count for size, count in batches.items()) == 120
 
 
-def test_overload_is_rejected_and_compared(served: Served, tmp_path: Path) -> None:
-    options = ("--deadlines", "20ms-60ms", "--duration", "4s", "--tenants", "zipf:exponent=1.1")
-    load(served, "overload", tmp_path / "calm", "--load", "5/s", *options)
-    summary = load(served, "overload", tmp_path / "wild", "--load", "2x", *options)
+def test_overload_is_rejected_and_compared(
+    load: Load, run_hplm: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loadtest_run, "_CALIBRATION_S", 2.0)
+    options = ("--deadlines", "20ms-60ms", "--duration", "2s", "--tenants", "zipf:exponent=1.1")
+    load("overload", tmp_path / "calm", "--load", "5/s", *options)
+    summary = load("overload", tmp_path / "wild", "--load", "2x", *options)
     assert summary["attainment"] < 1.0
     assert sum(summary["reasons"].values()) == summary["rejected"] + summary["failed"] + summary["unsent"]
     settings = json.loads((tmp_path / "wild" / "run.json").read_text())["settings"]
-    assert summary["planned"] == pytest.approx(4 * 2 * settings["measured_capacity_per_s"], rel=0.5)
+    assert summary["planned"] == pytest.approx(2 * 2 * settings["measured_capacity_per_s"], rel=0.5)
     both = tmp_path / "both.html"
-    compared = [HPLM, "loadtest", "compare", str(tmp_path / "calm"), str(tmp_path / "wild"), "--out", str(both)]
-    subprocess.run(compared, check=True, capture_output=True)
+    run_hplm("loadtest", "compare", tmp_path / "calm", tmp_path / "wild", "--out", both)
     assert "calm and wild" in both.read_text()
 
 
-def test_trace(served: Served, tmp_path: Path) -> None:
+def test_trace(load: Load, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     rows = [{"timestamp": 1000 + 50 * (n // 2), "tenant": sorted(HPLMS)[n % 3], "tokens": 5 + n} for n in range(20)]
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    summary = load(served, "trace", tmp_path / "run", "--trace", str(trace), "--speed", "0.5")
+    summary = load("trace", tmp_path / "run", "--trace", str(trace), "--speed", "0.5")
     assert (summary["planned"], summary["answered"]) == (20, 20)
     assert summary["duration_s"] == pytest.approx(0.9)
     assert hplms_asked(tmp_path / "run") == set(sorted(HPLMS)[:3])
@@ -129,11 +142,11 @@ def wait_for_outcomes(running: subprocess.Popen[str], out: Path) -> None:
         time.sleep(0.1)
 
 
-def test_an_hplm_that_the_server_does_not_know_is_named(served: Served, tmp_path: Path) -> None:
-    asked = command(served, "steady", tmp_path / "run", "--hplm", "acme/topic", "--hplm", "acme/none")
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.strip() == f"hplm: the server at grpc://{served.grpc_url} has no hPLM acme/none"
+def test_an_hplm_that_the_server_does_not_know_is_named(
+    served: Served, run_hplm: Callable[..., str], tmp_path: Path
+) -> None:
+    _, *asked = command(served, "steady", tmp_path / "run", "--hplm", "acme/topic", "--hplm", "acme/none")
+    assert run_hplm(*asked) == f"hplm: the server at grpc://{served.grpc_url} has no hPLM acme/none"
     assert not (tmp_path / "run").exists()
 
 

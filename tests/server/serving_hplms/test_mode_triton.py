@@ -159,17 +159,6 @@ def log(served: Served) -> str:
     return served.server.log_path.read_text()
 
 
-def test_the_plugin_closes_batches_and_the_answers_are_the_references(home_folder: Path, built_plugin: Path) -> None:
-    """Half as many tokens as a request may have, so batches of several requests and parts of single ones are run."""
-    with serving(
-        home_folder, settings(built_plugin, LONG_DELAY_US, max_tokens=str(MAX_TOKENS), policy="das")
-    ) as served:
-        assert "batches hold up to 64 rows, 32 tokens and 3 hPLMs" in log(served)
-        assert log(served).count("policy das chooses nothing in mode triton, where Triton forms the batches") == 1
-        until(lambda batches: batches == {4: 10}, lambda: batches_of(served, one_row_each(40)))
-        check_answers(served, seed=random.randrange(1 << 32))
-
-
 def test_batches_are_closed_by_hplms_and_by_the_earliest_deadline(home_folder: Path, built_plugin: Path) -> None:
     """There are slots for two hPLMs. Each row is said to take 20 seconds, so those that end within 90 are four."""
     cost = CostModel(0.0, 20_000_000.0, 0.0, 0.0, 0.0)
@@ -196,14 +185,26 @@ def test_a_plugin_of_another_release_is_not_used(home_folder: Path, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def delayed(home_folder: Path, built_plugin: Path) -> Iterator[Served]:
-    with serving(home_folder, settings(built_plugin, LONG_DELAY_US)) as served:
+    """Half as many tokens as a request may have, so batches of several requests and parts of single ones are run.
+
+    Last in this file, because each server before it exports the home again.
+    """
+    upper = {"max_tokens": str(MAX_TOKENS), "policy": "das"}
+    with serving(home_folder, settings(built_plugin, LONG_DELAY_US, **upper)) as served:
         yield served
 
 
+def test_the_plugin_closes_batches_and_the_answers_are_the_references(delayed: Served) -> None:
+    assert "batches hold up to 64 rows, 32 tokens and 3 hPLMs" in log(delayed)
+    assert log(delayed).count("policy das chooses nothing in mode triton, where Triton forms the batches") == 1
+    until(lambda batches: batches == {4: 10}, lambda: batches_of(delayed, one_row_each(40)))
+    check_answers(delayed, seed=random.randrange(1 << 32))
+
+
 def test_what_is_late_is_refused_before_it_is_computed(delayed: Served) -> None:
-    """Each waits out Triton's delay first, which is longer than its deadline."""
+    """Each waits out Triton's delay first, which is longer than its deadline; together they do not fill a batch."""
     started_s = time.monotonic()
-    answers = ask(delayed, one_row_each(8), deadline_ms=100)
+    answers = ask(delayed, one_row_each(3), deadline_ms=100)
     assert time.monotonic() - started_s >= LONG_DELAY_US / 1e6
     assert all(isinstance(one, InferenceServerException) for one in answers)
     assert {one.status() for one in answers} == {"StatusCode.UNAVAILABLE"}

@@ -6,13 +6,10 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,7 +24,6 @@ from seeds import SEED
 
 pytestmark = pytest.mark.server
 RNG = random.Random(SEED)
-HPLM = str(Path(sys.executable).with_name("hplm"))
 WORDS = [*FILLER, *(word for group in (*TOPICS.values(), *MOODS.values()) for word in group)]
 IDS = ("acme/topic", "globex/topic", "initech/mood", "acme/mood")
 
@@ -66,9 +62,13 @@ def centred(logits: torch.Tensor) -> torch.Tensor:
     return logits.double() - logits.double().mean()
 
 
-def test_answers_are_exact_and_what_was_learned_survives_a_kill(tiny_home: Home) -> None:
-    home = str(tiny_home.path)
-    subprocess.run([HPLM, "export", "--home", home, "--dtype", "fp32"], check=True)
+@pytest.fixture
+def export(run_hplm: Callable[..., str], tiny_home: Home) -> Callable[..., str]:
+    return lambda *options: run_hplm("export", "--home", tiny_home.path, "--dtype", "fp32", *options)
+
+
+def test_answers_are_exact_and_what_was_learned_survives_a_kill(tiny_home: Home, export: Callable[..., str]) -> None:
+    export()
     texts = word_soup(60)
     references = {hplm: ReferenceHplm(tiny_home, Registry.open(tiny_home).hplm(hplm)) for hplm in IDS}
     with serving(tiny_home) as server:
@@ -90,9 +90,11 @@ def test_answers_are_exact_and_what_was_learned_survives_a_kill(tiny_home: Home)
         assert wait_for(server, 'hplm_overlay_entries{process="hplm_lower_0_0"}') >= computed // 2
 
 
-def test_twice_as_many_new_texts_as_can_be_answered_are_answered_exactly_or_rejected(tiny_home: Home) -> None:
+def test_twice_as_many_new_texts_as_can_be_answered_are_answered_exactly_or_rejected(
+    tiny_home: Home, export: Callable[..., str]
+) -> None:
     """Each text is of new fragments only, 64 words of them; with a deadline that only some can meet."""
-    subprocess.run([HPLM, "export", "--home", str(tiny_home.path), "--dtype", "fp32"], check=True)
+    export()
     texts = [(IDS[i % len(IDS)], " ".join(RNG.choices(WORDS, k=64))) for i in range(384)]
     with (
         serving(tiny_home) as server,
@@ -111,9 +113,10 @@ def test_twice_as_many_new_texts_as_can_be_answered_are_answered_exactly_or_reje
         assert time.monotonic() - began_s < 5.0
 
 
-def test_answers_that_the_limit_makes_inexact_say_so_and_are_counted(tiny_home: Home) -> None:
-    export = [HPLM, "export", "--home", str(tiny_home.path), "--dtype", "fp32", "--compute-limit", "8"]
-    subprocess.run(export, check=True)
+def test_answers_that_the_limit_makes_inexact_say_so_and_are_counted(
+    tiny_home: Home, export: Callable[..., str]
+) -> None:
+    export("--compute-limit", "8")
     texts = [(hplm, " ".join(RNG.choices(WORDS, k=14))) for hplm in IDS]
     with serving(tiny_home) as server, HplmClient(f"grpc://{server.grpc_url}") as client:
         first = client.infer_many(texts)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -184,12 +181,9 @@ def _place(entity: Entity) -> tuple[int, int, str]:
     return entity.start, entity.end, entity.label
 
 
-def test_infer_prints_each_task(tasks: Served) -> None:
-    script = Path(sys.executable).with_name("hplm")
-
+def test_infer_prints_each_task(tasks: Served, run_hplm: Callable[..., str]) -> None:
     def printed(*arguments: str) -> str:
-        command = [script, "infer", *arguments, "--url", f"grpc://{tasks.grpc_url}"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return run_hplm("infer", *arguments, "--url", f"grpc://{tasks.grpc_url}")
 
     assert "rain" in printed("tasks/ner", "the rain is good", "the wind was very near my rain")
     assert "value" in printed("tasks/value", "a good rain")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,14 @@ pytestmark = pytest.mark.server
 HPLM = str(Path(sys.executable).with_name("hplm"))
 
 
-def export(home: Home, *options: str) -> list[str]:
-    command = [HPLM, "export", "--home", str(home.path), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+@pytest.fixture
+def export(run_hplm: Callable[..., str], tiny_home: Home) -> Callable[..., list[str]]:
+    """The lines that an export prints."""
+    return lambda *options: run_hplm("export", "--home", tiny_home.path, *options).splitlines()
 
 
-def test_a_policy_of_one_run_is_told_everywhere(tiny_home: Home) -> None:
-    assert len(export(tiny_home)) == 1
+def test_a_policy_of_one_run_is_told_everywhere(tiny_home: Home, export: Callable[..., list[str]]) -> None:
+    assert len(export()) == 1
     before = (tiny_home.repository / "hplm_upper" / "config.pbtxt").read_text()
     command = [HPLM, "serve", "--home", str(tiny_home.path), "--policy", "das"]
     ports = ("--http", "0", "--grpc", "0", "--metrics", "0")
@@ -48,9 +50,9 @@ def test_a_policy_of_one_run_is_told_everywhere(tiny_home: Home) -> None:
     assert (tiny_home.repository / "hplm_upper" / "config.pbtxt").read_text() == before
 
 
-def test_an_export_says_what_changed(tiny_home: Home) -> None:
-    export(tiny_home)
-    assert export(tiny_home)[1:] == ["no setting changed"]
-    lines = export(tiny_home, "--policy", "das", "--slots", "64")
+def test_an_export_says_what_changed(export: Callable[..., list[str]]) -> None:
+    export()
+    assert export()[1:] == ["no setting changed"]
+    lines = export("--policy", "das", "--slots", "64")
     assert sorted(lines[1:3]) == ["  upper policy: fcfs → das", "  upper slots: 128 → 64"]
     assert lines[-1] == "a running server keeps its settings until it is restarted"

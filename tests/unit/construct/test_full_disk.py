@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import resource
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import cli
 from backends.errors import NotFoundError
 from backends.home import Home
 from backends.lower.model import LowerModel
@@ -21,19 +21,26 @@ from builder.construct.root.distilled import export_distilled
 from short_requests import new_domain
 
 
-def reason_on_a_full_disk(limit_bytes: int, *arguments: str) -> str:
-    """The last line of a command's stderr, which holds no traceback."""
-    result = subprocess.run(
-        [sys.executable, "-c", "import cli; cli.main()", *arguments],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 5, result.stderr
-    assert "Traceback" not in result.stderr
-    return result.stderr.splitlines()[-1]
+@pytest.fixture
+def reason_on_a_full_disk(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Runs a command here, where no file may grow, and gives the last line of its stderr, which holds no traceback."""
+
+    def reason(limit_bytes: int, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["hplm", *arguments])
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+        try:
+            with pytest.raises(SystemExit) as stop:
+                cli.main()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        printed = capsys.readouterr().err
+        assert stop.value.code == 5, printed
+        assert "Traceback" not in printed
+        return printed.splitlines()[-1]
+
+    return reason
 
 
 def files_of(home: Home) -> set[Path]:
@@ -42,7 +49,9 @@ def files_of(home: Home) -> set[Path]:
     return {path for path in files if home.states not in path.parents and not path.name.startswith("registry.db-")}
 
 
-def test_a_domain_publishes_nothing_and_its_build_can_go_on(tiny_home: Home, tmp_path: Path) -> None:
+def test_a_domain_publishes_nothing_and_its_build_can_go_on(
+    tiny_home: Home, tmp_path: Path, reason_on_a_full_disk: Callable[..., str]
+) -> None:
     corpus = write_corpus(tmp_path / "big.txt", 400, seed=43)
     whole = ("--no-pretrain", "--theta", "1")
     arguments = ("domain", "create", "big", "--corpus", str(corpus), *whole, "--home", str(tiny_home.path))
@@ -56,18 +65,24 @@ def test_a_domain_publishes_nothing_and_its_build_can_go_on(tiny_home: Home, tmp
 
 
 @pytest.mark.parametrize("command", ["create", "update"])
-def test_an_hplm_publishes_nothing(tiny_home: Home, tmp_path: Path, command: str) -> None:
+def test_an_hplm_publishes_nothing(
+    tiny_home: Home, tmp_path: Path, reason_on_a_full_disk: Callable[..., str], command: str
+) -> None:
     train, dev = write_task(tmp_path, "topic", seed=50, train=40)
     hplm, domain = ("new/one", ("--domain", "farm")) if command == "create" else ("acme/topic", ())
     files = ("--train", str(train), "--dev", str(dev), "--epochs", "1")
-    before = files_of(tiny_home), Registry.open(tiny_home).hplms()
+    registry = Registry.open(tiny_home)  # open all the while: what SQLite shares between processes needs no room then
+    before = files_of(tiny_home), registry.hplms()
     reason = reason_on_a_full_disk(16 << 10, command, hplm, *domain, *files, "--home", str(tiny_home.path))
     assert reason.startswith("hplm: no space left on the disk")
-    assert (files_of(tiny_home), Registry.open(tiny_home).hplms()) == before
+    assert (files_of(tiny_home), registry.hplms()) == before
+    registry.close()
 
 
 @pytest.mark.parametrize("from_file", [False, True])
-def test_a_root_publishes_nothing(tiny_home: Home, built_home: Home, tmp_path: Path, from_file: bool) -> None:
+def test_a_root_publishes_nothing(
+    tiny_home: Home, built_home: Home, tmp_path: Path, reason_on_a_full_disk: Callable[..., str], from_file: bool
+) -> None:
     """Without a file of distilled weights it is the checkpoint that does not fit, with one it is the root."""
     work = built_home.path.parent / "work"
     distilled = tmp_path / "distilled.safetensors"

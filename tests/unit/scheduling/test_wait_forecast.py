@@ -16,6 +16,8 @@ from backends.scheduling.settings import AdmissionSettings
 from backends.scheduling.wait_forecast import LENGTHS, MAX_TENANTS, WaitForecast
 from backends.stack_key import StackKey
 
+ASKED_EVERY = 3
+"""A forecast costs far more than an admission, so only one row in three asks for one."""
 ORDERS = pytest.mark.parametrize("order", [LengthOrder(), UtilityOrder(0.5, 0.5), DeadlineOrder(), FairOrder()])
 
 
@@ -34,10 +36,13 @@ def test_an_admitted_row_is_due_no_earlier_than_is_told_of_its_length(order: Ord
     for number in range(3_000):
         now_us += rng.randrange(600)
         job = Row(f"new{number}", rng.randint(1, 120), now_us, now_us + round(1000 * 2 ** rng.uniform(2, 9)))
-        deadline_in_us = job.deadline_us - now_us
-        told_us = WaitForecast.of(admission, now_us).finish_in_us(job.num_tokens, (job.tenant,), deadline_in_us)
-        if admission.admit([job], now_us) is None:
-            spare_us.append(deadline_in_us - told_us)
+        if number % ASKED_EVERY:
+            admission.admit([job], now_us)
+        else:
+            deadline_in_us = job.deadline_us - now_us
+            told_us = WaitForecast.of(admission, now_us).finish_in_us(job.num_tokens, (job.tenant,), deadline_in_us)
+            if admission.admit([job], now_us) is None:
+                spare_us.append(deadline_in_us - told_us)
         if number % 16 == 15:
             run_next_batch(admission, now_us)
             longest_us = max(longest_us, admission.batches.left_us(now_us))
