@@ -157,6 +157,27 @@ class WaitingOptions:
         return AdmissionSettings(self.max_waiting, quota, self.admission, margin, shares).parameters
 
 
+def export_settings(
+    device: DeviceOptions = DeviceOptions(),
+    lower: LowerOptions = LowerOptions(),
+    batch: BatchOptions = BatchOptions(),
+    mode: ModeOptions = ModeOptions(),
+    waiting: WaitingOptions = WaitingOptions(),
+) -> ExportSettings:
+    """Return what the options come to, all written out; without any, what a plain `hplm export` renders."""
+    upper = device.parameters() | batch.parameters()
+    return ExportSettings(
+        max_batch_size=batch.max_batch_size,
+        lower_instances=lower.lower_instances,
+        device=device.device,
+        mode=mode.mode,
+        queue_delay_us=mode.queue_delay_us,
+        plugin=mode.plugin,
+        lower_parameters=lower.parameters(device.dtype),
+        upper_parameters=upper | waiting.parameters(),
+    )
+
+
 def export(
     home: HomeOption = DEFAULT_HOME,
     *,
@@ -171,18 +192,8 @@ def export(
     from builder.export.plugin import with_plugin
     from builder.export.repository import render_repository
 
-    upper = device.parameters() | batch.parameters()
     opened, registry = open_home(home)
-    settings = ExportSettings(
-        max_batch_size=batch.max_batch_size,
-        lower_instances=lower.lower_instances,
-        device=device.device,
-        mode=mode.mode,
-        queue_delay_us=mode.queue_delay_us,
-        plugin=mode.plugin,
-        lower_parameters=lower.parameters(device.dtype),
-        upper_parameters=upper | waiting.parameters(),
-    )
+    settings = export_settings(device, lower, batch, mode, waiting)
     if settings.mode == "triton":
         settings = _with_cost_model(settings, opened, registry)
     with with_plugin(settings, on_failure=_complain) as complete:

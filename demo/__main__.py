@@ -19,8 +19,8 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from builder.export.repository import render_repository
-from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt
+from cli.export import export_settings
 from demo.building import DemoHome
 from demo.showing import Showing
 from hplm_client import ClientError
@@ -37,7 +37,7 @@ def run(home: Annotated[Path, typer.Option(help="Where to build the demo.")] = P
     registry = Registry.open(opened, create=True)
     built = DemoHome(opened, registry, console)
     last_task = built.build_all_but_one()
-    render_repository(opened.repository, ExportSettings())
+    render_repository(opened.repository, export_settings())
     config = ServerConfig(
         repository=opened.repository, log_path=opened.run / "demo.log", environment={"HPLM_HOME": str(opened.path)}
     )

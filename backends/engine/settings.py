@@ -27,17 +27,29 @@ class EngineSettings:
         """Read a model's settings. Call this before `set_num_threads`: PyTorch's own number is the default."""
         stack = StackSettings(
             device=device,
-            dtype=settings.text("dtype", "bf16"),
-            num_slots=settings.number("slots", 65),
+            dtype=settings.text("dtype", StackSettings.dtype),
+            num_slots=settings.number("slots", StackSettings.num_slots),
             max_width=settings.number("max_width", MAX_WIDTH),
             layout=settings.text("layout", StackSettings.layout),
         )
         capacity = Capacity(
-            max_rows=settings.number("max_rows", 64),
-            max_tokens=settings.number("max_tokens", 4096),
+            max_rows=settings.number("max_rows", Capacity.max_rows),
+            max_tokens=settings.number("max_tokens", Capacity.max_tokens),
             max_adapters=stack.num_slots - 1,
         )
         return cls(stack, capacity, settings.number("threads", torch.get_num_threads()))
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The settings as a model's configuration carries them."""
+        return {
+            "dtype": self.stack.dtype,
+            "layout": self.stack.layout,
+            "slots": str(self.stack.num_slots),
+            "max_rows": str(self.capacity.max_rows),
+            "max_tokens": str(self.capacity.max_tokens),
+            "threads": str(self.threads),
+        }
 
     def measured(self, root: RootFolder) -> Measured:
         """Return the conditions under which a cost model holds for this engine."""

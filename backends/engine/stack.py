@@ -18,6 +18,7 @@ from backends.adapters.product import BatchAdapters, SegmentedAdapters
 from backends.adapters.segments import Segment
 from backends.adapters.slots import SlotLease, SlotTable
 from backends.engine.compute_pool import ComputePool
+from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
 from backends.engine.heads import HeadRow, logits
 from backends.engine.layers import served_layers
 from backends.engine.layouts import LAYOUTS, Isolated, MakeLayout, attention, require_layout
@@ -41,10 +42,10 @@ class StackSettings:
     """
 
     device: str = "cpu"
-    dtype: str = "bf16"
-    num_slots: int = 65
+    dtype: str = DTYPE
+    num_slots: int = NUM_SLOTS
     max_width: int = MAX_WIDTH
-    layout: str = "ragged"
+    layout: str = LAYOUT
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
+from backends.lower.settings import FillingSettings
+from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
 from builder.export.config import from_text, to_text
 from builder.export.models import LOWER, UPPER
 from builder.export.settings import HOME_PARAMETER
@@ -13,10 +16,20 @@ from builder.export.settings import HOME_PARAMETER
 _SHOWN = (
     "upper policy",
     "upper mode",
+    "upper device",
     "upper dtype",
+    "upper layout",
     "upper slots",
+    "upper max_batch_size",
+    "upper max_tokens",
+    "upper max_waiting",
+    "upper tenant_quota",
+    "upper tenant_weights",
     "upper admission",
+    "upper margin_percent",
     "lower missing",
+    "lower compute_limit",
+    "lower overlay_mb",
     "lower processes",
 )
 Settings = Mapping[str, str]
@@ -39,6 +52,29 @@ def settings_of(repository: Path) -> dict[str, str]:
         # One more is rendered: slot 0 stands for no adapter.
         settings["upper slots"] = str(int(settings["upper slots"]) - 1)
     return settings
+
+
+def effective_settings(repository: Path) -> dict[str, str]:
+    """Read the settings as a server runs with them: the models' defaults where the repository names none."""
+    settings = settings_of(repository)
+    return {**_defaults(), **settings} if settings else {}
+
+
+def _defaults() -> dict[str, str]:
+    capacity = Capacity()
+    upper = {
+        "dtype": DTYPE,
+        "layout": LAYOUT,
+        "slots": str(NUM_SLOTS - 1),
+        "max_rows": str(capacity.max_rows),
+        "max_tokens": str(capacity.max_tokens),
+        **PolicySettings().parameters,
+        **AdmissionSettings().parameters,
+    }
+    lower = FillingSettings().parameters
+    return {f"upper {name}": value for name, value in upper.items()} | {
+        f"lower {name}": value for name, value in lower.items()
+    }
 
 
 def with_policy(repository: Path, policy: str) -> dict[str, str]:

@@ -60,7 +60,7 @@ class TritonPythonModel:
             self._snapshot,
             engine.stack,
             engine.capacity,
-            AdmissionSettings.from_model(settings),
+            admission := AdmissionSettings.from_model(settings),
             policy := _policy(settings, self._batches_by_triton),
             self._signal.tell,
             engine.threads,
@@ -68,7 +68,13 @@ class TritonPythonModel:
             end_process,
         )
         self._limit = CallLimit.from_triton(args)
-        self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"], _in_force(settings, policy))
+        in_force = {
+            "policy": policy.name.value,
+            "mode": settings.text("mode", "engine"),
+            **engine.parameters,
+            **admission.parameters,
+        }
+        self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"], in_force)
         exclude_loaded_objects()
         self._trimming = Trimming(self._service.release_unused)
 
@@ -126,13 +132,6 @@ def _batches_by_triton(settings: ModelSettings, args: dict[str, str]) -> bool:
             plugin,
         )
     return mode == "triton"
-
-
-def _in_force(settings: ModelSettings, policy: PolicySettings) -> dict[str, str]:
-    """Return what the metrics tell about this process."""
-    names = ("mode", "dtype", "slots", "max_rows", "max_tokens", "max_waiting", "admission", "margin_percent")
-    exported = {name: settings.parameters[name] for name in names if name in settings.parameters}
-    return {"policy": policy.name.value, **exported}
 
 
 def _policy(settings: ModelSettings, batches_by_triton: bool) -> PolicySettings:
