@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +38,9 @@ def serve(
     metrics: Annotated[int, typer.Option(help="Metrics port; 0 takes a free one.")] = 8002,
     address: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for every network.")] = "127.0.0.1",
     log_verbose: Annotated[int, typer.Option(help="Triton's own verbosity.")] = 0,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show Triton's log on the screen, too; without it, its errors only.")
+    ] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Write there, at the end, what ran when: a Chrome trace of the pipeline.")
     ] = None,
@@ -65,7 +69,7 @@ def serve(
         environment={HOME_VARIABLE: str(opened.path.absolute())} | ({POLICY_VARIABLE: policy.value} if policy else {}),
     )
     with traced(config, trace, on_trace=typer.echo) as config:
-        serve_until_stopped(config, policy)
+        serve_until_stopped(config, policy, show_log=verbose)
 
 
 def infer(
@@ -142,18 +146,32 @@ def doctor(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
 
 
 def serve_until_stopped(
-    config: ServerConfig, policy: PolicyName | None = None, on_ready: Callable[[TritonServer], None] | None = None
+    config: ServerConfig,
+    policy: PolicyName | None = None,
+    on_ready: Callable[[TritonServer], None] | None = None,
+    show_log: bool = False,
 ) -> None:
     """Run Triton until Ctrl-C or SIGTERM; `on_ready` is called once it answers.
+
+    The log goes to the file that the configuration names. Without `show_log` only its errors reach the screen, and the
+    last lines where Triton does not start.
 
     Raises:
         ServerStartError: Triton ended by itself.
     """
     from builder.serving import ServerStartError, TritonServer, stop_signals_interrupt
+    from builder.serving.log import is_error
 
+    def show(line: str) -> None:
+        if show_log or is_error(line):
+            typer.echo(line, err=True)
+
+    server = TritonServer(config, on_log=show)
+    if config.log_path is not None:
+        typer.echo(f"starting Triton; its log is {config.log_path}", err=True)
     with stop_signals_interrupt():
         try:
-            with TritonServer(config, on_log=lambda line: typer.echo(line, err=True)) as server:
+            with _last_lines_shown(server, not show_log), server:
                 typer.echo(f"settings: {_settings_line(config.repository, policy)}", err=True)
                 typer.echo(f"ready: grpc://{server.grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
                 if on_ready is not None:
@@ -164,10 +182,24 @@ def serve_until_stopped(
             typer.echo("stopped")
 
 
-def _settings_line(repository: Path, policy: PolicyName | None) -> str:
-    from builder.export.in_force import in_one_line, settings_of
+@contextmanager
+def _last_lines_shown(server: TritonServer, wanted: bool) -> Iterator[None]:
+    """Show the end of the log where the server does not start, or ends by itself."""
+    from builder.serving import ServerNotReadyError, ServerStartError
 
-    settings = settings_of(repository)
+    try:
+        yield
+    except (ServerStartError, ServerNotReadyError):
+        lines = server.last_lines() if wanted else []
+        if lines:
+            typer.echo("\n".join(("the log ends with:", *(f"  {line}" for line in lines))), err=True)
+        raise
+
+
+def _settings_line(repository: Path, policy: PolicyName | None) -> str:
+    from builder.export.in_force import effective_settings, in_one_line
+
+    settings = effective_settings(repository)
     return in_one_line(settings if policy is None else {**settings, "upper policy": f"{policy.value} (of this run)"})
 
 

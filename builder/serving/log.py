@@ -12,6 +12,7 @@ from typing import BinaryIO
 _POLL_S = 0.05
 _NUM_LINES_KEPT = 1000
 _NUM_LINES_SHOWN = 3
+_NUM_LAST_LINES = 15
 _MAX_REASON_CHARACTERS = 400
 
 # What every machine without a GPU prints; none of it keeps the server from working.
@@ -29,12 +30,24 @@ _START_FAILURE = re.compile(
 )
 _DEATH = re.compile(r"(terminate called .*|a model's process ended by itself.*)")
 _PREFIX = re.compile(r'^[IWEF]\d{4} [\d:.]+ \d+ \S+:\d+\] "?')
+_ERROR = re.compile(r"^[EF]\d{4} |^a model's process ended by itself")
 _TABLE_ROW = re.compile(r"^[+|]")
 _STACK_FRAME = re.compile(r"^ *\d+# ")
 
 
 def is_noise(line: str) -> bool:
     return _NOISE.search(line) is not None
+
+
+def is_error(line: str) -> bool:
+    """Say whether a line that is no noise begins as Triton's errors do."""
+    return _ERROR.match(line) is not None
+
+
+def last_lines(lines: Iterable[str]) -> list[str]:
+    """Return the end of a log without noise and Triton's tables, each line shortened."""
+    meaningful = [line for line in lines if line.strip() and not _is_beside_the_point(line)]
+    return [line[:_MAX_REASON_CHARACTERS] for line in meaningful[-_NUM_LAST_LINES:]]
 
 
 def failure_reason(lines: Iterable[str]) -> str:

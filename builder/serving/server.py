@@ -26,7 +26,7 @@ from builder.serving import keeper
 from builder.serving.config import Ports, ServerConfig, server_arguments
 from builder.serving.errors import ServerNotReadyError, ServerStartError
 from builder.serving.installation import Installation, find_installation
-from builder.serving.log import LogFollower, failure_reason
+from builder.serving.log import LogFollower, failure_reason, last_lines
 from builder.serving.ports import PortClaims
 from builder.serving.run_folder import RunFolder, sweep_stale
 
@@ -130,6 +130,10 @@ class TritonServer:
 
     def failure_reason(self) -> str:
         return failure_reason(self._log.lines if self._log is not None else [])
+
+    def last_lines(self) -> list[str]:
+        """The end of the log; it stays known when the server has ended."""
+        return last_lines(self._log.lines if self._log is not None else [])
 
     @property
     def pid(self) -> int:

@@ -48,10 +48,26 @@ def test_serve_infer_and_stop(tiny_home: Home, stop: signal.Signals) -> None:
     finally:
         server.send_signal(stop)
         try:
-            out, _ = server.communicate(timeout=60)
+            out, err = server.communicate(timeout=60)
         finally:
             server.kill()
     assert server.returncode == 0
     assert out.strip().endswith("stopped")
+    assert [line.partition(" ")[0] for line in err.splitlines()] == ["starting", "settings:"]
+    assert "Started HTTPService" in (home / "run" / "server.log").read_text()
     assert not living(children)
     assert not [path for path in shared if path.exists()]
+
+
+@pytest.mark.parametrize("options", [(), ("--verbose",)], ids=["quiet", "verbose"])
+def test_a_server_that_does_not_start_shows_the_end_of_its_log(tiny_home: Home, options: tuple[str, ...]) -> None:
+    home = ("--home", str(tiny_home.path))
+    subprocess.run([HPLM, "export", *home], check=True, capture_output=True)
+    code = tiny_home.repository / "hplm_upper" / "1" / "model.py"
+    code.write_text("raise RuntimeError('not today')\n")
+    ports = ("--http", "0", "--grpc", "0", "--metrics", "0")
+    done = subprocess.run([HPLM, "serve", *home, *ports, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert ("loading: hplm_upper:1" in done.stderr) == bool(options)  # no error, and not at the end
+    assert ("the log ends with:" in done.stderr) == (not options)
+    assert "not today" in done.stderr.splitlines()[-1]
