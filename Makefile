@@ -30,8 +30,8 @@ quickstart: $(READY)  ## Serve nine prebuilt models within a minute, on ports 80
 demo: $(READY)  ## Build nine models of three tenants from real text, serve them with real Triton, ask them
 	@$(BIN)/python -m demo --home $(HOME_FOLDER)
 
-serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics)
-	@$(BIN)/hplm serve --home $(HOME_FOLDER)
+serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics) (PORT=9000: 9000 to 9002)
+	@$(BIN)/hplm serve --home $(HOME_FOLDER) $(if $(PORT),--http $(PORT) --grpc $$(($(PORT) + 1)) --metrics $$(($(PORT) + 2)))
 
 test: $(READY)  ## Run all tests, in parallel; the server tests start the real tritonserver
 	@$(BIN)/python -m pytest -q -m serial

@@ -8,7 +8,8 @@ The root's trained layers lie beside them (`demo/minilm_3_of_6.safetensors`); `m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,8 @@ class Prebuilt:
             FormatVersionError: The parts are of a newer release.
         """
         path = folder / _MANIFEST
-        content = read_json(path)
+        with _advised():
+            content = read_json(path)
         if (version := content.get("format_version")) != FORMAT_VERSION:
             raise FormatVersionError(
                 f"{path} has format version {version!r}, but this release reads {FORMAT_VERSION}; take the prebuilt "
@@ -63,9 +65,10 @@ class Prebuilt:
 
     def check(self, distilled: Path = DISTILLED) -> None:
         """Reject damaged parts, before anything is made of them."""
-        check_file(distilled, **self.distilled)
-        for hplm in self.hplms:
-            self.artifact(hplm)
+        with _advised():
+            check_file(distilled, **self.distilled)
+            for hplm in self.hplms:
+                self.artifact(hplm)
 
     def artifact(self, hplm: str) -> HplmArtifact:
         artifact = read_artifact(self.hplm_folder(hplm), self.root_fingerprint)
@@ -86,3 +89,14 @@ class Prebuilt:
             "hplms": dict(self.hplms),
             "made_with": dict(self.made_with),
         }
+
+
+@contextmanager
+def _advised() -> Iterator[None]:
+    """Add to the complaint about a damaged part how to get it back."""
+    try:
+        yield
+    except CorruptFileError as error:
+        raise CorruptFileError(
+            f"{error}; 'git checkout demo' in the clone brings the repository's files back"
+        ) from error

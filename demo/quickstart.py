@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -25,13 +26,13 @@ from backends.storage import read_json, write_json
 from builder.construct.hplm.hplms import building_hplm, publish_artifact
 from builder.construct.root.roots import add_root
 from builder.export.repository import render_repository
-from builder.export.settings import ExportSettings
 from builder.progress import progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
 from builder.serving import PortInUseError, ServerConfig, TritonServer
 from builder.serving.ports import PortClaims
 from builder.settings.domain import PlotSettings
 from cli.exit_codes import INTERRUPTED
+from cli.export import export_settings
 from cli.failures import described
 from cli.server import serve_until_stopped
 from demo.prebuilt import PREBUILT, Prebuilt
@@ -91,7 +92,7 @@ class QuickstartHome:
                 if not registry.has_hplm(hplm):
                     artifact, trained = self._prebuilt.artifact(hplm), self._prebuilt.trained_texts(hplm)
                     publish_artifact(self._home, registry, artifact, domain, figures, trained=trained)
-        render_repository(self._home.repository, ExportSettings())
+        render_repository(self._home.repository, export_settings())
         self._mark(assembled=True)
 
     def _corpus(self) -> Path:
@@ -112,6 +113,11 @@ class QuickstartHome:
 def document_lines() -> Iterator[str]:
     for document in sorted(_DOCUMENTS.rglob("*.md")):
         yield from (line.strip() for line in document.read_text(encoding="utf-8").splitlines() if line.strip())
+
+
+def served_hplms(home: Home) -> list[str]:
+    """List what a home serves: the prebuilt hPLMs, and what its owner has made or deleted since."""
+    return [entry.id for entry in Registry.open(home).hplms()]
 
 
 def server_config(home: Home, port: int) -> ServerConfig:
@@ -146,7 +152,9 @@ def run(
     console.print("Starting Triton …")
 
     def say_what_to_try(server: TritonServer) -> None:
-        console.print(what_to_try(server, home, time.time() - started), soft_wrap=True, markup=False)
+        console.print(
+            what_to_try(server, home, served_hplms(opened), time.time() - started), soft_wrap=True, markup=False
+        )
 
     serve_until_stopped(config, on_ready=say_what_to_try)
 
@@ -174,19 +182,24 @@ def _assemble(quickstart: QuickstartHome) -> None:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def what_to_try(server: TritonServer, home: Path, seconds: float) -> str:
+def what_to_try(server: TritonServer, home: Path, hplms: Sequence[str], seconds: float) -> str:
     """Tell a newcomer what to type next, and what comes back."""
+    tenants = {hplm.partition("/")[0] for hplm in hplms}
+    shown, (hplm, (text, _)) = shlex.quote(str(home)), next(iter(EXAMPLES.items()))
     examples = [
         f"  curl -s {server.http_url}/v2/models/hplm/generate -d '{json.dumps({'MODEL': hplm, 'TEXT': text})}'\n"
         f'      the answer\'s RESULT has "label": "{label}"'
         for hplm, (text, label) in EXAMPLES.items()
     ]
     lines = [
-        f"\nNine models of three tenants answer, {seconds:.0f} s after the start. Ask them from another terminal:\n",
+        f"\n{len(hplms)} models of {len(tenants)} tenants answer, {seconds:.0f} s after the start. "
+        "Ask them from another terminal:\n",
         *examples,
-        "\nSee what else is served:\n",
-        f"  .venv/bin/hplm list --home {home}",
-        f"\nCtrl-C stops the server; 'make serve HOME_FOLDER={home}' starts it again.",
+        "\nThe same with the command line, and what else is served:\n",
+        f"  export HPLM_URL=grpc://{server.grpc_url} HPLM_HOME={shown}",
+        f"  .venv/bin/hplm infer {hplm} {shlex.quote(text)}",
+        "  .venv/bin/hplm list",
+        f"\nCtrl-C stops the server; 'make serve HOME_FOLDER={shown} PORT={server.ports.http}' starts it again.",
     ]
     return "\n".join(lines)
 

@@ -93,10 +93,20 @@ def test_interrupted_run_again_asked_and_stopped(tmp_path: Path, monkeypatch: py
         commands = [line for line in lines if line.strip().startswith("curl")]
         answers = [answer_to(command) for command in commands]
         assert {a["hplm"]: a["label"] for a in answers} == {hplm: label for hplm, (_, label) in EXAMPLES.items()}
+        assert any(line.startswith(f"{len(RECIPES)} models of 3 tenants answer") for line in lines)
+        (exported,) = (line for line in lines if line.strip().startswith("export HPLM_URL=grpc://127.0.0.1:"))
+        (asked,) = (line for line in lines if "hplm infer" in line)
+        said = [exported, asked.replace(".venv/bin/hplm", str(Path(sys.executable).with_name("hplm")))]
+        done = subprocess.run(["bash", "-ec", "".join(said)], capture_output=True, text=True, check=True)
+        assert EXAMPLES["acme/area"][1] in done.stdout
+        assert "PORT=" in lines[-1]
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out.strip().endswith("stopped")
+    log, settings = err.strip().splitlines()  # Triton's own lines stay in the file
+    assert log == f"starting Triton; its log is {home / 'run' / 'server.log'}"
+    assert "policy fcfs" in settings and "slots 128" in settings
     assert {entry.id for entry in Registry.open(Home(home)).hplms()} == {recipe.id for recipe in RECIPES}
 
 

@@ -70,7 +70,8 @@ def test_a_damaged_hplm_is_named(copied: Path) -> None:
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
     damaged.write_bytes(content)
-    with pytest.raises(CorruptFileError, match=r"acme--area/weights\.safetensors does not match its checksum"):
+    complaint = r"acme--area/weights\.safetensors does not match its checksum; 'git checkout demo' .* brings"
+    with pytest.raises(CorruptFileError, match=complaint):
         Prebuilt.read(copied).check()
 
 
