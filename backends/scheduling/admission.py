@@ -152,7 +152,7 @@ class Admission(Generic[JobT]):
             is_within = self._is_within_share(job.tenant, now_us)
             self._charge(job, pays_bucket=False)
             self._shares.give_back(job.tenant, self._charges[job].us)
-            self.waiting.put_back(job, is_within, self._work_us(job))
+            self.waiting.put_back(job, is_within)
 
     def charge(self, tenants: Sequence[str], stack: StackKey, shapes: Sequence[BatchShape]) -> None:
         """Put batches on the accounts of the tenants, in equal parts, whose rows made them necessary."""
@@ -299,9 +299,11 @@ class Admission(Generic[JobT]):
         return ahead & self.waiting.within_share if within_share else ahead | self.waiting.within_share
 
     def _load_of(self, chosen: Bools) -> Load:
-        waiting = self.waiting
-        rows = int(np.count_nonzero(chosen))
-        return Load(rows, float(waiting.num_tokens @ chosen), float(waiting.work_us @ chosen)) if rows else NOTHING
+        """Add up rows that wait, with what they would take now: it may not be what it was when they came."""
+        load = NOTHING
+        for stack, rows, tokens, squared_lengths in self.waiting.lengths_by_stack(chosen):
+            load += Load(rows, tokens, self.costs_of(stack).model.rows_us(rows, tokens, squared_lengths))
+        return load
 
     def _overtaking(self, job: Arriving, until: Load, within_share: bool, now_us: int) -> Load:
         """What is likely to arrive, and to run before the job, until it is taken.
@@ -330,7 +332,7 @@ class Admission(Generic[JobT]):
         filled = self._batches(until)
         num_batches = max(math.ceil(filled), num_stacks)
         room_us = until.work_us * (num_batches - filled) / filled
-        behind_us = float(self.waiting.work_us.sum()) - waiting.work_us
+        behind_us = self._load_of(np.ones(len(self.waiting), np.bool_)).work_us - waiting.work_us
         overhead_us = num_batches * self._overhead_us(until.rows / num_batches, model)
         return until.work_us + min(behind_us, room_us) + overhead_us
 
@@ -361,7 +363,7 @@ class Admission(Generic[JobT]):
     def _enter(self, job: JobT, is_within: bool) -> None:
         start_us = self._shares.start_us(job.tenant)
         self._charge(job, pays_bucket=is_within)
-        self.waiting.add([job], start_us, is_within, [self._work_us(job)])
+        self.waiting.add([job], start_us, is_within)
 
     def _charge(self, job: JobT, pays_bucket: bool) -> None:
         model = self.costs_of(job.root).model
@@ -387,6 +389,3 @@ class Admission(Generic[JobT]):
         used = self._filled(len(indices), int(waiting.num_tokens[list(indices)].sum()))
         if offered > 1.0 or used > self._fullness:
             self._fullness += (min(1.0, used) - self._fullness) / _FULL_BATCHES
-
-    def _work_us(self, job: JobT) -> float:
-        return self.costs_of(job.root).model.row_us(job.num_tokens)

@@ -57,7 +57,11 @@ class CostModel:
 
     def row_us(self, num_tokens: int) -> float:
         """What a row adds to a batch that runs anyway, adapters aside."""
-        return self.per_row_us + (self.per_token_us + self.per_squared_length_us * num_tokens) * num_tokens
+        return self.rows_us(1, num_tokens, num_tokens * num_tokens)
+
+    def rows_us(self, rows: int, tokens: int, squared_lengths: int) -> float:
+        """What rows add to batches that run anyway, adapters aside."""
+        return self.per_row_us * rows + self.per_token_us * tokens + self.per_squared_length_us * squared_lengths
 
     def scaled(self, factor: float) -> CostModel:
         return CostModel(**{name: factor * value for name, value in asdict(self).items()})

@@ -41,8 +41,8 @@ Bools = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
 """Of jobs in a waiting room: 0 is the front of the queue."""
 
-_JOB, _ROOT, _HPLM_KEY, _NUM_TOKENS, _DEADLINE_US, _ARRIVED_US, _START_US, _WITHIN_SHARE, _WORK_US = range(9)
-_DTYPES = (np.object_, np.int64, np.int64, np.int64, np.float64, np.int64, np.float64, np.bool_, np.float64)
+_JOB, _ROOT, _HPLM_KEY, _NUM_TOKENS, _DEADLINE_US, _ARRIVED_US, _START_US, _WITHIN_SHARE, _SQUARED_LENGTH = range(9)
+_DTYPES = (np.object_, np.int64, np.int64, np.int64, np.float64, np.int64, np.float64, np.bool_, np.int64)
 _FIRST_SIZE = 64
 
 
@@ -120,10 +120,18 @@ class WaitingRoom(Generic[JobT]):
         """Which jobs policies that do not go by fair shares choose first."""
         return self._columns[_WITHIN_SHARE][: self._size]
 
-    @property
-    def work_us(self) -> Float64:
-        """What each job adds to a batch that runs anyway, as predicted when it was admitted."""
-        return self._columns[_WORK_US][: self._size]
+    def lengths_by_stack(self, chosen: Bools) -> list[tuple[StackKey, int, int, int]]:
+        """Count some jobs, their tokens and the squares of their lengths, for each stack that has any of them."""
+        squares = self._columns[_SQUARED_LENGTH][: self._size]
+        if len(self._root_names) == 1:
+            sums = int(np.count_nonzero(chosen)), int(self.num_tokens @ chosen), int(squares @ chosen)
+            return [(self._root_names[0], *sums)] if sums[0] else []
+        roots = self.root[chosen]
+        rows, tokens, squared = (
+            np.bincount(roots, weights).astype(np.int64).tolist()
+            for weights in (None, self.num_tokens[chosen], squares[chosen])
+        )
+        return [(self._root_names[root], rows[root], tokens[root], squared[root]) for root in np.flatnonzero(rows)]
 
     @property
     def next_deadline_us(self) -> float:
@@ -133,22 +141,16 @@ class WaitingRoom(Generic[JobT]):
     def without_deadline(self, arrived_by_us: int) -> Indices:
         return np.flatnonzero(np.isinf(self.deadline_us) & (self.arrived_us <= arrived_by_us))
 
-    def add(
-        self,
-        jobs: Sequence[JobT],
-        start_us: float | None = None,
-        within_share: bool = True,
-        work_us: Sequence[float] | None = None,
-    ) -> None:
+    def add(self, jobs: Sequence[JobT], start_us: float | None = None, within_share: bool = True) -> None:
         """Insert jobs behind all that start no later; without a time, behind all others."""
         if start_us is None:
             start_us = float(self.start_us[-1]) if self._size else -math.inf
         index = int(np.searchsorted(self.start_us, start_us, side="right"))
-        self._insert(index, jobs, start_us, within_share, work_us)
+        self._insert(index, jobs, start_us, within_share)
 
-    def put_back(self, job: JobT, within_share: bool = True, work_us: float = 0.0) -> None:
+    def put_back(self, job: JobT, within_share: bool = True) -> None:
         """Insert a job in front of all others."""
-        self._insert(0, [job], -math.inf, within_share, [work_us])
+        self._insert(0, [job], -math.inf, within_share)
 
     def take_batch(self, indices: Sequence[int]) -> list[JobT]:
         """Remove jobs that are to run; returns them in the order of `indices`."""
@@ -176,15 +178,13 @@ class WaitingRoom(Generic[JobT]):
     def take_all(self) -> list[JobT]:
         return self.take(range(self._size))
 
-    def _insert(
-        self, index: int, jobs: Sequence[JobT], start_us: float, within_share: bool, work_us: Sequence[float] | None
-    ) -> None:
+    def _insert(self, index: int, jobs: Sequence[JobT], start_us: float, within_share: bool) -> None:
         old_size = self._size
         self._grow(len(jobs))
         if index < old_size:
             for column in self._columns:
                 column[index + len(jobs) : self._size] = column[index:old_size].copy()
-        self._write(index, jobs, start_us, within_share, work_us)
+        self._write(index, jobs, start_us, within_share)
 
     def _grow(self, count: int) -> None:
         old_size, self._size = self._size, self._size + count
@@ -194,20 +194,19 @@ class WaitingRoom(Generic[JobT]):
                 new[:old_size] = old[:old_size]
             self._columns = larger
 
-    def _write(
-        self, index: int, jobs: Sequence[JobT], start_us: float, within_share: bool, work_us: Sequence[float] | None
-    ) -> None:
+    def _write(self, index: int, jobs: Sequence[JobT], start_us: float, within_share: bool) -> None:
         for number, job in enumerate(jobs):
+            num_tokens = job.num_tokens
             values = (
                 job,
                 self._root_number(job.root),
                 job.hplm_key,
-                job.num_tokens,
+                num_tokens,
                 math.inf if job.deadline_us is None else job.deadline_us,
                 job.arrived_us,
                 start_us,
                 within_share,
-                0.0 if work_us is None else work_us[number],
+                num_tokens * num_tokens,
             )
             for column, value in zip(self._columns, values, strict=True):
                 column[index + number] = value

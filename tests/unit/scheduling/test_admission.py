@@ -52,6 +52,21 @@ def test_a_row_that_is_sure_of_room_in_the_next_batch_is_overtaken_by_none_later
     assert finish_in_us[SlottedOrder] >= 40 * alone_us
 
 
+@pytest.mark.parametrize("order", [DeadlineOrder(), FairOrder()])
+def test_rows_that_wait_count_with_what_batches_take_now(order: Order) -> None:
+    """Not with what they took when the rows came: a long queue would be taken for as short as it was then."""
+    costs, alike = LiveCosts(MODEL), BatchShape(16, 320, 6_400, 1)
+    admission = admission_of(costs, order=order)
+    last = Row("one", 20, 0)  # overtaken by nothing that is yet to arrive
+    for _ in range(40):
+        costs.observe(alike, MODEL.predict_us(alike))
+    assert admission.admit([Row("one", 20, 0, 9_000_000) for _ in range(300)], 0) is None
+    before_us = admission.finish_in_us(last, 0)
+    for _ in range(40):
+        costs.observe(alike, 1.5 * MODEL.predict_us(alike))
+    assert admission.finish_in_us(last, 0) >= 1.45 * before_us
+
+
 def test_a_request_is_admitted_whole_or_not_at_all_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     admission = admission_of()
     rows = [Row("one", 5, 0), Row("one", 6, 0), Row("one", 7, 0)]
