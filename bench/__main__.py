@@ -18,7 +18,7 @@ _ALL = "all"
 def main() -> None:
     names = bench_names()
     match sys.argv[1:]:
-        case []:
+        case [] | ["-h" | "--help"]:
             print("python -m bench NAME [--quick] [--json FILE]   one question, with --help for its options")
             print("python -m bench all [--quick] [--only NAME …]  every question, and one table\n")
             print_table("benches", [{"bench": name, "question": question_of(name)} for name in names])

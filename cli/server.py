@@ -153,17 +153,17 @@ def serve_until_stopped(
 ) -> None:
     """Run Triton until Ctrl-C or SIGTERM; `on_ready` is called once it answers.
 
-    The log goes to the file that the configuration names. Without `show_log` only its errors reach the screen, and the
+    The log goes to the file that the configuration names. Without `show_log` only complaints reach the screen, and the
     last lines where Triton does not start.
 
     Raises:
         ServerStartError: Triton ended by itself.
     """
     from builder.serving import ServerStartError, TritonServer, stop_signals_interrupt
-    from builder.serving.log import is_error
+    from builder.serving.log import is_complaint
 
     def show(line: str) -> None:
-        if show_log or is_error(line):
+        if show_log or is_complaint(line):
             typer.echo(line, err=True)
 
     server = TritonServer(config, on_log=show)

@@ -30,7 +30,7 @@ _START_FAILURE = re.compile(
 )
 _DEATH = re.compile(r"(terminate called .*|a model's process ended by itself.*)")
 _PREFIX = re.compile(r'^[IWEF]\d{4} [\d:.]+ \d+ \S+:\d+\] "?')
-_ERROR = re.compile(r"^[EF]\d{4} |^a model's process ended by itself")
+_COMPLAINT = re.compile(r"^[EF]\d{4} |^(WARNING|ERROR|CRITICAL) [\w.]+: |^a model's process ended by itself")
 _TABLE_ROW = re.compile(r"^[+|]")
 _STACK_FRAME = re.compile(r"^ *\d+# ")
 
@@ -39,9 +39,9 @@ def is_noise(line: str) -> bool:
     return _NOISE.search(line) is not None
 
 
-def is_error(line: str) -> bool:
-    """Say whether a line that is no noise begins as Triton's errors do."""
-    return _ERROR.match(line) is not None
+def is_complaint(line: str) -> bool:
+    """Say whether a line that is no noise begins as Triton's errors do, or as the models' errors and warnings."""
+    return _COMPLAINT.match(line) is not None
 
 
 def last_lines(lines: Iterable[str]) -> list[str]:

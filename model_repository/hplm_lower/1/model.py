@@ -40,7 +40,7 @@ that ask again at once get no faster than this."""
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
         settings = ModelSettings.from_triton(args)
         threads = settings.number("threads", 1)
         torch.set_num_threads(threads)

@@ -46,7 +46,7 @@ class TritonPythonModel:
     """A bench may run another one."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
         settings = ModelSettings.from_triton(args)
         self._batches_by_triton = _batches_by_triton(settings, args)
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])

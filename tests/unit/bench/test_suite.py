@@ -76,8 +76,10 @@ def test_a_bench_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 
 def test_benches_are_listed_without_arguments_and_unknown_ones_named() -> None:
-    listed = subprocess.run([sys.executable, "-m", "bench"], capture_output=True, text=True, check=True)
-    assert all(name in listed.stdout for name in bench_names())
+    for arguments in ([], ["--help"]):
+        command = [sys.executable, "-m", "bench", *arguments]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert all(name in listed.stdout for name in bench_names())
     unknown = subprocess.run([sys.executable, "-m", "bench", "nothing"], capture_output=True, text=True, check=False)
     assert unknown.returncode == 1
     assert "there is no bench 'nothing'" in unknown.stderr

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from builder.serving.log import LogFollower, failure_reason, is_noise
+from builder.serving.log import LogFollower, failure_reason, is_complaint, is_noise, last_lines
 
 HEAD = "E1120 08:37:17.126063 4192 model_lifecycle.cc:642] "
 TRACEBACK = (
@@ -101,3 +101,20 @@ def test_the_follower_reads_what_is_appended_and_only_that(tmp_path):
     follower.finish()
     assert seen == ["first", "second", "last"]
     assert follower.lines == ["first", "second", "Error: Failed to initialize NVML", "last"]
+
+
+def test_complaints_of_triton_and_of_the_models_are_told_from_the_rest() -> None:
+    complaints = [
+        'E1120 08:37:09.698687 4055 model.cc:1] "failed to load"',
+        "ERROR backends.lower.service: domain mini/shop: a table is damaged",
+        "WARNING hplm_upper: there is no deadline batcher",
+    ]
+    assert all(map(is_complaint, complaints))
+    assert not any(map(is_complaint, [LOADED, "INFO hplm_lower: open", "an ERROR backends.x: inside", "| ERROR |"]))
+
+
+def test_the_last_lines_are_without_tables_and_shortened() -> None:
+    lines = [*(f"line {number}" for number in range(30)), "| model | READY |", "", "x" * 1_000]
+    shown = last_lines(lines)
+    assert shown[:-1] == [f"line {number}" for number in range(16, 30)]
+    assert len(shown[-1]) == 400
