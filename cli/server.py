@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -167,11 +167,14 @@ def serve_until_stopped(
             typer.echo(line, err=True)
 
     server = TritonServer(config, on_log=show)
-    if config.log_path is not None:
-        typer.echo(f"starting Triton; its log is {config.log_path}", err=True)
     with stop_signals_interrupt():
         try:
-            with _last_lines_shown(server, not show_log), server:
+            with _last_lines_shown(server, not show_log), ExitStack() as stack:
+                server.start()
+                stack.callback(server.stop)
+                if config.log_path is not None:
+                    typer.echo(f"starting Triton; its log is {config.log_path}", err=True)
+                server.wait_ready()
                 typer.echo(f"settings: {_settings_line(config.repository, policy)}", err=True)
                 typer.echo(f"ready: grpc://{server.grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
                 if on_ready is not None:

@@ -37,7 +37,7 @@ class EngineCosts:
         """Read a root's profile; None, and a line in the log, where there is none that fits."""
         folder = self._home.profile(root)
         if not has_profile(folder):
-            LOGGER.warning("root %s has no cost model, it is learned from live batches; see 'hplm profile'", root)
+            LOGGER.info("root %s has no cost model, it is learned from live batches; see 'hplm profile'", root)
             return None
         try:
             wanted = self._settings.measured(RootFolder(self._home.root(root)))
