@@ -104,7 +104,7 @@ def _command(path: str, command: Any) -> str:
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     options = [parameter for parameter in command.params if parameter not in arguments and not parameter.hidden]
     usage = " ".join(["hplm", path, *map(_argument, arguments), "[OPTIONS]"])
-    text = "\n\n".join(_plain(part) for part in (command.help, command.epilog) if part)
+    text = "\n\n".join(_prose(part) for part in (command.help, command.epilog) if part)
     rows = [_option_row(parameter) for parameter in options if parameter.name != "help"]
     return f"## hplm {path}\n\n{_code(usage)}\n\n{text}\n\n{_table(('option', 'default', 'says'), rows)}".strip()
 
@@ -171,6 +171,12 @@ def _table(head: tuple[str, ...], rows: Any) -> str:
 
 def _code(text: str) -> str:
     return f"```\n{text}\n```"
+
+
+def _prose(text: str) -> str:
+    """Fence the paragraphs whose lines Typer keeps: tables and examples."""
+    paragraphs = [paragraph.strip("\n") for paragraph in text.split("\n\n")]
+    return "\n\n".join(_code(_plain(one)) if one.startswith("\b") else _plain(one) for one in paragraphs)
 
 
 def _plain(text: str) -> str:
