@@ -208,7 +208,7 @@ def figures(capacities: Mapping[str, float], results: Runs) -> dict[str, float]:
         "late_on_the_way": sum(run.fates.count(Fate.OVERTAKEN) for run in every_run),
         "failed": sum(run.fates.count(Fate.FAILED) for run in every_run),
         "requests": sum(len(run.fates.each) for run in every_run),
-        **_collapses(results),
+        **_collapses(capacities, results),
         **{f"capacity_rows_per_s_{mix.split()[0]}": capacity for mix, capacity in capacities.items()},
     }
     return {name: value for name, value in of_ours.items() if value is not None}
@@ -235,19 +235,24 @@ def _over_best(ours: Runs) -> dict[str, float | None]:
     }
 
 
-def _collapses(results: Runs) -> dict[str, float | None]:
-    """Goodput at three times the capacity over that at 1.2 times."""
+def _collapses(capacities: Mapping[str, float], results: Runs) -> dict[str, float | None]:
+    """Goodput at three times the capacity over that at 1.2 times, and over the capacity."""
     names = list(dict.fromkeys(name for _, _, name in results))
-    kept = {name: _ratio(_goodput(results, 3.0, name), _goodput(results, 1.2, name)) for name in names}
+    at_3x = {name: _goodput(results, 3.0, name) for name in names}
+    kept = {name: _ratio(at_3x[name], _goodput(results, 1.2, name)) for name in names}
+    of_capacity = {name: _ratio(at_3x[name], capacities.get(WIDE)) for name in names}
     share_3x = [run.clients_share_of_cpu for run in results.get((WIDE, 3.0, PolicyName.DAS), ())]
     return {
         "goodput_3x_over_1_2x": kept.get(PolicyName.DAS),
-        "goodput_3x_over_1_2x_least": _least(
-            ratio for name, ratio in kept.items() if name != _TRITON and ratio is not None
-        ),
+        "goodput_3x_over_1_2x_least": _least_of_ours(kept),
+        "goodput_3x_over_capacity_least": _least_of_ours(of_capacity),
         "triton_goodput_3x_over_1_2x": kept.get(_TRITON),
         "clients_share_of_cpu_3x": median(share_3x) if share_3x else None,
     }
+
+
+def _least_of_ours(by_policy: Mapping[str, float | None]) -> float | None:
+    return _least(value for name, value in by_policy.items() if name != _TRITON and value is not None)
 
 
 def _at(results: Runs, load: float) -> list[Sequence[Run]]:
@@ -319,7 +324,9 @@ def chosen(options: Namespace) -> Settings:
         "das_over_best_mean": at_least(0.98),
         "das_over_best_min": at_least(0.90),
         "late_unrejected": at_most(0),
-        "goodput_3x_over_1_2x": at_least(0.85),
+        "goodput_3x_over_1_2x_least": at_least(0.9),
+        "goodput_3x_over_capacity_least": at_least(0.8),
+        "das_over_triton_2x": at_least(1.0),
     },
     add_options=add_options,
 )

@@ -49,7 +49,7 @@ class Settings:
 
 
 FULL = Settings(repeats=301, instances=10_000, layers=6, engine_repeats=9)
-QUICK = Settings(repeats=31, instances=800, layers=1, engine_repeats=3)
+QUICK = Settings(repeats=31, instances=800, layers=6, engine_repeats=3)
 
 
 @dataclass(frozen=True, eq=False)
