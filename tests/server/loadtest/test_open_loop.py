@@ -19,7 +19,7 @@ from loadtest.sender import Target
 from loadtest.workers import Workers
 
 pytestmark = [pytest.mark.server, pytest.mark.serial]
-SLOW_MS = 3_000
+SLOW_MS = 4_000
 TIMEOUT_S = 120.0
 RATE_PER_S = 150
 SLOW_ROWS, QUICK_ROWS = 300, 100
