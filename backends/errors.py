@@ -46,6 +46,10 @@ class ConflictError(HplmError):
     code = ErrorCode.INVALID_ARG
 
 
+class WorseError(ConflictError):
+    """A new version is worse than the one that it would replace."""
+
+
 class FileError(HplmError):
     """A stored file cannot be used. The message names the file, so it is for operators: see `presentable`."""
 

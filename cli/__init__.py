@@ -15,7 +15,7 @@ def main() -> None:
     try:
         from cli.app import app  # here, because it takes a second, in which one may think better of it
 
-        app()
+        sys.exit(app(standalone_mode=False))
     except KeyboardInterrupt:
         sys.stderr.write("hplm: interrupted\n")
         sys.exit(exit_codes.INTERRUPTED)
@@ -27,6 +27,6 @@ def main() -> None:
             raise
         if "--json" in sys.argv:
             sys.stderr.write(json.dumps({"error": failure.to_json()}, ensure_ascii=False) + "\n")
-        else:
+        elif failure.message:
             sys.stderr.write(f"hplm: {failure.message}\n")
         sys.exit(failure.exit_code)

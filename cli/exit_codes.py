@@ -14,5 +14,5 @@ UNAVAILABLE = 5
 DAMAGED = 6
 """A file is not as it was written."""
 THRESHOLD_MISSED = 7
-"""The command ran, and its result is below what was asked: a load test whose sender was late, say."""
+"""The command ran, and its result is below what was asked: a load test whose sender was late, or a worse update."""
 INTERRUPTED = 130

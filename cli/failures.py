@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
+from typer.exceptions import TyperException
 
 from backends.errors import (
     ConflictError,
@@ -15,6 +16,7 @@ from backends.errors import (
     NotFoundError,
     StorageFullError,
     UnavailableError,
+    WorseError,
 )
 from builder.requests.base import one_line
 from cli import exit_codes
@@ -32,6 +34,7 @@ from loadtest.errors import RunError
 from workload.errors import WorkloadError
 
 _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (WorseError, exit_codes.THRESHOLD_MISSED),
     (ConflictError, exit_codes.CONFLICT),
     (FileExistsError, exit_codes.CONFLICT),
     (NotFoundError, exit_codes.NOT_FOUND),
@@ -42,6 +45,7 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (WrongPortError, exit_codes.USAGE),
     (WorkloadError, exit_codes.USAGE),
     (ValidationError, exit_codes.USAGE),
+    (TyperException, exit_codes.USAGE),
     (UnavailableError, exit_codes.UNAVAILABLE),
     (StorageFullError, exit_codes.UNAVAILABLE),
     (RejectedError, exit_codes.UNAVAILABLE),
@@ -57,6 +61,7 @@ _CODES = {
     exit_codes.CONFLICT: "CONFLICT",
     exit_codes.UNAVAILABLE: "UNAVAILABLE",
     exit_codes.DAMAGED: "DAMAGED",
+    exit_codes.THRESHOLD_MISSED: "THRESHOLD_MISSED",
 }
 
 
@@ -84,8 +89,17 @@ def described(error: Exception) -> Failure | None:
 def _message(error: Exception) -> str | None:
     if isinstance(error, ValidationError):
         return one_line(error)
+    if isinstance(error, TyperException):
+        return _usage_error(error)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
     known = HplmError | ClientError | RunError | WorkloadError
     return str(error) if isinstance(error, known) else None
+
+
+def _usage_error(error: TyperException) -> str:
+    """Say what is wrong with the command line; nothing where the help has been printed in its place."""
+    message = error.format_message().rstrip(".")
+    command = getattr(getattr(error, "ctx", None), "command_path", None)
+    return f"{message}; try {command} --help" if message and command else message

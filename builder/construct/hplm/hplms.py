@@ -16,6 +16,7 @@ from backends.errors import (
     FingerprintMismatchError,
     NotFoundError,
     TrainingDataError,
+    WorseError,
 )
 from backends.home import Home
 from backends.names import names_version
@@ -252,7 +253,7 @@ def _compared(build: HplmBuild, trial: Trial, live: HplmEntry, artifact: HplmArt
     """Compare both versions on the new dev file, the live one as it serves now.
 
     Raises:
-        ConflictError: The new one is worse, and nobody forces it.
+        WorseError: The new one is worse, and nobody forces it.
     """
     objective = build.objective
     before = build.dev_terms(_tuned(artifact), artifact.labels, live.domain)
@@ -261,7 +262,7 @@ def _compared(build: HplmBuild, trial: Trial, live: HplmEntry, artifact: HplmArt
     metric, score = objective.main_metric, round(float(objective.score(before.sum(axis=0))), 4)
     finding = f"{metric} {difference} on the {len(now)} dev texts against version {live.version}"
     if difference.verdict == "worse" and not force:
-        raise ConflictError(
+        raise WorseError(
             f"the new version of {live.id!r} is worse: {finding}, which has {score:.4f}; nothing was published, and "
             "--force publishes it all the same"
         )

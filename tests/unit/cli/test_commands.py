@@ -72,6 +72,22 @@ def test_every_read_has_json(run: Run, built_home: Home, arguments: list[str]) -
     assert out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["infer", "--nope"], "No such option: --nope", "try hplm infer --help"),
+        (["create"], "Missing argument 'ID'", "try hplm create --help"),
+        (["nope"], "No such command 'nope'", "try hplm --help"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(run: Run, arguments: list[str], message: str, hint: str) -> None:
+    code, _, err = run(*arguments)
+    assert (code, err) == (2, f"hplm: {message}; {hint}\n")
+    code, _, err = run(*arguments, "--json")
+    error = {"code": "USAGE", "message": message, "hint": hint, "exit_code": 2}
+    assert (code, json.loads(err)) == (2, {"error": error})
+
+
 def test_root_show_gives_the_fidelity(run: Run, built_home: Home) -> None:
     _, out, _ = run("root", "show", "tiny", "--json", "--home", str(built_home.path))
     assert 0 < json.loads(out)["fidelity"]["final_cosine"] <= 1

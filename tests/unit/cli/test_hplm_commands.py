@@ -122,7 +122,7 @@ def test_updates_that_are_refused_are_one_line(run: Run, tmp_path: Path) -> None
     rows = [json.loads(line) for line in train.read_text().splitlines()]
     train.write_text("".join(json.dumps({**row, "label": swapped[row["label"]]}) + "\n" for row in rows))
     code, _, err = run("update", "new/one", *command, "--epochs", "3", "--from-scratch")
-    assert code == 4
+    assert code == 7
     assert "nothing was published, and --force publishes it all the same" in err.splitlines()[-1]
     code, out, _ = run("update", "new/one", *command, "--epochs", "3", "--from-scratch", "--force", "--json")
     updated = json.loads(out)

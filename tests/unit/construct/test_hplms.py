@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from backends.adapters.bank import HplmArtifact, read_artifact
 from backends.adapters.recipe import AdapterRecipe
-from backends.errors import ConflictError, TrainingDataError
+from backends.errors import ConflictError, TrainingDataError, WorseError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
@@ -184,7 +184,7 @@ def test_a_worse_version_is_published_only_by_force(tiny_home: Home, registry: R
     before = registry.hplm("new/one")
     relabel(files["train"], lambda label: "sad" if label == "glad" else "glad")
     request = next_hplm("new/one", **files, from_scratch=True)
-    with pytest.raises(ConflictError) as caught:
+    with pytest.raises(WorseError) as caught:
         update_hplm(tiny_home, registry, request, ignore)
     assert str(caught.value).startswith("the new version of 'new/one' is worse: accuracy -0.")
     assert f"version 1, which has {before.metrics['dev_accuracy']:.4f}; nothing was published" in str(caught.value)
