@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from backends.lower.fragments import PackedFragments, PlainFragments, filled_count, fragment_computer
+from backends.lower.fragments import PackedFragments, PlainFragments, even_parts, filled_count, fragment_computer
 from backends.root.geometry import ACTIVATIONS, RootGeometry
 from backends.root.lower import FragmentEncoder
 from backends.root.packed import cpu_multiplies_bf16
@@ -94,6 +94,15 @@ def test_bf16_is_packed_and_fp32_is_not() -> None:
 
 def test_few_numbers_of_fragments_occur() -> None:
     """Each number has a compiled form of its own for every product."""
-    counts = [filled_count(count) for count in range(1, 129)]
+    counts = [filled_count(count) for count in range(1, 193)]
     assert all(0 <= filled - count < 16 for count, filled in enumerate(counts, start=1))
-    assert len(set(counts)) <= 16
+    assert all(filled <= 1.25 * count for count, filled in enumerate(counts, start=1) if count >= 16)
+    assert len(set(counts)) <= 22
+
+
+@pytest.mark.parametrize("count", [0, 1, 192, 193, 1000])
+def test_many_fragments_are_cut_evenly(count: int) -> None:
+    sizes = [len(part) for part in even_parts(torch.zeros(count, 3))]
+    assert sum(sizes) == count
+    assert len(sizes) == max(1, -(-count // 192))
+    assert max(sizes) - min(sizes) <= 1
