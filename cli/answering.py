@@ -14,7 +14,7 @@ from typing import IO, Any
 import typer
 
 from backends.errors import InvalidArgumentError
-from cli.asking import answer_as_json, lines_of, request_of
+from cli.asking import answer_as_json, decoded, request_of
 from hplm_client import ClientError, HplmClient
 
 _TEXTS_AT_ONCE = 256
@@ -31,13 +31,13 @@ def answer_lines(client: HplmClient, hplm: str, texts: Path, out: Path | None, d
         for _ in islice(lines, done):
             pass
         for batch in _batches(lines):
-            wanted = lines_of(batch)
-            outcomes = client.infer_many(
-                [request_of(hplm, text, None) for text in wanted], on_error="return", deadline_ms=deadline_ms
-            )
-            num_errors += sum(isinstance(outcome, ClientError) for outcome in outcomes)
-            for text, outcome in zip(wanted, outcomes, strict=True):
-                content: dict[str, Any] = {"text": text, **answer_as_json(outcome)}
+            wanted = [decoded(line, texts.name, number) for number, line in enumerate(batch, done + 1)]
+            asked = [request_of(hplm, text, None) for text in wanted if isinstance(text, str)]
+            answered = iter(client.infer_many(asked, on_error="return", deadline_ms=deadline_ms))
+            for line, text in zip(batch, wanted, strict=True):
+                outcome = next(answered) if isinstance(text, str) else text
+                num_errors += isinstance(outcome, ClientError)
+                content: dict[str, Any] = {"text": _shown(line), **answer_as_json(outcome)}
                 file.write(json.dumps(content, ensure_ascii=False) + "\n")
             file.flush()
             done += len(wanted)
@@ -46,6 +46,10 @@ def answer_lines(client: HplmClient, hplm: str, texts: Path, out: Path | None, d
     if sys.stderr.isatty():
         typer.echo(err=True)
     return num_errors
+
+
+def _shown(line: bytes) -> str:
+    return line.rstrip(b"\r\n").decode(errors="replace")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from backends.errors import InvalidArgumentError
-from hplm_client import Answer, Classification, ClientError, Entities, Value
+from hplm_client import Answer, Classification, ClientError, Entities, InvalidRequestError, Value
 from hplm_client.workload import RequestLike
 
 _SHOWN_CHARACTERS = 60
@@ -21,6 +21,14 @@ def lines_of(stdin: Iterable[bytes]) -> list[str]:
         except UnicodeDecodeError as error:
             raise InvalidArgumentError(f"line {number} of stdin is not UTF-8") from error
     return lines
+
+
+def decoded(line: bytes, source: str, number: int) -> str | InvalidRequestError:
+    """Read a line of a file; one that is not UTF-8 is an error of its own."""
+    try:
+        return line.rstrip(b"\r\n").decode()
+    except UnicodeDecodeError:
+        return InvalidRequestError(f"line {number} of {source} is not UTF-8")
 
 
 def request_of(hplm: str, text: str, pair: str | None) -> RequestLike:

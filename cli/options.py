@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from backends.errors import InvalidArgumentError
 from backends.home import HOME_VARIABLE
 
 HomeOption = Annotated[
@@ -45,6 +46,16 @@ def read_span_s(text: str, option: str, bare_unit: str = "s") -> float:
     from workload.forms import read_duration_s
 
     return 0.0 if text.strip("0.") in ("", "s", "ms", "m", "h") else read_duration_s(text, option, bare_unit)
+
+
+def read_deadline_ms(text: str) -> int:
+    """Read a deadline of at least a millisecond: 300ms, 2s, or a number of milliseconds."""
+    from workload.forms import read_duration_s
+
+    milliseconds = round(1000 * read_duration_s(text, "--deadline", "ms"))
+    if milliseconds < 1:
+        raise InvalidArgumentError(f"--deadline: {text!r} is less than a millisecond")
+    return milliseconds
 
 
 def print_json(content: object) -> None:

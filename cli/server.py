@@ -17,7 +17,7 @@ from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
 from cli.exit_codes import UNAVAILABLE
 from cli.export import export
 from cli.option_groups import grouped
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows, read_span_s
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows, read_deadline_ms
 from cli.session import open_home
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def infer(
     from cli.asking import answer_as_json, lines_of, request_of, shown_answer
     from hplm_client import ClientError, HplmClient
 
-    deadline_ms = None if deadline is None else max(1, round(1000 * read_span_s(deadline, "--deadline", "ms")))
+    deadline_ms = None if deadline is None else read_deadline_ms(deadline)
     if file is not None:
         if texts or pair:
             raise InvalidArgumentError("--file goes without texts; a TAB separates the texts of a pair")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from backends.engine.loaded_stacks import LoadedStacks
-from backends.scheduling.rejection import RejectedError, Rejection
+from backends.scheduling.rejection import root_loading
 from backends.stack_key import StackKey
 
 Submit = Callable[[], None]
@@ -33,7 +33,7 @@ class ColdStartQueue:
         """
         with self._lock:
             if self._num_rows + num_rows > self._max_rows:
-                raise RejectedError(Rejection.QUEUE_FULL, f"the root is being loaded, and {self._num_rows} rows wait")
+                raise root_loading(self._num_rows)
             self._begin(key)
             self._num_rows += num_rows
             self._waiting[key].append((num_rows, submit))

@@ -63,15 +63,20 @@ class Stager:
                     raise
 
     def _packed(self, stack: Stack, jobs: list[Job]) -> StagedBatch | None:
-        """Pack all rows, or if memory runs out half of them; the other half is queued again."""
+        """Pack all rows, or if that fails half of them; the other half is queued again.
+
+        So memory that runs out costs no row, and a row that cannot be packed costs no other.
+        """
         try:
             return StagedBatch(jobs, stack, stack.pack(jobs))
         except Exception as error:
-            half = len(jobs) // 2 if is_out_of_memory(error) else 0
+            half = len(jobs) // 2
             if not half:
                 reject(jobs, error)
                 return None
-        with self._queue.changed:
-            self._queue.memory.note_failure(sum(job.num_tokens for job in jobs))
+            is_memory_short = is_out_of_memory(error)
+        if is_memory_short:
+            with self._queue.changed:
+                self._queue.memory.note_failure(sum(job.num_tokens for job in jobs))
         self._queue.put_back(jobs[half:])
         return self._packed(stack, jobs[:half])

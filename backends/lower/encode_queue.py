@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from backends.clock import now_us
-from backends.errors import HplmError, UnavailableError, presentable
+from backends.errors import HplmError, InvalidArgumentError, UnavailableError, presentable
 from backends.lower.recent_times import RecentTimes
 from backends.lower.service import AcceptedRequest, HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import QueueSettings
@@ -30,6 +30,11 @@ _BATCHING_DELAY_PART = 0.05
 _MAX_BATCHING_DELAY_US = 25_000
 """Long enough that, at a few hundred requests a second, one batch holds ten requests instead of two."""
 _FULL_ENGINE_POLL_S = 0.01
+_STOPPING = "the server is stopping"
+
+
+def _ignore() -> None:
+    pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,18 +50,24 @@ class _Waiting:
 class EncodeQueue:
     """Takes requests in, and encodes them on a thread of its own."""
 
-    def __init__(self, service: LowerService, settings: QueueSettings = QueueSettings()) -> None:
+    def __init__(
+        self, service: LowerService, settings: QueueSettings = QueueSettings(), on_failure: Callable[[], None] = _ignore
+    ) -> None:
+        """Start the thread; `on_failure` is called if a defect ends it."""
         self._service = service
         self._settings = settings
+        self._on_failure = on_failure
         self._changed = threading.Condition()
         self._urgent: deque[_Waiting] = deque()
         self._patient: OrderedDict[str, deque[_Waiting]] = OrderedDict()
+        self._taken: list[_Waiting] = []
+        """What the thread has taken and not answered yet."""
         self._rows_of: dict[str, int] = {}
         self._num_rows = self._num_urgent_rows = self._num_bytes = 0
         self._row_times = RecentTimes()
         self._bytes_per_token = 0.0
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="encode", daemon=True)
+        self._thread = threading.Thread(target=self._guarded_run, name="encode", daemon=True)
         self._thread.start()
 
     @property
@@ -77,8 +88,10 @@ class EncodeQueue:
         """Queue a request, to be answered through `respond`; returns why it is rejected instead."""
         with self._changed:
             if self._is_closed:
-                return UnavailableError("the server is stopping")
+                return UnavailableError(_STOPPING)
             size = len(request.texts)
+            if size > self._settings.max_rows_of_request:
+                return _too_large(size, self._settings.max_rows_of_request)
             if self._num_rows + size > self._settings.max_rows or self._num_bytes > self._settings.max_bytes:
                 return self._service.rejected(queue_full(self._num_rows))
             accepted = self._service.accept(request, self._num_urgent_rows * self._row_times.usual_us)
@@ -97,8 +110,7 @@ class EncodeQueue:
             self._is_closed = True
             self._changed.notify_all()
         self._thread.join()
-        for waiting in [*self._urgent, *(one for queue in self._patient.values() for one in queue)]:
-            waiting.respond(UnavailableError("the server is stopping"))
+        self._reject_all()
 
     # --- entering and leaving; the lock is held ---
 
@@ -157,6 +169,7 @@ class EncodeQueue:
             if waiting is None:
                 break
             self._leave(waiting)
+            self._taken.append(waiting)
             rejection = self._service.still_in_time(waiting.request, now)
             work, has_deadline = waiting.request.work, waiting.request.deadline_us is not None
             if rejection is not None:
@@ -172,7 +185,26 @@ class EncodeQueue:
         tokens = self._service.engine_tokens(self._service.instances)
         return tokens * self._bytes_per_token > self._settings.engine_bytes
 
+    def _reject_all(self) -> None:
+        """Close, and reject what has no answer yet."""
+        with self._changed:
+            self._is_closed = True
+            waiting = [*self._taken, *self._urgent, *(one for queue in self._patient.values() for one in queue)]
+            self._urgent.clear()
+            self._patient.clear()
+        for one in waiting:
+            _respond(one, UnavailableError(_STOPPING))
+
     # --- encoding ---
+
+    def _guarded_run(self) -> None:
+        """Answer all that waits if a defect ends the thread, for no request may wait for ever; then report it."""
+        try:
+            self._run()
+        except Exception:
+            LOGGER.exception("the encode queue has failed")
+            self._reject_all()
+            self._on_failure()
 
     def _run(self) -> None:
         while True:
@@ -188,6 +220,8 @@ class EncodeQueue:
                 _respond(waiting, rejection)
             if batch:
                 self._encode(batch)
+            self._taken.clear()
+            if batch:
                 self._delay_for_batching()
 
     def _encode(self, batch: Sequence[_Waiting]) -> None:
@@ -219,6 +253,13 @@ class EncodeQueue:
 
 def _fits(waiting: _Waiting, most_rows: int | None) -> bool:
     return most_rows is None or waiting.num_rows <= most_rows
+
+
+def _too_large(num_rows: int, most: int) -> InvalidArgumentError:
+    """A queue that is full would be worth a retry; this is not."""
+    return InvalidArgumentError(
+        f"a request has {num_rows} rows, and only {most} rows of a tenant may wait here (max_waiting, tenant_quota)"
+    )
 
 
 def _respond(waiting: _Waiting, result: Encoded) -> None:

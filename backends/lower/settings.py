@@ -96,6 +96,10 @@ class QueueSettings:
     def max_rows_of_tenant(self) -> int:
         return max(1, self.max_rows // 2) if self.tenant_quota is None else self.tenant_quota
 
+    @property
+    def max_rows_of_request(self) -> int:
+        return min(self.max_rows, self.max_rows_of_tenant)
+
     @classmethod
     def from_model(cls, settings: ModelSettings, instances: int) -> QueueSettings:
         """Share the limits of the model between its processes."""

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from backends.errors import ConflictError, InvalidArgumentError, NotFoundError, UnavailableError
+from backends.errors import ConflictError, CorruptFileError, InvalidArgumentError, NotFoundError, UnavailableError
 from backends.registry.schema import State
 
 PATIENCE_S = 6.0
@@ -95,6 +95,8 @@ def clear_errors() -> Iterator[None]:
     except OperationalError as error:
         raise UnavailableError(_why_unavailable(error)) from error
     except DBAPIError as error:
+        if "file is not a database" in str(error.orig):
+            raise CorruptFileError("the registry's file is not a database; restore it from a backup") from error
         raise ConflictError(f"the registry rejected the change: {_one_line(error)}") from error
 
 

@@ -73,6 +73,11 @@ def queue_full(num_waiting: int) -> RejectedError:
     return RejectedError(Rejection.QUEUE_FULL, f"the queue is full: {num_waiting} rows wait", _QUEUE_RETRY_MS)
 
 
+def root_loading(num_waiting: int) -> RejectedError:
+    message = f"the root of this hPLM is being loaded, and {num_waiting} rows wait for it"
+    return RejectedError(Rejection.QUEUE_FULL, message, _QUEUE_RETRY_MS)
+
+
 def tenant_quota(num_waiting: int) -> RejectedError:
     message = f"{num_waiting} rows of this tenant wait, as many as may"
     return RejectedError(Rejection.TENANT_QUOTA, message, _QUEUE_RETRY_MS)

@@ -14,6 +14,7 @@ import mmap
 import os
 import struct
 import tempfile
+import threading
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -184,34 +185,44 @@ class Told:
 
 
 class ForecastReader:
-    """Reads what the engines of this server tell; new ones are looked for every second."""
+    """Reads what the engines of this server tell, for any thread; new ones are looked for every second."""
 
     def __init__(self) -> None:
         self._memories: dict[tuple[Path, int], _Memory] = {}
         """By path and inode: an engine that is loaded anew writes another file of the same name."""
         self._look_at_us = 0
+        self._lock = threading.Lock()
 
     def close(self) -> None:
-        for memory in self._memories.values():
-            memory.close()
-        self._memories.clear()
+        with self._lock:
+            for memory in self._memories.values():
+                memory.close()
+            self._memories.clear()
 
     def told(self, now_us: int) -> list[Told]:
         """The last forecast of each engine that has told one, fresh or not."""
-        if now_us >= self._look_at_us:
-            self._look()
-            self._look_at_us = now_us + _LOOK_EVERY_US
-        return [told for memory in self._memories.values() if (told := memory.read()) is not None]
+        return [told for told in self._read(now_us) if told is not None]
 
     def finish_us(
         self, now_us: int, num_tokens: int = 1, tenants: Iterable[str] = (), deadline_us: int | None = None
     ) -> int:
         """When a row that arrives now would be answered by the engine that is free first; `now_us` if none tells."""
-        told = self.told(now_us)
-        if len(told) < len(self._memories) or not all(one.is_fresh(now_us) for one in told):
-            return now_us
+        told = self._read(now_us)
         names = list(tenants)
-        return max(now_us, min((one.finish_us(num_tokens, names, deadline_us) for one in told), default=now_us))
+        finishes: list[int] = []
+        for one in told:
+            if one is None or not one.is_fresh(now_us):
+                return now_us
+            finishes.append(one.finish_us(num_tokens, names, deadline_us))
+        return max(now_us, min(finishes, default=now_us))
+
+    def _read(self, now_us: int) -> list[Told | None]:
+        """Read what each engine has told; None for one that has not yet."""
+        with self._lock:
+            if now_us >= self._look_at_us:
+                self._look()
+                self._look_at_us = now_us + _LOOK_EVERY_US
+            return [memory.read() for memory in self._memories.values()]
 
     def _look(self) -> None:
         found = {(path, inode) for path in _folder().glob(f"{_prefix()}*") if (inode := _inode(path)) is not None}

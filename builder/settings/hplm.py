@@ -61,10 +61,10 @@ class TuneSettings:
     def __post_init__(self) -> None:
         rates = [self.learning_rate, self.temperature]
         rates += [] if self.head_learning_rate is None else [self.head_learning_rate]
-        if min(self.epochs, self.rows_per_batch, 1 if self.patience is None else self.patience) < 1 or min(rates) <= 0:
-            raise InvalidArgumentError(
-                "epochs, rows per batch, patience, learning rates and temperature must be positive"
-            )
+        for name in ("epochs", "rows_per_batch", "patience", "learning_rate", "head_learning_rate", "temperature"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise InvalidArgumentError(f"{name} must be positive, not {value}")
         if (
             not all(math.isfinite(rate) for rate in rates)
             or self.learning_rate > 1

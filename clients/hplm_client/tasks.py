@@ -16,7 +16,15 @@ _METHODS: dict[str, str] = {"classification": "classify", "ner": "entities", "re
 
 
 def requests_for(hplm: str, texts: Sequence[Text]) -> list[Request]:
-    return [Request(hplm, text) if isinstance(text, str) else Request(hplm, *text) for text in texts]
+    return [_request(hplm, text) for text in texts]
+
+
+def _request(hplm: str, text: Text) -> Request:
+    if isinstance(text, str):
+        return Request(hplm, text)
+    if isinstance(text, (tuple, list)) and len(text) == 2:
+        return Request(hplm, *text)
+    raise InvalidRequestError(f"a text must be a str or a pair of them, not {type(text).__name__}", hplm)
 
 
 def checked(kind: type[AnswerT], answers: Sequence[Answer]) -> list[AnswerT]:

@@ -17,6 +17,7 @@ import triton_python_backend_utils as pb_utils
 
 from backends.call_limit import instances_of
 from backends.collection import exclude_loaded_objects
+from backends.ending import end_process
 from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.lower.encode_queue import EncodeQueue
 from backends.lower.metrics import LowerMetrics
@@ -52,7 +53,7 @@ class TritonPythonModel:
         filling = FillingSettings.from_model(settings)
         self._service = LowerService(settings.home, self._snapshot, filling, instances=instances)
         self._service.warm_up()
-        self._queue = EncodeQueue(self._service, QueueSettings.from_model(settings, instances))
+        self._queue = EncodeQueue(self._service, QueueSettings.from_model(settings, instances), end_process)
         process = args["model_instance_name"]
         self._metrics = LowerMetrics(pb_utils, self._service, self._queue, process, filling.parameters)
         exclude_loaded_objects()

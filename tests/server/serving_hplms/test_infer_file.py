@@ -46,6 +46,16 @@ def test_errors_have_lines_too(served: Served, tmp_path: Path) -> None:
     assert rows[1]["error"]["code"] == "INVALID_ARG"
 
 
+def test_a_line_that_is_not_utf_8_costs_no_other_its_answer(served: Served, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_bytes(b"my cat\n" * 300 + b"\xff\n" + b"the rain\n")
+    done = infer(served, "--file", str(texts))
+    assert done.returncode == 5
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [number for number, row in enumerate(rows, 1) if "error" in row] == [301]
+    assert rows[300]["error"] == {"code": "INVALID_ARG", "message": "line 301 of texts.txt is not UTF-8"}
+
+
 def test_another_file_is_left_alone(served: Served, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("my cat\n")

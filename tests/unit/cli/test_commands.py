@@ -78,14 +78,21 @@ def test_every_read_has_json(run: Run, built_home: Home, arguments: list[str]) -
         (["infer", "--nope"], "No such option: --nope", "try hplm infer --help"),
         (["create"], "Missing argument 'ID'", "try hplm create --help"),
         (["nope"], "No such command 'nope'", "try hplm --help"),
+        (["infer", "a/b", "text", "--deadline", "0.4ms"], "--deadline: '0.4ms' is less than a millisecond", None),
     ],
 )
-def test_a_wrong_command_line_is_one_line(run: Run, arguments: list[str], message: str, hint: str) -> None:
+def test_a_wrong_command_line_is_one_line(run: Run, arguments: list[str], message: str, hint: str | None) -> None:
     code, _, err = run(*arguments)
-    assert (code, err) == (2, f"hplm: {message}; {hint}\n")
+    assert (code, err) == (2, f"hplm: {message}; {hint}\n" if hint else f"hplm: {message}\n")
     code, _, err = run(*arguments, "--json")
     error = {"code": "USAGE", "message": message, "hint": hint, "exit_code": 2}
     assert (code, json.loads(err)) == (2, {"error": error})
+
+
+def test_a_registry_that_is_no_database_is_damaged(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "registry.db").write_bytes(bytes(range(256)) * 40)
+    code, _, err = run("list", "--home", str(tmp_path))
+    assert (code, err) == (6, "hplm: the registry's file is not a database; restore it from a backup\n")
 
 
 def test_root_show_gives_the_fidelity(run: Run, built_home: Home) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from hplm_client import InvalidRequestError, Request
 from hplm_client.address import Address, parse_address
+from hplm_client.tasks import requests_for
 from seeds import SEED
 
 
@@ -107,3 +108,9 @@ def test_infinite_timeout_is_not_a_timeout_of_zero() -> None:
     for timeout_s in (0.0, -1.0, math.nan):
         with pytest.raises(InvalidRequestError):
             check_timeout(timeout_s)
+
+
+@pytest.mark.parametrize("text", [None, 5, b"abc", ("a", "b", "c")])
+def test_a_text_of_another_type_is_named(text: object) -> None:
+    with pytest.raises(InvalidRequestError, match=f"a text must be a str or a pair of them, not {type(text).__name__}"):
+        requests_for("acme/topic", ["fine", text])  # type: ignore[list-item]

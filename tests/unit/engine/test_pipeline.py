@@ -20,6 +20,7 @@ import torch
 from backends.adapters.bank import read_artifact
 from backends.adapters.host_bank import HostBank
 from backends.clock import now_us
+from backends.engine.encoder_stack import EncoderStack
 from backends.engine.service import UpperService
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import HplmError, UnavailableError, UnusableError
@@ -357,6 +358,29 @@ def test_a_batch_too_large_for_the_memory_runs_in_halves(
         assert "out of memory" in str(failed)
         monkeypatch.setattr(UpperStack, "run", run)
         assert isinstance(ask(service, key).get(timeout=30), list)
+
+
+def test_a_row_that_cannot_be_packed_fails_alone(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = next(iter(marked_keys(tiny_home, versions=0)))
+    go, begun = hold_runs(monkeypatch)
+    pack = EncoderStack.pack
+    guilty: list[Any] = []
+
+    def all_but_one(stack: EncoderStack, jobs: Sequence[Any]) -> Any:
+        if len(jobs) > 1 and not guilty:
+            guilty.append(jobs[1])
+        if guilty and guilty[0] in jobs:
+            raise ValueError("a row that cannot be packed")
+        return pack(stack, jobs)
+
+    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=4, max_adapters=3)) as service:
+        first = ask(service, key)
+        assert begun.get(timeout=30) == 1
+        monkeypatch.setattr(EncoderStack, "pack", all_but_one)
+        pending = [ask(service, key) for _ in range(4)]
+        go.set()
+        answers = [responses.get(timeout=30) for responses in (first, *pending)]
+    assert [isinstance(answer, list) for answer in answers] == [True, True, False, True, True]
 
 
 def test_a_failed_run_holds_no_memory_while_it_is_tried_again(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,48 @@ def test_beyond_its_bound_the_queue_rejects_at_once(open_queue: Callable[..., En
     assert all(isinstance(answer, HiddenRequest) for answer in answers.wait(3))
 
 
+def test_a_request_that_can_never_wait_is_told_so(open_queue: Callable[..., EncodeQueue]) -> None:
+    """A caller that is told that the queue is full would ask again for ever."""
+    queue = open_queue(max_rows=8)
+    error = queue.add(text(rows=5), print)
+    assert isinstance(error, InvalidArgumentError)
+    assert str(error).startswith("a request has 5 rows, and only 4 rows of a tenant may wait here")
+
+
+def test_a_defect_of_the_thread_leaves_nobody_waiting(service: LowerService, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = threading.Event()
+    queue, answers = EncodeQueue(service, QueueSettings(batch_rows=1), failed.set), Answers()
+    queue.begin_call()
+
+    def fail() -> int:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(service, "engine_wait_us", fail)
+    for _ in range(6):
+        queue.add(text(), answers.each.append)
+    assert failed.wait(_PATIENCE_S)
+    assert all(isinstance(answer, HiddenRequest | UnavailableError) for answer in answers.wait(6))
+    assert isinstance(queue.add(text(), print), UnavailableError)
+    queue.close()
+
+
+def test_a_request_that_was_taken_is_answered_when_the_thread_fails(
+    service: LowerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+
+    def fail(*_: object) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(service, "still_in_time", fail)
+    queue, answers = EncodeQueue(service, on_failure=failed.set), Answers()
+    queue.begin_call()
+    queue.add(text(), answers.each.append)
+    assert failed.wait(_PATIENCE_S)
+    assert isinstance(answers.wait(1)[0], UnavailableError)
+    queue.close()
+
+
 def test_no_tenant_fills_the_queue(open_queue: Callable[..., EncodeQueue]) -> None:
     queue, answers = open_queue(max_rows=8, batch_rows=1), Answers()
     found = [queue.add(text(), answers.each.append) for _ in range(6)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.errors import ConflictError, InvalidArgumentError, NotFoundError, UnavailableError
+from backends.errors import CorruptFileError, InvalidArgumentError, NotFoundError, UnavailableError
 from backends.home import REGISTRY_VARIABLE, Home
 from backends.registry import database
 from backends.registry.registry import Registry
@@ -111,5 +111,5 @@ def test_urls_that_name_no_database(url: str, tmp_path: Path, monkeypatch: pytes
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "registry.db").write_bytes(b"no database" * 100)
-    with pytest.raises(ConflictError, match="not a database"):
+    with pytest.raises(CorruptFileError, match="not a database"):
         Registry.open(Home(tmp_path))

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import random
+import sys
+import threading
+import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from admitted_rows import CAPACITY, MINI, MODEL, Row, admission_of
+from backends import clock
+from backends.scheduling import wait_forecast
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.estimator import LiveCosts
@@ -117,3 +123,35 @@ def test_of_rows_that_go_by_deadlines_those_due_later_are_told_to_wait_longer() 
 def test_a_model_that_costs_nothing_can_be_told() -> None:
     admission = admission_of(CostModel(0.0, 0.0, 0.0, 0.0, 0.0))
     assert WaitForecast.of(admission, 0).finish_in_us(20, (), 100.0) <= 1.0
+
+
+def test_threads_read_while_engines_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(wait_forecast.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(wait_forecast, "_LOOK_EVERY_US", 0)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    reader, has_ended = wait_forecast.ForecastReader(), threading.Event()
+    errors: list[Exception] = []
+
+    def read() -> None:
+        while not has_ended.is_set():
+            try:
+                reader.finish_us(clock.now_us())
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    try:
+        for thread in threads:
+            thread.start()
+        ends_at = time.monotonic() + 2
+        while time.monotonic() < ends_at:
+            for writer in [wait_forecast.ForecastWriter(f"upper {number}") for number in range(4)]:
+                writer.close()
+    finally:
+        has_ended.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval_s)
+        reader.close()
+    assert errors == []
