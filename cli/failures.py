@@ -100,6 +100,6 @@ def _message(error: Exception) -> str | None:
 
 def _usage_error(error: TyperException) -> str:
     """Say what is wrong with the command line; nothing where the help has been printed in its place."""
-    message = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".").replace("Value error, ", "")  # pydantic's own words
     command = getattr(getattr(error, "ctx", None), "command_path", None)
     return f"{message}; try {command} --help" if message and command else message
