@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +70,7 @@ class PendingTexts:
 
         Shape: [M]
         """
-        rows: Rows = np.searchsorted(self.tokens.row_offsets, self.lookup.missing, side="right") - 1
-        return rows
+        return self.tokens.rows_of(self.lookup.missing)
 
     def charge(self, computed: Found, us_per_token: float) -> None:
         """Note what the missing tokens that were `computed` took.
@@ -96,12 +96,12 @@ class RootFront:
 
     def hidden(self, summed: Tensor, positions: Tensor, types: Tensor) -> Tensor:
         """`Aggregation` in fp16, a few tokens at a time, so that intermediate states stay in the caches."""
-        hidden = torch.empty(summed.shape, dtype=torch.float16)
         rows = types * self._num_positions + positions
-        for start in range(0, len(summed), _CHUNK_TOKENS):
-            tokens = slice(start, start + _CHUNK_TOKENS)
-            hidden[tokens] = self._norm(functional.embedding(rows[tokens], self._embeddings).add_(summed[tokens]))
-        return hidden
+        chunks = zip(torch.split(summed, _CHUNK_TOKENS), torch.split(rows, _CHUNK_TOKENS), strict=True)
+        hidden = [
+            self._norm(functional.embedding(places, self._embeddings).add_(part)).half() for part, places in chunks
+        ]
+        return hidden[0] if len(hidden) == 1 else torch.cat(hidden)
 
 
 class LowerModel:
@@ -155,10 +155,9 @@ class LowerModel:
             positions, types = torch.from_numpy(tokens.positions), torch.from_numpy(tokens.type_ids)
             states = self._chain.states(resolved, tokens.row_offsets)
             hidden: Float16Array = self._front.hidden(states, positions, types).numpy()
-        rows = np.split(hidden, tokens.row_offsets[1:-1])
-        num_texts = len(tokens.truncated)
-        of_text = np.repeat(np.arange(num_texts), tokens.lengths)
-        exact = np.bincount(of_text[~self._chain.are_whole(resolved.levels)], minlength=num_texts) == 0
+        rows = [hidden[start:end] for start, end in pairwise(tokens.row_offsets.tolist())]
+        exact = np.ones(len(rows), np.bool_)
+        exact[tokens.rows_of(np.flatnonzero(~self._chain.are_whole(resolved.levels)))] = False
         statistics = self._chain.statistics(resolved.levels)
         return EncodedTexts(
             rows, tokens.truncated, exact, pending.computing_us, tokens.words, tokens.middles, statistics

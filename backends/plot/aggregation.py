@@ -36,6 +36,9 @@ def aggregate(gather: Gather, row_offsets: Ids, hidden_size: int, shape: Fragmen
 
 def _row_groups(row_offsets: Ids) -> Iterator[Ids]:
     """Offsets of consecutive whole rows, cut where a chunk's worth of tokens has come together."""
+    if row_offsets[-1] <= _CHUNK_TOKENS:
+        yield row_offsets
+        return
     targets = np.arange(0, int(row_offsets[-1]), _CHUNK_TOKENS)
     cuts = np.unique(np.append(np.searchsorted(row_offsets, targets), row_offsets.size - 1))
     for first, last in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):

@@ -43,6 +43,14 @@ class TokenRows:
     def lengths(self) -> npt.NDArray[np.int64]:
         return np.diff(self.row_offsets)
 
+    def rows_of(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The rows of some tokens.
+
+        Shape: [K] -> [K]
+        """
+        rows: npt.NDArray[np.int64] = np.searchsorted(self.row_offsets, tokens, side="right") - 1
+        return rows
+
 
 class RootTokenizer:
     """The root's own tokenizer, cutting texts at `max_tokens` (special tokens included).
