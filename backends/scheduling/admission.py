@@ -137,8 +137,9 @@ class Admission(Generic[JobT]):
         finally:
             if 0 < len(entered) < len(jobs):
                 self.drop([index for index, job in enumerate(self.waiting) if job in entered])
-        for job, rates in entered.items():
-            rates.add(self._order.kind(job, now_us), Load.of(job, self.costs_of(job.root).model), now_us)
+        if not self._order.is_fair:
+            for job, rates in entered.items():
+                rates.add(self._order.kind(job, now_us), Load.of(job, self.costs_of(job.root).model), now_us)
         return None
 
     def readmit(self, jobs: Sequence[JobT], now_us: int) -> None:
@@ -306,12 +307,12 @@ class Admission(Generic[JobT]):
         return load
 
     def _overtaking(self, job: Arriving, until: Load, within_share: bool, now_us: int) -> Load:
-        """What is likely to arrive, and to run before the job, until it is taken.
+        """What is likely to arrive, and to run before the job, until it is taken; nothing where the order is fair.
 
         It is taken next if it is sure of room in the next batch. Otherwise it may be overtaken until two batches before
         its deadline; with less left, it is taken next or never.
         """
-        if job.deadline_us is None:
+        if job.deadline_us is None or self._order.is_fair:
             return NOTHING
         soon = self._arriving(job, within_share, self.batches.busy_us(now_us), now_us)
         if self._batches(until + soon) <= self._order.sure_part:

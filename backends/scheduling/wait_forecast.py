@@ -81,8 +81,11 @@ class WaitForecast:
         deadlines_in_us = [shortest_us * times for times in _DEADLINES]
 
         def curve(num_tokens: int, tenant: str = "") -> Curve:
-            rows = (_LikelyRow(stack, num_tokens, now_us, now_us + round(us), tenant) for us in deadlines_in_us)
-            return [admission.finish_in_us(row, now_us, within_share=not tenant) for row in rows]
+            # In fair order no arrival overtakes a row that has a deadline, however late that is.
+            different = deadlines_in_us[:1] if admission.is_fair else deadlines_in_us
+            rows = (_LikelyRow(stack, num_tokens, now_us, now_us + round(us), tenant) for us in different)
+            in_us = [admission.finish_in_us(row, now_us, within_share=not tenant) for row in rows]
+            return in_us * (len(deadlines_in_us) // len(in_us))
 
         lengths = LENGTHS if admission.goes_by_length else LENGTHS[:1]
         by_length = [curve(num_tokens) for num_tokens in lengths]

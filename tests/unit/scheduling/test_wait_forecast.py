@@ -57,6 +57,17 @@ def test_an_admitted_row_is_due_no_earlier_than_is_told_of_its_length(order: Ord
     assert sum(one < -longest_us for one in spare_us) <= 0.005 * len(spare_us)
 
 
+def test_in_fair_order_a_deadline_makes_no_difference(seed: int) -> None:
+    """The forecast relies on it, and predicts for one deadline only."""
+    rng = random.Random(seed)
+    admission = admission_of(order=FairOrder())
+    for number in range(200):
+        admission.admit([Row(f"t{number % 20}", rng.randint(1, 60), 100 * number, 10**9)], 100 * number)
+    rows = [Row("new", 20, 20_000, 20_000 + in_us) for in_us in (1, 10**3, 10**5, 10**7, 10**9)]
+    assert len(admission.waiting) > 100
+    assert len({admission.finish_in_us(row, 20_000) for row in rows}) == 1
+
+
 @ORDERS
 def test_a_tenant_that_overloads_is_named_and_hardly_ever_rejected_wrongly(order: Order, seed: int) -> None:
     rng = random.Random(seed)
