@@ -2,7 +2,8 @@
 
 Real Triton, traced: each stage of both processes says how long it took and how much of that its own thread computed.
 At batch 1 one client waits for each answer before it asks again, so the stages of a row lie end to end and what they
-do not explain is Triton, gRPC, the ways between the processes and the client. At batch 64 twice as many are under way.
+do not explain is Triton, gRPC, the ways between the processes and the client. At batch 64 twice as many are under way,
+and the host's time for a row is compared with that at an earlier commit, each in reference jobs.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import time
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from backends.trace import TRACE_VARIABLE, Lane
-from bench.kit.entry import Result, bench
+from bench.kit.entry import Result, at_most, bench
+from bench.kit.host_time import host_us_per_row, processor, quotient_before
+from bench.kit.reference_job import ReferenceClock
 from bench.kit.saturation import HplmText, draw, saturate
 from bench.kit.served import Serving, served
 from bench.kit.synthetic_home import BERT_BASE, TenantHome, tenant_home
@@ -34,8 +38,10 @@ _ORDER = (
     (Lane.RETRIEVAL, "aggregate"),
     (Lane.RETRIEVAL, "fold"),
     (Lane.RETRIEVAL, "respond"),
+    (Lane.QUEUE, "read"),
     (Lane.QUEUE, "accept"),
     (Lane.LOADING, "load"),
+    (Lane.STAGING, "choose"),
     (Lane.STAGING, "stage"),
     (Lane.COMPUTE, "run"),
     (Lane.ANSWERING, "answer"),
@@ -67,16 +73,20 @@ class Phase:
     batch: int
     taken: Played
     spans: list[TracedSpan]
+    reference_us: float | None
+    """Time of the reference job meanwhile; with one row at a time it would only delay the client."""
 
     def stage(self, lane: Lane, name: str) -> list[TracedSpan]:
         return [span for span in self.spans if (span.lane, span.name) == (lane, name)]
 
 
-def run_phase(url: str, rows: Sequence[HplmText], batch: int) -> tuple[Played, tuple[float, float]]:
-    """What the clients saw, and from when to when, on the clock of the spans in microseconds."""
+def run_phase(url: str, rows: Sequence[HplmText], batch: int) -> tuple[Played, float | None, tuple[float, float]]:
+    """What the clients saw, the time of the reference job, and from when to when on the clock of the spans, in µs."""
     start_us = time.monotonic_ns() / 1e3
-    taken = saturate(url, rows, in_flight=1 if batch == 1 else 2 * batch)
-    return taken, (start_us, time.monotonic_ns() / 1e3)
+    with nullcontext() if batch == 1 else ReferenceClock() as reference:
+        taken = saturate(url, rows, in_flight=1 if batch == 1 else 2 * batch)
+    reference_us = None if reference is None else reference.mean_us
+    return taken, reference_us, (start_us, time.monotonic_ns() / 1e3)
 
 
 def measure(base: TenantHome, settings: Settings, seed: int) -> list[Phase]:
@@ -93,8 +103,8 @@ def measure(base: TenantHome, settings: Settings, seed: int) -> list[Phase]:
         time.sleep(_FLUSH_S)
     spans = read_spans(trace)
     return [
-        Phase(length, batch, taken, [span for span in spans if start <= span.start_us < end])
-        for length, batch, taken, (start, end) in windows
+        Phase(length, batch, taken, [span for span in spans if start <= span.start_us < end], reference_us)
+        for length, batch, taken, reference_us, (start, end) in windows
     ]
 
 
@@ -144,12 +154,22 @@ def figures(phases: Sequence[Phase]) -> dict[str, float]:
         else:
             python = [span for span in phase.spans if span.lane in (Lane.QUEUE, Lane.ANSWERING) and span.name != "send"]
             found[f"job_cpu_us{suffix}"] = sum(span.cpu_us for span in python) / len(phase.taken.requests)
-    return dict(found)
+    return dict(found) | _host_figures(phases)
 
 
-@bench(
-    "latency",
-)
+def _host_figures(phases: Sequence[Phase]) -> dict[str, float]:
+    """Compare the quotient with the committed one, on processors that have one."""
+    quotients = [
+        host_us_per_row(phase.spans, len(phase.taken.requests)) / phase.reference_us
+        for phase in phases
+        if phase.reference_us is not None
+    ]
+    found = {"host_us_per_row_quotient": (quotient := float(np.mean(quotients)))}
+    before = quotient_before(processor())
+    return found if before is None else {**found, "host_us_per_row_ratio": quotient / before}
+
+
+@bench("latency", bars={"host_us_per_row_ratio": at_most(0.5)})
 def latency(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL
     with tenant_home(BERT_BASE, settings.tenants, _LENGTHS, options.seed, settings.texts) as home:

@@ -176,7 +176,8 @@ class ServeLoop:
         return self._staged is None and len(self._in_flight) < _MOST_IN_FLIGHT
 
     def _stage_next(self) -> None:
-        choice = self._queue.choose(may_wait=lambda: self._running is not None)
+        with span(Lane.STAGING, "choose"):
+            choice = self._queue.choose(may_wait=lambda: self._running is not None)
         if choice.is_final:
             self._hand_over(choice.jobs)
         else:

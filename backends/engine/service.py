@@ -163,7 +163,7 @@ class UpperService:
         """
         with span(Lane.QUEUE, "accept", requests=len(requests)):
             accepted = [self._accepted(rows, respond) for rows, respond in requests]
-        self._loop.submit_together([jobs for jobs in accepted if jobs])
+            self._loop.submit_together([jobs for jobs in accepted if jobs])
 
     def _accepted(self, rows: HiddenRows, respond: RespondRequest) -> Sequence[Job]:
         """Make a request's jobs; none where it is answered already, or waits for its root."""
