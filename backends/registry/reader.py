@@ -202,10 +202,10 @@ class RegistryReader:
 
     def hplm_changes(self, after_revision: int) -> tuple[int, list[HplmEntry], list[str]]:
         """Return the changes since a revision: the revision now, the entries gone live, the IDs deleted."""
+        if self._database.is_at(after_revision):
+            return after_revision, [], []
         with self._database.reading() as session:
             revision = state_row(session).revision
-            if revision == after_revision:
-                return revision, [], []
             changed = HplmRow.revision > after_revision
             deleted = select(HplmRow.name).where(changed, HplmRow.live_version_id.is_(None))
             entries = hplm_entries(session, live_hplm_columns().where(changed))

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, event
 
 from backends.errors import CorruptFileError, InvalidArgumentError, NotFoundError, UnavailableError
 from backends.home import REGISTRY_VARIABLE, Home
@@ -31,6 +32,26 @@ def test_reading_makes_no_home(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="is empty"):
         Registry.open(Home(tmp_path))
     assert (tmp_path / "registry.db").stat().st_size == 0
+
+
+def test_what_is_asked_all_the_time_is_one_statement(small: Registry) -> None:
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    revision = small.revision
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        assert small.hplm_changes(revision) == (revision, [], [])
+        assert len(statements) == 1
+        assert small.hplm_changes(revision - 1)[0] == revision
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+
+def test_a_database_that_is_away_is_at_no_revision(tmp_path: Path) -> None:
+    assert not database.Database.connect(f"sqlite:///{tmp_path}/away/registry.db").is_at(0)
 
 
 def test_readers_do_not_wait_for_writers(small: Registry, tmp_path: Path) -> None:
