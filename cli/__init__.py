@@ -15,7 +15,7 @@ def main() -> None:
     try:
         from cli.app import app  # here, because it takes a second, in which one may think better of it
 
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(prog_name="hplm", standalone_mode=False))
     except KeyboardInterrupt:
         sys.stderr.write("hplm: interrupted\n")
         sys.exit(exit_codes.INTERRUPTED)

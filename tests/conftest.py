@@ -18,6 +18,7 @@ from shared_builds import built_once
 
 # What takes long to make for a session: servers, and the texts of all installed packages.
 SHARED_FIXTURES = {"served", "served_bf16", "installed_harvest"}
+LONGEST_ID = 120
 
 # PyTorch and what imports it are imported where they are needed: pytest-xdist's own process, which only hands the tests
 # out, reads this file too, and starts its workers when it has read it.
@@ -97,6 +98,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr != "serial" or collection_path.suffix != ".py":
         return None
     return "pytest.mark.serial" not in collection_path.read_text(encoding="utf-8") or None
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes and long texts by their argument: with a date or chance in them, each worker has names of its own."""
+    return argname if isinstance(val, bytes) or (isinstance(val, str) and len(val) > LONGEST_ID) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist looks at the groups in the same hook
