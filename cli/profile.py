@@ -25,7 +25,8 @@ def profile(
     home: HomeOption = DEFAULT_HOME,
     root: RootOption = None,
     dtype: Annotated[
-        Literal["bf16", "fp32"] | None, typer.Option(help="What the upper layers compute in. \\[default: as exported]")
+        Literal["bf16", "fp32", "int8"] | None,
+        typer.Option(help="What the upper layers compute in. \\[default: as exported]"),
     ] = None,
     device: Annotated[
         Literal["cpu", "gpu"] | None, typer.Option(help="Where they run. \\[default: as exported]")

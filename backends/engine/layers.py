@@ -18,7 +18,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from backends.adapters.product import BatchAdapters, BatchLayer
-from backends.root.encoder import ACTIVATION_FUNCTIONS, Attend, EncoderLayer, Site
+from backends.engine.quantised_layers import QuantisedLayers
+from backends.engine.residuals import residual_of
+from backends.root.encoder import ACTIVATION_FUNCTIONS, Attend, EncoderLayer
 from backends.root.packed import FUSED, PackedLinear, cpu_multiplies_bf16
 from backends.root.upper import UpperLayers
 
@@ -33,7 +35,12 @@ class ServedLayers(Protocol):
     def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor: ...
 
 
-def served_layers(upper: UpperLayers, activation: str, dtype: torch.dtype, device: torch.device) -> ServedLayers:
+def served_layers(
+    upper: UpperLayers, activation: str, dtype: torch.dtype, device: torch.device, quantised: bool = False
+) -> ServedLayers:
+    """Choose how to run layers in fp32, which are converted; `quantised` wants a CPU that multiplies int8."""
+    if quantised:
+        return FilledLayers(QuantisedLayers(upper, activation, dtype))
     upper = upper.to(device=device, dtype=dtype)
     on_bf16_cpu = device.type == "cpu" and dtype == torch.bfloat16 and cpu_multiplies_bf16()
     if not on_bf16_cpu:
@@ -99,10 +106,10 @@ class _PackedLayer:
     def __call__(self, hidden: Tensor, attend: Attend, adapter: BatchLayer) -> Tensor:
         fused = adapter.project("query_key_value", hidden, self._query_key_value(hidden))
         context = attend(self._index, *fused.chunk(3, dim=-1))
-        inside, after = _residual(adapter, "attention", hidden)
+        inside, after = residual_of(adapter, "attention", hidden)
         attended = adapter.project("attention_output", context, self._attention_output(context, inside))
         hidden = adapter.add_and_norm("attention", attended, after, self._attention_norm)
-        inside, after = _residual(adapter, "output", hidden)
+        inside, after = residual_of(adapter, "output", hidden)
         return adapter.add_and_norm("output", self._feed_forward(hidden, adapter, inside), after, self._ffn_norm)
 
     def _feed_forward(self, hidden: Tensor, adapter: BatchLayer, plus: Tensor | None) -> Tensor:
@@ -121,8 +128,3 @@ class _PackedLayer:
         for product, block in products:
             out = product(block, out)
         return out
-
-
-def _residual(adapter: BatchLayer, site: Site, residual: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return the residual for inside the product in front, where it is free, or for after it if a part needs it."""
-    return (None, residual) if adapter.reads_states(site) else (residual, None)

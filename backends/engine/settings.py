@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from backends.adapters.parts import MAX_WIDTH
+from backends.engine.precision import precision_of
 from backends.engine.stack import StackSettings
 from backends.model_settings import ModelSettings
 from backends.root.store import RootFolder
@@ -53,5 +54,6 @@ class EngineSettings:
 
     def measured(self, root: RootFolder) -> Measured:
         """Return the conditions under which a cost model holds for this engine."""
-        device = device_name(torch.device(self.stack.device))
-        return Measured(root.fingerprint, device, self.stack.dtype, self.stack.layout, self.threads)
+        device = torch.device(self.stack.device)
+        dtype = precision_of(self.stack.dtype, device).dtype
+        return Measured(root.fingerprint, device_name(device), dtype, self.stack.layout, self.threads)

@@ -23,11 +23,10 @@ from backends.engine.heads import HeadRow, logits
 from backends.engine.layers import served_layers
 from backends.engine.layouts import LAYOUTS, Isolated, MakeLayout, attention, require_layout
 from backends.engine.packing import MicroBatch, PackedRows, pack_rows
+from backends.engine.precision import DTYPES, precision_of
 from backends.engine.streams import CopyStream
 from backends.errors import InvalidArgumentError
 from backends.root.store import RootFolder
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,7 @@ class StackSettings:
     """Device, precision and limits of a stack.
 
     Attributes:
+        dtype: What the layers compute in, one of `DTYPES`; with `int8`, the shared layers' products.
         num_slots: Number of adapter slots, with the identity's.
         max_width: Largest width of an hPLM's adapter part.
         layout: Layout of a batch's rows. `ragged` has no padding and is the fastest (`bench.ragged`); `slotted` suits
@@ -84,10 +84,13 @@ class UpperStack:
         layout_of: MakeLayout | None = None,
     ) -> None:
         geometry, self._device = root.geometry, torch.device(settings.device)
-        self._dtype = DTYPES[settings.dtype]
+        self.precision = precision_of(settings.dtype, self._device)
+        self._dtype = self.precision.states
         self._geometry = geometry
         self._adapters_of = adapters_of
-        self._layers = served_layers(root.upper(), geometry.activation, self._dtype, self._device)
+        self._layers = served_layers(
+            root.upper(), geometry.activation, self._dtype, self._device, self.precision.quantised
+        )
         self._compute_pool = (
             ComputePool(torch.get_num_threads(), self._device) if compute_pool is None else compute_pool
         )

@@ -1,0 +1,60 @@
+"""What the upper layers compute in: as exported, or the best that the device has of it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+
+from backends.root.packed import cpu_multiplies_bf16
+from backends.root.quantised import cpu_multiplies_int8
+
+LOGGER = logging.getLogger(__name__)
+_STATES = MappingProxyType({"fp32": torch.float32, "bf16": torch.bfloat16})
+DTYPES = (*_STATES, "int8")
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Precision of a stack on its device.
+
+    Attributes:
+        dtype: Its name, one of `DTYPES`.
+        states: Data type of hidden states, adapters and attention.
+        quantised: Whether the shared layers' products are in int8.
+    """
+
+    dtype: str
+    states: torch.dtype
+    quantised: bool
+
+
+def precision_of(dtype: str, device: torch.device) -> Precision:
+    """Return the precision for a setting; what the device lacks is replaced, and the log says so."""
+    if dtype != "int8":
+        return Precision(dtype, _STATES[dtype], quantised=False)
+    rest = "bf16" if device.type != "cpu" or cpu_multiplies_bf16() else "fp32"
+    if missing := missing_for_int8(device):
+        LOGGER.warning("dtype int8 is not available: %s; the upper layers compute in %s", missing, rest)
+        return Precision(rest, _STATES[rest], quantised=False)
+    return Precision(dtype, _STATES[rest], quantised=True)
+
+
+def fastest_dtype(device: Literal["cpu", "gpu"]) -> tuple[Literal["bf16", "fp32", "int8"], str]:
+    """Return the fastest dtype of this machine's processor, or of a GPU, and why it is that one."""
+    if device == "gpu":
+        return "bf16", "the fastest that stacks on a GPU have"
+    missing = missing_for_int8(torch.device("cpu"))
+    if missing is None:
+        return "int8", "this processor has VNNI instructions"
+    return ("bf16" if cpu_multiplies_bf16() else "fp32"), missing
+
+
+def missing_for_int8(device: torch.device) -> str | None:
+    """Say what a device lacks for layers in int8."""
+    if device.type != "cpu":
+        return "on a GPU there are no int8 layers yet"
+    return None if cpu_multiplies_int8() else "the processor has no VNNI instructions"

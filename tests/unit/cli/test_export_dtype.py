@@ -1,0 +1,54 @@
+"""`hplm export --dtype`: what each model computes in, and what `auto` takes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import cli
+from backends.engine import precision
+from backends.home import Home
+from builder.export.in_force import settings_of
+
+
+def export(monkeypatch: pytest.MonkeyPatch, home: Home, *options: str) -> str | int | None:
+    """Run the command in this process; its exit code, or the line that it ends with."""
+    monkeypatch.setattr(sys, "argv", ["hplm", "export", "--home", str(home.path), *options])
+    try:
+        cli.main()
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+@pytest.mark.parametrize(("dtype", "lower"), [("int8", "bf16"), ("bf16", "bf16"), ("fp32", "fp32")])
+def test_lower_layers_are_not_quantised(
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, dtype: str, lower: str
+) -> None:
+    assert export(monkeypatch, tiny_home, "--dtype", dtype) in (0, None)
+    assert settings_of(tiny_home.repository)["lower dtype"] == lower
+    assert settings_of(tiny_home.repository)["upper dtype"] == dtype
+
+
+@pytest.mark.parametrize(
+    ("int8", "bf16", "taken"),
+    [
+        (True, True, "dtype int8: this processor has VNNI instructions"),
+        (False, True, "dtype bf16: the processor has no VNNI instructions"),
+        (False, False, "dtype fp32: the processor has no VNNI instructions"),
+    ],
+)
+def test_auto_says_which_dtype_it_took(
+    tiny_home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    int8: bool,
+    bf16: bool,
+    taken: str,
+) -> None:
+    monkeypatch.setattr(precision, "cpu_multiplies_int8", lambda: int8)
+    monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: bf16)
+    assert export(monkeypatch, tiny_home, "--dtype", "auto") in (0, None)
+    assert taken in capsys.readouterr().out
+    assert settings_of(tiny_home.repository)["upper dtype"] == taken.split()[1].rstrip(":")

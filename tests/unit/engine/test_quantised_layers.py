@@ -1,0 +1,213 @@
+"""Layers in int8: against the same layers in fp32, alone and with adapters, and through slots that change hands."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from adapter_reference import KINDS, random_adapters, random_artifact
+from backends.adapters.adapter_set import AdapterSet
+from backends.adapters.bank import HplmArtifact
+from backends.adapters.device_bank import AdapterBank
+from backends.adapters.product import SegmentedAdapters
+from backends.adapters.segments import Segment
+from backends.engine import precision
+from backends.engine.layers import served_layers
+from backends.engine.precision import fastest_dtype, precision_of
+from backends.engine.stack import StackSettings, UpperStack
+from backends.home import Home
+from backends.root import quantised
+from backends.root.encoder import ACTIVATION_FUNCTIONS
+from backends.root.geometry import ACTIVATIONS, RootGeometry
+from backends.root.quantised import AFTER, CENTRED, QuantisedLinear, Range, cpu_multiplies_int8
+from backends.root.store import RootFolder
+from backends.root.upper import UpperLayers
+from bench.kit.marks import Mark
+
+pytestmark = pytest.mark.skipif(not cpu_multiplies_int8(), reason="this CPU has no VNNI instructions")
+
+CPU = torch.device("cpu")
+STATES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+RELATIVE_ERROR_OF_LINEAR = 0.02
+RELATIVE_ERROR_OF_LAYERS = 0.1
+"""Of two layers of random weights, adapters included; a bias or a residual that is left out gives several times it."""
+GEOMETRY = RootGeometry(100, 32, 128, 4, 1, 2, 32, 2, 1e-12, "gelu")
+
+
+def relative_error(got: Tensor, expected: Tensor) -> float:
+    return float((got.float() - expected).norm() / expected.norm())
+
+
+def random_linear(inputs: Range = CENTRED, dtype: torch.dtype = torch.float32) -> tuple[nn.Linear, QuantisedLinear]:
+    linear = nn.Linear(48, 64).requires_grad_(False)
+    linear.weight.mul_(torch.logspace(-2, 2, 64)[:, None])  # each output has its own scale
+    return linear, QuantisedLinear(linear.weight, linear.bias, dtype, inputs)
+
+
+def scaled_tokens(num_tokens: int) -> Tensor:
+    """Each has its own size."""
+    return torch.randn(num_tokens, 48) * torch.logspace(-3, 3, num_tokens)[:, None]
+
+
+@pytest.mark.parametrize("dtype", list(STATES))
+def test_a_product_has_the_scale_of_each_token_and_of_each_output(dtype: str) -> None:
+    torch.manual_seed(1)
+    linear, in_int8 = random_linear(dtype=STATES[dtype])
+    states = scaled_tokens(96).to(STATES[dtype])
+    plus = torch.randn(96, 64).to(STATES[dtype])
+    expected, got = linear(states.float()), in_int8(states)
+    for token in range(len(states)):
+        assert relative_error(got[token], expected[token]) < RELATIVE_ERROR_OF_LINEAR
+    for output in range(64):
+        assert relative_error(got[:, output], expected[:, output]) < RELATIVE_ERROR_OF_LINEAR
+    torch.testing.assert_close(in_int8(states, plus), got + plus, rtol=0.02, atol=1e-2)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_what_an_activation_returns_uses_the_whole_range(activation: str) -> None:
+    torch.manual_seed(2)
+    activate = ACTIVATION_FUNCTIONS[activation]
+    assert float(activate(torch.linspace(-10, 10, 100_001)).min()) >= AFTER[activation].lowest  # type: ignore[operator]
+    states = activate(torch.randn(64, 48))
+    linear, one_sided = random_linear(AFTER[activation])
+    centred = QuantisedLinear(linear.weight, linear.bias, torch.float32)
+    expected = linear(states)
+    error = relative_error(one_sided(states), expected)
+    assert error < RELATIVE_ERROR_OF_LINEAR
+    assert error < relative_error(centred(states), expected)
+
+
+@pytest.mark.parametrize("block_tokens", [32, 256])
+def test_a_token_does_not_see_the_tokens_beside_it(block_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even their NaN, infinities, or largest numbers."""
+    torch.manual_seed(3)
+    monkeypatch.setattr(quantised, "BLOCK_TOKENS", block_tokens)
+    _, in_int8 = random_linear()
+    states = torch.randn(64, 48)
+    alone = in_int8(states)
+    for number in (float("nan"), float("inf"), float("-inf"), 3e38):
+        spoiled = states.clone()
+        spoiled[7, 5] = number
+        got = in_int8(spoiled)
+        others = [token for token in range(64) if token != 7]
+        assert torch.equal(got[others], alone[others])
+        assert number == 3e38 or not torch.isfinite(got[7]).all()
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-44, 1e-38])
+def test_a_token_of_nothing_gives_the_bias(size: float) -> None:
+    linear, in_int8 = random_linear()
+    got = in_int8(torch.full((32, 48), size))
+    torch.testing.assert_close(got, linear.bias.expand(32, 64))
+
+
+def random_upper(geometry: RootGeometry) -> UpperLayers:
+    upper = UpperLayers(geometry).eval().requires_grad_(False)
+    for parameter in upper.parameters():
+        parameter.copy_(0.3 * torch.randn_like(parameter))
+    for norm in upper.modules():
+        if isinstance(norm, nn.LayerNorm):
+            norm.weight.add_(1.0)
+    return upper
+
+
+def gated(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """In place of attention, so that segments may be computed one by one."""
+    return torch.tanh(query) + key * 0.5 + value
+
+
+def filled_bank(adapters: Sequence[AdapterSet], geometry: RootGeometry, dtype: torch.dtype) -> AdapterBank:
+    bank = AdapterBank(len(adapters), geometry, 32, dtype, CPU)
+    for slot, each in enumerate(adapters[1:], start=1):
+        bank.make_room(each)
+        bank.fill(slot, each)
+    return bank
+
+
+@pytest.mark.parametrize("dtype", list(STATES))
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("mixed", [True, False])
+def test_layers_in_int8_equal_the_plain_ones(dtype: str, activation: str, mixed: bool) -> None:
+    """Alone, each kind of adapters decides where residuals are added and which products are blocked together."""
+    seed = random.randrange(1 << 32)
+    torch.manual_seed(seed)
+    chance = random.Random(seed)
+    geometry = replace(GEOMETRY, activation=activation)
+    upper = random_upper(geometry)
+    held = [AdapterSet(), *(random_adapters(chance, geometry, kind) for kind in KINDS)]
+    bank = filled_bank(held, geometry, STATES[dtype])
+    expected_of, layers = plain(upper), served_layers(upper, activation, STATES[dtype], CPU, quantised=True)
+    for slots in [list(range(len(held)))] if mixed else [[slot] for slot in range(len(held))]:
+        ends = list(accumulate(chance.randint(20, 60) for _ in slots))
+        segments = [Segment(slot, start, end) for slot, (start, end) in zip(slots, pairwise([0, *ends]), strict=True)]
+        hidden = torch.randn(ends[-1], geometry.hidden_size).to(STATES[dtype])
+        with torch.inference_mode():
+            got = layers(hidden, gated, SegmentedAdapters(bank, segments))
+            expected = torch.cat([expected_of(hidden[one.tokens].float(), held[one.slot]) for one in segments])
+        error = relative_error(got, expected)
+        assert error < RELATIVE_ERROR_OF_LAYERS, f"seed {seed}, slots {slots}: {error:.4f}"
+
+
+def plain(upper: UpperLayers) -> Callable[[Tensor, AdapterSet], Tensor]:
+    """The layers in fp32, on copies of their weights."""
+    kept = copy.deepcopy(upper)
+    return lambda hidden, adapters: kept(hidden, gated, adapters)
+
+
+def random_classifier(chance: random.Random, root: RootFolder, kind: str) -> HplmArtifact:
+    candidates = (random_artifact(chance, root, kind) for _ in range(1000))
+    return next(each for each in candidates if each.task == "classification" and len(each.labels) > 1)
+
+
+def test_marked_weights_in_changing_slots_answer_their_own_rows_only(built_home: Home) -> None:
+    root = RootFolder(built_home.root("tiny"))
+    chance = random.Random(4)
+    torch.manual_seed(4)
+    stack = UpperStack(root, StackSettings(dtype="int8", num_slots=5))
+    assert stack.precision.quantised
+    marks = {key: Mark.of("acme/marked", key) for key in range(1, 61)}
+    artifacts = {
+        key: mark.put_into(random_classifier(chance, root, KINDS[key % len(KINDS)]), root.geometry.num_upper_layers)
+        for key, mark in marks.items()
+    }
+    for _ in range(150):
+        usable = chance.sample(sorted(marks), 4)
+        keys = [chance.choice(usable) for _ in range(chance.randint(1, 16))]
+        rows = [torch.randn(chance.choice([1, 3, 16, 32]), root.geometry.hidden_size).half() for _ in keys]
+        ready = [stack.ready(key, lambda key=key: artifacts[key]) for key in keys]  # type: ignore[misc]
+        for key, logits in zip(keys, stack.run(stack.pack(rows, ready), ready), strict=True):
+            probabilities = functional.softmax(logits, dim=-1).tolist()
+            assert marks[key].fits(dict(zip(artifacts[key].labels, probabilities, strict=True)))
+        for hplm in ready:
+            stack.release(hplm)
+
+
+def test_a_machine_without_the_instructions_computes_in_bf16_and_says_so(
+    built_home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(precision, "cpu_multiplies_int8", lambda: False)
+    monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: True)
+    with caplog.at_level(logging.WARNING):
+        stack = UpperStack(RootFolder(built_home.root("tiny")), StackSettings(dtype="int8", num_slots=2))
+    assert stack.precision.dtype == "bf16" and not stack.precision.quantised
+    assert "the processor has no VNNI instructions; the upper layers compute in bf16" in caplog.text
+    assert fastest_dtype("cpu") == ("bf16", "the processor has no VNNI instructions")
+    monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: False)
+    assert precision_of("int8", CPU).dtype == "fp32"
+    assert fastest_dtype("cpu")[0] == "fp32"
+
+
+def test_without_bf16_instructions_all_but_the_products_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: False)
+    assert precision_of("int8", CPU) == precision.Precision("int8", torch.float32, quantised=True)
+    assert fastest_dtype("cpu")[0] == "int8"
+    assert fastest_dtype("gpu")[0] == "bf16"
