@@ -68,6 +68,7 @@ def run_checks(home: Path) -> list[Check]:
         judge_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         judge_compiler(find_compiler()),
         judge_cpu_flags(_cpu_flags()),
+        judge_int8_flags(_cpu_flags()),
         judge_gpu(_gpus_of_driver(), _num_gpus_of_torch()),
     ]
 
@@ -180,6 +181,12 @@ def judge_cpu_flags(flags: frozenset[str]) -> Check:
         return Check("fast bf16 on the CPU", Status.OK, ", ".join(fast))
     remedy = "serve with fp32 on this CPU; bf16 would be emulated and slow"
     return Check("fast bf16 on the CPU", Status.WARN, "neither amx_bf16 nor avx512_bf16", remedy)
+
+
+def judge_int8_flags(flags: frozenset[str]) -> Check:
+    """Not having it is no fault: it is used by exports with `--dtype int8` or `auto` only."""
+    found = "avx512_vnni; see hplm export --dtype" if "avx512_vnni" in flags else "no avx512_vnni"
+    return Check("fast int8 on the CPU", Status.OK, found)
 
 
 def judge_gpu(gpus: Sequence[str], num_usable: int) -> Check:
