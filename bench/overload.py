@@ -3,6 +3,10 @@
 Real Triton; its own gRPC client in a process of its own, on the same cores. What an engine kept full would answer in
 the share of the cores that neither the clients nor Triton itself used is what is left of the capacity. Loads: a burst,
 callers who ask again at once, short deadlines in an open loop, and a flood of rows without deadlines.
+
+Beside it, burst and callers meet a server whose first model rejects everything with no work at all. It says what is
+possible: how soon any rejection can be told, and which part of what is left remains for the engine once a process of
+Python has heard of each request.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import numpy as np
@@ -32,6 +38,7 @@ from workload.arrivals import PoissonArrivals
 _LENGTHS = range(8, 41, 4)
 _MODELS: Mapping[str, RootGeometry] = {"demo": MINILM, "bert_base": BERT_BASE}
 _DEMO = "demo"
+_REJECTING = Path(__file__).parent / "triton_models" / "rejecting" / "1" / "model.py"
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,8 @@ class Load:
     replies: Replies
     cores_left: float
     """Share of the cores that neither clients nor Triton itself used in the measured time."""
+    models_share: float
+    """Share of the cores that the models' processes used in the measured time."""
     answered: int
     """In time, within the measured time."""
     measured_s: float
@@ -91,6 +100,11 @@ class Load:
             "rejection p99 ms": _percentile(rejection_ms, 99),
         }
 
+    @property
+    def remaining(self) -> float:
+        """Part of what was left that the models' processes did not use."""
+        return 1.0 - self.models_share / self.cores_left
+
 
 def _percentile(values: np.ndarray[Any, Any], percent: float) -> float | None:
     return float(np.percentile(values, percent)) if len(values) else None
@@ -105,8 +119,11 @@ class Loads:
         self.rows: list[dict[str, Any]] = []
 
     def warm(self) -> None:
-        self._play(send_on_time, self._sendings([0.002 * at for at in range(600)]))
+        self.warm_up_triton()
         self._full(2.0)
+
+    def warm_up_triton(self) -> None:
+        self._play(send_on_time, self._sendings([0.002 * at for at in range(600)]))
 
     def measure_full(self) -> tuple[float, float]:
         """Rows per second that come back, and what the same engine would answer with all cores."""
@@ -208,7 +225,13 @@ class Loads:
             meanwhile()
             replies = client.replies()
         wait_until_idle(self._server)
-        return Load(replies, meter.left(before, after), replies.goodput(begin_s, end_s), end_s - begin_s)
+        return Load(
+            replies,
+            meter.left(before, after),
+            meter.of_models(before, after),
+            replies.goodput(begin_s, end_s),
+            end_s - begin_s,
+        )
 
 
 def _sleep_until(at: float) -> None:
@@ -216,12 +239,38 @@ def _sleep_until(at: float) -> None:
 
 
 @contextmanager
-def opened(geometry: RootGeometry, settings: Settings, seed: int) -> Iterator[tuple[TritonServer, TenantHome]]:
+def opened(
+    geometry: RootGeometry, settings: Settings, seed: int, prepare: Callable[[Path], None] = lambda _: None
+) -> Iterator[tuple[TritonServer, TenantHome]]:
+    serving = Serving(lower_instances=2, upper={"dtype": settings.dtype}, prepare=prepare)
     with (
         tenant_home(geometry, settings.tenants, _LENGTHS, seed, settings.texts, LORA_EVERYWHERE) as home,
-        served(home.home, Serving(lower_instances=2, upper={"dtype": settings.dtype})) as server,
+        served(home.home, serving) as server,
     ):
         yield server, home
+
+
+def _reject_everything(repository: Path) -> None:
+    copyfile(_REJECTING, repository / "hplm_lower" / "1" / "model.py")
+
+
+def measure_rejecting(settings: Settings, seed: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """The figures of a server that rejects everything with no work."""
+    with opened(_MODELS[_DEMO], settings, seed, _reject_everything) as (server, home):
+        loads = Loads(server, home, settings, seed)
+        loads.warm_up_triton()
+        bursts, storms = [], []
+        for _ in range(settings.repeats):
+            bursts.append(loads.burst())
+            storms.append(loads.storm())
+    rejection_ms = np.concatenate([load.replies.rejection_ms() for load in (*bursts, *storms)])
+    figures = {
+        "rejection_floor_p99_ms": float(np.percentile(rejection_ms, 99)),
+        "burst_goodput_ceiling": float(np.median([load.remaining for load in bursts])),
+        "retry_storm_goodput_ceiling": float(np.median([load.remaining for load in storms])),
+        "burst_sent_s": float(np.median([load.replies.sent_s.max() for load in bursts])),
+    }
+    return figures, [{"model": "rejects everything", **row} for row in loads.rows]
 
 
 def measure(model: str, settings: Settings, seed: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
@@ -300,6 +349,9 @@ def overload(options: Namespace) -> Result:
         of_model, table = measure(model, settings, options.seed)
         figures |= of_model
         rows += table
+    of_rejecting, table = measure_rejecting(settings, options.seed)
+    figures |= of_rejecting
+    rows += table
     return Result(asdict(settings), figures, rows)
 
 

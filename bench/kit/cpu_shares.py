@@ -45,6 +45,10 @@ class CpuMeter:
         """The share of the cores that neither clients nor Triton itself used between two readings."""
         return 1.0 - (end.others_s - begin.others_s) / (self._cores * (end.at_s - begin.at_s))
 
+    def of_models(self, begin: CpuUse, end: CpuUse) -> float:
+        """The share of the cores that the models' processes used between two readings."""
+        return (end.models_s - begin.models_s) / (self._cores * (end.at_s - begin.at_s))
+
 
 def _name(process: psutil.Process) -> str:
     with suppress(psutil.NoSuchProcess):
