@@ -36,7 +36,7 @@ def run_next_batch(admission: Admission[Row], now_us: int) -> None:
 
 @ORDERS
 def test_an_admitted_row_is_due_no_earlier_than_is_told_of_its_length(order: Order, seed: int) -> None:
-    """So hardly any row is rejected in front of the engine that it would admit, and then it was mostly a near thing."""
+    """Reject hardly any row in front of the engine that it would admit, and those mostly as a near thing."""
     rng = random.Random(seed)
     admission, spare_us, now_us, longest_us = admission_of(order=order), list[float](), 0, 0.0
     for number in range(3_000):
