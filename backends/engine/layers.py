@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from backends.adapters.product import BatchAdapters, BatchLayer
-from backends.engine.quantised_layers import QuantisedLayers
-from backends.engine.residuals import residual_of
+from backends.engine.fused_layer import FusedLayer, FusedLayers
+from backends.engine.quantised_layers import quantised_layers
 from backends.root.encoder import ACTIVATION_FUNCTIONS, Attend, EncoderLayer
 from backends.root.packed import FUSED, PackedLinear, cpu_multiplies_bf16
 from backends.root.upper import UpperLayers
@@ -40,12 +40,12 @@ def served_layers(
 ) -> ServedLayers:
     """Choose how to run layers in fp32, which are converted; `quantised` wants a CPU that multiplies int8."""
     if quantised:
-        return FilledLayers(QuantisedLayers(upper, activation, dtype))
+        return FilledLayers(quantised_layers(upper, activation, dtype))
     upper = upper.to(device=device, dtype=dtype)
     on_bf16_cpu = device.type == "cpu" and dtype == torch.bfloat16 and cpu_multiplies_bf16()
     if not on_bf16_cpu:
         return PlainLayers(upper)
-    return FilledLayers(_PackedLayers(upper, activation) if activation in FUSED else PlainLayers(upper))
+    return FilledLayers(_packed_layers(upper, activation) if activation in FUSED else PlainLayers(upper))
 
 
 class FilledLayers:
@@ -74,26 +74,14 @@ class PlainLayers:
         return states
 
 
-class _PackedLayers:
-    def __init__(self, upper: UpperLayers, activation: str) -> None:
-        layers = [layer for layer in upper.layers if isinstance(layer, EncoderLayer)]
-        self._layers = [_PackedLayer(layer, activation) for layer in layers]
-
-    def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor:
-        hidden = adapters.enter(hidden)
-        for index, layer in enumerate(self._layers):
-            hidden = layer(hidden, attend, adapters.layer(index))
-        return hidden
+def _packed_layers(upper: UpperLayers, activation: str) -> FusedLayers:
+    return FusedLayers([_PackedLayer(layer, activation) for layer in upper.layers if isinstance(layer, EncoderLayer)])
 
 
-class _PackedLayer:
-    """Computes what `EncoderLayer` computes."""
-
+class _PackedLayer(FusedLayer):
     def __init__(self, layer: EncoderLayer, activation: str) -> None:
-        self._index = layer.index
-        self._query_key_value = PackedLinear.of(layer.query_key_value)
-        self._attention_output = PackedLinear.of(layer.attention_output)
-        self._attention_norm, self._ffn_norm = layer.attention_norm, layer.ffn_norm
+        products = PackedLinear.of(layer.query_key_value), PackedLinear.of(layer.attention_output)
+        super().__init__(layer.index, *products, layer.attention_norm, layer.ffn_norm)
         blocks = max(1, layer.ffn_in.out_features // _BLOCK_WIDTH)
         into = zip(layer.ffn_in.weight.chunk(blocks), layer.ffn_in.bias.chunk(blocks), strict=True)
         self._ffn_in = [PackedLinear(weight, bias) for weight, bias in into]
@@ -102,15 +90,6 @@ class _PackedLayer:
         out_of = zip(layer.ffn_out.weight.chunk(blocks, dim=1), biases, strict=True)
         self._ffn_out = [PackedLinear(weight, bias) for weight, bias in out_of]
         self._activation, self._fused = ACTIVATION_FUNCTIONS[activation], FUSED[activation]
-
-    def __call__(self, hidden: Tensor, attend: Attend, adapter: BatchLayer) -> Tensor:
-        fused = adapter.project("query_key_value", hidden, self._query_key_value(hidden))
-        context = attend(self._index, *fused.chunk(3, dim=-1))
-        inside, after = residual_of(adapter, "attention", hidden)
-        attended = adapter.project("attention_output", context, self._attention_output(context, inside))
-        hidden = adapter.add_and_norm("attention", attended, after, self._attention_norm)
-        inside, after = residual_of(adapter, "output", hidden)
-        return adapter.add_and_norm("output", self._feed_forward(hidden, adapter, inside), after, self._ffn_norm)
 
     def _feed_forward(self, hidden: Tensor, adapter: BatchLayer, plus: Tensor | None) -> Tensor:
         if not (adapter.changes("ffn_in") or adapter.changes("ffn_out")):

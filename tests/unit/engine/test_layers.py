@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import random
-from itertools import accumulate, pairwise
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from adapter_reference import KINDS, random_adapters, random_artifact
-from backends.adapters.adapter_set import AdapterSet
-from backends.adapters.device_bank import AdapterBank
-from backends.adapters.product import SegmentedAdapters
-from backends.adapters.segments import Segment
+from adapter_reference import KINDS, random_artifact
 from backends.engine import layers
 from backends.engine.layers import filled_length, served_layers
 from backends.engine.stack import StackSettings, UpperStack
@@ -22,31 +16,14 @@ from backends.home import Home
 from backends.root.geometry import RootGeometry
 from backends.root.packed import PackedLinear
 from backends.root.store import RootFolder
-from backends.root.upper import UpperLayers
+from layer_cases import LayerCases
 
 RELATIVE_ERROR_OF_BF16 = 0.03
 
 GEOMETRY = RootGeometry(100, 32, 128, 4, 1, 2, 32, 2, 1e-12, "gelu")
-NUM_SLOTS = len(KINDS) + 1
 needs_bf16 = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU has no bf16 instructions"
 )
-
-
-def random_upper() -> UpperLayers:
-    """No bias is zero and no norm the identity, so that each left out or taken twice shows."""
-    upper = UpperLayers(GEOMETRY).eval().requires_grad_(False)
-    for parameter in upper.parameters():
-        parameter.copy_(0.3 * torch.randn_like(parameter))
-    for norm in upper.modules():
-        if isinstance(norm, nn.LayerNorm):
-            norm.weight.add_(1.0)
-    return upper
-
-
-def gated(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """In place of attention, so that segments may be computed one by one."""
-    return torch.tanh(query) + key * 0.5 + value
 
 
 @needs_bf16
@@ -55,26 +32,10 @@ def gated(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def test_packed_layers_equal_the_plain_ones(block_width: int, mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The feed-forward part in one to four blocks; alone, each kind of adapters decides where residuals are added."""
     monkeypatch.setattr(layers, "_BLOCK_WIDTH", block_width)
-    seed = random.randrange(1 << 32)
-    torch.manual_seed(seed)
-    chance = random.Random(seed)
-    upper = random_upper()
-    bank = AdapterBank(NUM_SLOTS, GEOMETRY, 32, torch.bfloat16, torch.device("cpu"))
-    held = [AdapterSet(), *(random_adapters(chance, GEOMETRY, kind) for kind in KINDS)]
-    for slot, adapters in enumerate(held[1:], start=1):
-        bank.make_room(adapters)
-        bank.fill(slot, adapters)
-    packed = served_layers(copy.deepcopy(upper), GEOMETRY.activation, torch.bfloat16, torch.device("cpu"))
-    batches = [list(range(NUM_SLOTS))] if mixed else [[slot] for slot in range(NUM_SLOTS)]
-    for slots in batches:
-        ends = list(accumulate(chance.randint(1, 40) for _ in slots))
-        segments = [Segment(slot, start, end) for slot, (start, end) in zip(slots, pairwise([0, *ends]), strict=True)]
-        hidden = torch.randn(ends[-1], GEOMETRY.hidden_size).bfloat16()
-        with torch.inference_mode():
-            got = packed(hidden, gated, SegmentedAdapters(bank, segments)).float()
-            expected = torch.cat([upper(hidden[one.tokens].float(), gated, held[one.slot]) for one in segments])
-        error = (got - expected).norm() / expected.norm()
-        assert error < RELATIVE_ERROR_OF_BF16, f"seed {seed}, slots {slots}: {error:.4f}"
+    cases = LayerCases(GEOMETRY, torch.bfloat16)
+    packed = served_layers(cases.upper(), GEOMETRY.activation, torch.bfloat16, torch.device("cpu"))
+    for name, error in cases.errors(packed, mixed):
+        assert error < RELATIVE_ERROR_OF_BF16, f"{name}: {error:.4f}"
 
 
 @needs_bf16

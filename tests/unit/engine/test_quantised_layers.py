@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adapter_reference import KINDS, random_adapters, random_artifact
-from backends.adapters.adapter_set import AdapterSet
+from adapter_reference import KINDS, random_artifact
 from backends.adapters.bank import HplmArtifact
-from backends.adapters.device_bank import AdapterBank
-from backends.adapters.product import SegmentedAdapters
-from backends.adapters.segments import Segment
 from backends.engine import precision
 from backends.engine.layers import served_layers
 from backends.engine.precision import fastest_dtype, precision_of
@@ -30,21 +23,17 @@ from backends.root.encoder import ACTIVATION_FUNCTIONS
 from backends.root.geometry import ACTIVATIONS, RootGeometry
 from backends.root.quantised import AFTER, CENTRED, QuantisedLinear, Range, cpu_multiplies_int8
 from backends.root.store import RootFolder
-from backends.root.upper import UpperLayers
 from bench.kit.marks import Mark
+from layer_cases import LayerCases, relative_error
 
 pytestmark = pytest.mark.skipif(not cpu_multiplies_int8(), reason="this CPU has no VNNI instructions")
 
 CPU = torch.device("cpu")
 STATES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 RELATIVE_ERROR_OF_LINEAR = 0.02
-RELATIVE_ERROR_OF_LAYERS = 0.1
-"""Of two layers of random weights, adapters included; a bias or a residual that is left out gives several times it."""
+RELATIVE_ERROR_OF_LAYERS = 0.05
+"""Of two layers of random weights, adapters included: 0.02 at the median and 0.04 at most, of thousands of batches."""
 GEOMETRY = RootGeometry(100, 32, 128, 4, 1, 2, 32, 2, 1e-12, "gelu")
-
-
-def relative_error(got: Tensor, expected: Tensor) -> float:
-    return float((got.float() - expected).norm() / expected.norm())
 
 
 def random_linear(inputs: Range = CENTRED, dtype: torch.dtype = torch.float32) -> tuple[nn.Linear, QuantisedLinear]:
@@ -76,7 +65,9 @@ def test_a_product_has_the_scale_of_each_token_and_of_each_output(dtype: str) ->
 def test_what_an_activation_returns_uses_the_whole_range(activation: str) -> None:
     torch.manual_seed(2)
     activate = ACTIVATION_FUNCTIONS[activation]
-    assert float(activate(torch.linspace(-10, 10, 100_001)).min()) >= AFTER[activation].lowest  # type: ignore[operator]
+    everywhere = torch.linspace(-10, 10, 100_001)
+    for dtype in STATES.values():
+        assert float(activate(everywhere.to(dtype)).min()) >= AFTER[activation].lowest  # type: ignore[operator]
     states = activate(torch.randn(64, 48))
     linear, one_sided = random_linear(AFTER[activation])
     centred = QuantisedLinear(linear.weight, linear.bias, torch.float32)
@@ -110,57 +101,16 @@ def test_a_token_of_nothing_gives_the_bias(size: float) -> None:
     torch.testing.assert_close(got, linear.bias.expand(32, 64))
 
 
-def random_upper(geometry: RootGeometry) -> UpperLayers:
-    upper = UpperLayers(geometry).eval().requires_grad_(False)
-    for parameter in upper.parameters():
-        parameter.copy_(0.3 * torch.randn_like(parameter))
-    for norm in upper.modules():
-        if isinstance(norm, nn.LayerNorm):
-            norm.weight.add_(1.0)
-    return upper
-
-
-def gated(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """In place of attention, so that segments may be computed one by one."""
-    return torch.tanh(query) + key * 0.5 + value
-
-
-def filled_bank(adapters: Sequence[AdapterSet], geometry: RootGeometry, dtype: torch.dtype) -> AdapterBank:
-    bank = AdapterBank(len(adapters), geometry, 32, dtype, CPU)
-    for slot, each in enumerate(adapters[1:], start=1):
-        bank.make_room(each)
-        bank.fill(slot, each)
-    return bank
-
-
 @pytest.mark.parametrize("dtype", list(STATES))
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("mixed", [True, False])
 def test_layers_in_int8_equal_the_plain_ones(dtype: str, activation: str, mixed: bool) -> None:
     """Alone, each kind of adapters decides where residuals are added and which products are blocked together."""
-    seed = random.randrange(1 << 32)
-    torch.manual_seed(seed)
-    chance = random.Random(seed)
     geometry = replace(GEOMETRY, activation=activation)
-    upper = random_upper(geometry)
-    held = [AdapterSet(), *(random_adapters(chance, geometry, kind) for kind in KINDS)]
-    bank = filled_bank(held, geometry, STATES[dtype])
-    expected_of, layers = plain(upper), served_layers(upper, activation, STATES[dtype], CPU, quantised=True)
-    for slots in [list(range(len(held)))] if mixed else [[slot] for slot in range(len(held))]:
-        ends = list(accumulate(chance.randint(20, 60) for _ in slots))
-        segments = [Segment(slot, start, end) for slot, (start, end) in zip(slots, pairwise([0, *ends]), strict=True)]
-        hidden = torch.randn(ends[-1], geometry.hidden_size).to(STATES[dtype])
-        with torch.inference_mode():
-            got = layers(hidden, gated, SegmentedAdapters(bank, segments))
-            expected = torch.cat([expected_of(hidden[one.tokens].float(), held[one.slot]) for one in segments])
-        error = relative_error(got, expected)
-        assert error < RELATIVE_ERROR_OF_LAYERS, f"seed {seed}, slots {slots}: {error:.4f}"
-
-
-def plain(upper: UpperLayers) -> Callable[[Tensor, AdapterSet], Tensor]:
-    """The layers in fp32, on copies of their weights."""
-    kept = copy.deepcopy(upper)
-    return lambda hidden, adapters: kept(hidden, gated, adapters)
+    cases = LayerCases(geometry, STATES[dtype])
+    layers = served_layers(cases.upper(), activation, STATES[dtype], CPU, quantised=True)
+    for name, error in cases.errors(layers, mixed):
+        assert error < RELATIVE_ERROR_OF_LAYERS, f"{name}: {error:.4f}"
 
 
 def random_classifier(chance: random.Random, root: RootFolder, kind: str) -> HplmArtifact:
