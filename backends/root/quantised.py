@@ -60,9 +60,9 @@ class Range:
 
 CENTRED = Range()
 AFTER: Mapping[str, Range] = MappingProxyType(
-    {"gelu": Range(-0.17), "gelu_new": Range(-0.1701), "relu": Range(0.0), "silu": Range(-0.2785)}
+    {"gelu": Range(-0.17), "gelu_new": Range(-0.1701), "relu": Range(0.0), "silu": Range(-0.2794)}
 )
-"""Range of what each activation returns."""
+"""Range of what each activation returns, in bf16 too: a value below it would wrap around to the highest level."""
 
 
 @dataclass(frozen=True)
