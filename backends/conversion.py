@@ -8,6 +8,7 @@ it again with the next block, takes as long as the conversion, and holds up all 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -36,6 +37,26 @@ def converted(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tenso
     return target
 
 
+def concatenated(rows: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Lay rows `[L_i, …]` end to end, converted. A block takes in as many of them as it holds, in one pass of each."""
+    of_row = rows[0][0].numel()
+    if not _is_fp16_to_bf16(rows[0], dtype, device) or of_row > _BLOCK_NUMBERS:
+        return converted(torch.cat(list(rows)), dtype, device)
+    target = torch.empty(sum(row.shape[0] for row in rows), *rows[0].shape[1:], dtype=dtype)
+    room = _BLOCK_NUMBERS // of_row
+    block = _BLOCK.numbers[: room * of_row].view(room, *rows[0].shape[1:])
+    done = in_block = 0
+    for piece in (piece for row in rows for piece in (torch.split(row, room) if row.shape[0] > room else (row,))):
+        length = piece.shape[0]
+        if in_block + length > room:
+            target[done : done + in_block].copy_(block[:in_block])
+            done, in_block = done + in_block, 0
+        block[in_block : in_block + length].copy_(piece)
+        in_block += length
+    target[done:].copy_(block[:in_block])
+    return target
+
+
 def convert_into(target: Tensor, source: Tensor) -> None:
     """Copy into a tensor of the same shape."""
     if source.ndim > 1 and source.stride(-1) != 1:  # transposed it is contiguous
@@ -47,8 +68,11 @@ def convert_into(target: Tensor, source: Tensor) -> None:
 
 
 def _is_slow(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> bool:
-    is_fp16_to_bf16 = dtype == torch.bfloat16 and tensor.dtype == torch.float16
-    return is_fp16_to_bf16 and device.type == "cpu" and tensor.numel() > _FEW_NUMBERS
+    return _is_fp16_to_bf16(tensor, dtype, device) and tensor.numel() > _FEW_NUMBERS
+
+
+def _is_fp16_to_bf16(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> bool:
+    return dtype == torch.bfloat16 and tensor.dtype == torch.float16 and device.type == "cpu"
 
 
 def _convert(target: Tensor, source: Tensor) -> None:

@@ -160,6 +160,12 @@ def unfold_rows(folded: Float16Array, lengths: Sequence[int]) -> list[Float16Arr
     return [flat[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
+def owned(array: Float16Array) -> Float16Array:
+    """Return the array itself where NumPy owns its memory, as it does with tensors of Triton 24.10; else a copy."""
+    memory = array if array.base is None else array.base
+    return array if isinstance(memory, np.ndarray) and memory.flags.owndata else array.copy()
+
+
 def parse_parameters(text: str) -> dict[str, Any]:
     """The request parameters, checked: an unknown one is an error, because a misspelt deadline must not be ignored."""
     try:

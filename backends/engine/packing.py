@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backends.adapters.product import BatchAdapters
 from backends.adapters.segments import Segment
-from backends.conversion import converted
+from backends.conversion import concatenated, converted
 from backends.engine.layouts import Grid, Layout
 
 
@@ -68,9 +68,9 @@ def pack_rows(
 
 
 def _hidden(grid: Grid, rows: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Gather the rows at their positions, with zeros between them, then copy and convert them at once."""
+    """Gather the rows at their positions, with zeros between them, copied to the device and converted."""
     if grid.is_packed:
-        return converted(torch.cat(list(rows)), dtype, device)
+        return concatenated(rows, dtype, device)
     laid = torch.zeros(grid.num_tokens, rows[0].shape[1], dtype=rows[0].dtype, device=rows[0].device)
     for start, row in zip(grid.starts, rows, strict=True):
         laid[start : start + len(row)] = row

@@ -35,7 +35,7 @@ from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySett
 from backends.scheduling.wait_forecast import WaitForecast
 from backends.stack_key import StackKey
 from backends.trace import Lane, span
-from backends.wire import Float16Array, Int64Array, Ticket, decode_tickets, decode_words, unfold_rows
+from backends.wire import Float16Array, Int64Array, Ticket, decode_tickets, decode_words, owned, unfold_rows
 
 LOGGER = logging.getLogger(__name__)
 
@@ -158,8 +158,8 @@ class UpperService:
     def submit_all(self, requests: Sequence[tuple[HiddenRows, RespondRequest]]) -> None:
         """Queue the rows of a call's requests at once: the serve loop wakes up once, and chooses among all of them.
 
-        The tensors are copied, so the caller's memory is free at once. Rows of a root that is not loaded yet wait in
-        the cold-start queue, not on the caller's thread, which brings the requests of all tenants.
+        Tensors in foreign memory are copied, so that memory is free at once. Rows of a root that is not loaded yet wait
+        in the cold-start queue, not on the caller's thread, which brings the requests of all tenants.
         """
         with span(Lane.QUEUE, "accept", requests=len(requests)):
             accepted = [self._accepted(rows, respond) for rows, respond in requests]
@@ -264,7 +264,7 @@ class UpperService:
         if not tickets:
             raise InvalidArgumentError("a request has at least one row")
         entries = [self._snapshot.by_key(ticket.hplm_key) for ticket in tickets]
-        return _Request(rows.hidden.copy(), tickets, entries, list(rows.words))
+        return _Request(owned(rows.hidden), tickets, entries, list(rows.words))
 
     def _jobs(self, request: _Request, respond: RespondRequest) -> Sequence[Job]:
         stacks = [self._stacks.of(_key_of(entry)) for entry in request.entries]

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from backends.conversion import convert_into, converted
+from backends.conversion import concatenated, convert_into, converted
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
@@ -38,6 +38,15 @@ def test_any_tensor_becomes_what_pytorch_makes_of_it(
             convert_into(around[1], view)
             assert torch.equal(around[1], view.to(dtype))
             assert not around[0].any() and not around[2].any()
+
+
+@pytest.mark.parametrize("width", [1, 64, 768, 200_000])
+@pytest.mark.parametrize("lengths", [(1,), (170,), (171, 1), (20,) * 40, (3, 500, 1, 169, 2, 700)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_lie_end_to_end(dtype: torch.dtype, lengths: tuple[int, ...], width: int) -> None:
+    lengths = lengths if width < 1000 else lengths[:2]
+    rows = [random_numbers((min(length, 4) if width > 1000 else length, width), torch.float16) for length in lengths]
+    assert torch.equal(concatenated(rows, dtype, CPU), torch.cat(rows).to(dtype))
 
 
 def test_numbers_beyond_either_dtype() -> None:

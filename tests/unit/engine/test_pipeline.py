@@ -466,11 +466,12 @@ def test_a_version_is_checked_once(tiny_home: Home, monkeypatch: pytest.MonkeyPa
     assert checked == [False, False, True, True, True, True]
 
 
-def test_the_rows_of_a_request_are_the_engines_own_copy(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever submits may overwrite the memory at once."""
+def test_rows_in_foreign_memory_are_copied(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their owner may overwrite it at once."""
     key = next(iter(marked_keys(tiny_home, versions=0)))
     go, begun = hold_runs(monkeypatch)
-    hidden = np.ones((1, 4, HIDDEN), np.float16)
+    hidden = np.frombuffer(bytearray(2 * 4 * HIDDEN), np.float16).reshape(1, 4, HIDDEN)
+    hidden[:] = 1.0
     responses: Responses = queue.Queue()
     with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=8, max_adapters=3)) as service:
         tickets = encode_tickets([Ticket(key, 4, False, None)])

@@ -14,6 +14,7 @@ from backends.wire import (
     decode_tickets,
     encode_tickets,
     fold_rows,
+    owned,
     unfold_rows,
 )
 
@@ -28,6 +29,15 @@ def test_folding_loses_nothing_and_adds_less_than_a_row_of_tokens(seed: int) -> 
     assert folded.shape[0] * folded.shape[1] - sum(lengths) < len(rows)
     for row, again in zip(rows, unfold_rows(folded, lengths), strict=True):
         assert np.array_equal(row, again)
+
+
+def test_only_foreign_memory_is_copied() -> None:
+    own = np.ones((1, 4, 8), np.float16)
+    assert owned(own) is own
+    view = own[:, 1:]
+    assert owned(view) is view
+    foreign = np.frombuffer(bytes(64), np.float16)
+    assert not np.shares_memory(owned(foreign), foreign)
 
 
 def test_tickets_round_trip() -> None:
