@@ -38,6 +38,7 @@ DeviceOption = Annotated[
 ]
 DEFAULT_HOME = Path("hplm_home")
 _MANY_ROWS = 200
+_ANY_WIDTH = 100_000
 _MANY_CHARACTERS = 100_000
 
 
@@ -80,14 +81,19 @@ def print_rows(rows: Sequence[Mapping[str, Any]], title: str, as_json: bool) -> 
         Console().print(Text(f"no {title}"))
         return
     if len(rows) > _MANY_ROWS:
-        _print_plainly(rows, title)
+        _print_plainly(rows)
+        typer.echo(f"{len(rows):,} {title}")
         return
     table = Table(title=Text(title))
     for name in rows[0]:
-        table.add_column(name, overflow="fold")  # an ID that is cut short cannot be used
+        table.add_column(name, no_wrap=True)
     for row in rows:
         table.add_row(*(_shown(value) for value in row.values()))
-    Console().print(table)
+    console = Console()
+    if console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum > console.width:
+        _print_plainly(rows)  # folded cells cannot be copied
+    else:
+        console.print(table)
 
 
 def _print_tabs(lines: Sequence[Sequence[str]]) -> None:
@@ -96,12 +102,11 @@ def _print_tabs(lines: Sequence[Sequence[str]]) -> None:
         typer.echo("\t".join(" ".join(cell.split()) for cell in line))
 
 
-def _print_plainly(rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Columns without lines around them: the table above takes seconds for thousands of rows."""
+def _print_plainly(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Columns without lines around them: narrower than a table, and one of thousands of rows takes seconds."""
     lines = [list(rows[0]), *([_as_text(value) for value in row.values()] for row in rows)]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     typer.echo("\n".join("  ".join(map(set_cell_size, line, widths)).rstrip() for line in lines))
-    typer.echo(f"{len(rows):,} {title}")
 
 
 def print_table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -202,3 +203,14 @@ def test_reading_the_registry_loads_no_model_code() -> None:
     code = f"import sys, cli; print([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("width", "is_table"), [(80, False), (200, True)])
+def test_no_cell_is_folded_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, width: int, is_table: bool) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = run("versions", "acme/topic")
+    (line,) = (line for line in shown.splitlines() if "classification" in line)
+    assert re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", line), shown
+    assert ("│" in line) == is_table
+    assert len(line) <= width
