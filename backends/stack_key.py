@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 FULL = "full"
 
 
-@dataclass(frozen=True, order=True)
-class StackKey:
+class StackKey(NamedTuple):
     """A run of shared layers: `stage` of a `level` of a root; the stage is 0 unless the upper layers are cut."""
 
     root: str

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,7 @@ Float16Array = npt.NDArray[np.float16]
 Int64Array = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Ticket:
+class Ticket(NamedTuple):
     """The facts about a row that `hplm_upper` needs.
 
     `hplm_key` names the hPLM version that the row started with; `deadline_us` is on the machine's monotonic clock;
@@ -85,23 +84,30 @@ def decode_tickets(rows: Int64Array) -> list[Ticket]:
     """Decode what `encode_tickets` made; raises `InvalidArgumentError` for another shape or version."""
     if rows.ndim != 2 or rows.shape[1] != len(TICKET_COLUMNS):
         raise InvalidArgumentError(f"{TICKET} has shape {list(rows.shape)}, not [batch, {len(TICKET_COLUMNS)}]")
-    return [_ticket_of(dict(zip(TICKET_COLUMNS, row, strict=True))) for row in rows.tolist()]
+    return [_ticket_of(*row) for row in rows.tolist()]
 
 
-def _ticket_of(columns: dict[str, int]) -> Ticket:
-    if columns["version"] != TICKET_VERSION:
-        raise InvalidArgumentError(
-            f"{TICKET} has version {columns['version']}; this release reads version {TICKET_VERSION}"
-        )
-    num_tokens, middle = columns["num_tokens"], columns["middle"]
+def _ticket_of(
+    version: int,
+    hplm_key: int,
+    num_tokens: int,
+    truncated: int,
+    deadline_us: int,
+    middle: int,
+    exact: int,
+    computing_us: int,
+) -> Ticket:
+    """Make a ticket of its columns, in the order of `TICKET_COLUMNS`."""
+    if version != TICKET_VERSION:
+        raise InvalidArgumentError(f"{TICKET} has version {version}; this release reads version {TICKET_VERSION}")
     return Ticket(
-        columns["hplm_key"],
+        hplm_key,
         num_tokens,
-        bool(columns["truncated"]),
-        columns["deadline_us"] or None,
+        bool(truncated),
+        deadline_us or None,
         middle if 0 < middle < num_tokens else None,
-        bool(columns["exact"]),
-        max(0, columns["computing_us"]),
+        bool(exact),
+        max(0, computing_us),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,26 +15,30 @@ from backends.engine.entities import ScoredSpan, find_entities
 from backends.engine.job import Answer, Job
 from backends.errors import HplmError, presentable
 
-Numbers = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.floating[Any]]
+Starts = npt.NDArray[np.int64]
 
 
 def format_answers(jobs: Sequence[Job], outputs: Sequence[Tensor]) -> list[Answer | HplmError]:
     """Make each job's answer from its finite logits, `[C]`, or `[L, C]` without pooling."""
     if not jobs:
         return []
-    sizes = [output.numel() for output in outputs]
-    starts = np.cumsum([0, *sizes[:-1]])
-    numbers: Numbers = torch.cat([output.reshape(-1) for output in outputs]).double().numpy()
-    scores = _softmax(numbers, starts, sizes)
-    ends = (starts + sizes).tolist()
-    return [
-        _answer(job, output, scores[start:end])
-        for job, output, start, end in zip(jobs, outputs, starts.tolist(), ends, strict=True)
-    ]
+    numbers, starts = end_to_end(outputs)
+    scores = np.split(_softmax(numbers.astype(np.float64), starts), starts[1:])
+    return [_answer(job, output, of_job) for job, output, of_job in zip(jobs, outputs, scores, strict=True)]
 
 
-def _softmax(numbers: Numbers, starts: npt.NDArray[np.int64], sizes: Sequence[int]) -> Numbers:
+def end_to_end(outputs: Sequence[Tensor]) -> tuple[Numbers, Starts]:
+    """Lay the numbers of all outputs end to end; returns them, and where each output begins."""
+    # Each operation on a tensor lets other threads go first, so most outputs, of one dimension, are taken as they are.
+    flat = [output if output.ndim == 1 else output.flatten() for output in outputs]
+    starts: Starts = np.cumsum([0, *(output.shape[0] for output in flat[:-1])])
+    return torch.cat(flat).numpy(), starts
+
+
+def _softmax(numbers: Numbers, starts: Starts) -> Numbers:
     """Compute the softmax of each output; only those of classifications are used."""
+    sizes = np.diff(starts, append=len(numbers))
     exponentials = np.exp(numbers - np.repeat(np.maximum.reduceat(numbers, starts), sizes))
     shares: Numbers = exponentials / np.repeat(np.add.reduceat(exponentials, starts), sizes)
     return shares

@@ -6,12 +6,11 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from backends.clock import now_us
 from backends.device_errors import client_error
-from backends.engine.answer_format import format_answers
+from backends.engine.answer_format import end_to_end, format_answers
 from backends.engine.job import Answer, Job
 from backends.errors import HplmError, UnavailableError
 from backends.scheduling.rejection import late_computed
@@ -54,9 +53,8 @@ def are_finite(logits: Sequence[Tensor]) -> list[bool]:
     """Check each output for NaN and infinity, in few array operations for all."""
     if not logits:
         return []
-    starts = np.cumsum([0, *(one.numel() for one in logits[:-1])])
-    finite = torch.cat([one.reshape(-1) for one in logits]).isfinite().numpy()
-    found: list[bool] = np.logical_and.reduceat(finite, starts).tolist()
+    numbers, starts = end_to_end(logits)
+    found: list[bool] = np.logical_and.reduceat(np.isfinite(numbers), starts).tolist()
     return found
 
 

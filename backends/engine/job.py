@@ -61,21 +61,17 @@ class Job:
     computing_us: int = 0
     arrived_us: int = field(default_factory=now_us)
     is_wanted: IsWanted = always
+    tenant: str = field(init=False)
+    num_tokens: int = field(init=False)
     stack: StackKey = field(init=False)
     lease: Lease | None = field(init=False, default=None)
     fallback: Tensor | None = field(init=False, default=None)
     is_retried: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
+        self.tenant = tenant_of(self.entry.id)
+        self.num_tokens = len(self.hidden)
         self.stack = StackKey(self.entry.domain.root)
-
-    @property
-    def tenant(self) -> str:
-        return tenant_of(self.entry.id)
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.hidden)
 
     @property
     def root(self) -> StackKey:
@@ -92,7 +88,7 @@ class Job:
     def move(self, key: StackKey, hidden: Float16Array) -> None:
         """Go on in another stack, which has slots of its own."""
         self.release_lease()
-        self.stack, self.hidden = key, hidden
+        self.stack, self.hidden, self.num_tokens = key, hidden, len(hidden)
 
     def end(self, answer: Answer | HplmError) -> None:
         """Release what the job holds, then answer it; an unreachable caller costs the others nothing."""

@@ -55,9 +55,10 @@ class JobQueue:
         return len(self.waiting) != self._num_seen
 
     def add(self, jobs: Sequence[Job], now: int) -> HplmError | None:
-        """Admit the jobs of one request, all or none; returns why they are rejected. The lock is held.
+        """Admit the jobs of one request, all or none; returns why they are rejected.
 
-        A defect of admission is the request's answer: raised, it would end the server for all.
+        The caller holds the lock, and notifies of the change. A defect of admission is the request's answer: raised, it
+        would end the server for all.
         """
         if self.is_closed:
             return UnavailableError(STOPPING)
@@ -69,8 +70,6 @@ class JobQueue:
         for job in jobs:
             if job.computing_us:  # also of those that are rejected: it was spent
                 self._admission.charge_tenant(job.tenant, job.computing_us)
-        if rejection is None:
-            self.changed.notify_all()
         return rejection
 
     def readd(self, jobs: Sequence[Job]) -> None:

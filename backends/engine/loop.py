@@ -113,13 +113,18 @@ class ServeLoop:
                 rejection = self._quarantined(jobs) or self._queue.add(jobs, now)
                 if rejection is not None:
                     rejected.append((jobs, rejection))
+            if len(rejected) < len(requests):
+                self._changed.notify_all()
             if len(rejected) < len(requests) or self._running is not None:
                 self._tell_forecast(now)
         for jobs, rejection in rejected:
             reject(jobs, rejection)
 
     def _quarantined(self, jobs: Sequence[Job]) -> HplmError | None:
-        return next(filter(None, (self.quarantine.error(job.hplm_key) for job in jobs)), None)
+        for job in jobs:
+            if (error := self.quarantine.error(job.hplm_key)) is not None:
+                return error
+        return None
 
     def delay_for_batching(self) -> None:
         """Return shortly before the next batch is chosen, as far as that is known, or a little later than now."""

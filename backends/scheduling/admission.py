@@ -24,8 +24,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -63,8 +62,7 @@ class Arriving(Waiting, Protocol):
 JobT = TypeVar("JobT", bound=Arriving)
 
 
-@dataclass(frozen=True, slots=True)
-class _Charge:
+class _Charge(NamedTuple):
     """What a job costs its tenant: its work, and its part of what a full batch takes anyway."""
 
     us: float
@@ -249,8 +247,8 @@ class Admission(Generic[JobT]):
     def work_us(self, stack: StackKey, num_tokens: int) -> float:
         """Predict what a row delays those behind it: its own work, and its part of what a full batch takes anyway."""
         costs = self.costs_of(stack)
-        row = Load(1, num_tokens, costs.model.row_us(num_tokens))
-        return self._margin(costs) * self._with_overhead_us(row, costs.model)
+        row_us = costs.model.row_us(num_tokens)
+        return self._margin(costs) * self._with_overhead_us(1, num_tokens, row_us, costs.model)
 
     def beyond_share(self, now_us: int, most: int) -> list[str]:
         """The tenants that have requested most beyond their shares; a row of theirs would stand behind others."""
@@ -345,10 +343,10 @@ class Admission(Generic[JobT]):
         """Part of the capacity of one batch."""
         return max(rows / self._capacity.max_rows, tokens / self._capacity.max_tokens)
 
-    def _with_overhead_us(self, load: Load, model: CostModel) -> float:
-        """What a load costs: its work, and its part of what a full batch takes anyway."""
-        filled = self._filled(load.rows, load.tokens)
-        return load.work_us + filled * self._overhead_us(load.rows / filled, model)
+    def _with_overhead_us(self, rows: float, tokens: float, work_us: float, model: CostModel) -> float:
+        """What rows cost: their work, and their part of what a full batch takes anyway."""
+        filled = self._filled(rows, tokens)
+        return work_us + filled * self._overhead_us(rows / filled, model)
 
     def _overhead_us(self, rows: float, model: CostModel) -> float:
         """What a batch takes beside the work of its rows."""
@@ -367,8 +365,8 @@ class Admission(Generic[JobT]):
         self.waiting.add([job], start_us, is_within)
 
     def _charge(self, job: JobT, pays_bucket: bool) -> None:
-        model = self.costs_of(job.root).model
-        charge_us = self._with_overhead_us(Load.of(job, model), model)
+        model, num_tokens = self.costs_of(job.root).model, job.num_tokens
+        charge_us = self._with_overhead_us(1, num_tokens, model.row_us(num_tokens), model)
         self._charges[job] = _Charge(charge_us, pays_bucket)
         self._shares.enter(job.tenant, charge_us)
         if pays_bucket:
