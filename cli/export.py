@@ -40,10 +40,18 @@ class DeviceOptions:
         Literal["auto", "bf16", "fp32", "int8"],
         typer.Option(
             help="What layers compute in. With int8 the upper layers' shared products are in 8 bits, on processors "
-            "with VNNI; all else is as with bf16. auto takes the fastest that this machine has."
+            "with VNNI; all else is as with bf16. auto takes the fastest that this machine has, and int8 only where it "
+            "keeps nearly all labels."
         ),
     ] = "bf16"
     device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Where the upper layers run.")] = ExportSettings.device
+    int8_corpus: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="With int8 and auto: texts, one per line, to prepare roots with and to measure on; may be repeated. "
+            "\\[default: those that each root was made from]"
+        ),
+    ] = None
     slots: Annotated[
         int, typer.Option(help="Adapters on the device at once: those of the running batch and of the next.")
     ] = 128
@@ -53,13 +61,17 @@ class DeviceOptions:
         """Lower layers compute in bf16 where the upper ones are quantised."""
         return "fp32" if self.dtype == "fp32" else "bf16"
 
-    def chosen(self, report: Callable[[str], None]) -> DeviceOptions:
-        """Return the options with a dtype in place of `auto`, and report which and why."""
-        if self.dtype != "auto":
+    def chosen(self, home: Home, registry: Registry, report: Callable[[str], None]) -> DeviceOptions:
+        """Prepare roots for int8 where it may be taken; return the options with a dtype in place of `auto`."""
+        if self.dtype not in ("auto", "int8"):
             return self
-        from backends.engine.precision import fastest_dtype
+        from builder.export.chosen_dtype import fastest_dtype_for, prepare_int8
 
-        dtype, reason = fastest_dtype(self.device)
+        corpus = tuple(self.int8_corpus or ())
+        if self.dtype == "int8":
+            prepare_int8(home, registry, self.device, corpus, report)
+            return self
+        dtype, reason = fastest_dtype_for(home, registry, self.device, corpus)
         report(f"dtype {dtype}: {reason}")
         return replace(self, dtype=dtype)
 
@@ -215,7 +227,7 @@ def export(
     from builder.export.repository import render_repository
 
     opened, registry = open_home(home)
-    settings = export_settings(device.chosen(typer.echo), lower, batch, mode, waiting)
+    settings = export_settings(device.chosen(opened, registry, typer.echo), lower, batch, mode, waiting)
     if settings.mode == "triton":
         settings = _with_cost_model(settings, opened, registry)
     with with_plugin(settings, on_failure=_complain) as complete:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from backends.errors import FileError
+from backends.home import Home
 from backends.registry.entries import HplmEntry
+from backends.root.quantisation import read_fidelity
 from builder.root_choice import chosen_root
 from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry, print_json, print_rows
 from cli.progress import resumable_progress
 from cli.session import open_home
 from cli.tuning_options import TuningOptions
+
+if TYPE_CHECKING:
+    from backends.registry.registry import Registry
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")]
 TrainOption = Annotated[
@@ -141,8 +147,9 @@ def list_hplms(
 
 def show(id: IdArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """One hPLM: labels, domain, and metrics as a default server answers the first time."""
-    _, registry = open_home(home)
-    print_entry(_described(registry.hplm(id)), as_json)
+    opened, registry = open_home(home)
+    entry = registry.hplm(id)
+    print_entry(_described(entry) | _in_int8(opened, registry, entry), as_json)
 
 
 def evaluate(
@@ -182,6 +189,17 @@ def _described(entry: HplmEntry) -> dict[str, Any]:
         "labels": list(entry.labels),
         **entry.metrics,
     }
+
+
+def _in_int8(home: Home, registry: Registry, entry: HplmEntry) -> dict[str, Any]:
+    """Return the share of labels that int8 does not change, if it was measured for this root as it is."""
+    root = registry.root(entry.domain.root)
+    try:
+        fidelity = read_fidelity(home.root(root.name), root.fingerprint)
+    except FileError:
+        return {}
+    kept = None if fidelity is None else fidelity.equal_labels_of(entry.id, entry.version)
+    return {} if kept is None else {"int8_equal_labels": round(kept, 4)}
 
 
 def _listed(entry: HplmEntry) -> dict[str, Any]:

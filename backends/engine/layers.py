@@ -22,6 +22,7 @@ from backends.engine.fused_layer import FusedLayer, FusedLayers
 from backends.engine.quantised_layers import quantised_layers
 from backends.root.encoder import ACTIVATION_FUNCTIONS, Attend, EncoderLayer
 from backends.root.packed import FUSED, PackedLinear, cpu_multiplies_bf16
+from backends.root.quantisation import Smoothing
 from backends.root.upper import UpperLayers
 
 _BLOCK_WIDTH = 1024
@@ -36,11 +37,15 @@ class ServedLayers(Protocol):
 
 
 def served_layers(
-    upper: UpperLayers, activation: str, dtype: torch.dtype, device: torch.device, quantised: bool = False
+    upper: UpperLayers,
+    activation: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantised_with: Smoothing | None = None,
 ) -> ServedLayers:
-    """Choose how to run layers in fp32, which are converted; `quantised` wants a CPU that multiplies int8."""
-    if quantised:
-        return FilledLayers(quantised_layers(upper, activation, dtype))
+    """Choose how to run layers in fp32, which are converted; `quantised_with` wants a CPU that multiplies int8."""
+    if quantised_with is not None:
+        return FilledLayers(quantised_layers(upper, activation, dtype, quantised_with))
     upper = upper.to(device=device, dtype=dtype)
     on_bf16_cpu = device.type == "cpu" and dtype == torch.bfloat16 and cpu_multiplies_bf16()
     if not on_bf16_cpu:

@@ -9,8 +9,11 @@ from typing import Literal
 
 import torch
 
+from backends.errors import FileError
 from backends.root.packed import cpu_multiplies_bf16
+from backends.root.quantisation import Smoothing, read_smoothing
 from backends.root.quantised import cpu_multiplies_int8
+from backends.root.store import RootFolder
 
 LOGGER = logging.getLogger(__name__)
 _STATES = MappingProxyType({"fp32": torch.float32, "bf16": torch.bfloat16})
@@ -41,6 +44,15 @@ def precision_of(dtype: str, device: torch.device) -> Precision:
         LOGGER.warning("dtype int8 is not available: %s; the upper layers compute in %s", missing, rest)
         return Precision(rest, _STATES[rest], quantised=False)
     return Precision(dtype, _STATES[rest], quantised=True)
+
+
+def smoothing_of(root: RootFolder) -> Smoothing:
+    """Read a root's smoothing; without one that fits, layers are quantised without, and the log says why."""
+    try:
+        return read_smoothing(root.path, root.fingerprint, root.geometry) or {}
+    except FileError as error:
+        LOGGER.warning("int8 without smoothing, so answers are less exact: %s; 'hplm export' makes it anew", error)
+        return {}
 
 
 def fastest_dtype(device: Literal["cpu", "gpu"]) -> tuple[Literal["bf16", "fp32", "int8"], str]:

@@ -8,24 +8,27 @@ from torch import Tensor, nn
 from backends.adapters.product import BatchLayer
 from backends.engine.fused_layer import FusedLayer, FusedLayers
 from backends.root.encoder import ACTIVATION_FUNCTIONS, EncoderLayer
+from backends.root.quantisation import Smoothed, Smoothing
 from backends.root.quantised import AFTER, CENTRED, QuantisedLinear, Range, blocks
 from backends.root.upper import UpperLayers
 
 
-def quantised_layers(upper: UpperLayers, activation: str, dtype: torch.dtype) -> FusedLayers:
+def quantised_layers(upper: UpperLayers, activation: str, dtype: torch.dtype, smoothing: Smoothing) -> FusedLayers:
     """Quantise layers in fp32; everything outside their products is in `dtype`."""
     layers = [layer for layer in upper.layers if isinstance(layer, EncoderLayer)]
-    return FusedLayers([_QuantisedLayer(layer, activation, dtype) for layer in layers])
+    return FusedLayers([_QuantisedLayer(layer, activation, dtype, smoothing) for layer in layers])
 
 
 class _QuantisedLayer(FusedLayer):
-    def __init__(self, layer: EncoderLayer, activation: str, dtype: torch.dtype) -> None:
-        def quantised(linear: nn.Linear, inputs: Range = CENTRED) -> QuantisedLinear:
-            return QuantisedLinear(linear.weight, linear.bias, dtype, inputs)
+    def __init__(self, layer: EncoderLayer, activation: str, dtype: torch.dtype, smoothing: Smoothing) -> None:
+        def quantised(linear: nn.Linear, inputs: Range = CENTRED, smoothed: Smoothed | None = None) -> QuantisedLinear:
+            channels = None if smoothed is None else smoothing.get((layer.index, smoothed))
+            return QuantisedLinear(linear.weight, linear.bias, dtype, inputs, channels)
 
-        products = quantised(layer.query_key_value), quantised(layer.attention_output)
+        products = quantised(layer.query_key_value, smoothed="query_key_value"), quantised(layer.attention_output)
         super().__init__(layer.index, *products, layer.attention_norm.to(dtype), layer.ffn_norm.to(dtype))
-        self._ffn_in, self._ffn_out = quantised(layer.ffn_in), quantised(layer.ffn_out, AFTER[activation])
+        self._ffn_in = quantised(layer.ffn_in, smoothed="ffn_in")
+        self._ffn_out = quantised(layer.ffn_out, AFTER[activation])
         self._activation = ACTIVATION_FUNCTIONS[activation]
 
     def _feed_forward(self, hidden: Tensor, adapter: BatchLayer, plus: Tensor | None) -> Tensor:
@@ -34,8 +37,7 @@ class _QuantisedLayer(FusedLayer):
             return adapter.project("ffn_out", inner, self._ffn_out(inner, plus))
         outputs = torch.empty_like(hidden)
         for block in blocks(len(hidden)):
-            states = self._ffn_in.inputs.quantised(hidden[block].to(torch.float32, copy=True), hidden.dtype)
-            inner = self._activation(self._ffn_in.multiply_in_fp32(states))
+            inner = self._activation(self._ffn_in.multiply_in_fp32(self._ffn_in.quantised(hidden[block])))
             states = self._ffn_out.inputs.quantised(inner, hidden.dtype)
             self._ffn_out.multiply(states, outputs[block], None if plus is None else plus[block])
         return outputs

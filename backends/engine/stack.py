@@ -23,7 +23,7 @@ from backends.engine.heads import HeadRow, logits
 from backends.engine.layers import served_layers
 from backends.engine.layouts import LAYOUTS, Isolated, MakeLayout, attention, require_layout
 from backends.engine.packing import MicroBatch, PackedRows, pack_rows
-from backends.engine.precision import DTYPES, precision_of
+from backends.engine.precision import DTYPES, precision_of, smoothing_of
 from backends.engine.streams import CopyStream
 from backends.errors import InvalidArgumentError
 from backends.root.store import RootFolder
@@ -89,7 +89,8 @@ class UpperStack:
         self._geometry = geometry
         self._adapters_of = adapters_of
         self._layers = served_layers(
-            root.upper(), geometry.activation, self._dtype, self._device, self.precision.quantised
+            *(root.upper(), geometry.activation, self._dtype, self._device),
+            smoothing_of(root) if self.precision.quantised else None,
         )
         self._compute_pool = (
             ComputePool(torch.get_num_threads(), self._device) if compute_pool is None else compute_pool

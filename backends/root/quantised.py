@@ -81,14 +81,25 @@ class QuantisedLinear:
         bias: `[out]`.
         dtype: Data type of inputs and outputs.
         inputs: Range of the inputs.
+        smoothing: What inputs are divided by before they are quantised, `[in]`.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, inputs: Range = CENTRED) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor,
+        dtype: torch.dtype,
+        inputs: Range = CENTRED,
+        smoothing: Tensor | None = None,
+    ) -> None:
         weight = weight.detach().float()
+        if smoothing is not None:
+            weight = weight * smoothing
         scales = (weight.abs().amax(dim=1) / _LEVELS).clamp_min_(torch.finfo(torch.float32).tiny)
         values = (weight / scales[:, None]).round_().to(torch.int8)
         sums = values.sum(dim=1, dtype=torch.float32) * scales
         self.inputs = inputs
+        self._divided = None if smoothing is None else smoothing.reciprocal()
         self._dtype = dtype
         self._values = torch.ops.onednn.qlinear_prepack(values, None)
         self._scales = scales
@@ -102,9 +113,13 @@ class QuantisedLinear:
         """Multiply states `[T, in]`; `plus` is added to the result."""
         outputs = states.new_empty(len(states), len(self._scales))
         for block in blocks(len(states)):
-            quantised = self.inputs.quantised(states[block].to(torch.float32, copy=True), self._dtype)
-            self.multiply(quantised, outputs[block], None if plus is None else plus[block])
+            self.multiply(self.quantised(states[block]), outputs[block], None if plus is None else plus[block])
         return outputs
+
+    def quantised(self, states: Tensor) -> Quantised:
+        """Quantise inputs of this layer, `[T, in]`."""
+        copied = states.to(torch.float32, copy=True)
+        return self.inputs.quantised(copied if self._divided is None else copied.mul_(self._divided), self._dtype)
 
     def multiply(self, inputs: Quantised, outputs: Tensor, plus: Tensor | None = None) -> None:
         """Multiply quantised states into `outputs`, of this layer's data type."""

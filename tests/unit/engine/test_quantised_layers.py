@@ -21,6 +21,7 @@ from backends.home import Home
 from backends.root import quantised
 from backends.root.encoder import ACTIVATION_FUNCTIONS
 from backends.root.geometry import ACTIVATIONS, RootGeometry
+from backends.root.quantisation import SMOOTHED, Quantisation
 from backends.root.quantised import AFTER, CENTRED, QuantisedLinear, Range, cpu_multiplies_int8
 from backends.root.store import RootFolder
 from bench.kit.marks import Mark
@@ -108,9 +109,62 @@ def test_layers_in_int8_equal_the_plain_ones(dtype: str, activation: str, mixed:
     """Alone, each kind of adapters decides where residuals are added and which products are blocked together."""
     geometry = replace(GEOMETRY, activation=activation)
     cases = LayerCases(geometry, STATES[dtype])
-    layers = served_layers(cases.upper(), activation, STATES[dtype], CPU, quantised=True)
+    layers = served_layers(cases.upper(), activation, STATES[dtype], CPU, quantised_with={})
     for name, error in cases.errors(layers, mixed):
         assert error < RELATIVE_ERROR_OF_LAYERS, f"{name}: {error:.4f}"
+
+
+def test_smoothed_layers_equal_the_plain_ones() -> None:
+    cases = LayerCases(GEOMETRY, torch.bfloat16)
+    smoothing = {(layer, product): 4 ** (2 * torch.rand(32) - 1) for layer in range(2) for product in SMOOTHED}
+    layers = served_layers(cases.upper(), "gelu", torch.bfloat16, CPU, quantised_with=smoothing)
+    for name, error in cases.errors(layers, mixed=True):
+        assert error < RELATIVE_ERROR_OF_LAYERS, f"{name}: {error:.4f}"
+
+
+def test_smoothing_makes_up_for_a_large_channel() -> None:
+    torch.manual_seed(5)
+    linear = nn.Linear(48, 64).requires_grad_(False)
+    states = torch.randn(96, 48)
+    states[:, 3] *= 60
+    linear.weight[:, 3] /= 60
+    smoothing = torch.ones(48)
+    smoothing[3] = 60.0
+    errors = [
+        relative_error(
+            QuantisedLinear(linear.weight, linear.bias, torch.float32, CENTRED, each)(states), linear(states)
+        )
+        for each in (None, smoothing)
+    ]
+    assert errors[1] < 0.02 and errors[0] > 4 * errors[1]
+
+
+def test_a_stack_takes_its_root_s_smoothing(tiny_home: Home) -> None:
+    root = RootFolder(tiny_home.root("tiny"))
+    channels = torch.logspace(-1, 1, root.geometry.hidden_size)
+    layers = range(root.geometry.num_upper_layers)
+    smoothing = {(layer, product): channels for layer in layers for product in SMOOTHED}
+    artifact = random_classifier(random.Random(6), root, "identity")
+    hidden = torch.randn(20, root.geometry.hidden_size)
+    answers = []
+    for each in (None, smoothing):
+        if each is not None:
+            Quantisation(root.fingerprint, each).write(root.path)
+        stack = UpperStack(root, StackSettings(dtype="int8", num_slots=2))
+        hplms = [stack.ready(1, lambda: artifact)]
+        answers += stack.run(stack.pack([hidden], hplms), hplms)
+    assert not torch.equal(*answers)
+    torch.testing.assert_close(*answers, rtol=0.1, atol=0.2)
+
+
+def test_smoothing_of_another_root_is_left_out_and_the_log_says_so(
+    tiny_home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = RootFolder(tiny_home.root("tiny"))
+    Quantisation("another", {}).write(root.path)
+    with caplog.at_level(logging.WARNING):
+        assert UpperStack(root, StackSettings(dtype="int8", num_slots=2)).precision.quantised
+    assert "int8 without smoothing" in caplog.text and "was made for root another" in caplog.text
 
 
 def random_classifier(chance: random.Random, root: RootFolder, kind: str) -> HplmArtifact:

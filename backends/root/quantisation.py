@@ -1,0 +1,143 @@
+"""What was measured of a root in int8: `roots/<root>/int8.json`, written by exports and read by servers.
+
+A few channels are many times as large as the others, and a token has one scale for all. So channels are divided by
+their smoothing before they are quantised, and the weights that read them multiplied, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError
+from backends.storage import json_checksum, read_json, write_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from backends.root.geometry import RootGeometry
+
+QUANTISATION_FORMAT_VERSION = 1
+Smoothed = Literal["query_key_value", "ffn_in"]
+"""The products that read a norm's outputs, where the large channels are."""
+SMOOTHED: tuple[Smoothed, ...] = get_args(Smoothed)
+Smoothing = Mapping[tuple[int, Smoothed], "Tensor"]
+"""By layer and product. Shape: `[H]` each, positive."""
+_FILE = "int8.json"
+_DIGITS = 5
+
+
+@dataclass(frozen=True)
+class Int8Fidelity:
+    """Answers in int8 against those in fp32, on texts of a corpus.
+
+    Attributes:
+        cosine: Mean cosine of tokens' final states, without adapters.
+        equal_labels: By `tenant/name@version`, the share of labels that are the same.
+        texts: Number of texts.
+    """
+
+    cosine: float
+    equal_labels: Mapping[str, float]
+    texts: int
+
+    @property
+    def mean_equal_labels(self) -> float | None:
+        return sum(self.equal_labels.values()) / len(self.equal_labels) if self.equal_labels else None
+
+    def equal_labels_of(self, hplm: str, version: int) -> float | None:
+        return self.equal_labels.get(version_label(hplm, version))
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """How a root is quantised, and what that costs; `root_fingerprint` says of which root."""
+
+    root_fingerprint: str
+    smoothing: Smoothing
+    fidelity: Int8Fidelity | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the smoothing."""
+        return json_checksum({"root": self.root_fingerprint, "smoothing": self._numbers()})
+
+    def write(self, root: Path) -> None:
+        write_json(
+            root / _FILE,
+            {
+                "format_version": QUANTISATION_FORMAT_VERSION,
+                "root_fingerprint": self.root_fingerprint,
+                "fingerprint": self.fingerprint,
+                "smoothing": self._numbers(),
+                "fidelity": None if self.fidelity is None else asdict(self.fidelity),
+            },
+        )
+
+    def _numbers(self) -> dict[str, list[float]]:
+        return {
+            f"{layer}.{product}": [float(f"{value:.{_DIGITS}g}") for value in channels.tolist()]
+            for (layer, product), channels in self.smoothing.items()
+        }
+
+
+def version_label(hplm: str, version: int) -> str:
+    return f"{hplm}@{version}"
+
+
+def read_fidelity(root: Path, fingerprint: str) -> Int8Fidelity | None:
+    """Read what was measured of a root, if it was; raises as `read_smoothing`."""
+    content = _content(root / _FILE, fingerprint)
+    if content is None or content.get("fidelity") is None:
+        return None
+    try:
+        return Int8Fidelity(**content["fidelity"])
+    except TypeError as error:
+        raise CorruptFileError(f"{root / _FILE} holds no fidelity: {error}") from error
+
+
+def read_smoothing(root: Path, fingerprint: str, geometry: RootGeometry) -> Smoothing | None:
+    """Read a root's smoothing, if it has one.
+
+    Raises:
+        FileError: The file is damaged, of another root, or of a newer format.
+    """
+    content = _content(root / _FILE, fingerprint)
+    if content is None:
+        return None
+    try:
+        return _smoothing(content["smoothing"], geometry)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFileError(f"{root / _FILE} does not fit the root: {error}") from error
+
+
+def _content(path: Path, fingerprint: str) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    content = read_json(path)
+    version = content.get("format_version")
+    if not isinstance(version, int) or version > QUANTISATION_FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{path} is of format {version}; this release reads up to {QUANTISATION_FORMAT_VERSION}"
+        )
+    if content.get("root_fingerprint") != fingerprint:
+        raise FingerprintMismatchError(f"{path} was made for root {content.get('root_fingerprint')}, not {fingerprint}")
+    return content
+
+
+def _smoothing(content: Mapping[str, Any], geometry: RootGeometry) -> Smoothing:
+    import torch  # it takes a second to import, and commands read the fidelity only
+
+    smoothing = {
+        (layer, product): torch.tensor(content[f"{layer}.{product}"], dtype=torch.float32)
+        for layer in range(geometry.num_upper_layers)
+        for product in SMOOTHED
+    }
+    for (layer, product), channels in smoothing.items():
+        if channels.shape != (geometry.hidden_size,):
+            raise ValueError(f"layer {layer} has {channels.numel()} channels of {product}, not {geometry.hidden_size}")
+        if not bool((channels.isfinite() & (channels > 0)).all()):
+            raise ValueError(f"layer {layer} has channels of {product} that are not positive numbers")
+    return smoothing

@@ -1,0 +1,91 @@
+"""Whether an export may take int8: what the processor has, and what int8 changes of each root's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from backends.engine.precision import fastest_dtype, missing_for_int8
+from backends.errors import FileError, InvalidArgumentError
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.root.packed import cpu_multiplies_bf16
+from backends.root.quantisation import Int8Fidelity, read_fidelity
+from backends.root.store import RootFolder
+from builder.profiling.quantising import quantise_root
+
+Device = Literal["cpu", "gpu"]
+Dtype = Literal["bf16", "fp32", "int8"]
+LEAST_COSINE = 0.99
+LEAST_EQUAL_LABELS = 0.985
+
+
+def fastest_dtype_for(home: Home, registry: Registry, device: Device, corpus: Sequence[Path]) -> tuple[Dtype, str]:
+    """Return the fastest dtype that changes no root's answers much, and why it is that one."""
+    dtype, reason = fastest_dtype(device)
+    if dtype != "int8":
+        return dtype, reason
+    roots = [root.name for root in registry.roots()]
+    if not roots:
+        return _slower(), "there is no root yet that int8 could be measured on"
+    for name in roots:
+        try:
+            fidelity = _measured(home, registry, name, corpus)
+        except InvalidArgumentError as error:
+            return _slower(), f"what int8 changes is not known: {error}"
+        reason += f"; {_described(name, fidelity)}"
+        if fidelity.cosine < LEAST_COSINE or (fidelity.mean_equal_labels or 1.0) < LEAST_EQUAL_LABELS:
+            return _slower(), f"int8 changes too much: {_described(name, fidelity)}"
+    return dtype, reason
+
+
+def prepare_int8(
+    home: Home, registry: Registry, device: Device, corpus: Sequence[Path], report: Callable[[str], None]
+) -> None:
+    """Prepare each root for int8 and report what it changes; a root without texts is served in int8 without smoothing.
+
+    Raises:
+        InvalidArgumentError: The corpus that is given has too few texts.
+    """
+    if missing := missing_for_int8(torch.device("cuda" if device == "gpu" else "cpu")):
+        report(f"int8 is not prepared here: {missing}")
+        return
+    for root in registry.roots():
+        try:
+            report(_described(root.name, _measured(home, registry, root.name, corpus)))
+        except InvalidArgumentError as error:
+            if corpus:
+                raise
+            report(f"int8 less exact than it could be: {error}")
+
+
+def _measured(home: Home, registry: Registry, name: str, corpus: Sequence[Path]) -> Int8Fidelity:
+    """Measure a root, or read what was measured where its texts are gone."""
+    try:
+        fidelity = quantise_root(home, registry, name, corpus)
+    except InvalidArgumentError:
+        stored = None if corpus else _stored(RootFolder(home.root(name)))
+        if stored is None:
+            raise
+        return stored
+    return fidelity
+
+
+def _stored(root: RootFolder) -> Int8Fidelity | None:
+    try:
+        return read_fidelity(root.path, root.fingerprint)
+    except FileError:
+        return None
+
+
+def _described(name: str, fidelity: Int8Fidelity) -> str:
+    labels = fidelity.mean_equal_labels
+    kept = "no labels to compare" if labels is None else f"{labels:.1%} of labels equal"
+    return f"root {name} keeps a cosine of {fidelity.cosine:.4f}, {kept} ({fidelity.texts} texts)"
+
+
+def _slower() -> Dtype:
+    return "bf16" if cpu_multiplies_bf16() else "fp32"

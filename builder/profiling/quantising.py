@@ -1,0 +1,162 @@
+"""Preparing roots for int8: smoothing from the states of some texts, and what int8 changes of their answers.
+
+Usage:
+    fidelity = quantise_root(home, registry, "mini", corpus=[])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from backends.adapters.adapter_set import AdapterSet
+from backends.adapters.bank import HplmArtifact, read_artifact
+from backends.adapters.head import Head
+from backends.adapters.pooling import NO_POOLING
+from backends.engine.stack import StackSettings, UpperStack
+from backends.errors import InvalidArgumentError
+from backends.home import Home
+from backends.registry.entries import DomainEntry, HplmEntry
+from backends.registry.registry import Registry
+from backends.root.encoder import padded_attention
+from backends.root.quantisation import SMOOTHED, Int8Fidelity, Quantisation, Smoothed, Smoothing, version_label
+from backends.root.store import RootFolder
+from builder.construct.hplm.exact_lower import exact_lower
+from builder.construct.training.corpus import whole_corpus
+from builder.requests.domains import GENERAL_DOMAIN
+
+MIN_TEXTS = 16
+"""With eight texts smoothing gains what it gains with hundreds."""
+_MAX_TEXTS = 96
+_MAX_HPLMS = 32
+_ROWS_AT_ONCE = 16
+_MOST_SMOOTHED = 64.0
+_TINY = 1e-6
+
+
+def quantise_root(home: Home, registry: Registry, name: str, corpus: Sequence[Path]) -> Int8Fidelity:
+    """Make a root's smoothing and compare its answers in int8 and in fp32; both are stored beside it.
+
+    Args:
+        home: Home of the root.
+        registry: Live hPLMs; labels of `_MAX_HPLMS` of the root's are compared.
+        name: The root.
+        corpus: Files of texts; by default those that the root was made from.
+
+    Raises:
+        InvalidArgumentError: There are too few texts.
+    """
+    root = RootFolder(home.root(name))
+    texts = _texts(root, corpus)
+    rows = _encoded(home, registry.domain(name, GENERAL_DOMAIN), texts)
+    smoothing = smoothing_of_states(root, rows)
+    Quantisation(root.fingerprint, smoothing).write(root.path)
+    live = [entry for entry in registry.hplms() if entry.domain.root == name][:_MAX_HPLMS]
+    fidelity = _fidelity(home, root, live, texts, rows)
+    Quantisation(root.fingerprint, smoothing, fidelity).write(root.path)
+    return fidelity
+
+
+def _texts(root: RootFolder, corpus: Sequence[Path]) -> list[str]:
+    own = [Path(path) for path in root.manifest.origin.get("config", {}).get("corpus", [])]
+    files = list(corpus) or [path for path in own if path.is_file()]
+    if not files:
+        raise InvalidArgumentError(
+            f"root {root.manifest.name!r}: the files that it was made from are gone; name others with --int8-corpus"
+        )
+    texts = whole_corpus(files).sample(_MAX_TEXTS)
+    if len(texts) < MIN_TEXTS:
+        raise InvalidArgumentError(
+            f"root {root.manifest.name!r}: int8 is measured on at least {MIN_TEXTS} texts, not {len(texts)}; "
+            "name more with --int8-corpus"
+        )
+    return texts
+
+
+def _encoded(home: Home, domain: DomainEntry, texts: Sequence[str]) -> list[Tensor]:
+    encoded = exact_lower(home, domain).encode(texts, [False] * len(texts))
+    return [torch.from_numpy(row.copy()) for row in encoded.rows]
+
+
+@torch.inference_mode()
+def smoothing_of_states(root: RootFolder, rows: Iterable[Tensor]) -> Smoothing:
+    """Balance the size of each channel between a product's inputs and its weights.
+
+    Semantics:
+        smoothing = sqrt(largest input / largest weight) of each channel, 1 in the geometric mean
+    Shape: rows `[L, H]`.
+    """
+    upper, geometry = root.upper(), root.geometry
+    largest: dict[tuple[int, Smoothed], Tensor] = {}
+
+    def note(key: tuple[int, Smoothed]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def record(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            sizes = inputs[0].flatten(0, -2).abs().amax(dim=0)
+            largest[key] = torch.maximum(largest.get(key, sizes), sizes)
+
+        return record
+
+    linears = {
+        (index, product): upper.layers.get_submodule(str(index)).get_submodule(product)
+        for index in range(geometry.num_upper_layers)
+        for product in SMOOTHED
+    }
+    for key, linear in linears.items():
+        linear.register_forward_pre_hook(note(key))
+    for row in rows:
+        upper(row[None].float(), padded_attention(geometry.num_heads, torch.ones(1, len(row), dtype=torch.bool)))
+    return {key: _balanced(sizes, linears[key].get_parameter("weight")) for key, sizes in largest.items()}
+
+
+def _balanced(inputs: Tensor, weight: Tensor) -> Tensor:
+    """Compute the smoothing of one product.
+
+    Shape: inputs `[H]`, weight `[out, H]` → `[H]`
+    """
+    ratio = (inputs.clamp_min(_TINY) / weight.abs().amax(dim=0).clamp_min(_TINY)).sqrt()
+    return (ratio / ratio.log().mean().exp()).clamp(1 / _MOST_SMOOTHED, _MOST_SMOOTHED)
+
+
+def _fidelity(
+    home: Home, root: RootFolder, live: Sequence[HplmEntry], texts: Sequence[str], rows: Sequence[Tensor]
+) -> Int8Fidelity:
+    stacks = tuple(UpperStack(root, StackSettings(dtype=dtype, num_slots=2)) for dtype in ("int8", "fp32"))
+    states = [_answers(stack, 0, _states_as_answers(root), rows) for stack in stacks]
+    cosines = [functional.cosine_similarity(ours, exact, dim=-1) for ours, exact in zip(*states, strict=True)]
+    rows_of = {domain: _encoded(home, domain, texts) for domain in {entry.domain for entry in live}}
+    equal: dict[str, float] = {}
+    for entry in live:
+        artifact = read_artifact(home.path / entry.folder, root.fingerprint)
+        # Numbers have no labels, and these texts are no pairs.
+        if artifact.task != "regression" and not artifact.pair:
+            labels = [_labels(_answers(stack, entry.key, artifact, rows_of[entry.domain])) for stack in stacks]
+            equal[version_label(entry.id, entry.version)] = float((labels[0] == labels[1]).double().mean())
+    return Int8Fidelity(round(float(torch.cat(cosines).mean()), 5), equal, len(texts))
+
+
+def _states_as_answers(root: RootFolder) -> HplmArtifact:
+    """Return an hPLM whose logits are the final states of each token."""
+    size = root.geometry.hidden_size
+    head = Head(torch.eye(size), torch.zeros(size))
+    names = tuple(map(str, range(size)))
+    return HplmArtifact("int8/states", root.fingerprint, "ner", names, NO_POOLING, AdapterSet(), head)
+
+
+def _answers(stack: UpperStack, key: int, artifact: HplmArtifact, rows: Sequence[Tensor]) -> list[Tensor]:
+    answers: list[Tensor] = []
+    hplm = stack.ready(key, lambda: artifact)
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        batch = rows[start : start + _ROWS_AT_ONCE]
+        hplms = [hplm] * len(batch)
+        answers += stack.run(stack.pack(batch, hplms), hplms)
+    stack.release(hplm)
+    return answers
+
+
+def _labels(answers: Sequence[Tensor]) -> Tensor:
+    """One label of each text, or of each token."""
+    return torch.cat([logits.argmax(dim=-1).flatten() for logits in answers])

@@ -1,0 +1,95 @@
+"""Exports in int8 prepare each root, and `auto` takes int8 only where it changes little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from backends.home import Home
+from backends.root.quantisation import read_fidelity, read_smoothing
+from backends.root.quantised import cpu_multiplies_int8
+from backends.root.store import RootFolder
+from backends.storage import read_json, write_json
+from builder.export import chosen_dtype
+from builder.export.in_force import settings_of
+from builder.profiling.quantising import smoothing_of_states
+
+pytestmark = pytest.mark.skipif(not cpu_multiplies_int8(), reason="this CPU has no VNNI instructions")
+Run = Callable[..., str]
+
+
+def export(run_hplm: Run, home: Home, *options: str | Path) -> str:
+    return run_hplm("export", "--home", home.path, *options)
+
+
+def lose_corpus(home: Home) -> None:
+    path = home.root("tiny") / "manifest.json"
+    content = read_json(path)
+    content["origin"]["config"]["corpus"] = ["gone.txt"]
+    write_json(path, content)
+
+
+def test_int8_is_prepared_measured_and_shown(tiny_home: Home, run_hplm: Run) -> None:
+    said = export(run_hplm, tiny_home, "--dtype", "int8")
+    root = RootFolder(tiny_home.root("tiny"))
+    smoothing = read_smoothing(root.path, root.fingerprint, root.geometry)
+    fidelity = read_fidelity(root.path, root.fingerprint)
+    assert smoothing and fidelity is not None and fidelity.texts >= 16
+    assert 0.99 < fidelity.cosine < 1.0
+    assert fidelity.equal_labels and all(0.9 < share <= 1.0 for share in fidelity.equal_labels.values())
+    assert f"root tiny keeps a cosine of {fidelity.cosine:.4f}" in said
+    hplm = next(iter(fidelity.equal_labels)).partition("@")[0]
+    assert "int8_equal_labels" in run_hplm("show", hplm, "--home", tiny_home.path)
+    (root.path / "int8.json").unlink()
+    assert "int8_equal_labels" not in run_hplm("show", hplm, "--home", tiny_home.path)
+
+
+def test_auto_takes_int8_only_where_it_changes_little(
+    tiny_home: Home, run_hplm: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "dtype int8: this processor has VNNI instructions; root tiny" in export(
+        run_hplm, tiny_home, "--dtype", "auto"
+    )
+    monkeypatch.setattr(chosen_dtype, "LEAST_COSINE", 1.0)
+    assert "int8 changes too much: root tiny" in export(run_hplm, tiny_home, "--dtype", "auto")
+    assert settings_of(tiny_home.repository)["upper dtype"] in ("bf16", "fp32")
+
+
+def test_without_texts_auto_leaves_int8_out(tiny_home: Home, run_hplm: Run) -> None:
+    lose_corpus(tiny_home)
+    assert "what int8 changes is not known" in export(run_hplm, tiny_home, "--dtype", "auto")
+    assert settings_of(tiny_home.repository)["upper dtype"] in ("bf16", "fp32")
+    assert "name others with --int8-corpus" in export(run_hplm, tiny_home, "--dtype", "int8")
+    assert settings_of(tiny_home.repository)["upper dtype"] == "int8"
+
+
+def test_texts_can_be_named_and_what_was_measured_stays(tiny_home: Home, run_hplm: Run, tmp_path: Path) -> None:
+    lose_corpus(tiny_home)
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("".join(f"the {number} red and green things\n" for number in range(20)))
+    assert "(20 texts)" in export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
+    assert "(20 texts)" in export(run_hplm, tiny_home, "--dtype", "int8")
+
+
+@pytest.mark.parametrize("count", [0, 15])
+def test_too_few_texts_are_an_error(tiny_home: Home, run_hplm: Run, tmp_path: Path, count: int) -> None:
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("".join(f"text {number}\n" for number in range(count)))
+    said = export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
+    assert f"int8 is measured on at least 16 texts, not {count}" in said
+    assert not (tiny_home.root("tiny") / "int8.json").exists()
+
+
+def test_smoothing_balances_inputs_and_weights(tiny_home: Home) -> None:
+    root = RootFolder(tiny_home.root("tiny"))
+    size = root.geometry.hidden_size
+    rows = [torch.randn(12, size) for _ in range(4)]
+    large = [row.clone() for row in rows]
+    for row in large:
+        row[:, 3] *= 100
+    usual, found = smoothing_of_states(root, rows), smoothing_of_states(root, large)
+    ratio = found[0, "query_key_value"] / usual[0, "query_key_value"]
+    assert ratio[3] / ratio[[*range(3), *range(4, size)]].median() == pytest.approx(10, rel=0.05)
