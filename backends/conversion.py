@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_BLOCK_NUMBERS = 1 << 17
-"""512 KB in fp32."""
+_BLOCK_NUMBERS = 1 << 18
+"""1 MB in fp32."""
 _FEW_NUMBERS = 1 << 15
 """Up to this number, converting elements one by one is faster than filling and reading a block."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.device_bank import AdapterBank
@@ -25,8 +25,7 @@ from backends.errors import HplmError, InvalidArgumentError, UnavailableError
 IDENTITY_SLOT = 0
 
 
-@dataclass(frozen=True)
-class SlotLease:
+class SlotLease(NamedTuple):
     key: int
     slot: int
     generation: int

@@ -1,8 +1,9 @@
-"""The format of `RESULT` for each task. A batch's answers are made in few array operations."""
+"""The format of `RESULT` for each task. A batch's answers are made in few array operations, and before any is sent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from json import JSONEncoder
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,10 @@ from backends.errors import HplmError, presentable
 
 Numbers = npt.NDArray[np.floating[Any]]
 Starts = npt.NDArray[np.int64]
+Fields = dict[str, object]
+
+# One encoder for all answers: making one costs more than most answers.
+_encode = JSONEncoder(ensure_ascii=False).encode
 
 
 def format_answers(jobs: Sequence[Job], outputs: Sequence[Tensor]) -> list[Answer | HplmError]:
@@ -47,29 +52,29 @@ def _softmax(numbers: Numbers, starts: Starts) -> Numbers:
 def _answer(job: Job, output: Tensor, scores: Numbers) -> Answer | HplmError:
     entry = job.entry
     try:
-        found: Answer = {
+        found: Fields = {
             "hplm": entry.id,
             "version": entry.version,
             "task": entry.task,
             **_OF_TASK[entry.task](job, output, scores),
         }
+        if job.truncated:
+            found["truncated"] = True
+        if not job.exact:
+            found["exact"] = False
+        return _encode(found).encode()
     except Exception as error:
         return presentable(error)
-    if job.truncated:
-        found["truncated"] = True
-    if not job.exact:
-        found["exact"] = False
-    return found
 
 
-def _classification(job: Job, output: Tensor, scores: Numbers) -> Answer:
+def _classification(job: Job, output: Tensor, scores: Numbers) -> Fields:
     rounded = [_rounded(score) for score in scores.tolist()]
     best = max(range(len(rounded)), key=rounded.__getitem__)
     labels = job.entry.labels
     return {"label": labels[best], "score": rounded[best], "scores": dict(zip(labels, rounded, strict=True))}
 
 
-def _ner(job: Job, output: Tensor, scores: Numbers) -> Answer:
+def _ner(job: Job, output: Tensor, scores: Numbers) -> Fields:
     if job.words is None:
         raise HplmError("a row of a NER task came without its words")
     text, words = job.words.text, job.words.words
@@ -77,7 +82,7 @@ def _ner(job: Job, output: Tensor, scores: Numbers) -> Answer:
     return {"entities": [_entity(found, text) for found in entities]}
 
 
-def _entity(found: ScoredSpan, text: str) -> Answer:
+def _entity(found: ScoredSpan, text: str) -> Fields:
     span = found.span
     return {
         "start": span.start,
@@ -88,7 +93,7 @@ def _entity(found: ScoredSpan, text: str) -> Answer:
     }
 
 
-def _regression(job: Job, output: Tensor, scores: Numbers) -> Answer:
+def _regression(job: Job, output: Tensor, scores: Numbers) -> Fields:
     return {"value": _rounded(float(output[0]))}
 
 
@@ -97,6 +102,6 @@ def _rounded(number: float) -> float:
     return float(f"{number:.7g}")
 
 
-_OF_TASK: Mapping[str, Callable[[Job, Tensor, Numbers], Answer]] = MappingProxyType(
+_OF_TASK: Mapping[str, Callable[[Job, Tensor, Numbers], Fields]] = MappingProxyType(
     {"classification": _classification, "ner": _ner, "regression": _regression}
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +24,7 @@ from backends.stack_key import StackKey
 Load = Callable[[HplmEntry], HplmArtifact]
 
 
-@dataclass(frozen=True)
-class HplmLease:
+class HplmLease(NamedTuple):
     """A pinned hPLM."""
 
     upper: UpperStack

@@ -17,7 +17,8 @@ from backends.stack_key import StackKey
 from backends.wire import Float16Array, TextWords
 
 LOGGER = logging.getLogger(__name__)
-Answer = dict[str, object]
+Answer = bytes
+"""A row's `RESULT`: a JSON object."""
 Respond = Callable[[Answer | HplmError], None]
 IsWanted = Callable[[], bool]
 

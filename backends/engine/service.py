@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from json import JSONEncoder
 
 import torch
 
@@ -38,9 +37,6 @@ from backends.trace import Lane, span
 from backends.wire import Float16Array, Int64Array, Ticket, decode_tickets, decode_words, owned, unfold_rows
 
 LOGGER = logging.getLogger(__name__)
-
-# One encoder for all answers: making one costs more than most answers.
-_encode = JSONEncoder(ensure_ascii=False).encode
 
 Answered = list[bytes] | HplmError
 RespondRequest = Callable[[Answered], None]
@@ -74,7 +70,7 @@ class _OpenRequest:
     """Collects the answers of a request's rows; the first error, or the last answer, closes it."""
 
     def __init__(self, num_rows: int, respond: RespondRequest) -> None:
-        self._answers: dict[int, bytes] = {}
+        self._answers: dict[int, Answer] = {}
         self._num_rows = num_rows
         self._respond = respond
         self._open = True
@@ -91,7 +87,7 @@ class _OpenRequest:
             if not self._open:
                 return
             if not isinstance(answer, HplmError):
-                self._answers[number] = _encode(answer).encode()
+                self._answers[number] = answer
                 if len(self._answers) < self._num_rows:
                     return
             self._open = False
@@ -167,7 +163,7 @@ class UpperService:
 
     def _accepted(self, rows: HiddenRows, respond: RespondRequest) -> Sequence[Job]:
         """Make a request's jobs; none where it is answered already, or waits for its root."""
-        respond = self._counted(self._with_errors_aside(respond))
+        respond = self._with_errors_aside(respond)
         try:
             request = self._read(rows)
             key = self._missing_stack(request)
@@ -240,19 +236,23 @@ class UpperService:
         self._on_failure()
 
     def _counted(self, respond: RespondRequest) -> RespondRequest:
-        def respond_and_count(answers: list[bytes] | HplmError) -> None:
-            if isinstance(answers, RejectedError):
-                with self._counting:
-                    self.refusals[answers.reason] += 1
+        def respond_and_count(answers: Answered) -> None:
+            self._count(answers)
             respond(answers)
 
         return respond_and_count
 
+    def _count(self, answers: Answered) -> None:
+        if isinstance(answers, RejectedError):
+            with self._counting:
+                self.refusals[answers.reason] += 1
+
     def _with_errors_aside(self, respond: RespondRequest) -> RespondRequest:
-        """Send answers on the thread that has them, and errors on the error sender's."""
+        """Send answers on the thread that has them, and errors, counted, on the error sender's."""
 
         def send(answers: Answered) -> None:
             if isinstance(answers, HplmError):
+                self._count(answers)
                 self._error_sender.send(respond, answers)
             else:
                 respond(answers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,8 +56,7 @@ class StackSettings:
             raise InvalidArgumentError(f"max_width is {self.max_width}; it can be 1 to {MAX_WIDTH}")
 
 
-@dataclass(frozen=True)
-class ReadyHplm:
+class ReadyHplm(NamedTuple):
     """An hPLM whose adapters are pinned in a slot."""
 
     lease: SlotLease

@@ -244,11 +244,11 @@ class Admission(Generic[JobT]):
     def is_fair(self) -> bool:
         return self._order.is_fair
 
-    def work_us(self, stack: StackKey, num_tokens: int) -> float:
-        """Predict what a row delays those behind it: its own work, and its part of what a full batch takes anyway."""
+    def work_us(self, stack: StackKey, lengths: Sequence[int]) -> list[float]:
+        """Predict what rows delay those behind them: their own work, and their parts of what full batches take."""
         costs = self.costs_of(stack)
-        row_us = costs.model.row_us(num_tokens)
-        return self._margin(costs) * self._with_overhead_us(1, num_tokens, row_us, costs.model)
+        margin, model = self._margin(costs), costs.model
+        return [margin * self._with_overhead_us(1, tokens, model.row_us(tokens), model) for tokens in lengths]
 
     def beyond_share(self, now_us: int, most: int) -> list[str]:
         """The tenants that have requested most beyond their shares; a row of theirs would stand behind others."""

@@ -42,6 +42,7 @@ _FIELDS = struct.Struct(f"=3q{len(LENGTHS)}q{_CURVE}" + _CURVE * len(LENGTHS) + 
 """When it was told; tokens that wait; whether order is fair; work by length; deadlines; answers by length and deadline;
 tenants and their answers by deadline."""
 _NO_TENANT = bytes(_NAME_BYTES)
+_NO_CURVE = (_NO_TENANT, *[0] * len(_DEADLINES))
 _CHECK = struct.Struct("=I")
 _SIZE_BYTES = _FIELDS.size + _CHECK.size
 _FURTHEST_US = 10**15
@@ -76,16 +77,19 @@ class WaitForecast:
         stack = admission.fastest_stack
         if not admission.predicts or stack is None:
             return cls.alike(0.0)
-        row = _LikelyRow(stack, LENGTHS[0], now_us, now_us)
-        shortest_us = max(1.0, admission.finish_in_us(row, now_us))
-        deadlines_in_us = [shortest_us * times for times in _DEADLINES]
+
+        def finish_in_us(num_tokens: int, deadline_in_us: float, tenant: str) -> float:
+            row = _LikelyRow(stack, num_tokens, now_us, now_us + round(deadline_in_us), tenant)
+            return admission.finish_in_us(row, now_us, within_share=not tenant)
+
+        first_us = finish_in_us(LENGTHS[0], 0.0, "")
+        deadlines_in_us = [max(1.0, first_us) * times for times in _DEADLINES]
 
         def curve(num_tokens: int, tenant: str = "") -> Curve:
-            # In fair order no arrival overtakes a row that has a deadline, however late that is.
-            different = deadlines_in_us[:1] if admission.is_fair else deadlines_in_us
-            rows = (_LikelyRow(stack, num_tokens, now_us, now_us + round(us), tenant) for us in different)
-            in_us = [admission.finish_in_us(row, now_us, within_share=not tenant) for row in rows]
-            return in_us * (len(deadlines_in_us) // len(in_us))
+            if admission.is_fair:  # no arrival overtakes a row that has a deadline, however late that is
+                in_us = finish_in_us(num_tokens, 0.0, tenant) if tenant else first_us
+                return [in_us] * len(deadlines_in_us)
+            return [finish_in_us(num_tokens, us, tenant) for us in deadlines_in_us]
 
         lengths = LENGTHS if admission.goes_by_length else LENGTHS[:1]
         by_length = [curve(num_tokens) for num_tokens in lengths]
@@ -95,7 +99,7 @@ class WaitForecast:
             deadlines_in_us,
             by_length,
             {_hashed(name): curve(LENGTHS[0], name) for name in tenants},
-            [admission.work_us(stack, num_tokens) for num_tokens in LENGTHS],
+            admission.work_us(stack, LENGTHS),
             int(admission.waiting.num_tokens.sum()),
             admission.is_fair,
         )
@@ -154,8 +158,7 @@ class ForecastWriter:
             os.close(descriptor)
 
     def tell(self, forecast: WaitForecast, now_us: int) -> None:
-        tenants = list(forecast.by_tenant.items())
-        tenants += [(_NO_TENANT, [0.0] * len(_DEADLINES))] * (MAX_TENANTS - len(tenants))
+        tenants = forecast.by_tenant
         told = _FIELDS.pack(
             now_us,
             forecast.waiting_tokens,
@@ -163,7 +166,8 @@ class ForecastWriter:
             *_whole(forecast.work_us),
             *_whole(forecast.deadlines_in_us),
             *_whole(chain.from_iterable(forecast.by_length)),
-            *chain.from_iterable((name, *_whole(curve)) for name, curve in tenants),
+            *chain.from_iterable((name, *_whole(curve)) for name, curve in tenants.items()),
+            *_NO_CURVE * (MAX_TENANTS - len(tenants)),
         )
         self._memory[:] = told + _CHECK.pack(zlib.crc32(told))
 
@@ -268,7 +272,7 @@ def _folder() -> Path:
 
 def _whole(times_us: Iterable[float]) -> list[int]:
     """A cost model may predict more than the file has room for."""
-    return [int(min(us, _FURTHEST_US)) for us in times_us]
+    return [int(us) if us < _FURTHEST_US else _FURTHEST_US for us in times_us]
 
 
 def _inode(path: Path) -> int | None:

@@ -28,5 +28,5 @@ def test_an_overload_of_one_tenant_is_behind_the_others(model: CostModel, order:
 
 
 def test_what_a_row_delays_is_the_same_by_either_term() -> None:
-    by_batch, by_adapter = (admission_of(model).work_us(MINI, 20) for model in (BY_BATCH, BY_ADAPTER))
+    by_batch, by_adapter = (admission_of(model).work_us(MINI, [20])[0] for model in (BY_BATCH, BY_ADAPTER))
     assert by_adapter == pytest.approx(by_batch)
