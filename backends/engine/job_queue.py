@@ -28,7 +28,7 @@ STOPPING = "the server is stopping"
 
 @dataclass(frozen=True)
 class Choice:
-    """Jobs that make the next batch; they have left the queue only where the choice `is_final`."""
+    """Jobs that make the next batch, and have left the queue; unless `is_final`, jobs that may be in it, and wait."""
 
     jobs: list[Job]
     is_final: bool
@@ -122,12 +122,15 @@ class JobQueue:
     def choose(self, may_wait: Callable[[], bool]) -> Choice:
         """Choose the next batch. It is final, and taken off the queue, if it is full or the engine may not wait.
 
+        The policy is not asked as long as the engine may wait for more and all jobs fit into one batch.
         Infeasible jobs of the batch are rejected, and those of answered requests dropped; both leave room for others.
         """
         while True:
             with self.changed:
-                chosen = self._select(now_us())
                 self._num_seen = len(self.waiting)
+                if may_wait() and self._do_all_fit():
+                    return Choice(list(self.waiting), is_final=False)
+                chosen = self._select(now_us())
                 if not chosen or (may_wait() and not self._is_full(chosen)):
                     return Choice([self.waiting[index] for index in chosen], is_final=False)
                 unwanted = [index for index in chosen if not self.waiting[index].is_wanted()]
@@ -144,6 +147,12 @@ class JobQueue:
     def note_staged(self, jobs: Sequence[Job]) -> None:
         """Tell admission which batch runs next; none where nothing came of staging."""
         self._admission.batches.staged(BatchShape.of(jobs) if jobs else None, jobs[0].stack if jobs else None)
+
+    def _do_all_fit(self) -> bool:
+        """Whether the jobs that wait leave room in one batch, whatever the policy would choose."""
+        capacity = self.memory.capacity
+        has_room = len(self.waiting) < min(capacity.max_rows, capacity.max_adapters)
+        return has_room and int(self.waiting.num_tokens.sum()) <= capacity.max_tokens
 
     def _is_full(self, chosen: Sequence[int]) -> bool:
         """Whether no waiting or coming job could still join; jobs of other stacks never could."""

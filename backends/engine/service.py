@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -43,8 +43,7 @@ RespondRequest = Callable[[Answered], None]
 """Takes one JSON object per row of the request, or the request's error; called once, from any thread."""
 
 
-@dataclass(frozen=True)
-class HiddenRows:
+class HiddenRows(NamedTuple):
     """A request as `hplm_lower` has sent it; the tensors may be Triton's own memory.
 
     Shape:
@@ -56,8 +55,7 @@ class HiddenRows:
     words: Sequence[bytes]
 
 
-@dataclass(frozen=True)
-class _Request:
+class _Request(NamedTuple):
     """A request whose tickets are decoded and whose hPLMs are known; `hidden` is the engine's own copy."""
 
     hidden: Float16Array

@@ -53,7 +53,7 @@ class Layout(Protocol):
 
 def _owners(starts: Sequence[int], lengths: Sequence[int], num_tokens: int) -> Owners:
     """Return the position of each token's row; -1 for padding."""
-    owners = np.full(num_tokens, -1, dtype=np.int64)
+    owners = np.full(num_tokens, -1, dtype=np.int32)
     for position, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         owners[start : start + length] = position
     return owners

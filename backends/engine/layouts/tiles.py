@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 WINDOW_STEP = 16
 
-Owners = NDArray[np.int64]
+Owners = NDArray[np.int32]
 Block = tuple[int, int]
 """First token, end: whole rows, which attend only to tokens of the block."""
 

@@ -145,9 +145,8 @@ def _policy(settings: ModelSettings, batches_by_triton: bool) -> PolicySettings:
 
 def _read(request: "pb_utils.InferenceRequest") -> HiddenRows | HplmError:
     try:
-        names = (HIDDEN, TICKET, WORDS)
-        hidden, tickets, words = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in names)
-        return HiddenRows(hidden, tickets, words.reshape(-1).tolist())
+        tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        return HiddenRows(tensors[HIDDEN], tensors[TICKET], tensors[WORDS].reshape(-1).tolist())
     except Exception as error:
         return presentable(error)
 

@@ -40,6 +40,12 @@ class Request:
             raise RuntimeError("no sender")
         return SimpleNamespace(send=lambda response, flags: self.sent.put(response))
 
+    def inputs(self) -> list[Any]:
+        return [
+            SimpleNamespace(name=lambda name=name: name, as_numpy=lambda array=array: array)
+            for name, array in self.tensors.items()
+        ]
+
     def error(self) -> object:
         """Wait for the response and return its error; None for an answer."""
         return self.sent.get(timeout=30).error
@@ -54,7 +60,6 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     vars(triton).update(
         MetricFamily=MagicMock(),
         TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
-        get_input_tensor_by_name=lambda request, name: SimpleNamespace(as_numpy=lambda: request.tensors[name]),
         Tensor=lambda name, array: (name, array),
         InferenceResponse=lambda tensors=(), error=None: SimpleNamespace(tensors=tensors, error=error),
         TritonError=MagicMock(),
