@@ -16,8 +16,7 @@ from torch import Tensor
 from backends.adapters.bank import HplmArtifact, read_artifact, write_artifact
 from backends.adapters.head import Head
 from backends.adapters.recipe import AdapterRecipe
-from backends.engine.entities import Span
-from backends.errors import HplmError, InvalidArgumentError
+from backends.errors import HplmError
 from backends.home import Home
 from backends.root.store import RootFolder
 from backends.root.words import RowWords
@@ -30,10 +29,9 @@ from builder.construct.hplm.tunable import EncodedSet, Tuned, scaled
 from builder.construct.hplm.tune import TuneSettings, Upper, evaluate, predict, tune
 from builder.construct.tasks.examples import LabelledText, TaggedSentence
 from builder.construct.tasks.ner import Ner
-from builder.construct.tasks.objective import Objective, balanced_weights
+from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import Classification, Regression
 from builder.construct.training.checkpoint import Checkpoint
-from builder.construct.training.loop import Schedule
 from builder.progress import Step
 
 SMALL = AdapterRecipe(width=4)
@@ -93,19 +91,6 @@ def _tagged(chance: random.Random, num_words: int) -> TaggedSentence:
     for _ in range(num_words):
         tags.append(chance.choice(["O", "B-X"] if not tags or tags[-1] == "O" else ["O", "B-X", "I-X"]))
     return TaggedSentence(tuple("w" * num_words), tuple(tags))
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3, 9, 10, 11, 20, 21, 100])
-def test_the_learning_rate_rises_to_its_highest_and_falls_to_nothing(steps: int) -> None:
-    schedule = Schedule(steps, warmup_steps=max(1, round(0.1 * steps)), round_steps=1)
-    shares = [schedule.share(step) for step in range(1, steps + 2)]
-    top = shares.index(max(shares))
-    assert shares[top] == 1
-    assert shares[: top + 1] == sorted(shares[: top + 1])
-    assert shares[top:] == sorted(shares[top:], reverse=True)
-    assert min(shares[:-1]) > 0
-    assert shares[-1] == pytest.approx(0, abs=1e-12)
-    assert top + 1 == max(1, round(steps / 10))
 
 
 @pytest.mark.parametrize("name", ["classification", "regression", "ner"])
@@ -339,19 +324,6 @@ def test_starting_from_weights_goes_on_there(upper: Upper) -> None:
     assert tune(upper, objective, train, train, still, ignore).metrics["mse"] > 2 * first.metrics["mse"]
 
 
-def test_entities_behind_the_limit_count_as_missed() -> None:
-    sentence = TaggedSentence(("a", "3-b", "c", "d"), ("B-X", "B-X", "I-X", "B-X"))
-    places = np.arange(5, dtype=np.int32)
-    starts, ends = np.array([0, 2, 3, 4, 6], np.int32), np.array([1, 3, 4, 5, 7], np.int32)
-    objective = Ner(("O", "B-X", "I-X"), [sentence])
-    all_words, two_words = (RowWords(places[:n] + 1, starts[:n], ends[:n]) for n in (5, 4))
-    whole, cut = objective.targets([sentence] * 2, [all_words, two_words])
-    assert whole.tags.tolist() == [1, 1, 2, 2, 2]  # a token of three words goes on as one entity
-    assert cut.tags.tolist() == [1, 1, 2, 2]
-    right = [10 * torch.nn.functional.one_hot(row.tags, 3).float() for row in (whole, cut)]
-    assert objective.metrics(right, [whole, cut])["recall"] == pytest.approx(3 / 6)
-
-
 def test_what_is_measured_is_what_is_stored(upper: Upper, tmp_path: Path) -> None:
     examples = [LabelledText("a", float(place)) for place in range(8)]
     objective = Regression(examples)
@@ -385,102 +357,6 @@ def test_a_tuning_that_gives_no_numbers_says_so(upper: Upper) -> None:
     train.rows[0][0, 0] = torch.inf
     with pytest.raises(HplmError, match="lower learning rate"):
         tune(upper, objective, train, train, TuneSettings(recipe=SMALL, epochs=3), ignore)
-
-
-def test_balanced_classes_weigh_the_same() -> None:
-    classes = torch.tensor([0] * 90 + [2] * 9 + [3])
-    weights = balanced_weights(classes, 5)
-    totals = [
-        float(weights[classes == each].sum() if each < 0 else weights[each] * (classes == each).sum())
-        for each in (0, 2, 3)
-    ]
-    assert totals == pytest.approx([100 / 3] * 3)
-    texts = [LabelledText("a", label) for label in "xxxxy"]
-    answers = torch.zeros(5, 2)
-    answers[:, 0] = 1.0  # says x always
-    plain, balanced = (
-        Classification("xy", texts, balanced=each).hard_loss(answers, [0, 0, 0, 0, 1], 0.0) for each in (False, True)
-    )
-    x, y = -torch.log_softmax(torch.tensor([1.0, 0.0]), dim=0)
-    assert float(plain) == pytest.approx(float(4 * x + y) / 5)
-    assert float(balanced) == pytest.approx(float(x + y) / 2)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"learning_rate": float("nan")},
-        {"learning_rate": float("inf")},
-        {"learning_rate": 0.0},
-        {"learning_rate": 1.5},
-        {"head_learning_rate": -1.0},
-        {"epochs": 0},
-        {"patience": 0},
-        {"rows_per_batch": 0},
-        {"seed": -1},
-        {"dropout": 1.0},
-        {"ema_decay": 1.0},
-        {"label_smoothing": -0.1},
-        {"weight_decay": float("nan")},
-        {"distil_weight": 1.5},
-        {"states_weight": -0.1},
-        {"states_weight": float("nan")},
-        {"states_weight": float("inf")},
-        {"temperature": 0.0},
-        {"pooling": "none"},
-        {"class_weights": "some"},
-    ],
-)
-def test_impossible_settings_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError):
-        TuneSettings(**settings)
-
-
-def test_settings_are_changed_by_name() -> None:
-    settings = TuneSettings(epochs=3, recipe=AdapterRecipe(width=9, norm_sites=("output",)))
-    changed = settings.changed({"learning_rate": 1, "recipe": {"width": 12, "bottleneck_sites": ["output"]}})
-    assert changed == TuneSettings(
-        epochs=3, learning_rate=1, recipe=AdapterRecipe(width=12, norm_sites=("output",), bottleneck_sites=("output",))
-    )
-    for wrong in (
-        {"speed": 3},
-        {"epochs": "many"},
-        {"epochs": True},
-        {"epochs": 2.5},
-        {"learning_rate": None},
-        {"seed": 1 << 64},
-        {"recipe": 3},
-        {"recipe": {"depth": 2}},
-        {"recipe": {"width": "wide"}},
-        {"recipe": {"width": 0}},
-    ):
-        with pytest.raises(InvalidArgumentError):
-            settings.changed(wrong)
-
-
-def tagged_words(sentence: TaggedSentence, *spans: tuple[int, int]) -> RowWords:
-    starts, ends = (np.array(each, np.int32) for each in zip(*spans, strict=True))
-    return RowWords(np.arange(1, len(spans) + 1, dtype=np.int32), starts, ends)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "tags", "spans", "wanted", "entities"),
-    [
-        (["\u200bBonn", "foo\u00ad"], ["B-X", "O"], [(1, 5), (6, 9)], [1, 0], {Span(1, 5, "X")}),
-        (["\u200b", "Bonn", "am"], ["B-X", "I-X", "I-X"], [(2, 6), (7, 9)], [1, 2], {Span(2, 9, "X")}),
-        (["a", "\ufeff"], ["B-X", "B-X"], [(0, 1)], [1], {Span(0, 1, "X")}),
-        (["a", "\u200b", "b"], ["B-X", "O", "B-X"], [(0, 1), (4, 5)], [1, 1], {Span(0, 1, "X"), Span(4, 5, "X")}),
-        (["a", "b"], ["B-X", "I-X"], [(0, 1)], [1], {Span(0, 3, "X")}),  # the second lies behind the limit
-    ],
-)
-def test_entities_are_those_that_can_be_found(
-    tokens: list[str], tags: list[str], spans: list[tuple[int, int]], wanted: list[int], entities: set[Span]
-) -> None:
-    sentence = TaggedSentence(tuple(tokens), tuple(tags))
-    objective = Ner(("O", "B-X", "I-X"), [sentence])
-    (row,) = objective.targets([sentence], [tagged_words(sentence, *spans)])
-    assert row.tags.tolist() == wanted
-    assert row.entities == entities
 
 
 def test_the_average_forgets_the_weights_that_it_began_with(upper: Upper) -> None:
