@@ -17,7 +17,7 @@ from seeds import SEED
 from shared_builds import built_once
 
 # What takes long to make for a session: servers, and the texts of all installed packages.
-SHARED_FIXTURES = {"served", "served_bf16", "installed_harvest"}
+SHARED_FIXTURES = {"served", "served_bf16", "served_int8", "installed_harvest"}
 LONGEST_ID = 120
 
 # PyTorch and what imports it are imported where they are needed: pytest-xdist's own process, which only hands the tests

@@ -29,11 +29,11 @@ Responses = queue.Queue[list[bytes] | HplmError]
 
 @contextmanager
 def running(
-    home: Home, num_slots: int = 8, capacity: Capacity | None = None, layout: str = "ragged"
+    home: Home, num_slots: int = 8, capacity: Capacity | None = None, layout: str = "ragged", dtype: str = "fp32"
 ) -> Iterator[UpperService]:
     snapshot = RegistrySnapshot(Registry.open(home))
     limits = capacity or Capacity(max_adapters=num_slots - 1)
-    service = UpperService(home, snapshot, StackSettings(dtype="fp32", num_slots=num_slots, layout=layout), limits)
+    service = UpperService(home, snapshot, StackSettings(dtype=dtype, num_slots=num_slots, layout=layout), limits)
     try:
         yield service
     finally:

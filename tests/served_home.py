@@ -36,7 +36,8 @@ def serving(built: Home, folder: Path, dtype: str) -> Iterator[Served]:
     """Serve a copy of a home that was built before."""
     home = Home(Path(shutil.copytree(built.path, folder / "home")))
     parameters = {"dtype": dtype, "slots": "4", "threads": "1"}
-    settings = ExportSettings(lower_instances=2, lower_parameters={"dtype": dtype}, upper_parameters=parameters)
+    lower = {"dtype": "bf16" if dtype == "int8" else dtype}
+    settings = ExportSettings(lower_instances=2, lower_parameters=lower, upper_parameters=parameters)
     render_repository(home.repository, settings)
     config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
     with TritonServer(config) as server:

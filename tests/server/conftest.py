@@ -19,3 +19,9 @@ def served(built_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def served_bf16(built_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serving(built_home, tmp_path_factory.mktemp("served-bf16"), "bf16") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def served_int8(built_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(built_home, tmp_path_factory.mktemp("served-int8"), "int8") as server:
+        yield server

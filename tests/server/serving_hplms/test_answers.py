@@ -17,13 +17,14 @@ import tritonclient.http
 
 from backends.metrics import INTERVAL_S
 from backends.registry.registry import Registry
+from backends.root.quantised import cpu_multiplies_int8
 from bench.kit.reference import ReferenceHplm
 from bench.kit.tiny_home import sample_texts
 from served_home import Served
 
 pytestmark = pytest.mark.server
 LOGIT_TOLERANCE = 2e-2  # the table is fp16
-PROBABILITY_TOLERANCE = 1e-2  # bf16
+PROBABILITY_TOLERANCE = {"bf16": 1e-2, "int8": 1e-2}
 
 
 def stock_infer(served: Served, protocol: Any, rows: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -73,22 +74,31 @@ def test_a_stock_client_gets_the_references_logits(served: Served, protocol: Any
 
 
 def test_bf16_gives_the_same_labels(served_bf16: Served) -> None:
+    require_same_labels(served_bf16, PROBABILITY_TOLERANCE["bf16"])
+
+
+@pytest.mark.skipif(not cpu_multiplies_int8(), reason="this CPU has no VNNI instructions")
+def test_int8_gives_the_same_labels(served_int8: Served) -> None:
+    require_same_labels(served_int8, PROBABILITY_TOLERANCE["int8"])
+
+
+def require_same_labels(served: Served, tolerance: float) -> None:
     """A text between two labels may fall to either side; one that the reference is sure of may not."""
-    plain = references(served_bf16)
+    plain = references(served)
     rows = [row for seed in range(7) for row in mixed_rows(list(plain), 64, seed)]
     sure, differences = 0, []
     for start in range(0, len(rows), 64):
         part = rows[start : start + 64]
-        for (hplm, text), answer in zip(part, stock_infer(served_bf16, tritonclient.grpc, part), strict=True):
+        for (hplm, text), answer in zip(part, stock_infer(served, tritonclient.grpc, part), strict=True):
             expected = plain[hplm].logits(text).softmax(dim=-1)
             got = torch.tensor(list(answer["scores"].values()))
             differences.append(float((got - expected).abs().mean()))
             best, second = expected.topk(2).values.tolist()
-            if best - second > 2 * PROBABILITY_TOLERANCE:
+            if best - second > 2 * tolerance:
                 sure += 1
                 assert got.argmax() == expected.argmax(), (hplm, text, expected, got)
     assert sure / len(rows) >= 0.8
-    assert sum(differences) / len(differences) <= PROBABILITY_TOLERANCE
+    assert sum(differences) / len(differences) <= tolerance
 
 
 def test_concurrent_requests_of_all_sizes(served: Served) -> None:

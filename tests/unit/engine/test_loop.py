@@ -187,10 +187,13 @@ def test_a_result_that_is_not_a_number_is_an_error(built_home: Home) -> None:
         assert isinstance(ask(service, [keys["acme/topic"]]).get(timeout=30), list)
 
 
+SCORE_TOLERANCE = {"fp32": 1e-4, "int8": 5e-3}
+
+
 @pytest.mark.parametrize("fault", ["row", "weights"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("layout", "dtype"), [*((layout, "fp32") for layout in LAYOUTS), ("ragged", "int8")])
 def test_a_row_that_overflows_fails_alone(
-    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, layout: str, fault: str
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, layout: str, dtype: str, fault: str
 ) -> None:
     """Its neighbours are computed beside it, then out of its reach, and come out as if it had never been there."""
     keys = keys_of(tiny_home)
@@ -220,7 +223,7 @@ def test_a_row_that_overflows_fails_alone(
     for key, row in zip(order, rows, strict=True):
         if key == bad and fault == "row":
             row[2] = np.nan
-    with running(tiny_home, layout=layout) as service:
+    with running(tiny_home, layout=layout, dtype=dtype) as service:
 
         def submit(key: int, row: np.ndarray) -> Responses:
             responses: Responses = queue.Queue()
@@ -239,7 +242,7 @@ def test_a_row_that_overflows_fails_alone(
             else:
                 assert isinstance(found, list) and isinstance(expected, list), f"seed {seed}: {found}"
                 scores = [list(json.loads(answer[0])["scores"].values()) for answer in (found, expected)]
-                np.testing.assert_allclose(*scores, atol=1e-4, err_msg=f"seed {seed}")
+                np.testing.assert_allclose(*scores, atol=SCORE_TOLERANCE[dtype], err_msg=f"seed {seed}")
     assert batches[0] == len(order) and len(batches) == 2, "many that overflow cost one more batch, not one each"
     assert batches[1] >= order.count(bad)
 

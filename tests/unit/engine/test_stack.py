@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,9 @@ from backends.root.store import RootFolder
 from bench.kit.layouts import ALL_LAYOUTS
 
 TOLERANCE = {"fp32": 1e-4, "bf16": 1.5e-1, "int8": 3e-1}
+"""Of a row's largest logit: a few rows lie far out, in int8 one in a thousand 0.2."""
+MEDIAN_TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2, "int8": 2e-2}
+"""Of the rows of a test; about twice what was measured."""
 
 
 def random_artifacts(root: RootFolder, seed: int, per_kind: int = 2) -> dict[int, HplmArtifact]:
@@ -38,9 +42,11 @@ def run(stack: UpperStack, artifacts: dict[int, HplmArtifact], keys: list[int], 
             stack.release(hplm)
 
 
-def require_close(root: RootFolder, artifact: HplmArtifact, row: Tensor, got: Tensor, dtype: str) -> None:
+def require_close(root: RootFolder, artifact: HplmArtifact, row: Tensor, got: Tensor, dtype: str) -> float:
     expected = reference_logits(root, artifact, row.float())
-    assert (got - expected).abs().max() <= TOLERANCE[dtype] * max(1.0, float(expected.abs().max()))
+    error = float((got - expected).abs().max()) / max(1.0, float(expected.abs().max()))
+    assert error <= TOLERANCE[dtype]
+    return error
 
 
 @pytest.mark.parametrize("sharing", [Sharing(), Sharing(3, 1, 40)])
@@ -53,12 +59,14 @@ def test_mixed_batches_equal_rows_alone(built_home: Home, dtype: str, sharing: S
     stack = UpperStack(root, StackSettings(dtype=dtype, num_slots=len(KINDS)), pool)
     artifacts = random_artifacts(root, seed=3)
     chance = random.Random(4)
+    errors = []
     for _ in range(25):
         usable = chance.sample(sorted(artifacts), chance.randint(1, len(KINDS) - 1))  # slots are reused all the time
         keys = [chance.choice(usable) for _ in range(chance.randint(1, 24))]
         rows = [torch.randn(chance.choice([1, 2, 5, 5, 9, 32]), root.geometry.hidden_size).half() for _ in keys]
         for key, row, logits in zip(keys, rows, run(stack, artifacts, keys, rows), strict=True):
-            require_close(root, artifacts[key], row, logits, dtype)
+            errors.append(require_close(root, artifacts[key], row, logits, dtype))
+    assert statistics.median(errors) <= MEDIAN_TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
