@@ -173,8 +173,10 @@ class UpperService:
         return ()
 
     def _missing_stack(self, request: _Request) -> StackKey | None:
-        keys = dict.fromkeys(map(_key_of, request.entries))
-        return next((key for key in keys if not self._stacks.holds(key)), None)
+        for entry in request.entries:
+            if not self._stacks.holds(key := _key_of(entry)):
+                return key
+        return None
 
     def _queue(self, request: _Request, respond: RespondRequest) -> None:
         try:

@@ -331,7 +331,9 @@ class Admission(Generic[JobT]):
         filled = self._batches(until)
         num_batches = max(math.ceil(filled), num_stacks)
         room_us = until.work_us * (num_batches - filled) / filled
-        behind_us = self._load_of(np.ones(len(self.waiting), np.bool_)).work_us - waiting.work_us
+        behind_us = 0.0
+        if waiting.rows < len(self.waiting):
+            behind_us = self._load_of(np.ones(len(self.waiting), np.bool_)).work_us - waiting.work_us
         overhead_us = num_batches * self._overhead_us(until.rows / num_batches, model)
         return until.work_us + min(behind_us, room_us) + overhead_us
 
