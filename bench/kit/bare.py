@@ -21,6 +21,7 @@ from backends.adapters.product import BatchAdapters, SegmentedAdapters
 from backends.adapters.recipe import AdapterRecipe
 from backends.adapters.segments import Segment
 from backends.engine.layouts import MakeLayout
+from backends.engine.precision import missing_for_int8
 from backends.engine.stack import ReadyHplm, StackSettings, UpperStack
 from backends.home import Home
 from backends.registry.registry import Registry
@@ -104,6 +105,12 @@ class HomeEngine:
             self._stack.copies.wait(self._stack.copies.mark())
             self._stack.run(packed, of_batch)
         return batches * len(rows) / (time.perf_counter() - started_s)
+
+
+def fast_dtypes() -> tuple[str, ...]:
+    """Those of the engine that this machine is fast at, the slowest first."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return ("bf16",) if missing_for_int8(device) else ("bf16", "int8")
 
 
 @contextmanager

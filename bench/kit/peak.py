@@ -1,4 +1,4 @@
-"""The peak of the machine: square matrix products of the engine's precision."""
+"""The peak of the machine: square matrix products of the engine's precision; in int8 on CPUs only."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import statistics
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from backends.root.quantised import Quantised, QuantisedLinear
 from bench.kit.bare import Seconds
 
 _CPU_SIZES = (1024, 2048, 4096)
@@ -36,20 +38,46 @@ def square_products(device: torch.device, dtype: torch.dtype = torch.bfloat16) -
         return Products(run, size**3)
 
     if device.type == "cpu":
-        return {f"square {size}": product(size) for size in _CPU_SIZES} | _side_by_side(dtype)
+        return {f"square {size}": product(size) for size in _CPU_SIZES} | _side_by_side(partial(_product, dtype))
     return {f"square {size}": product(size) for size in _GPU_SIZES}
 
 
-def _side_by_side(dtype: torch.dtype) -> dict[str, Products]:
+def int8_products() -> dict[str, Products]:
+    """PyTorch's own product of int8, and oneDNN's with packed weights, scaled back to fp32 as the engine does it."""
+    found: dict[str, Products] = {}
+    for kind, make in (("_int_mm", _int_mm), ("packed", _packed_product)):
+        shared = {f"int8 {kind} {size}": Products(make(size), size**3) for size in _CPU_SIZES}
+        beside = {f"int8 {kind}, {name}": products for name, products in _side_by_side(make).items()}
+        found |= shared | beside
+    return found
+
+
+def _product(dtype: torch.dtype, size: int) -> Callable[[], object]:
+    left, right, out = (torch.randn(size, size, dtype=dtype) for _ in range(3))
+    return lambda: torch.mm(left, right, out=out)
+
+
+def _int_mm(size: int) -> Callable[[], object]:
+    left, right = (torch.randint(-128, 128, (size, size), dtype=torch.int8) for _ in range(2))
+    return lambda: torch._int_mm(left, right)
+
+
+def _packed_product(size: int) -> Callable[[], object]:
+    states = Quantised(torch.randint(256, (size, size), dtype=torch.uint8), torch.ones(size, 1))
+    linear = QuantisedLinear(torch.randn(size, size), torch.zeros(size), torch.bfloat16)
+    return lambda: linear.multiply_in_fp32(states)
+
+
+def _side_by_side(make: Callable[[int], Callable[[], object]]) -> dict[str, Products]:
     """As many at once as there are threads, each in a thread of its own."""
     count = torch.get_num_threads()
     pool = ThreadPoolExecutor(count, initializer=_compute_alone)
 
     def products(size: int) -> Products:
-        matrices = [[torch.randn(size, size, dtype=dtype) for _ in range(3)] for _ in range(count)]
+        own = [make(size) for _ in range(count)]
 
         def run() -> None:
-            for future in [pool.submit(torch.mm, left, right, out=out) for left, right, out in matrices]:
+            for future in [pool.submit(one) for one in own]:
                 future.result()
 
         return Products(run, count * size**3)
