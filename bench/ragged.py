@@ -18,13 +18,11 @@ import numpy as np
 
 from backends.engine.stack import UpperStack
 from backends.errors import InvalidArgumentError
-from backends.root.tokenizer import RootTokenizer
 from bench.kit.bare import ROWS, BareEngine, Seconds, WaitingRows, bare_engine, timed
 from bench.kit.entry import Result, at_least, bench
 from bench.kit.layouts import ALL_LAYOUTS
 from bench.limit import geometry_of
-from bench.tasks.data import Caps, load_task, task_names
-from builder.construct.tasks.examples import task_text
+from bench.tasks.real_lengths import real_lengths
 
 MEAN, SHORTEST, LONGEST = 20, 3, 100
 DEVIATIONS = {"v20": 20**0.5, "v100": 10.0, "s20": 20.0}
@@ -71,16 +69,6 @@ class Measured:
 def drawn(rng: np.random.Generator, deviation: float, count: int) -> list[int]:
     lengths = np.rint(rng.normal(MEAN, deviation, count)).clip(SHORTEST, LONGEST)
     return [int(length) for length in lengths]
-
-
-def real_lengths(data: Path, tokenizer: Path, max_tokens: int) -> dict[str, list[int]]:
-    """Each task's test texts, in tokens."""
-    encode = RootTokenizer(tokenizer, max_tokens).encode
-    result = {}
-    for name in task_names(data):
-        texts = [task_text(example) for example in load_task(data, name, Caps(train=1, dev=1, test=1000)).test]
-        result[name] = [int(length) for length in encode(texts, [False] * len(texts)).lengths]
-    return result
 
 
 def measure(engine: BareEngine, stacks: Mapping[str, UpperStack], settings: Settings, lengths: Lengths) -> Measured:

@@ -1,0 +1,1 @@
+"""Dedicated models in the runtimes that one can install, each as fast as it goes on this machine."""

@@ -1,0 +1,66 @@
+"""Our side of `bench.peers`: a home of hPLMs, its engine in this process, and the real server on the same cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from backends.engine.stack import StackSettings
+from backends.home import Home
+from backends.root.geometry import RootGeometry
+from bench.kit.bare import HomeEngine, fast_dtypes
+from bench.kit.random_root import random_rows
+from bench.kit.saturation import draw, saturate
+from bench.kit.served import Serving, served
+from bench.kit.synthetic_home import ROOT, Family, Words, base_home
+
+_BATCH = 64
+_EDGE_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Ours:
+    """An open server and the home behind it; `texts` by the name of their lengths."""
+
+    home: Home
+    hplms: Sequence[str]
+    texts: Mapping[str, Sequence[str]]
+    url: str
+    in_flight: int
+
+    def served_rows_per_s(self, lengths: str, tenants: int, rows: int, rng: np.random.Generator) -> float:
+        asked = draw(self.hplms[:tenants], self.texts[lengths], rows + 2 * _EDGE_ROWS, rng)
+        return saturate(self.url, asked, self.in_flight).rows_per_s(_EDGE_ROWS)
+
+
+@contextmanager
+def ours(
+    geometry: RootGeometry, tenants: int, lengths: Mapping[str, Sequence[int]], in_flight: int, seed: int
+) -> Iterator[Ours]:
+    rng, words = np.random.default_rng(seed), Words(geometry.vocab_size)
+    texts = {name: [words.text(rng, length) for length in of_name] for name, of_name in lengths.items()}
+    with base_home(seed) as base:
+        base.add_root(ROOT, geometry, [text for of_name in texts.values() for text in of_name])
+        hplms = base.add_hplms(Family(ROOT, "tenant", tenants))
+        with served(base.home, Serving(upper={"dtype": fast_dtypes()[-1]})) as server:
+            # A version's file is checked when it is first asked for, which a server does once in its life.
+            first_word = next(iter(texts.values()))[0].split()[0]
+            saturate(server.grpc_url, [(hplm, first_word) for hplm in hplms], in_flight)
+            yield Ours(base.home, hplms, texts, server.grpc_url, in_flight)
+
+
+class BareOurs:
+    """Our engine in this process, in one dtype, over hidden rows that lie in memory."""
+
+    def __init__(self, home: Home, dtype: str, tenants: int, seed: int) -> None:
+        self._engine = HomeEngine(home, ROOT, tenants, StackSettings(dtype=dtype, num_slots=tenants + 1))
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def rows_per_s(self, lengths: Sequence[int]) -> float:
+        rows = random_rows(lengths, self._engine.geometry.hidden_size, self._generator)
+        batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+        return len(rows) / sum(len(batch) / self._engine.rows_per_s(batch, 1) for batch in batches)

@@ -1,0 +1,58 @@
+"""PyTorch in bf16, eager or compiled; a model's weights are one file that is read into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from backends.root.geometry import RootGeometry
+from bench.kit.peers.bert import Bert
+from bench.kit.peers.runtime import Dtype, LoadedModel
+
+_DTYPE = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class PyTorch:
+    geometry: RootGeometry
+    is_compiled: bool = False
+    dtype: Dtype = "bf16"
+    packages: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        return f"PyTorch {'compiled' if self.is_compiled else 'eager'} {self.dtype}"
+
+    def prepare(self, model: Bert, rows: Sequence[Tensor], folder: Path) -> Path:
+        path = folder / "model.pt"
+        torch.save({name: tensor.to(_DTYPE) for name, tensor in model.state_dict().items()}, path)
+        return path
+
+    def load(self, path: Path) -> LoadedModel:
+        with torch.device("meta"):
+            model = Bert(self.geometry).eval().requires_grad_(False)
+        model.load_state_dict(torch.load(path, weights_only=True), assign=True)
+        run = _compiled_layer if self.is_compiled else _layer
+
+        @torch.inference_mode()
+        def logits(hidden: Tensor, mask: Tensor) -> Tensor:
+            states, mask = hidden.to(_DTYPE), mask.to(_DTYPE)
+            for layer in model.layers:
+                states = run(layer, states, mask)
+            found: Tensor = model.head(states[:, 0])
+            return found.float()
+
+        return logits
+
+
+def _layer(layer: nn.Module, hidden: Tensor, mask: Tensor) -> Tensor:
+    out: Tensor = layer(hidden, mask)
+    return out
+
+
+# All layers of all models have one compiled form: their weights are its inputs.
+_compiled_layer = torch.compile(_layer, dynamic=True)
