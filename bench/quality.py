@@ -2,7 +2,7 @@
 
 For every task of a data folder, the schemes of `bench.tasks.schemes` on one pretrained model, with the settings that
 users get by default. The root is built first where the home has none. Each trial that is done is a file in the folder
-of `--trials`, and the same command goes on with those that are not.
+of `--trials`, and the same command goes on with those that are not. With `--report` it needs that folder alone.
 
 - Nobody reads more than a task's own texts: `hplm` has no texts without labels, since `dedicated` could not use any.
 - The hPLMs are made by `hplm create` and measured with every fragment that their tables lack computed, as a server with
@@ -37,10 +37,9 @@ from bench.tasks.data import Caps, task_names, write_demo_tasks, write_everyday
 from bench.tasks.gaps import ENTITY_METRIC, Gap
 from bench.tasks.outcome import Outcome
 from bench.tasks.picture import draw_quality
-from bench.tasks.results import Results
+from bench.tasks.results import Results, kept_outcomes, kept_root
 from bench.tasks.schemes import SCHEMES, Schemes, Trial, Workspace
 from builder.construct.hplm.dedicated import FINE_TUNING
-from builder.construct.root.distilled import seconds_in_all
 from builder.construct.root.roots import add_root
 from builder.executors.processes import local_map
 from builder.progress import progress_bars, progress_lines
@@ -141,14 +140,14 @@ def _schemes(workspace: Workspace) -> Schemes:
 def run_trials(
     workspace: Workspace, folder: Path, trials: Sequence[Trial], workers: int
 ) -> Iterator[tuple[Trial, Outcome]]:
-    """Yield what is done already first, then what is still to do, unless there are no workers."""
+    """Yield what is done already first, then what is still to do."""
     results, waiting = Results(workspace, folder), []
     for trial in trials:
         if outcome := results.find(trial):
             yield trial, outcome
         else:
             waiting.append(trial)
-    if not (workers and waiting):
+    if not waiting:
         return
     groups = [list(group) for _, group in groupby(waiting, lambda trial: (trial.settings.seed, trial.task))]
     done = 0
@@ -263,6 +262,14 @@ def ensure_demo_root(workspace: Workspace) -> None:
             add_root(Home(workspace.home), registry, request, report)
 
 
+def _ensure_root(workspace: Workspace, arguments: Namespace) -> None:
+    if arguments.data is None:
+        ensure_demo_root(workspace)
+    else:
+        ensure_root(workspace, arguments.source, arguments.lower, arguments.n or _DEFAULT_N, arguments.steps)
+    _require_n(workspace, arguments.n)
+
+
 def _require_n(workspace: Workspace, wanted: int | None) -> None:
     """A root that was there already, as the demo's is, has the n that it was built with."""
     n = RootFolder(Home(workspace.home).root(workspace.root)).geometry.n
@@ -286,7 +293,7 @@ def add_options(options: ArgumentParser) -> None:
     options.add_argument("--steps", type=int, default=_DISTILLATION.steps, help="its distillation steps")
     options.add_argument("--cache", type=Path, default=Path("build/quality"), help="where cut tasks and states stay")
     options.add_argument("--trials", type=Path, help="folder that keeps what was measured (trials in --cache)")
-    options.add_argument("--report", action="store_true", help="try nothing more; report what was measured so far")
+    options.add_argument("--report", action="store_true", help="try nothing; report what the folder of --trials has")
     options.add_argument("--tasks", nargs="+", metavar="TASK", help="only these")
     options.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(_SIDES_OF_THE_GAP))
     options.add_argument("--seeds", type=int, help="seeds of each task, from --seed on (2 of five tasks, 1 of others)")
@@ -300,25 +307,16 @@ def quality(arguments: Namespace) -> Result:
     caps = Caps(train=32, dev=32, test=64) if arguments.quick else Caps(train=arguments.cap or None)
     data = arguments.data or write_demo_tasks(arguments.cache / "demo_tasks")
     workspace = Workspace(data.absolute(), arguments.home, arguments.root, arguments.cache, caps)
-    if arguments.data is None:
-        ensure_demo_root(workspace)
-    else:
-        ensure_root(workspace, arguments.source, arguments.lower, arguments.n or _DEFAULT_N, arguments.steps)
-    _require_n(workspace, arguments.n)
     plan = _plan(arguments, tuple(arguments.tasks or task_names(data)))
     folder = arguments.trials or arguments.cache / "trials"
-    found = dict(run_trials(workspace, folder, plan.trials(), 0 if arguments.report else arguments.workers))
+    if arguments.report:
+        found = kept_outcomes(folder, plan.trials())
+    else:
+        _ensure_root(workspace, arguments)
+        found = dict(run_trials(workspace, folder, plan.trials(), arguments.workers))
     figures, rows = figures_and_rows(plan, found)
-    root = RootFolder(Home(workspace.home).root(workspace.root))
     settings = {
-        "root": arguments.root,
-        "source": root.manifest.origin["source"],
-        "split": f"{root.geometry.num_lower_layers} + {root.geometry.num_upper_layers}",
-        "n": root.geometry.n,
-        "K": root.geometry.num_lower_layers,
-        "final_cosine": root.manifest.fidelity.get("final_cosine"),
-        "corpora": ", ".join(Path(path).stem for path in root.manifest.origin["config"]["corpus"]),
-        "distillation_seconds": seconds_in_all(root.manifest.origin),
+        **kept_root(folder),
         "train_cap": caps.train,
         "trials": len(found),
         "hours": round(sum(outcome.seconds for outcome in found.values()) / 3600, 2),

@@ -1,11 +1,16 @@
-"""Outcomes of trials, each in a file of its own, so that a run goes on where the last one was, here or elsewhere."""
+"""Outcomes of trials, each in a file of its own, so that a run goes on where the last one was, here or elsewhere.
+
+Beside them `root.json` says what root they were measured on: a report needs nothing but the folder.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from backends.errors import ConflictError, NotFoundError
 from backends.home import Home
 from backends.root.store import RootFolder
 from backends.storage import file_checksum, json_checksum, read_json, write_json
@@ -13,10 +18,12 @@ from bench.tasks.outcome import Outcome
 from bench.tasks.schemes import Trial, Workspace
 from builder.construct.hplm.dedicated import FINE_TUNING
 from builder.construct.hplm.dedicated_teacher import REWRITING, TEACHER_DATA_FORMAT
+from builder.construct.root.distilled import seconds_in_all
 from builder.settings.hplm import TEACHING
 
 _NEEDS_OF_ROOT = {"adapter": ("lower",), "plot": ("root",), "untaught": ("root",), "hplm": ("root", "teacher")}
 _WITH_ADAPTERS = ("adapter", "untaught", "hplm")
+_ROOT = "root.json"
 
 
 class Results:
@@ -40,6 +47,8 @@ class Results:
             },
         }
         self._workspace = workspace
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / _ROOT, _described(root))
 
     def find(self, trial: Trial) -> Outcome | None:
         path = self._path(trial)
@@ -47,7 +56,6 @@ class Results:
 
     def keep(self, trial: Trial, outcome: Outcome) -> None:
         """Write the trial's file whole, or not at all."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         write_json(self._path(trial), {**trial.described(), "outcome": outcome.to_json()})
 
     def _path(self, trial: Trial) -> Path:
@@ -65,3 +73,37 @@ class Results:
             file_checksum(path) for path in sorted((self._workspace.data / "tasks" / trial.task).iterdir())
         ]
         return f"{trial.task}-{trial.scheme}-{trial.settings.seed}-{json_checksum(version)[:12]}"
+
+
+def kept_outcomes(folder: Path, trials: Iterable[Trial]) -> dict[Trial, Outcome]:
+    """Return what the folder has of these trials, with no look at the root that it was measured on."""
+    found: dict[Trial, Outcome] = {}
+    for trial in trials:
+        paths = sorted(folder.glob(f"{trial.task}-{trial.scheme}-{trial.settings.seed}-*.json"))
+        if len(paths) > 1:
+            raise ConflictError(f"{folder} has {len(paths)} results of {trial.name}; keep one root's in a folder")
+        if paths:
+            found[trial] = Outcome.from_json(read_json(paths[0])["outcome"])
+    return found
+
+
+def kept_root(folder: Path) -> dict[str, Any]:
+    """Return the root that a folder's outcomes were measured on, as a report shows it."""
+    if not (folder / _ROOT).exists():
+        raise NotFoundError(f"{folder} has no {_ROOT}: nothing was measured there")
+    described: dict[str, Any] = read_json(folder / _ROOT)
+    return {name: value for name, value in described.items() if name != "checksum"}
+
+
+def _described(root: RootFolder) -> dict[str, Any]:
+    manifest, geometry = root.manifest, root.geometry
+    return {
+        "root": manifest.name,
+        "source": manifest.origin["source"],
+        "split": f"{geometry.num_lower_layers} + {geometry.num_upper_layers}",
+        "n": geometry.n,
+        "K": geometry.num_lower_layers,
+        "final_cosine": manifest.fidelity.get("final_cosine"),
+        "corpora": ", ".join(Path(path).stem for path in manifest.origin["config"]["corpus"]),
+        "distillation_seconds": seconds_in_all(manifest.origin),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from argparse import ArgumentParser
 from dataclasses import replace
@@ -75,7 +76,8 @@ def measured(data: Path, place: Path, monkeypatch: pytest.MonkeyPatch, *options:
 
 
 def kept(place: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted((place / "cache/trials").iterdir())]
+    paths = sorted((place / "cache/trials").iterdir())
+    return [json.loads(path.read_text()) for path in paths if path.name != "root.json"]
 
 
 @pytest.mark.usefixtures("trials_take_no_time")
@@ -110,10 +112,35 @@ def test_what_was_tried_is_not_tried_again(data: Path, tmp_path: Path, monkeypat
         patched.setattr(quality, "local_map", None)  # whatever is tried now fails
         again = measured(data, tmp_path, patched, "--schemes", "shared", "hplm", "--seeds", "2", "--report")
     assert (again["figures"], again["rows"]) == (first["figures"], first["rows"])
+    assert {name: again["settings"][name] for name in ("root", "split", "n")} == {
+        "root": "minilm",
+        "split": "2 + 2",
+        "n": 3,
+    }
     more = measured(data, tmp_path, monkeypatch, "--schemes", "shared", "hplm", "--seeds", "2")
     assert more["settings"]["trials"] == len(kept(tmp_path)) == 4
     with pytest.raises(SystemExit, match="no task has been tried"):
         measured(data, tmp_path, monkeypatch, "--seed", "5", "--report")
+
+
+@pytest.mark.usefixtures("trials_take_no_time")
+def test_a_report_needs_only_the_folder_of_the_trials(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = measured(data, tmp_path, monkeypatch, "--schemes", "shared", "hplm")
+    shutil.rmtree(tmp_path / "home")
+    options = ["--schemes", "shared", "hplm", "--report"]
+    again = measured(data, tmp_path, monkeypatch, *options)
+    assert (again["figures"], again["rows"], again["settings"]) == (first["figures"], first["rows"], first["settings"])
+    trials = tmp_path / "cache/trials"
+    of_hplm = next(trials.glob("mood-hplm-1-*.json"))
+    shutil.copy(of_hplm, trials / "mood-hplm-1-000000000000.json")
+    with pytest.raises(SystemExit, match="has 2 results of mood hplm seed 1"):
+        measured(data, tmp_path, monkeypatch, *options)
+    (trials / "root.json").unlink()
+    (trials / "mood-hplm-1-000000000000.json").unlink()
+    with pytest.raises(SystemExit, match="nothing was measured there"):
+        measured(data, tmp_path, monkeypatch, *options)
 
 
 def test_each_trial_is_a_file_as_soon_as_it_ends(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
