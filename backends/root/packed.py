@@ -21,8 +21,12 @@ _PACKED_FOR_ROWS = 128
 
 
 def cpu_multiplies_bf16() -> bool:
-    """Whether this machine's processor has instructions for products in bf16."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    """Whether this machine's processor has instructions for products in bf16.
+
+    The library also takes those of AVX-512 alone, but it converts each number there, and fp32 is faster.
+    """
+    has_instructions = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return bool(has_instructions and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class PackedLinear:

@@ -51,6 +51,7 @@ from builder.construct.tasks.examples import Example, task_text
 from builder.construct.tasks.metrics import Floats
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
+from builder.construct.training.device import CPU, mixed_precision
 from builder.construct.training.rows import padded_rows
 from builder.progress import Report, Step
 from builder.requests.domains import GENERAL_DOMAIN
@@ -120,7 +121,7 @@ class States(Protocol):
 def _of_model(layer: int) -> States:
     def states(both: RootAndModel, texts: Sequence[Text], with_words: bool) -> Iterable[EncodedRow]:
         tokens = both.tokenizer.encode(texts, [with_words] * len(texts))
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with mixed_precision(CPU):
             hidden = both.teacher.states(padded_rows(tokens, max_tokens=both.geometry.max_tokens))[layer]
         rows = np.split(hidden.to(torch.float16).numpy(), tokens.row_offsets[1:-1])
         return zip(rows, tokens.words, tokens.middles, strict=True)

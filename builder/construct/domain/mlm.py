@@ -15,6 +15,7 @@ from backends.root.geometry import RootGeometry
 from backends.root.lower import FragmentEncoder
 from backends.root.store import RootFolder
 from builder.construct.domain.masking import MaskedRows
+from builder.construct.training.device import mixed_precision
 from builder.construct.training.rows import PaddedRows, boundary_states, filled_up
 
 
@@ -55,7 +56,7 @@ class MaskedLanguageModel:
         Shape: `[M]` fp32, `[T, H]` fp32
         """
         masked = masked.to(self._device)
-        with torch.autocast(self._device.type, dtype=torch.bfloat16):
+        with mixed_precision(self._device):
             boundary = boundary_states(self.lower, self._aggregation, masked.rows)
             attend = padded_attention(self._geometry.num_heads, masked.rows.mask)
             final = self._upper(masked.rows.pad(boundary), attend)[masked.rows.mask][masked.chosen]
@@ -65,5 +66,5 @@ class MaskedLanguageModel:
     @torch.no_grad()
     def boundary(self, rows: PaddedRows) -> Tensor:
         """Compute the inputs of the shared layers, `[T, H]` fp32, to compare with and not to learn from."""
-        with torch.autocast(self._device.type, dtype=torch.bfloat16):
+        with mixed_precision(self._device):
             return boundary_states(self.lower, self._aggregation, rows.to(self._device)).float()

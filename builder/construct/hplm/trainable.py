@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from builder.construct.tasks.objective import Objective
+from builder.construct.training.device import mixed_precision
 
 _PREDICTED_ROWS = 64
 _POOLED_BATCHES = 16
@@ -92,7 +93,7 @@ def _of_rows(
     done = 0
     for indices in batches(dataset.lengths, np.arange(len(dataset.targets)), _PREDICTED_ROWS):
         inputs, segments = dataset.padded(indices, device)
-        with torch.autocast(device.type, dtype=torch.bfloat16):
+        with mixed_precision(device):
             outputs = model(inputs, segments)
         of_rows = objective.rows(outputs.float().cpu(), [dataset.targets[index] for index in indices])
         for index, row in zip(indices, of_rows, strict=True):

@@ -22,6 +22,7 @@ from builder.construct.hplm.trainable import (
 )
 from builder.construct.tasks.objective import Objective
 from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.device import mixed_precision
 from builder.construct.training.loop import DivergedError, ParameterGroup, Schedule, TrainingLoop, Watch
 from builder.progress import Report
 from builder.settings.hplm import TuneSettings
@@ -114,7 +115,7 @@ class Trainer:
     def _loss(self, indices: Indices, step: int) -> Tensor:
         settings = self._settings
         inputs, segments = self._train.padded(indices, self._device)
-        with torch.autocast(self._device.type, dtype=torch.bfloat16), fastest_attention(self._device):
+        with mixed_precision(self._device), fastest_attention(self._device):
             states = self._model.read(inputs, segments)
             outputs = self._model.answer(states)
         targets = [self._train.targets[index] for index in indices]

@@ -18,6 +18,7 @@ from builder.construct.root.augment import Pairing, Shortening, TokenNoise
 from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.device import mixed_precision
 from builder.construct.training.loop import ParameterGroup, Schedule, TrainingLoop, Watch
 from builder.construct.training.rows import PaddedRows, numbered_batches
 from builder.progress import Report
@@ -87,7 +88,7 @@ class Distiller:
         tokens = self._tokenizer.encode(self._pairing.apply(texts, step))
         rows = self._student.padded(self._noise.apply(tokens, step))
         settings = self._settings
-        with torch.autocast(rows.mask.device.type, dtype=torch.bfloat16):
+        with mixed_precision(rows.mask.device):
             with torch.no_grad():
                 targets = self._teacher.states(rows)
             states = self._student.states(rows, self._shortening.apply(rows.fragments, step))
