@@ -4,7 +4,8 @@
 product of the same precision, measured in turn with the engine; the share is the time that the rows' multiply-adds
 would take at this peak over the time that they took. On a CPU the threads share a product, or each has one of its own,
 as the engine's have: whatever is fastest is the peak. With int8, where the processor multiplies it fast, the peak is
-that of products in int8, though attention and adapters stay in bf16.
+that of products in int8, though attention and adapters stay in bf16. A CPU without instructions for bf16 computes all
+of this in fp32 instead, and `int8_over_bf16` is `int8_over_fp32` there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
+from backends.engine.precision import fast_float_dtype
 from backends.root.geometry import RootGeometry
 from bench.kit.bare import ROWS, BareEngine, bare_engine, fast_dtypes, interleaved, median_ratio, multiply_adds
 from bench.kit.entry import Result, at_least, bench
@@ -23,7 +25,7 @@ from bench.kit.peak import int8_products, peak_seconds, square_products
 from bench.kit.random_root import BERT_BASE_UPPER
 
 LENGTHS = {"": 128, "_short": 20}
-_FIGURES = {"bf16": "bare_over_peak", "int8": "bare_int8_over_peak"}
+_FIGURES = {"fp32": "bare_over_peak", "bf16": "bare_over_peak", "int8": "bare_int8_over_peak"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ QUICK = Settings(layers=6, repeats=3)
 
 def measure(engine: BareEngine, settings: Settings) -> tuple[dict[str, float], list[dict[str, object]]]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    peaks = {"bf16": square_products(device), "int8": int8_products() if "int8" in settings.dtypes else {}}
+    unquantised = fast_float_dtype(device)
+    peaks = {unquantised: square_products(device), "int8": int8_products() if "int8" in settings.dtypes else {}}
     stacks = {dtype: engine.stack(dtype=dtype) for dtype in settings.dtypes}
     figures, rows = {}, []
     for suffix, length in LENGTHS.items():
@@ -69,7 +72,7 @@ def measure(engine: BareEngine, settings: Settings) -> tuple[dict[str, float], l
                 }
             )
         if "int8" in stacks:
-            figures[f"int8_over_bf16{suffix}"] = median_ratio(seconds["bf16"], seconds["int8"])
+            figures[f"int8_over_{unquantised}{suffix}"] = median_ratio(seconds[unquantised], seconds["int8"])
     return figures, rows
 
 

@@ -2,8 +2,9 @@
 
 A peer serves a whole BERT-base for each tenant, in this process, without tokenizer, embeddings or clients, and takes
 the waiting rows tenant by tenant, in batches of about the same length. With 1,000 tenants it loads models from the disk
-into the memory of 16 models in bf16. Ours: PLOT, six shared layers and adapters, bare (the engine alone in this
-process), and as served by the real Triton with its clients on the same cores. Equal threads; one turn after another.
+into the memory of 16 models in bf16, or in fp32 where the processor has no instructions for bf16. Ours: PLOT, six
+shared layers and adapters, bare (the engine alone in this process), and as served by the real Triton with its clients
+on the same cores. Equal threads; one turn after another.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from backends.engine.precision import fast_float_dtype
 from backends.errors import InvalidArgumentError
 from backends.root.geometry import RootGeometry
 from bench.kit.bare import fast_dtypes
@@ -102,7 +104,7 @@ class Peers:
         folder.mkdir()
         model, rows = random_bert(self._geometry, self._seed), self._rows["20"][:8] + self._rows["128"][:8]
         path = runtime.prepare(model, rows[::2], folder)
-        memory = self._settings.resident * WEIGHT_BYTES["bf16"]
+        memory = self._settings.resident * WEIGHT_BYTES[_fast_float_dtype()]
         with torch.inference_mode():
             expected = torch.cat([model(*padded([row], len(row), torch.float32)) for row in rows])
         answered = torch.stack(TenantModels(runtime, path, 1).logits([(0, row) for row in rows]))
@@ -115,9 +117,9 @@ class Peers:
         """Rows a second of each cell; its models leave the memory afterwards."""
         name, taken = peer.runtime.name, Turn()
         models = TenantModels(peer.runtime, peer.path, peer.resident)
-        # Without bf16 or int8 a peer is slower than it is with them: one tenant shows by how much.
-        in_fp32, in_int8 = (peer.runtime.dtype == dtype for dtype in ("fp32", "int8"))
-        for lengths, tenants in cells(self._settings)[: 1 if in_fp32 else None]:
+        # A peer that leaves fast instructions unused is slower than it is with them: one tenant shows by how much.
+        in_int8, is_slow = peer.runtime.dtype == "int8", peer.runtime.dtype not in ("int8", _fast_float_dtype())
+        for lengths, tenants in cells(self._settings)[: 1 if is_slow else None]:
             # Loads models, and makes what a runtime makes for new shapes.
             first_row = self._rows[lengths][0]
             models.logits([(tenant, first_row) for tenant in range(tenants)])
@@ -125,7 +127,7 @@ class Peers:
             window = self._window(lengths, tenants, count, rng)
             models.logits(window[: _WARM_TOKENS // len(first_row)])
             taken[name, lengths, tenants] = _rows_per_s(window, models.logits)
-        if not in_fp32:
+        if not is_slow:
             for lengths in (_CACHED, _COLD):
                 window = self._window("128", _MANY, self._settings.many_rows, rng)
                 run = partial(models.logits, cold=lengths == _COLD)
@@ -150,14 +152,19 @@ def cells(settings: Settings) -> list[tuple[str, int]]:
 
 
 def runtimes(geometry: RootGeometry) -> list[Runtime]:
+    unquantised = _fast_float_dtype()
     return [
         OpenVino("int8"),
-        OpenVino("bf16"),
+        OpenVino(unquantised),
         OnnxRuntime("int8"),
         OnnxRuntime("fp32"),
-        PyTorch(geometry),
-        PyTorch(geometry, is_compiled=True),
+        PyTorch(geometry, unquantised),
+        PyTorch(geometry, unquantised, is_compiled=True),
     ]
+
+
+def _fast_float_dtype() -> Literal["bf16", "fp32"]:
+    return fast_float_dtype(torch.device("cpu"))
 
 
 @dataclass(frozen=True)

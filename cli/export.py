@@ -39,9 +39,9 @@ class DeviceOptions:
     dtype: Annotated[
         Literal["auto", "bf16", "fp32", "int8"],
         typer.Option(
-            help="What layers compute in. With int8 the upper layers' shared products are in 8 bits, on processors "
-            "with VNNI; all else is as with bf16. auto takes the fastest that this machine has, and int8 only where it "
-            "keeps nearly all labels."
+            help="What layers compute in; fp32 takes the place of bf16 on processors without its instructions. With "
+            "int8 the upper layers' shared products are in 8 bits, on processors with VNNI or AVX2; all else is as "
+            "with bf16. auto takes the fastest that this machine has, and int8 only where it keeps nearly all labels."
         ),
     ] = "bf16"
     device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Where the upper layers run.")] = ExportSettings.device

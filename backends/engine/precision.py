@@ -12,7 +12,7 @@ import torch
 from backends.errors import FileError
 from backends.root.packed import cpu_multiplies_bf16
 from backends.root.quantisation import Smoothing, read_smoothing
-from backends.root.quantised import cpu_multiplies_int8
+from backends.root.quantised import int8_instructions
 from backends.root.store import RootFolder
 
 LOGGER = logging.getLogger(__name__)
@@ -37,13 +37,21 @@ class Precision:
 
 def precision_of(dtype: str, device: torch.device) -> Precision:
     """Return the precision for a setting; what the device lacks is replaced, and the log says so."""
-    if dtype != "int8":
-        return Precision(dtype, _STATES[dtype], quantised=False)
-    rest = "bf16" if device.type != "cpu" or cpu_multiplies_bf16() else "fp32"
-    if missing := missing_for_int8(device):
-        LOGGER.warning("dtype int8 is not available: %s; the upper layers compute in %s", missing, rest)
-        return Precision(rest, _STATES[rest], quantised=False)
-    return Precision(dtype, _STATES[rest], quantised=True)
+    if dtype == "fp32":
+        return Precision(dtype, torch.float32, quantised=False)
+    rest = fast_float_dtype(device)
+    missing = missing_for_int8(device) if dtype == "int8" else None
+    if dtype == "int8" and missing is None:
+        return Precision(dtype, _STATES[rest], quantised=True)
+    if dtype != rest:
+        reason = missing or "the processor has no bf16 instructions"
+        LOGGER.warning("dtype %s is not available: %s; the upper layers compute in %s", dtype, reason, rest)
+    return Precision(rest, _STATES[rest], quantised=False)
+
+
+def fast_float_dtype(device: torch.device) -> Literal["bf16", "fp32"]:
+    """Return the faster of the two on a device."""
+    return "bf16" if device.type != "cpu" or cpu_multiplies_bf16() else "fp32"
 
 
 def smoothing_of(root: RootFolder) -> Smoothing:
@@ -59,14 +67,15 @@ def fastest_dtype(device: Literal["cpu", "gpu"]) -> tuple[Literal["bf16", "fp32"
     """Return the fastest dtype of this machine's processor, or of a GPU, and why it is that one."""
     if device == "gpu":
         return "bf16", "the fastest that stacks on a GPU have"
-    missing = missing_for_int8(torch.device("cpu"))
+    cpu = torch.device("cpu")
+    missing = missing_for_int8(cpu)
     if missing is None:
-        return "int8", "this processor has VNNI instructions"
-    return ("bf16" if cpu_multiplies_bf16() else "fp32"), missing
+        return "int8", f"this processor has {int8_instructions()} instructions"
+    return fast_float_dtype(cpu), missing
 
 
 def missing_for_int8(device: torch.device) -> str | None:
     """Say what a device lacks for layers in int8."""
     if device.type != "cpu":
         return "on a GPU there are no int8 layers yet"
-    return None if cpu_multiplies_int8() else "the processor has no VNNI instructions"
+    return None if int8_instructions() else "the processor has neither VNNI nor AVX2 instructions"

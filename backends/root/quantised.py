@@ -3,6 +3,9 @@
 The sums of a product are exact integers, so a token's results do not depend on the tokens beside it. A token with NaN
 or infinity spoils itself only, through its scale. Products read unsigned inputs: those that processors with VNNI
 multiply at twice the speed of bf16.
+
+Older processors with AVX2 multiply them at about twice the speed of fp32. They add the products of two neighbouring
+inputs in 16 bits, which cut off what does not fit, so there the scales of weights leave room for both.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 BLOCK_TOKENS = 256
 """Tokens that are quantised, multiplied and scaled back at once, so that they stay in the cache."""
@@ -23,9 +28,24 @@ _ONE_SIDED_LEVELS = 254
 _ROUNDING = 1.5 * 2**23
 
 
-def cpu_multiplies_int8() -> bool:
-    """Whether this machine's processor has instructions for products in int8."""
-    return bool(torch.cpu._is_vnni_supported())
+def int8_instructions() -> Literal["VNNI", "AVX2"] | None:
+    """Return the best instructions that this machine's processor has for products in int8."""
+    if torch.cpu._is_vnni_supported():
+        return "VNNI"
+    return "AVX2" if torch.cpu._is_avx2_supported() else None
+
+
+def _weight_scales(weight: Tensor) -> Tensor:
+    """Return a scale for each output, by its largest weight, or by the largest sum of two that are added in 16 bits.
+
+    Shape: weight `[out, in]` → `[out]`
+    """
+    if int8_instructions() == "VNNI":
+        largest = weight.abs().amax(dim=1)
+    else:
+        pairs = functional.pad(weight, (0, weight.shape[1] % 2)).view(len(weight), -1, 2)
+        largest = torch.maximum(pairs.clamp_min(0).sum(-1), -pairs.clamp_max(0).sum(-1)).amax(dim=1)
+    return (largest / _LEVELS).clamp_min_(torch.finfo(torch.float32).tiny)
 
 
 @dataclass(frozen=True)
@@ -95,7 +115,7 @@ class QuantisedLinear:
         weight = weight.detach().float()
         if smoothing is not None:
             weight = weight * smoothing
-        scales = (weight.abs().amax(dim=1) / _LEVELS).clamp_min_(torch.finfo(torch.float32).tiny)
+        scales = _weight_scales(weight)
         values = (weight / scales[:, None]).round_().to(torch.int8)
         sums = values.sum(dim=1, dtype=torch.float32) * scales
         self.inputs = inputs

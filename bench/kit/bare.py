@@ -21,7 +21,7 @@ from backends.adapters.product import BatchAdapters, SegmentedAdapters
 from backends.adapters.recipe import AdapterRecipe
 from backends.adapters.segments import Segment
 from backends.engine.layouts import MakeLayout
-from backends.engine.precision import missing_for_int8
+from backends.engine.precision import fast_float_dtype, missing_for_int8
 from backends.engine.stack import ReadyHplm, StackSettings, UpperStack
 from backends.home import Home
 from backends.registry.registry import Registry
@@ -108,9 +108,9 @@ class HomeEngine:
 
 
 def fast_dtypes() -> tuple[str, ...]:
-    """Those of the engine that this machine is fast at, the slowest first."""
+    """Those of the engine that this machine is fast at, the slowest first: bf16 or fp32, and int8."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return ("bf16",) if missing_for_int8(device) else ("bf16", "int8")
+    return (fast_float_dtype(device),) if missing_for_int8(device) else (fast_float_dtype(device), "int8")
 
 
 @contextmanager

@@ -27,11 +27,12 @@ from backends.engine.heads import HeadRow, logits
 from backends.engine.layers import FilledLayers, PlainLayers, ServedLayers, served_layers
 from backends.engine.layouts import LAYOUTS, attention
 from backends.engine.packing import MicroBatch, pack_rows
+from backends.engine.precision import fast_float_dtype, precision_of
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
 
-_DTYPE = torch.bfloat16
 _CPU = torch.device("cpu")
+_DTYPE = precision_of(fast_float_dtype(_CPU), _CPU).states
 _NUM_LABELS = 2
 
 

@@ -8,11 +8,10 @@ from typing import Literal
 
 import torch
 
-from backends.engine.precision import fastest_dtype, missing_for_int8
+from backends.engine.precision import fast_float_dtype, fastest_dtype, missing_for_int8
 from backends.errors import FileError, InvalidArgumentError
 from backends.home import Home
 from backends.registry.registry import Registry
-from backends.root.packed import cpu_multiplies_bf16
 from backends.root.quantisation import Int8Fidelity, read_fidelity
 from backends.root.store import RootFolder
 from builder.profiling.quantising import quantise_root
@@ -88,4 +87,4 @@ def _described(name: str, fidelity: Int8Fidelity) -> str:
 
 
 def _slower() -> Dtype:
-    return "bf16" if cpu_multiplies_bf16() else "fp32"
+    return fast_float_dtype(torch.device("cpu"))

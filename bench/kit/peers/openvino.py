@@ -1,6 +1,6 @@
-"""OpenVINO in bf16, or in int8 as its own compression framework quantises a transformer.
+"""OpenVINO in bf16 or fp32, or in int8 as its own compression framework quantises a transformer.
 
-Whatever its CPU plugin loads faster is the file: in bf16 the model, in int8 the compiled form.
+Whatever its CPU plugin loads faster is the file: in int8 the compiled form, else the model.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backends.engine.precision import fast_float_dtype
 from bench.kit.peers.bert import Bert, padded
 from bench.kit.peers.runtime import Dtype, LoadedModel
 
 _CALIBRATION_ROWS = 8
 _DEVICE = "CPU"
+_HINTS = {"fp32": "f32", "bf16": "bf16"}
+"""What layers outside int8 compute in."""
 
 
 @dataclass(frozen=True)
@@ -83,4 +86,8 @@ def _core() -> Any:
 
 
 def _settings() -> dict[str, Any]:
-    return {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": torch.get_num_threads(), "NUM_STREAMS": 1}
+    return {
+        "INFERENCE_PRECISION_HINT": _HINTS[fast_float_dtype(torch.device("cpu"))],
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "NUM_STREAMS": 1,
+    }

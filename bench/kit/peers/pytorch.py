@@ -1,4 +1,4 @@
-"""PyTorch in bf16, eager or compiled; a model's weights are one file that is read into memory."""
+"""PyTorch in bf16 or fp32, eager or compiled; a model's weights are one file that is read into memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from backends.root.geometry import RootGeometry
 from bench.kit.peers.bert import Bert
 from bench.kit.peers.runtime import Dtype, LoadedModel
 
-_DTYPE = torch.bfloat16
+_STATES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class PyTorch:
     geometry: RootGeometry
+    dtype: Dtype
     is_compiled: bool = False
-    dtype: Dtype = "bf16"
     packages: Sequence[str] = ()
 
     @property
@@ -29,18 +29,18 @@ class PyTorch:
 
     def prepare(self, model: Bert, rows: Sequence[Tensor], folder: Path) -> Path:
         path = folder / "model.pt"
-        torch.save({name: tensor.to(_DTYPE) for name, tensor in model.state_dict().items()}, path)
+        torch.save({name: tensor.to(_STATES[self.dtype]) for name, tensor in model.state_dict().items()}, path)
         return path
 
     def load(self, path: Path) -> LoadedModel:
         with torch.device("meta"):
             model = Bert(self.geometry).eval().requires_grad_(False)
         model.load_state_dict(torch.load(path, weights_only=True), assign=True)
-        run = _compiled_layer if self.is_compiled else _layer
+        run, dtype = _compiled_layer if self.is_compiled else _layer, _STATES[self.dtype]
 
         @torch.inference_mode()
         def logits(hidden: Tensor, mask: Tensor) -> Tensor:
-            states, mask = hidden.to(_DTYPE), mask.to(_DTYPE)
+            states, mask = hidden.to(dtype), mask.to(dtype)
             for layer in model.layers:
                 states = run(layer, states, mask)
             found: Tensor = model.head(states[:, 0])

@@ -15,7 +15,7 @@ from backends.adapters.bank import read_artifact
 from backends.adapters.parts import Lora
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
-from backends.root.quantised import cpu_multiplies_int8
+from backends.root.quantised import int8_instructions
 from backends.root.store import RootFolder
 from bench.kit.marks import Mark, publish_marked
 from bench.kit.tiny_home import sample_texts
@@ -25,7 +25,7 @@ from served_home import Served
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.skipif(not cpu_multiplies_int8(), reason="this CPU has no VNNI instructions"),
+    pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8"),
 ]
 SCORE_TOLERANCE = 2e-2
 

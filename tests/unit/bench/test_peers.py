@@ -25,7 +25,8 @@ from bench.peers import SERVED, figures, table
 
 TINY = replace(SMALL, hidden_size=64, intermediate_size=256, num_lower_layers=1, num_upper_layers=1)
 RUNTIMES: list[Runtime] = [
-    PyTorch(TINY),
+    PyTorch(TINY, "bf16"),
+    PyTorch(TINY, "fp32"),
     OpenVino("bf16"),
     OpenVino("int8"),
     OnnxRuntime("fp32"),

@@ -34,20 +34,21 @@ def test_lower_layers_are_not_quantised(
 @pytest.mark.parametrize(
     ("int8", "bf16", "taken"),
     [
-        (True, True, "dtype int8: this processor has VNNI instructions"),
-        (False, True, "dtype bf16: the processor has no VNNI instructions"),
-        (False, False, "dtype fp32: the processor has no VNNI instructions"),
+        ("VNNI", True, "dtype int8: this processor has VNNI instructions"),
+        ("AVX2", False, "dtype int8: this processor has AVX2 instructions"),
+        (None, True, "dtype bf16: the processor has neither VNNI nor AVX2 instructions"),
+        (None, False, "dtype fp32: the processor has neither VNNI nor AVX2 instructions"),
     ],
 )
 def test_auto_says_which_dtype_it_took(
     tiny_home: Home,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    int8: bool,
+    int8: str | None,
     bf16: bool,
     taken: str,
 ) -> None:
-    monkeypatch.setattr(precision, "cpu_multiplies_int8", lambda: int8)
+    monkeypatch.setattr(precision, "int8_instructions", lambda: int8)
     monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: bf16)
     assert export(monkeypatch, tiny_home, "--dtype", "auto") in (0, None)
     assert taken in capsys.readouterr().out

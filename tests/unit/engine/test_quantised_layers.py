@@ -22,17 +22,19 @@ from backends.root import quantised
 from backends.root.encoder import ACTIVATION_FUNCTIONS
 from backends.root.geometry import ACTIVATIONS, RootGeometry
 from backends.root.quantisation import SMOOTHED, Quantisation
-from backends.root.quantised import AFTER, CENTRED, QuantisedLinear, Range, cpu_multiplies_int8
+from backends.root.quantised import AFTER, CENTRED, QuantisedLinear, Range, int8_instructions
 from backends.root.store import RootFolder
 from bench.kit.marks import Mark
 from layer_cases import LayerCases, relative_error
 
-pytestmark = pytest.mark.skipif(not cpu_multiplies_int8(), reason="this CPU has no VNNI instructions")
+pytestmark = pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
 
 CPU = torch.device("cpu")
 STATES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-RELATIVE_ERROR_OF_LINEAR = 0.02
-RELATIVE_ERROR_OF_LAYERS = 0.05
+HAS_VNNI = int8_instructions() == "VNNI"
+"""Without it weights have half as many levels."""
+RELATIVE_ERROR_OF_LINEAR = 0.02 if HAS_VNNI else 0.04
+RELATIVE_ERROR_OF_LAYERS = 0.05 if HAS_VNNI else 0.08
 """Of two layers of random weights, adapters included: 0.02 at the median and 0.04 at most, of thousands of batches."""
 GEOMETRY = RootGeometry(100, 32, 128, 4, 1, 2, 32, 2, 1e-12, "gelu")
 
@@ -60,6 +62,13 @@ def test_a_product_has_the_scale_of_each_token_and_of_each_output(dtype: str) ->
     for output in range(64):
         assert relative_error(got[:, output], expected[:, output]) < RELATIVE_ERROR_OF_LINEAR
     torch.testing.assert_close(in_int8(states, plus), got + plus, rtol=0.02, atol=1e-2)
+
+
+def test_the_largest_sums_are_exact() -> None:
+    """Without VNNI two products are added in 16 bits, which would cut them off."""
+    for sign in (1.0, -1.0):
+        in_int8 = QuantisedLinear(torch.full((64, 48), sign), torch.zeros(64), torch.float32, Range(0.0))
+        torch.testing.assert_close(in_int8(torch.ones(32, 48)), torch.full((32, 64), 48 * sign), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -136,7 +145,7 @@ def test_smoothing_makes_up_for_a_large_channel() -> None:
         )
         for each in (None, smoothing)
     ]
-    assert errors[1] < 0.02 and errors[0] > 4 * errors[1]
+    assert errors[1] < RELATIVE_ERROR_OF_LINEAR and errors[0] > 4 * errors[1]
 
 
 def test_a_stack_takes_its_root_s_smoothing(tiny_home: Home) -> None:
@@ -154,7 +163,7 @@ def test_a_stack_takes_its_root_s_smoothing(tiny_home: Home) -> None:
         hplms = [stack.ready(1, lambda: artifact)]
         answers += stack.run(stack.pack([hidden], hplms), hplms)
     assert not torch.equal(*answers)
-    torch.testing.assert_close(*answers, rtol=0.1, atol=0.2)
+    torch.testing.assert_close(*answers, rtol=0.1, atol=0.2 if HAS_VNNI else 0.4)
 
 
 def test_smoothing_of_another_root_is_left_out_and_the_log_says_so(
@@ -198,16 +207,26 @@ def test_marked_weights_in_changing_slots_answer_their_own_rows_only(built_home:
 def test_a_machine_without_the_instructions_computes_in_bf16_and_says_so(
     built_home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(precision, "cpu_multiplies_int8", lambda: False)
+    monkeypatch.setattr(precision, "int8_instructions", lambda: None)
     monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: True)
     with caplog.at_level(logging.WARNING):
         stack = UpperStack(RootFolder(built_home.root("tiny")), StackSettings(dtype="int8", num_slots=2))
     assert stack.precision.dtype == "bf16" and not stack.precision.quantised
-    assert "the processor has no VNNI instructions; the upper layers compute in bf16" in caplog.text
-    assert fastest_dtype("cpu") == ("bf16", "the processor has no VNNI instructions")
+    assert "the processor has neither VNNI nor AVX2 instructions; the upper layers compute in bf16" in caplog.text
+    assert fastest_dtype("cpu") == ("bf16", "the processor has neither VNNI nor AVX2 instructions")
     monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: False)
     assert precision_of("int8", CPU).dtype == "fp32"
     assert fastest_dtype("cpu")[0] == "fp32"
+
+
+def test_fp32_takes_the_place_of_bf16_without_its_instructions_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: False)
+    with caplog.at_level(logging.WARNING):
+        assert precision_of("bf16", CPU) == precision.Precision("fp32", torch.float32, quantised=False)
+    assert "the processor has no bf16 instructions; the upper layers compute in fp32" in caplog.text
+    assert precision_of("bf16", torch.device("cuda")).dtype == "bf16"
 
 
 def test_without_bf16_instructions_all_but_the_products_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
