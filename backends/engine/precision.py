@@ -43,9 +43,10 @@ def precision_of(dtype: str, device: torch.device) -> Precision:
     missing = missing_for_int8(device) if dtype == "int8" else None
     if dtype == "int8" and missing is None:
         return Precision(dtype, _STATES[rest], quantised=True)
-    if dtype != rest:
-        reason = missing or "the processor has no bf16 instructions"
-        LOGGER.warning("dtype %s is not available: %s; the upper layers compute in %s", dtype, reason, rest)
+    if missing is not None:
+        LOGGER.warning("dtype int8 is not available: %s; the upper layers compute in %s", missing, rest)
+    elif dtype != rest:  # nothing that anyone has asked for: bf16 is the default
+        LOGGER.info("the processor has no bf16 instructions; the upper layers compute in %s", rest)
     return Precision(rest, _STATES[rest], quantised=False)
 
 

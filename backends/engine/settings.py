@@ -52,8 +52,12 @@ class EngineSettings:
             "threads": str(self.threads),
         }
 
+    @property
+    def dtype_in_force(self) -> str:
+        """What the layers compute in here; the device may lack what was exported."""
+        return precision_of(self.stack.dtype, torch.device(self.stack.device)).dtype
+
     def measured(self, root: RootFolder) -> Measured:
         """Return the conditions under which a cost model holds for this engine."""
-        device = torch.device(self.stack.device)
-        dtype = precision_of(self.stack.dtype, device).dtype
-        return Measured(root.fingerprint, device_name(device), dtype, self.stack.layout, self.threads)
+        device = device_name(torch.device(self.stack.device))
+        return Measured(root.fingerprint, device, self.dtype_in_force, self.stack.layout, self.threads)

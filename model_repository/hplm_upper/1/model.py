@@ -72,6 +72,7 @@ class TritonPythonModel:
             "policy": policy.name.value,
             "mode": settings.text("mode", "engine"),
             **engine.parameters,
+            "dtype": engine.dtype_in_force,
             **admission.parameters,
         }
         self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"], in_force)

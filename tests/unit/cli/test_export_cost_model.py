@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import cli
+from backends.engine import precision
 from backends.engine.settings import EngineSettings
 from backends.home import Home
 from backends.model_settings import ModelSettings
@@ -24,6 +25,12 @@ CHEAP = CostModel(100.0, 20.0, 3.0, 0.01, 5.0)
 DEAR = CostModel(50.0, 10.0, 9.0, 0.0, 0.0)
 """A small batch takes less than with the cheap one, a full one more."""
 NONE = CostModel(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def multiplies_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let bf16 and fp32 differ on any processor."""
+    monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: True)
 
 
 def measured_here(home: Home, root: str, dtype: str = "bf16") -> Measured:
