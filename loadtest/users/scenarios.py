@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gevent
 import numpy as np
 from locust import task
 from locust.env import Environment
@@ -53,7 +54,7 @@ def prepare(environment: Environment, **_: Any) -> None:
         _logger.error("%s", error)
         environment.process_exit_code = _WRONG_OPTION
         if environment.runner is not None:
-            environment.runner.quit()
+            gevent.spawn(environment.runner.quit)  # quit from here, a runner goes on to start until its time is up
 
 
 class ScenarioUser(HplmUser):

@@ -112,7 +112,7 @@ def test_slow_answers_hold_up_no_other_request(slow_server: TritonServer, tmp_pa
 )
 def test_a_wrong_option_ends_the_test(served: Served, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     _, log = locust(
-        tmp_path, f"grpc://{served.grpc_url}", "OverloadUser", "--users", "1", "--run-time", "20s", *options, code=2
+        tmp_path, f"grpc://{served.grpc_url}", "OverloadUser", "--users", "1", "--run-time", "10m", *options, code=2
     )
     assert message in log and "Traceback" not in log
 
