@@ -3,16 +3,18 @@
 Measured at BERT-base's sizes with a bottleneck of 64 after each attention, and with what `hplm create` makes by
 default: LoRA of rank 16 on all six modules and LayerNorms of its own. The table has the rows of the HMI paper's
 Table 2: what one model instance takes, and how many of them fit on a device of 16 GB. Adapters that are swapped out
-take no device memory, so there the host sets the limit.
+take no device memory, so there the host sets the limit. The shared layers of this machine's dtypes are measured on its
+CPU: what a further copy adds to a process, and how long it takes to make.
 """
 
 from __future__ import annotations
 
 import tempfile
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,7 +25,9 @@ from backends.adapters.parts import MAX_WIDTH
 from backends.adapters.recipe import AdapterRecipe
 from backends.root.geometry import RootGeometry
 from backends.root.upper import UpperLayers
+from bench.kit.bare import fast_dtypes
 from bench.kit.entry import Result, at_most, bench
+from bench.kit.layers_memory import layers_memory
 from bench.kit.random_root import BERT_BASE_UPPER, RECIPES, WIDTH, random_hplm, random_root
 
 GB = 1_000_000_000
@@ -128,9 +132,27 @@ def _row(scheme: str, first: float, further: float, most: int | None) -> dict[st
     return {"scheme": scheme, "first MB": first / 1e6, "each further MB": further / 1e6, "most in 16 GB": most}
 
 
+def layers_rows(geometry: RootGeometry) -> Iterator[dict[str, Any]]:
+    """Measure the shared layers in each dtype that this machine is fast at."""
+    with tempfile.TemporaryDirectory(prefix="hplm-bench-") as folder:
+        root = random_root(Path(folder) / "root", geometry, seed=0)
+        for dtype in fast_dtypes():
+            taken = layers_memory(root.path, dtype)
+            yield {
+                "scheme": f"shared layers, {dtype}, measured",
+                "first MB": taken.size_bytes / 1e6,
+                "made in s": taken.made_in_s,
+                "over bf16's bytes": taken.size_bytes / (2 * upper_parameters(geometry)),
+            }
+
+
 @bench(
     "memory",
-    bars={"device_bytes_per_hplm": at_most(1.3e6), "device_bytes_per_swapped_hplm": at_most(0)},
+    bars={
+        "device_bytes_per_hplm": at_most(1.3e6),
+        "device_bytes_per_swapped_hplm": at_most(0),
+        "int8_layers_over_bf16": at_most(0.55),
+    },
 )
 def memory(options: Namespace) -> Result:
     settings = Settings()
@@ -140,7 +162,12 @@ def memory(options: Namespace) -> Result:
         for name, (suffix, _) in RECIPES.items()
         for figure, value in taken[name].figures().items()
     }
-    return Result(asdict(settings), figures, table(settings, taken))
+    layers = list(layers_rows(BERT_BASE_UPPER))
+    if len(layers) > 1:
+        unquantised, quantised = layers
+        figures["int8_layers_over_bf16"] = quantised["over bf16's bytes"]
+        figures["int8_layers_more_s"] = quantised["made in s"] - unquantised["made in s"]
+    return Result(asdict(settings), figures, [*table(settings, taken), *layers])
 
 
 if __name__ == "__main__":
