@@ -24,6 +24,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from builder.cpu_flags import FAST_BF16, cpu_flags
 from builder.plugin import find_compiler
 from builder.serving.errors import TritonMissingError
 from builder.serving.installation import PYTHON_VERSION, find_installation, find_libpython
@@ -67,8 +68,8 @@ def run_checks(home: Path) -> list[Check]:
         check_disk(home),
         judge_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         judge_compiler(find_compiler()),
-        judge_cpu_flags(_cpu_flags()),
-        judge_int8_flags(_cpu_flags()),
+        judge_cpu_flags(cpu_flags()),
+        judge_int8_flags(cpu_flags()),
         judge_gpu(_gpus_of_driver(), _num_gpus_of_torch()),
     ]
 
@@ -176,7 +177,7 @@ def judge_compiler(command: Sequence[str] | None) -> Check:
 
 
 def judge_cpu_flags(flags: frozenset[str]) -> Check:
-    fast = sorted(flags & {"amx_bf16", "avx512_bf16"})
+    fast = sorted(flags & FAST_BF16)
     if fast:
         return Check("fast bf16 on the CPU", Status.OK, ", ".join(fast))
     remedy = "none needed: fp32 takes its place; 'hplm export --dtype auto' takes int8 where that changes little"
@@ -214,12 +215,6 @@ def _import_failure(module: str) -> str:
     except Exception as error:  # a broken binary package can raise anything
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     return ""
-
-
-def _cpu_flags() -> frozenset[str]:
-    text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
-    return frozenset(flags.group(1).split()) if flags else frozenset()
 
 
 def _gpus_of_driver() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,15 +51,12 @@ def serve(
     ] = None,
 ) -> None:
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""
-    from builder.export.in_force import with_policy
     from builder.serving import ServerConfig, traced
 
     opened, _ = open_home(home)
     if not opened.repository.exists():
         export(home)
-    configurations = {} if policy is None else with_policy(opened.repository, policy.value)
     config = ServerConfig(
-        configurations=configurations,
         repository=opened.repository,
         address=address,
         http_port=_port(http),
@@ -159,6 +157,8 @@ def serve_until_stopped(
     Raises:
         ServerStartError: Triton ended by itself.
     """
+    from builder.cpu_flags import cpu_flags
+    from builder.export.in_force import changes_of_run, configurations_of_run, effective_settings, in_one_line
     from builder.serving import ServerStartError, TritonServer, stop_signals_interrupt
     from builder.serving.log import is_complaint
 
@@ -166,6 +166,9 @@ def serve_until_stopped(
         if show_log or is_complaint(line):
             typer.echo(line, err=True)
 
+    settings = effective_settings(config.repository)
+    changes = changes_of_run(config.repository, policy.value if policy else None, cpu_flags())
+    config = replace(config, configurations=configurations_of_run(config.repository, changes))
     server = TritonServer(config, on_log=show)
     with stop_signals_interrupt():
         try:
@@ -175,7 +178,7 @@ def serve_until_stopped(
                 if config.log_path is not None:
                     typer.echo(f"starting Triton; its log is {config.log_path}", err=True)
                 server.wait_ready()
-                typer.echo(f"settings: {_settings_line(config.repository, policy)}", err=True)
+                typer.echo(f"settings: {in_one_line(settings, changes)}", err=True)
                 typer.echo(f"ready: grpc://{server.grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
                 if on_ready is not None:
                     on_ready(server)
@@ -197,13 +200,6 @@ def _last_lines_shown(server: TritonServer, wanted: bool) -> Iterator[None]:
         if lines:
             typer.echo("\n".join(("the log ends with:", *(f"  {line}" for line in lines))), err=True)
         raise
-
-
-def _settings_line(repository: Path, policy: PolicyName | None) -> str:
-    from builder.export.in_force import effective_settings, in_one_line
-
-    settings = effective_settings(repository)
-    return in_one_line(settings if policy is None else {**settings, "upper policy": f"{policy.value} (of this run)"})
 
 
 def _port(port: int) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
 from backends.lower.settings import FillingSettings
 from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
+from builder.cpu_flags import FAST_BF16
 from builder.export.config import from_text, to_text
 from builder.export.models import LOWER, UPPER
 from builder.export.settings import HOME_PARAMETER
@@ -77,13 +78,32 @@ def _defaults() -> dict[str, str]:
     }
 
 
-def with_policy(repository: Path, policy: str) -> dict[str, str]:
-    """Return the configuration of the upper model with another policy, so that Triton reports what is in force."""
+def changes_of_run(repository: Path, policy: str | None, flags: frozenset[str]) -> dict[str, str]:
+    """Return the upper model's parameters that one run has otherwise than the repository.
+
+    Args:
+        repository: As an export has rendered it.
+        policy: Of this run.
+        flags: Of the processor; without instructions for bf16, fp32 takes its place.
+    """
+    settings = effective_settings(repository)
+    changes = {} if policy is None else {"policy": policy}
+    if (settings["upper dtype"], settings["upper device"]) == ("bf16", "cpu") and not flags & FAST_BF16:
+        changes["dtype"] = "fp32"
+    return changes
+
+
+def configurations_of_run(repository: Path, changes: Mapping[str, str]) -> dict[str, str]:
+    """Return the configuration of the upper model with changes, so that Triton reports what is in force."""
+    if not changes:
+        return {}
     model = from_text((repository / UPPER / "config.pbtxt").read_text(encoding="utf-8"))
-    return {UPPER: to_text(replace(model, parameters={**model.parameters, "policy": policy}))}
+    return {UPPER: to_text(replace(model, parameters={**model.parameters, **changes}))}
 
 
-def in_one_line(settings: Settings) -> str:
+def in_one_line(settings: Settings, changes: Mapping[str, str] | None = None) -> str:
+    """Write settings in a line; changes of a run, to the upper model's, are marked as such."""
+    settings = {**settings, **{f"upper {name}": f"{value} (of this run)" for name, value in (changes or {}).items()}}
     return ", ".join(f"{name.partition(' ')[2]} {settings[name]}" for name in _SHOWN if name in settings)
 
 

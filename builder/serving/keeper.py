@@ -12,6 +12,7 @@ Usage:
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import shutil
 import signal
@@ -25,6 +26,8 @@ _POLL_S = 0.1
 _LOOK_EVERY_POLLS = 10
 LOST_PROCESS_CODE = 70
 """The exit code when a model's process has ended by itself, which Triton neither restarts nor reports as unready."""
+_STACK_BYTES = 256 << 20
+"""Of each thread of the server, which takes memory as it is used; enough for bodies of about 120 MB."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -51,7 +54,7 @@ def _run(command: list[str], folder: str, lock: int, grace_s: float, is_unwanted
         cwd=_empty(folder),  # stubs import what lies where they run, such as a folder "triton" of the operator
         pass_fds=(lock,),
         process_group=0,
-        preexec_fn=_die_with_keeper,
+        preexec_fn=_prepare_server,
     )
     try:
         os.write(1, f"{server.pid}\n".encode())
@@ -137,9 +140,14 @@ def _removed_at_end(run_folder: Path, shm_prefix: str) -> Iterator[None]:
         shutil.rmtree(run_folder, ignore_errors=True)
 
 
-def _die_with_keeper() -> None:
-    """End the server too when kill -9 ends the keeper; runs in the child. The stubs watch the server themselves."""
+def _prepare_server() -> None:
+    """Run in the child, before it becomes the server."""
+    # kill -9 of the keeper ends the server too; the stubs watch the server themselves.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Triton 24.10 lays out each HTTP body of JSON on the stack, two bytes for one, and crashes where that ends.
+    _, most = resource.getrlimit(resource.RLIMIT_STACK)
+    wanted = _STACK_BYTES if most == resource.RLIM_INFINITY else min(_STACK_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_STACK, (wanted, most))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import json
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -125,6 +127,14 @@ def test_ten_megabytes_are_cut_and_say_so(served: Served, protocol: str) -> None
     with HplmClient(f"{protocol}://{url}") as client:
         assert client.infer("acme/topic", "cat dog " * 1_310_720).truncated
         assert not client.infer("acme/topic", "cat dog").truncated
+
+
+def test_a_large_body_of_json_ends_no_server(served: Served) -> None:
+    """Triton 24.10 crashes where a body does not fit on its thread's stack."""
+    body = json.dumps({"MODEL": "acme/topic", "TEXT": "copy the file " * 1_500_000}).encode()
+    request = urllib.request.Request(f"http://{served.http_url}/v2/models/hplm/generate", body)
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        assert json.loads(json.load(reply)["RESULT"])["truncated"] is True
 
 
 def test_bad_requests_in_a_crowd_cost_their_neighbours_nothing(served: Served) -> None:

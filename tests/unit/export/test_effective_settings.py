@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.export.in_force import effective_settings, in_one_line, settings_of
+from builder.export.config import from_text
+from builder.export.in_force import (
+    changes_of_run,
+    configurations_of_run,
+    effective_settings,
+    in_one_line,
+    settings_of,
+)
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
-from cli.export import export_settings
+from cli.export import DeviceOptions, export_settings
 
 
 def test_what_a_repository_does_not_name_is_told_with_its_default(tmp_path: Path) -> None:
@@ -25,6 +32,22 @@ def test_a_plain_export_writes_its_settings_out(tmp_path: Path) -> None:
     named, told = settings_of(tmp_path / "plain"), effective_settings(tmp_path / "plain")
     assert set(told) - set(named) == {"upper layout"}
     assert named["upper slots"] == told["upper slots"] == "128"
+
+
+def test_fp32_takes_the_place_of_bf16_where_the_processor_lacks_it(tmp_path: Path) -> None:
+    plain, int8 = tmp_path / "plain", tmp_path / "int8"
+    render_repository(plain, export_settings())
+    render_repository(int8, export_settings(DeviceOptions(dtype="int8")))
+    assert changes_of_run(plain, None, frozenset({"avx2"})) == {"dtype": "fp32"}
+    assert changes_of_run(plain, None, frozenset({"avx2", "avx512_bf16"})) == {}
+    assert changes_of_run(int8, "das", frozenset({"avx2"})) == {"policy": "das"}
+    changes = changes_of_run(plain, "das", frozenset())
+    assert "policy das (of this run), mode engine, device cpu, dtype fp32 (of this run)" in in_one_line(
+        effective_settings(plain), changes
+    )
+    (text,) = configurations_of_run(plain, changes).values()
+    assert from_text(text).parameters["dtype"] == "fp32"
+    assert configurations_of_run(plain, {}) == {}
 
 
 def test_nothing_rendered_has_no_settings(tmp_path: Path) -> None:
