@@ -30,7 +30,7 @@ from hplm_client import (
 )
 from hplm_client import NotFoundError as UnknownHplmError
 from hplm_client import UnavailableError as RejectedError
-from loadtest.errors import RunError
+from loadtest.errors import MissingError, OccupiedError, RunError
 from workload.errors import WorkloadError
 
 _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
@@ -40,6 +40,8 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (NotFoundError, exit_codes.NOT_FOUND),
     (UnknownHplmError, exit_codes.NOT_FOUND),
     (FileNotFoundError, exit_codes.NOT_FOUND),
+    (MissingError, exit_codes.NOT_FOUND),
+    (OccupiedError, exit_codes.CONFLICT),
     (InvalidArgumentError, exit_codes.USAGE),
     (InvalidRequestError, exit_codes.USAGE),
     (WrongPortError, exit_codes.USAGE),
@@ -94,6 +96,8 @@ def _message(error: Exception) -> str | None:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
+    if isinstance(error, ConnectionFailedError):
+        return f"{error}; --url or HPLM_URL names another server"
     known = HplmError | ClientError | RunError | WorkloadError
     return str(error) if isinstance(error, known) else None
 

@@ -176,7 +176,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Two runs side by side, as one HTML file; ratios are of the second to the first."""
-    from loadtest.report import compared_rows, comparison
+    from loadtest.report import compared_rows, comparison, notices
     from loadtest.results import read_results
     from loadtest.run_folder import RunFolder
 
@@ -189,6 +189,9 @@ def compare(
         print_json([{"name": name, **one.summary} for name, one in zip(names, results, strict=True)])
         return
     print_table(compared_rows(results[0], results[1]), ("", *names, "ratio"))
+    for name, one in zip(names, results, strict=True):
+        for notice in notices(one):
+            typer.echo(f"{name}: {notice}", err=True)
     typer.echo(f"wrote {out}")
 
 

@@ -28,7 +28,9 @@ EveryOption = Annotated[str, typer.Option("--every", "--every-s", help="Time bet
 
 @dataclass(frozen=True)
 class TargetOptions:
-    url: Annotated[str, typer.Option(help="Where the server is: host:port, grpc://… or http://….")] = "localhost"
+    url: Annotated[
+        str, typer.Option(envvar="HPLM_URL", help="Where the server is: host:port, grpc://… or http://….")
+    ] = "localhost"
     protocol: Annotated[
         Literal["grpc", "http"] | None, typer.Option(help="How to ask; grpc if neither this nor the URL says it.")
     ] = None

@@ -50,6 +50,7 @@ class LoadTestRun:
         def make(content: Content) -> Scenario:
             capacity_per_s = self._measured_capacity(self._drawn(calibration, content))
             self._settings["measured_capacity_per_s"] = round(capacity_per_s, 1)
+            typer.echo(f"the server can do {capacity_per_s:,.1f} requests/s", err=True)
             return scenario_at(capacity_per_s)
 
         self._play(make)
@@ -64,6 +65,8 @@ class LoadTestRun:
             content = self._checked_by_server()
             schedule = self._drawn(make_scenario(content), content)
         self._settings |= {"hplms": len(content.hplms), "requests_planned": len(schedule)}
+        if len(schedule):
+            typer.echo(f"sending {len(schedule):,} requests within {schedule.times_s[-1]:,.1f} s", err=True)
         workers = self._options.senders()
         test = LoadTest(schedule, self._target, workers, self._settings, self._lateness_limit_ms)
         results = _played(folder, test)

@@ -185,19 +185,21 @@ def _assemble(quickstart: QuickstartHome) -> None:
 def what_to_try(server: TritonServer, home: Path, hplms: Sequence[str], seconds: float) -> str:
     """Tell a newcomer what to type next, and what comes back."""
     tenants = {hplm.partition("/")[0] for hplm in hplms}
-    shown, (hplm, (text, _)) = shlex.quote(str(home)), next(iter(EXAMPLES.items()))
+    shown = shlex.quote(str(home))
+    there = {hplm: example for hplm, example in EXAMPLES.items() if hplm in hplms}
     examples = [
         f"  curl -s {server.http_url}/v2/models/hplm/generate -d '{json.dumps({'MODEL': hplm, 'TEXT': text})}'\n"
         f'      the answer\'s RESULT has "label": "{label}"'
-        for hplm, (text, label) in EXAMPLES.items()
+        for hplm, (text, label) in there.items()
     ]
+    first = [f"  .venv/bin/hplm infer {hplm} {shlex.quote(text)}" for hplm, (text, _) in there.items()][:1]
     lines = [
         f"\n{len(hplms)} models of {len(tenants)} tenants answer, {seconds:.0f} s after the start. "
         "Ask them from another terminal:\n",
         *examples,
         "\nThe same with the command line, and what else is served:\n",
         f"  export HPLM_URL=grpc://{server.grpc_url} HPLM_HOME={shown}",
-        f"  .venv/bin/hplm infer {hplm} {shlex.quote(text)}",
+        *first,
         "  .venv/bin/hplm list",
         f"\nCtrl-C stops the server; 'make serve HOME_FOLDER={shown} PORT={server.ports.http}' starts it again.",
     ]

@@ -204,7 +204,7 @@ def notices(results: Results) -> list[str]:
         lines.append(
             f"Not valid: the load generator fell behind. One request in a hundred was sent "
             f"{_ms(sending['lateness_ms']['p99'])} late or more; the limit is {_ms(sending['limit_ms'])}. "
-            "Give it more workers or a machine of its own, or lower the rate."
+            "Give it more workers or a machine of its own, keep other work off this one, or lower the rate."
         )
     if summary["unfinished"]:
         lines.append(f"{summary['unfinished']:,} requests that were due did not come to an end.")

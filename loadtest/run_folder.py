@@ -24,7 +24,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from loadtest.errors import RunError
+from loadtest.errors import MissingError, OccupiedError, RunError
 from loadtest.outcome import Kind, Outcome
 from loadtest.requests import Requests
 from loadtest.schedule import Schedule
@@ -65,14 +65,14 @@ class RunFolder:
     def create(cls, path: Path) -> RunFolder:
         """Make a new folder, or take an empty one; a folder with anything in it is rejected."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(f"{path} exists already; name a new folder with --out")
+            raise OccupiedError(f"{path} exists already; name a new folder with --out")
         path.mkdir(parents=True, exist_ok=True)
         return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         if not (path / "run.json").is_file():
-            raise RunError(f"{path} is no folder of a load test: it has no run.json")
+            raise MissingError(f"{path} is no folder of a load test: it has no run.json")
         return cls(path)
 
     @property

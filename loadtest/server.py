@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from hplm_client import ClientError, HplmClient, InvalidRequestError, NotFoundError
 from hplm_client.address import parse_address
-from loadtest.errors import RunError
+from loadtest.errors import MissingError
 from loadtest.sender import Target
 
 _TEXT = "Wait until the worker thread has finished."
@@ -26,7 +26,7 @@ def check_hplms(target: Target, hplms: Sequence[str]) -> frozenset[str]:
     """Ask every hPLM once; return those that read pairs.
 
     Raises:
-        RunError: The server does not know one of them.
+        MissingError: The server does not know one of them.
         ClientError: It cannot be reached, or rejects a request.
     """
     with HplmClient(target.url, target.protocol) as client:
@@ -41,7 +41,7 @@ def pairs_among(client: HplmClient, hplms: Sequence[str], url: str) -> frozenset
     unknown = [hplm for hplm, error in failed.items() if isinstance(error, NotFoundError)]
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        raise RunError(f"the server at {url} has no hPLM {unknown[0]}{more}")
+        raise MissingError(f"the server at {url} has no hPLM {unknown[0]}{more}")
     for error in failed.values():
         if not isinstance(error, InvalidRequestError):
             raise error

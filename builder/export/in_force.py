@@ -43,7 +43,7 @@ def settings_of(repository: Path) -> dict[str, str]:
         path = repository / name / "config.pbtxt"
         if not path.exists():
             return {}
-        model, short = from_text(path.read_text(encoding="utf-8")), name.removeprefix("hplm_")
+        model, short = from_text(path.read_text(encoding="utf-8")), _short(name)
         if model.instances is not None:
             settings[f"{short} device"] = model.instances.kind.lower()
             settings[f"{short} processes"] = str(model.instances.count)
@@ -79,7 +79,7 @@ def _defaults() -> dict[str, str]:
 
 
 def changes_of_run(repository: Path, policy: str | None, flags: frozenset[str]) -> dict[str, str]:
-    """Return the upper model's parameters that one run has otherwise than the repository.
+    """Return the settings that one run has otherwise than the repository, as `upper policy`.
 
     Args:
         repository: As an export has rendered it.
@@ -87,23 +87,31 @@ def changes_of_run(repository: Path, policy: str | None, flags: frozenset[str]) 
         flags: Of the processor; without instructions for bf16, fp32 takes its place.
     """
     settings = effective_settings(repository)
-    changes = {} if policy is None else {"policy": policy}
-    if (settings["upper dtype"], settings["upper device"]) == ("bf16", "cpu") and not flags & FAST_BF16:
-        changes["dtype"] = "fp32"
+    changes = {} if policy is None else {"upper policy": policy}
+    if not flags & FAST_BF16:
+        on_cpu = ["lower dtype"] + (["upper dtype"] if settings["upper device"] == "cpu" else [])
+        changes |= {name: "fp32" for name in on_cpu if settings[name] == "bf16"}
     return changes
 
 
 def configurations_of_run(repository: Path, changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the configuration of the upper model with changes, so that Triton reports what is in force."""
-    if not changes:
-        return {}
-    model = from_text((repository / UPPER / "config.pbtxt").read_text(encoding="utf-8"))
-    return {UPPER: to_text(replace(model, parameters={**model.parameters, **changes}))}
+    """Return the configurations of the models with changes, so that Triton reports what is in force."""
+    found: dict[str, str] = {}
+    for name in (LOWER, UPPER):
+        of_model = {key.partition(" ")[2]: value for key, value in changes.items() if key.startswith(_short(name))}
+        if of_model:
+            model = from_text((repository / name / "config.pbtxt").read_text(encoding="utf-8"))
+            found[name] = to_text(replace(model, parameters={**model.parameters, **of_model}))
+    return found
+
+
+def _short(model: str) -> str:
+    return model.removeprefix("hplm_")
 
 
 def in_one_line(settings: Settings, changes: Mapping[str, str] | None = None) -> str:
-    """Write settings in a line; changes of a run, to the upper model's, are marked as such."""
-    settings = {**settings, **{f"upper {name}": f"{value} (of this run)" for name, value in (changes or {}).items()}}
+    """Write settings in a line; changes of a run are marked as such."""
+    settings = {**settings, **{name: f"{value} (of this run)" for name, value in (changes or {}).items()}}
     return ", ".join(f"{name.partition(' ')[2]} {settings[name]}" for name in _SHOWN if name in settings)
 
 

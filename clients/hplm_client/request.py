@@ -10,6 +10,7 @@ from hplm_client.errors import InvalidRequestError
 # The ID also travels as an HTTP header: visible ASCII only. The server decides which IDs exist.
 _HPLM_ID = re.compile(r"[!-.0-~]+/[!-.0-~]+")
 _SEPARATOR = "\t"
+_LONGEST_DEADLINE_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Request:
         if deadline_ms is not None and (type(deadline_ms) is not int or deadline_ms <= 0):
             shown = _short(deadline_ms)
             raise InvalidRequestError(f"deadline_ms must be a positive whole number, not {shown}", self.hplm)
+        if deadline_ms is not None and deadline_ms > _LONGEST_DEADLINE_MS:
+            raise InvalidRequestError(f"deadline_ms is at most {_LONGEST_DEADLINE_MS}, a day", self.hplm)
         if self.level is not None and (not isinstance(self.level, str) or not self.level):
             raise InvalidRequestError(f"level must be a non-empty str, not {_short(self.level)}", self.hplm)
 

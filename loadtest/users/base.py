@@ -11,6 +11,7 @@ Usage:
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from loadtest.users.client import UserClient
 from workload.spec import parse_arrivals
 
 URL_VARIABLE = "HPLM_URL"
+_logger = logging.getLogger(__name__)
 _DEFAULT_URL = "grpc://localhost:8001"
 _SHORTEST_DRAW_S = 60.0
 _REQUESTS_A_DRAW = 100
@@ -104,8 +106,9 @@ class HplmUser(User):
         self._due.at_s = due_s
         try:
             task(self)
-        except Exception as error:
+        except Exception as error:  # as Locust does for tasks that it runs itself
             self.environment.events.user_error.fire(user_instance=self, exception=error, tb=error.__traceback__)
+            _logger.exception("a task has failed")
 
     def _due_of_request(self) -> float:
         """Return when the first request of a task was due; later ones of the same task are due when they are made."""

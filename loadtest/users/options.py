@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,11 @@ def add_options(parser: Any, **_: Any) -> None:
     """Add the options of all scenarios; each has a variable of the environment too."""
     for name, default, says in (
         ("hplms", "", "hPLMs to ask, separated by commas; by default all of --home"),
-        ("home", "hplm_home", "the folder whose hPLMs are asked"),
+        (
+            "home",
+            os.environ.get("HPLM_HOME") or "hplm_home",
+            "the folder whose hPLMs are asked",
+        ),
         ("texts", "", "a file of texts, one per line; by default common words in random order"),
         ("lengths", "", "tokens: normal:deviation=20, fixed:tokens=20"),
         ("deadlines", "", "how long an answer is worth waiting for: 200ms, 100ms-400ms; by default no deadline"),
@@ -92,6 +97,14 @@ def content_of(options: Namespace, hplms: tuple[str, ...], pairs: frozenset[str]
     return Content(hplms, texts, lengths or NormalLengths(20), deadlines, pairs)
 
 
+def _message(failure: str) -> str:
+    """Return the message of an error that `hplm --json` has printed; whatever else it printed as it is."""
+    try:
+        return str(json.loads(failure)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return failure.strip()
+
+
 def _hplms_of_home(home: Path) -> tuple[str, ...]:
     """Ask the installation: load tests read no registry."""
     beside = Path(sys.executable).with_name("hplm")
@@ -100,7 +113,7 @@ def _hplms_of_home(home: Path) -> tuple[str, ...]:
         raise RunError(_ASKED_OF_HOME)
     done = subprocess.run([command, "list", "--json", "--home", str(home)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RunError(f"{_ASKED_OF_HOME} ({done.stderr.strip()})")
+        raise RunError(f"{_ASKED_OF_HOME} ({_message(done.stderr)})")
     hplms = tuple(str(entry["id"]) for entry in json.loads(done.stdout))
     if not hplms:
         raise RunError(f"{home} has no hPLM; 'hplm create' makes one")

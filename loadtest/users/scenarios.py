@@ -19,7 +19,7 @@ import gevent
 import numpy as np
 from locust import task
 from locust.env import Environment
-from locust.runners import MasterRunner
+from locust.runners import STATE_INIT, STATE_SPAWNING, MasterRunner, Runner
 
 from hplm_client import ClientError, Request
 from loadtest.errors import RunError
@@ -35,6 +35,7 @@ from workload.traces import read_trace
 
 _DRAWN_AT_ONCE = 64
 _WRONG_OPTION = 2
+_START_S = 5.0
 _logger = logging.getLogger(__name__)
 
 
@@ -54,7 +55,15 @@ def prepare(environment: Environment, **_: Any) -> None:
         _logger.error("%s", error)
         environment.process_exit_code = _WRONG_OPTION
         if environment.runner is not None:
-            gevent.spawn(environment.runner.quit)  # quit from here, a runner goes on to start until its time is up
+            gevent.spawn(_quit_once_started, environment.runner)
+
+
+def _quit_once_started(runner: Runner) -> None:
+    """End a test; a runner that is told to quit while it starts goes on to start, until its time is up."""
+    with gevent.Timeout(_START_S, False):
+        while runner.state in (STATE_INIT, STATE_SPAWNING):
+            gevent.sleep(0.05)
+    runner.quit()
 
 
 class ScenarioUser(HplmUser):

@@ -26,6 +26,7 @@ from backends.lower.settings import FillingSettings, QueueSettings
 from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
+from backends.root.packed import cpu_multiplies_bf16
 from backends.scheduling.rejection import RejectedError
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.trimming import Trimming
@@ -55,7 +56,8 @@ class TritonPythonModel:
         self._service.warm_up()
         self._queue = EncodeQueue(self._service, QueueSettings.from_model(settings, instances), end_process)
         process = args["model_instance_name"]
-        self._metrics = LowerMetrics(pb_utils, self._service, self._queue, process, filling.parameters)
+        in_force = {**filling.parameters, "dtype": filling.dtype if cpu_multiplies_bf16() else "fp32"}
+        self._metrics = LowerMetrics(pb_utils, self._service, self._queue, process, in_force)
         exclude_loaded_objects()
         self._trimming = Trimming()
 

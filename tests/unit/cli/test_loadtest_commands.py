@@ -22,7 +22,7 @@ def failure(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(SystemExit) as stop:
         cli.main()
     line = capsys.readouterr().err.rstrip("\n")
-    assert stop.value.code in (1, 2, 3, 5)
+    assert stop.value.code in (1, 2, 3, 4, 5)
     assert "\n" not in line
     return line
 

@@ -50,6 +50,7 @@ def test_tab_in_a_half_of_a_pair_is_refused(halves: tuple[str, str]) -> None:
         ({"text": "a", "deadline_ms": -5}, "positive whole number, not -5"),
         ({"text": "a", "deadline_ms": 1.5}, "positive whole number, not 1.5"),
         ({"text": "a", "deadline_ms": True}, "positive whole number, not True"),
+        ({"text": "a", "deadline_ms": 10**30}, "at most 86400000, a day"),
         ({"text": "a", "level": ""}, "level must be"),
     ],
 )

@@ -38,15 +38,18 @@ def test_fp32_takes_the_place_of_bf16_where_the_processor_lacks_it(tmp_path: Pat
     plain, int8 = tmp_path / "plain", tmp_path / "int8"
     render_repository(plain, export_settings())
     render_repository(int8, export_settings(DeviceOptions(dtype="int8")))
-    assert changes_of_run(plain, None, frozenset({"avx2"})) == {"dtype": "fp32"}
+    assert changes_of_run(plain, None, frozenset({"avx2"})) == {"upper dtype": "fp32", "lower dtype": "fp32"}
     assert changes_of_run(plain, None, frozenset({"avx2", "avx512_bf16"})) == {}
-    assert changes_of_run(int8, "das", frozenset({"avx2"})) == {"policy": "das"}
+    assert changes_of_run(int8, "das", frozenset({"avx2"})) == {"upper policy": "das", "lower dtype": "fp32"}
     changes = changes_of_run(plain, "das", frozenset())
     assert "policy das (of this run), mode engine, device cpu, dtype fp32 (of this run)" in in_one_line(
         effective_settings(plain), changes
     )
-    (text,) = configurations_of_run(plain, changes).values()
-    assert from_text(text).parameters["dtype"] == "fp32"
+    texts = configurations_of_run(plain, changes)
+    assert {name: from_text(text).parameters["dtype"] for name, text in texts.items()} == {
+        "hplm_lower": "fp32",
+        "hplm_upper": "fp32",
+    }
     assert configurations_of_run(plain, {}) == {}
 
 
