@@ -21,7 +21,7 @@ head has the exact command, its foot the settings and the machine. `.venv/bin/py
 
 All runs were on two CPU cores without a GPU, shared by clients and server, in bf16 unless a line says otherwise. A
 *row* is one text of a request. Processors with AMX multiply about twice as fast as those without; notes say what
-changes.
+changes. Processors without bf16 have fp32, a fifth of the speed, or int8, a third.
 
 ![Texts a second by the number of tenants](../pictures/tenants.svg)"""
 
