@@ -77,6 +77,10 @@ class Range:
         rounded = states.mul_(scales.float().reciprocal()).add_(offsets)
         return Quantised(rounded.view(torch.int32).to(torch.uint8), scales)
 
+    def restored(self, quantised: Quantised) -> Tensor:
+        """Return the states that quantised ones stand for, in fp32."""
+        return (quantised.values.float() - self.zero_point) * quantised.scales.float() + (self.lowest or 0.0)
+
 
 CENTRED = Range()
 AFTER: Mapping[str, Range] = MappingProxyType(
@@ -91,6 +95,18 @@ class Quantised:
 
     values: Tensor
     scales: Tensor
+
+
+def quantised_weight(weight: Tensor, smoothing: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Quantise a weight, multiplied by its inputs' smoothing, with a scale for each output.
+
+    Shape: weight `[out, in]`, smoothing `[in]` → `[out, in]` int8, `[out]`
+    """
+    weight = weight.detach().float()
+    if smoothing is not None:
+        weight = weight * smoothing
+    scales = _weight_scales(weight)
+    return (weight / scales[:, None]).round_().to(torch.int8), scales
 
 
 class QuantisedLinear:
@@ -112,11 +128,7 @@ class QuantisedLinear:
         inputs: Range = CENTRED,
         smoothing: Tensor | None = None,
     ) -> None:
-        weight = weight.detach().float()
-        if smoothing is not None:
-            weight = weight * smoothing
-        scales = _weight_scales(weight)
-        values = (weight / scales[:, None]).round_().to(torch.int8)
+        values, scales = quantised_weight(weight, smoothing)
         sums = values.sum(dim=1, dtype=torch.float32) * scales
         self.inputs = inputs
         self._divided = None if smoothing is None else smoothing.reciprocal()
