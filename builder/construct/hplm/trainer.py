@@ -174,7 +174,7 @@ class BestEpoch(Watch):
 
     @property
     def note(self) -> str:
-        return f", dev {self._main_metric} {self.best.metrics[self._main_metric]:.3f}" if self.best.epoch else ""
+        return f", best dev {self._main_metric} {self.best.metrics[self._main_metric]:.3f}" if self.best.epoch else ""
 
     def state(self) -> dict[str, Any]:
         return {"average": self._average, "best": vars(self.best)}

@@ -131,7 +131,7 @@ class TrainingLoop(Generic[BatchT]):
         """
         schedule, watch = self._schedule, self._watch
         done, seconds = self._resume(checkpoint)
-        clock, mean = _Clock(done, seconds), _RunningMean()
+        clock, mean = _Clock(seconds), _RunningMean()
         is_reported = False
         batches = self._batches(done)
         while done < schedule.steps and watch.goes_on(self._round(done)):
@@ -143,8 +143,7 @@ class TrainingLoop(Generic[BatchT]):
                 if self._ends_round(step):
                     watch.end_round(self._round(step))
                     self._save(checkpoint, step, clock.seconds)
-                note = f"loss {mean.value:.3f}{watch.note}, {clock.minutes_left(step, schedule.steps)} min left"
-                report(Step(self._phase, step, schedule.steps, note))
+                report(Step(self._phase, step, schedule.steps, f"loss {mean.value:.3f}{watch.note}"))
                 is_reported = step == schedule.steps
         if not is_reported:
             report(Step(self._phase, schedule.steps, schedule.steps, watch.note.removeprefix(", ")))
@@ -206,17 +205,12 @@ class _RunningMean:
 
 
 class _Clock:
-    """Seconds over all runs, and the minutes that are left at this run's pace."""
+    """Seconds over all runs."""
 
-    def __init__(self, done: int, seconds: float) -> None:
-        self._done = done
+    def __init__(self, seconds: float) -> None:
         self._seconds_before = seconds
         self._started_s = time.monotonic()
 
     @property
     def seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._started_s
-
-    def minutes_left(self, step: int, steps: int) -> int:
-        per_step_s = (time.monotonic() - self._started_s) / (step - self._done)
-        return math.ceil(per_step_s * (steps - step) / 60)
