@@ -35,7 +35,7 @@ serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (g
 
 test: $(READY)  ## Run all tests, in parallel; the server tests start the real tritonserver
 	@$(BIN)/python -m pytest -q -m serial
-	@$(BIN)/python -m pytest -q -m "not serial" -n 4 --dist loadgroup --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -m "not serial" -n 3 --dist loadgroup --no-loadscope-reorder
 
 check: $(READY)  ## Lint, formatting, types, and who imports whom
 	@$(BIN)/ruff check .

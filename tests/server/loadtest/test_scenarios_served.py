@@ -108,7 +108,9 @@ def test_an_interrupted_run_is_reported_as_such(served: Served, tmp_path: Path, 
     running.send_signal(stop)
     _, err = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert err.strip().splitlines() == [f"hplm: interrupted; {out / 'report.html'} shows what came back until then"]
+    sending, told = err.strip().splitlines()
+    assert sending.startswith("sending ")
+    assert told == f"hplm: interrupted; {out / 'report.html'} shows what came back until then"
     content = json.loads((out / "summary.json").read_text())
     assert content["run"]["state"] == "interrupted"
     assert 0 < content["answered"] < content["planned"] + 1 < 20 * 600

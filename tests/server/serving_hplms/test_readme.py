@@ -30,7 +30,7 @@ ASKED, ASKED_HERE = "acme/area", "acme/topic"
 SHORTER = {"hplm domain create": "--mlm-steps 4 --head-steps 4", "hplm profile": "--batches 40 --repeats 1"}
 """Options that save minutes."""
 BINARIES = Path(sys.executable).parent
-JQ = "jq -c '.RESULT | fromjson | {label: .label, score}'"
+JQ = "jq -c 'if .error then . else .RESULT | fromjson | {label: .label, score} end'"
 RESULT = f"{sys.executable} -c 'import json, sys; print(json.load(sys.stdin)[\"RESULT\"])'"
 """What a reader's jq does, where there is none."""
 
