@@ -8,6 +8,7 @@ TraceUser     plays a recorded trace; there is one of them, on one worker
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 from collections import deque
@@ -63,6 +64,7 @@ def _quit_once_started(runner: Runner) -> None:
     with gevent.Timeout(_START_S, False):
         while runner.state in (STATE_INIT, STATE_SPAWNING):
             gevent.sleep(0.05)
+    gc.collect()  # gRPC's channels close for ever where that happens at the interpreter's end
     runner.quit()
 
 

@@ -51,7 +51,7 @@ def counts(rows: Rows, column: str = "Request Count") -> dict[tuple[str, str], i
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_overload_has_a_row_per_hplm(served: Served, tmp_path: Path, protocol: str) -> None:
     url = f"{protocol}://{served.grpc_url if protocol == 'grpc' else served.http_url}"
-    options = ("OverloadUser", "--users", "8", "--spawn-rate", "8", "--run-time", "12s", "--rate", "4")
+    options = ("OverloadUser", "--users", "8", "--spawn-rate", "8", "--run-time", "20s", "--rate", "4")
     rows, _ = locust(tmp_path, url, *options, "--home", str(served.home.path))
     assert set(counts(rows)) == {(protocol, hplm) for hplm in HPLMS}
     assert sum(counts(rows, "Failure Count").values()) == 0
@@ -59,7 +59,7 @@ def test_overload_has_a_row_per_hplm(served: Served, tmp_path: Path, protocol: s
 
 
 def test_rejections_are_no_failures(served: Served, tmp_path: Path) -> None:
-    options = ("OverloadUser", "--users", "8", "--spawn-rate", "8", "--run-time", "12s", "--deadlines", "1ms")
+    options = ("OverloadUser", "--users", "8", "--spawn-rate", "8", "--run-time", "20s", "--deadlines", "1ms")
     rows, _ = locust(tmp_path, f"grpc://{served.grpc_url}", *options, "--home", str(served.home.path))
     rejected = {name: number for (kind, name), number in counts(rows).items() if kind == "rejected"}
     assert sum(rejected.values()) > 10 and set(rejected) <= HPLMS
