@@ -23,7 +23,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class LayersMemory:
-    """Of one root's upper layers on the CPU."""
+    """The cost of one root's upper layers on the CPU."""
 
     size_bytes: float
     made_in_s: float
