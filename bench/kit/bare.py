@@ -108,7 +108,7 @@ class HomeEngine:
 
 
 def fast_dtypes() -> tuple[str, ...]:
-    """Those of the engine that this machine is fast at, the slowest first: bf16 or fp32, and int8."""
+    """Return the dtypes that this machine is fast at, the slowest first: bf16 or fp32, and int8."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return (fast_float_dtype(device),) if missing_for_int8(device) else (fast_float_dtype(device), "int8")
 

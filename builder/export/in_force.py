@@ -89,8 +89,8 @@ def changes_of_run(repository: Path, policy: str | None, flags: frozenset[str]) 
     settings = effective_settings(repository)
     changes = {} if policy is None else {"upper policy": policy}
     if not flags & FAST_BF16:
-        on_cpu = ["lower dtype"] + (["upper dtype"] if settings["upper device"] == "cpu" else [])
-        changes |= {name: "fp32" for name in on_cpu if settings[name] == "bf16"}
+        on_cpu = ["lower dtype"] + (["upper dtype"] if settings.get("upper device", "cpu") == "cpu" else [])
+        changes |= {name: "fp32" for name in on_cpu if settings.get(name) == "bf16"}
     return changes
 
 

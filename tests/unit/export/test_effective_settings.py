@@ -55,3 +55,4 @@ def test_fp32_takes_the_place_of_bf16_where_the_processor_lacks_it(tmp_path: Pat
 
 def test_nothing_rendered_has_no_settings(tmp_path: Path) -> None:
     assert effective_settings(tmp_path) == {}
+    assert changes_of_run(tmp_path, None, frozenset()) == {}
