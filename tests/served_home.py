@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from backends.home import Home
+from backends.registry.snapshot import REFRESH_INTERVAL_S
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer
+from hplm_client import HplmClient, NotFoundError
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,20 @@ def serving(built: Home, folder: Path, dtype: str) -> Iterator[Served]:
         work = folder / "work"
         work.mkdir()
         yield Served(home, server, work)
+
+
+def wait_until_served(server: Served, names: list[str], timeout_s: float = 60) -> None:
+    """Wait until every process of the server knows these hPLMs.
+
+    Each process reads the registry by itself, so the first answer tells of one process only. Single rows, many at
+    once, meet them all; they do so twice, further apart than a process looks.
+    """
+    rows = [(name, "my cat is lovely") for name in names] * 16
+    deadline = time.monotonic() + timeout_s
+    with HplmClient(f"grpc://{server.grpc_url}", rows_per_request=1) as client:
+        known = 0
+        while known < 2:
+            answers = client.infer_many(rows, on_error="return")
+            known = 0 if any(isinstance(answer, NotFoundError) for answer in answers) else known + 1
+            assert time.monotonic() < deadline, f"{names} are not served"
+            time.sleep(2 * REFRESH_INTERVAL_S)

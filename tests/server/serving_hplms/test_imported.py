@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from backends.root.store import RootFolder
 from bench.kit.tiny_home import ignore, sample_texts
 from builder.construct.hplm.exact_lower import exact_lower
 from builder.importing.hplms import import_hplm
-from hplm_client import Classification, ClientError, HplmClient
-from served_home import Served
+from hplm_client import Classification, HplmClient
+from served_home import Served, wait_until_served
 from short_requests import adapter_import
 
 pytestmark = pytest.mark.server
@@ -31,8 +30,8 @@ def test_an_import_is_served_beside_the_others(served: Served) -> None:
         served.home, registry, adapter_import("newcomer/lora", "tiny", "farm", folder, labels=LABELS), ignore
     )
     texts = [text.text for text in sample_texts(12, seed=77)]
+    wait_until_served(served, ["newcomer/lora"])
     with HplmClient(f"grpc://{served.grpc_url}") as client:
-        wait_for(client, "newcomer/lora")
         others = [("acme/topic", text) for text in texts]
         answers = client.infer_many([("newcomer/lora", text) for text in texts] + others)
     hidden = exact_lower(served.home, entry.domain, "fp32").encode(texts).rows
@@ -70,16 +69,3 @@ def library_scores(wrapped: Any, hidden: torch.Tensor) -> torch.Tensor:
     finally:
         hook.remove()
     return torch.softmax(logits[0], dim=-1)
-
-
-def wait_for(client: HplmClient, hplm: str) -> None:
-    """Each of the server's processes looks by itself, so ask often enough to meet them all."""
-    start = time.monotonic()
-    while True:
-        try:
-            for _ in range(8):
-                client.infer(hplm, "my cat is lovely")
-            return
-        except ClientError:
-            assert time.monotonic() - start < 10, "never served"
-            time.sleep(0.02)

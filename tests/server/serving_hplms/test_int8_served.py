@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +20,7 @@ from bench.kit.marks import Mark, publish_marked
 from bench.kit.tiny_home import sample_texts
 from builder.construct.hplm.hplms import publish_artifact
 from hplm_client import Classification, ClientError, HplmClient
-from served_home import Served
+from served_home import Served, wait_until_served
 
 pytestmark = [
     pytest.mark.server,
@@ -35,14 +34,8 @@ def connected(served: Served, names: list[str]) -> Iterator[HplmClient]:
     """Yield a client once these hPLMs are known to the server, and delete them at the end."""
     registry = Registry.open(served.home)
     try:
+        wait_until_served(served, names)
         with HplmClient(f"grpc://{served.grpc_url}") as client:
-            deadline = time.monotonic() + 20
-            for name in names:
-                while time.monotonic() < deadline:
-                    answer = client.infer_many([(name, "a cat")], on_error="return")[0]
-                    if not (isinstance(answer, ClientError) and "exist" in str(answer)):
-                        break
-                    time.sleep(0.1)
             yield client
     finally:
         for name in names:
