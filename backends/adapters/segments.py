@@ -7,7 +7,7 @@ a product and a vector to the states in one pass.
 - `OneSegment`: an ordinary product; on a CPU a `RoundedSegment`.
 - `AlignedSegments`: segments of one length, side by side; one batched product without a copy.
 - `PaddedSegments`: segments of similar lengths; short ones repeat their first token.
-- `FlatSegments`: segments of any lengths in one grouped product, for a GPU.
+- `FlatSegments`: segments of any lengths in one grouped product; in bf16 on a GPU, in fp32 on a CPU.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from torch import Tensor
 from backends.adapters.length_groups import length_groups
 
 _LENGTH_STEP = 8
+_GROUPED_PRODUCTS = (("cuda", torch.bfloat16), ("cpu", torch.float32))
+"""Where a grouped product is faster than batched ones. On a CPU it loops over the segments without Python."""
+_MOST_SPANNED = 3
+"""A group without tokens costs a third of a row's copy."""
 GROUP_COST_TOKENS = 48
 """Cost of one more group, in tokens of a product."""
 
@@ -188,28 +192,43 @@ class PaddedSegments(_BatchedSegments):
 
 
 class FlatSegments:
-    """Shape: `take` returns `[tokens, …]`."""
+    """Segments in the order of their rows, as one grouped product.
 
-    def __init__(self, segments: Sequence[Segment], rows: RowSelection, device: torch.device) -> None:
-        tokens = np.concatenate([np.arange(segment.start, segment.end) for segment in segments])
-        lengths = np.array([segment.length for segment in segments])
-        self._tokens = torch.from_numpy(tokens).to(device)
+    Rows that no segment uses, between ones that are used, are groups without tokens: unless they are many, that costs
+    less than a copy of the weights. Tokens that lie in the order of their rows are not copied either.
+
+    Shape:
+        `take` returns `[tokens, …]`.
+    """
+
+    def __init__(self, segments: Sequence[Segment], rows: Sequence[int], device: torch.device) -> None:
+        members = sorted(zip(rows, segments, strict=True), key=lambda member: (member[0], member[1].start))
+        multiplied = _multiplied_rows(sorted(set(rows)))
+        index_of = {row: index for index, row in enumerate(multiplied)}
+        lengths = np.zeros(len(multiplied), dtype=np.int64)
+        for row, segment in members:
+            lengths[index_of[row]] += segment.length
+        self._rows = RowSelection(multiplied, device)
         self._ends = torch.from_numpy(lengths.cumsum().astype(np.int32)).to(device)
-        self._segment_of = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device)
-        self._rows = rows
+        self._index_of_tokens = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device)
+        self._tokens = _tokens_of([segment for _, segment in members], device)
 
     def take(self, states: Tensor) -> Tensor:
-        return states.index_select(0, self._tokens)
+        tokens = self._tokens
+        return states[tokens] if isinstance(tokens, slice) else states.index_select(0, tokens)
 
     def put(self, states: Tensor, values: Tensor) -> None:
-        states.index_copy_(0, self._tokens, values)
+        if isinstance(self._tokens, slice):
+            states[self._tokens] = values
+        else:
+            states.index_copy_(0, self._tokens, values)
 
     def multiply(self, inputs: Tensor, weights: Tensor, layer: int) -> Tensor:
         product: Tensor = torch._grouped_mm(inputs, self._rows.of(weights, layer), offs=self._ends)
         return product
 
     def spread(self, vectors: Tensor, layer: int) -> Tensor:
-        return self._rows.of(vectors, layer).index_select(0, self._segment_of)
+        return self._rows.of(vectors, layer).index_select(0, self._index_of_tokens)
 
     def add_product(
         self, states: Tensor, inputs: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None
@@ -217,7 +236,8 @@ class FlatSegments:
         total = self.take(states).add_(self.multiply(inputs, weights, layer))
         if vectors is not None:
             total.add_(self.spread(vectors, layer))
-        self.put(states, total)
+        if not isinstance(self._tokens, slice):
+            self.put(states, total)
 
 
 class RowSelection:
@@ -240,8 +260,10 @@ def grouped(
     segments: Sequence[Segment], rows: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> list[SegmentGroup]:
     """Form the groups of segments, with their rows of one pool, that cost least on this device."""
-    if device.type == "cuda" and dtype == torch.bfloat16 and len(segments) > 1:
-        return [FlatSegments(segments, RowSelection(rows, device), device)]
+    if len(segments) > 1 and (device.type, dtype) in _GROUPED_PRODUCTS:
+        if device.type == "cpu" and _are_aligned(segments):
+            return [AlignedSegments(segments, RowSelection(rows, device))]
+        return [FlatSegments(segments, rows, device)]
     groups = length_groups([segment.length for segment in segments], GROUP_COST_TOKENS)
     return [_group([segments[i] for i in group], [rows[i] for i in group], device) for group in groups]
 
@@ -255,6 +277,20 @@ def _group(segments: Sequence[Segment], rows: Sequence[int], device: torch.devic
     # Gathered tokens may have any order: ascending rows let the weights be read as a view.
     members.sort(key=lambda member: member[1])
     return PaddedSegments([s for s, _ in members], RowSelection([row for _, row in members], device), device)
+
+
+def _multiplied_rows(rows: Sequence[int]) -> Sequence[int]:
+    """Return all rows from the first to the last where most are used, and these alone otherwise."""
+    span = range(rows[0], rows[-1] + 1)
+    return span if len(span) <= _MOST_SPANNED * len(rows) else rows
+
+
+def _tokens_of(segments: Sequence[Segment], device: torch.device) -> slice | Tensor:
+    """Return the tokens of segments in this order."""
+    if all(a.end == b.start for a, b in pairwise(segments)):
+        return slice(segments[0].start, segments[-1].end)
+    tokens = np.concatenate([np.arange(segment.start, segment.end) for segment in segments])
+    return torch.from_numpy(tokens).to(device)
 
 
 def _rounded_length(length: int) -> int:

@@ -13,7 +13,7 @@ from adapter_reference import KINDS, random_adapters
 from backends.adapters.adapter_set import PROJECTED, AdapterSet
 from backends.adapters.device_bank import AdapterBank
 from backends.adapters.product import SegmentedAdapters
-from backends.adapters.segments import FlatSegments, RowSelection, Segment
+from backends.adapters.segments import FlatSegments, Segment
 from backends.root.encoder import Projection, Site
 from backends.root.geometry import RootGeometry
 
@@ -117,12 +117,12 @@ def test_a_grouped_product_equals_segments_alone() -> None:
     """What a GPU runs; PyTorch has it on the CPU as well."""
     torch.manual_seed(1)
     chance = random.Random(1)
-    weights, vectors = torch.randn(2, 12, 16, 8).bfloat16(), torch.randn(2, 12, 8).bfloat16()
+    weights, vectors = torch.randn(2, 40, 16, 8).bfloat16(), torch.randn(2, 40, 8).bfloat16()
     for _ in range(50):
-        rows = chance.sample(range(12), chance.randint(2, 6))
+        rows = chance.choices(range(chance.choice([4, 12, 40])), k=chance.randint(2, 6))
         bounds = sorted(chance.sample(range(40), len(rows) + 1))
         segments = [Segment(1, start, end) for start, end in pairwise(bounds)]
-        group = FlatSegments(segments, RowSelection(rows, CPU), CPU)
+        group = FlatSegments(segments, rows, CPU)
         states, layer = torch.randn(40, 16).bfloat16(), chance.randrange(2)
         got = torch.full((40, 8), 3.0).bfloat16()
         group.put(got, group.multiply(group.take(states), weights, layer) + group.spread(vectors, layer))
