@@ -74,7 +74,7 @@ def measure_bare(home: TenantHome, settings: Settings, seed: int) -> list[dict[s
     """Every row of a batch another tenant's."""
     device, generator = torch.device("cuda" if settings is GPU else "cpu"), torch.Generator().manual_seed(seed)
     stack = StackSettings(device=str(device), dtype=settings.dtype, num_slots=settings.batch + 1)
-    engine = HomeEngine(home.home, ROOT, settings.batch, stack)
+    engine = HomeEngine(home.home, ROOT, home.hplms[: settings.batch], stack)
     squares = square_products(device)
     rows = []
     for length in _LENGTHS:

@@ -50,7 +50,7 @@ QUICK = Settings(rows=192, short_rows=384, bare_batches=1, repeats=1)
 def measure(home: TenantHome, settings: Settings, seed: int) -> list[dict[str, Any]]:
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     stack = StackSettings(dtype=settings.dtype, num_slots=settings.tenants + 1)
-    bare = HomeEngine(home.home, ROOT, settings.tenants, stack)
+    bare = HomeEngine(home.home, ROOT, home.hplms, stack)
     rows_of = {
         length: random_rows([length] * settings.batch, bare.geometry.hidden_size, generator) for length in _LENGTHS
     }

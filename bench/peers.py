@@ -3,8 +3,9 @@
 A peer serves a whole BERT-base for each tenant, in this process, without tokenizer, embeddings or clients, and takes
 the waiting rows tenant by tenant, in batches of about the same length. With 1,000 tenants it loads models from the disk
 into the memory of 16 models in bf16, or in fp32 where the processor has no instructions for bf16. Ours: PLOT, six
-shared layers and adapters, bare (the engine alone in this process), and as served by the real Triton with its clients
-on the same cores. Equal threads; one turn after another.
+shared layers and the adapters that `hplm create` makes by default, bare (the engine alone in this process), and as
+served by the real Triton with its clients on the same cores; beside it hPLMs with a bottleneck of 64 in each layer
+instead, through Triton too. Equal threads; one turn after another.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ from bench.kit.synthetic_home import BERT_BASE
 from bench.tasks.real_lengths import real_lengths
 
 SERVED = "ours, through Triton"
+_BOTTLENECKS = "ours, with bottlenecks"
+_BARE = "ours, bare"
 _MANY = 1_000
 _COLD, _CACHED = "128, from the disk", "128"
 _SUFFIXES = {"128": "", "20": "_short", "real": "_real"}
 _SLOWER = 2
 """Peers without int8 get so many times fewer rows."""
-_WARM_TOKENS = 1_024
 _COSINE = {"fp32": 0.9999, "bf16": 0.99, "int8": 0.9}
 """How alike a runtime's answers must be to those of PyTorch in fp32."""
 
@@ -66,6 +68,7 @@ class Settings:
     in_flight: int = 128
     resident: int = 16
     geometry: str = "BERT-base, 12 x 768; ours 6 of 12 above PLOT"
+    adapters: str = "default recipe, and bottlenecks of 64"
 
 
 FULL = Settings({"128": 64, "20": 128, "real": 128}, {"128": 128, "20": 256, "real": 256}, many_rows=6, turns=5)
@@ -120,12 +123,9 @@ class Peers:
         # A peer that leaves fast instructions unused is slower than it is with them: one tenant shows by how much.
         in_int8, is_slow = peer.runtime.dtype == "int8", peer.runtime.dtype not in ("int8", _fast_float_dtype())
         for lengths, tenants in cells(self._settings)[: 1 if is_slow else None]:
-            # Loads models, and makes what a runtime makes for new shapes.
-            first_row = self._rows[lengths][0]
-            models.logits([(tenant, first_row) for tenant in range(tenants)])
             count = self._settings.rows[lengths] // (1 if in_int8 else _SLOWER)
             window = self._window(lengths, tenants, count, rng)
-            models.logits(window[: _WARM_TOKENS // len(first_row)])
+            models.logits(window)
             taken[name, lengths, tenants] = _rows_per_s(window, models.logits)
         if not is_slow:
             for lengths in (_CACHED, _COLD):
@@ -189,9 +189,10 @@ class Ways:
                 if bare_tenants == tenants:
                     taken[way, lengths, tenants] = engine.rows_per_s(self.lengths[lengths])
             rows = self.settings.served_rows[lengths]
-            taken[SERVED, lengths, tenants] = self.served.served_rows_per_s(lengths, tenants, rows, self.rng)
+            for way, hplms in ((SERVED, self.served.hplms), (_BOTTLENECKS, self.served.with_bottlenecks)):
+                taken[way, lengths, tenants] = self.served.served_rows_per_s(lengths, hplms[:tenants], rows, self.rng)
         rows = self.settings.served_rows["128"]
-        taken[SERVED, _CACHED, _MANY] = self.served.served_rows_per_s("128", _MANY, rows, self.rng)
+        taken[SERVED, _CACHED, _MANY] = self.served.served_rows_per_s("128", self.served.hplms, rows, self.rng)
         return taken
 
 
@@ -200,10 +201,10 @@ def ways(settings: Settings, lengths: Mapping[str, Sequence[int]], geometry: Roo
     rng, peers = np.random.default_rng((seed, time.time_ns())), Peers(settings, lengths, geometry, seed)
     with (
         tempfile.TemporaryDirectory(prefix="hplm-bench-") as folder,
-        ours(geometry, _MANY, lengths, settings.in_flight, seed) as served,
+        ours(geometry, _MANY, settings.resident, lengths, settings.in_flight, seed) as served,
     ):
         bare = {
-            (f"ours, bare {dtype}", tenants): BareOurs(served.home, dtype, tenants, seed)
+            (f"{_BARE} {dtype}", tenants): BareOurs(served.home, dtype, served.hplms[:tenants], seed)
             for dtype in fast_dtypes()
             for tenants in (1, settings.resident)
         }
@@ -218,12 +219,12 @@ def figures(rates: Mapping[Cell, Sequence[float]]) -> dict[str, float]:
         best = max(peers, key=median, default=[])
         return median(a / b for a, b in zip(rates[way, lengths, tenants], best, strict=True))
 
-    bare = [cell[0] for cell in rates if _is_ours(cell[0]) and cell[0] != SERVED][-1]
+    bare = [cell[0] for cell in rates if cell[0].startswith(_BARE)][-1]
     found = {}
     for tenants in sorted({tenants for _, _, tenants in rates if tenants != _MANY}):
         for lengths, suffix in _SUFFIXES.items():
             if (SERVED, lengths, tenants) in rates:
-                for name, way in (("hplm", SERVED), ("bare", bare)):
+                for name, way in (("hplm", SERVED), ("bare", bare), ("bottlenecks", _BOTTLENECKS)):
                     found[f"{name}_over_best_peer_{tenants}{suffix}"] = over_best(way, lengths, tenants, lengths)
     for name, of_peers in (("", _COLD), ("_cached", _CACHED)):
         found[f"hplm_over_best_peer_{_MANY}{name}"] = over_best(SERVED, _CACHED, _MANY, of_peers)

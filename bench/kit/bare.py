@@ -84,12 +84,12 @@ class BareEngine:
 class HomeEngine:
     """The stack of a home's root: rows of mixed hPLMs that lie in memory, packed and run batch by batch."""
 
-    def __init__(self, home: Home, root_name: str, num_hplms: int, settings: StackSettings) -> None:
+    def __init__(self, home: Home, root_name: str, hplms: Sequence[str], settings: StackSettings) -> None:
         root = RootFolder(home.root(root_name))
         self.geometry = root.geometry
         self._stack = UpperStack(root, settings)
         with closing(Registry.open(home)) as registry:
-            entries = registry.hplms()[:num_hplms]
+            entries = [registry.hplm(hplm) for hplm in hplms]
         self._hplms = [
             self._stack.ready(entry.key, partial(read_artifact, home.path / entry.folder, root.fingerprint))
             for entry in entries

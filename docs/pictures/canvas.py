@@ -17,6 +17,8 @@ _SURFACES = {
     "first": ("#d9822b", "#d9822b"),
     "second": ("#2f9e63", "#2f9e63"),
     "third": ("#c9418a", "#c9418a"),
+    "own": ("#2f6fd0", "#58a6ff"),
+    "other": ("#afb8c1", "#57606a"),
     "stop": ("#fbe3e1", "#4a1f1d"),
 }
 _EDGES = {

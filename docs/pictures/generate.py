@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 from idea import idea
+from peers import peers
 from request import request
 from structure import structure
 from tenants import tenants
 
-PICTURES = {"idea": idea, "request": request, "structure": structure, "tenants": tenants}
+PICTURES = {"idea": idea, "peers": peers, "request": request, "structure": structure, "tenants": tenants}
 
 
 def main(folder: Path) -> None:

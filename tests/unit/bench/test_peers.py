@@ -103,6 +103,7 @@ def turn(factor: float) -> Turn:
     return {
         **{(way, *cell): rate * factor for cell in cells for way, rate in RATES.items()},
         **{(SERVED, *cell): 40 * factor for cell in cells},
+        **{("ours, with bottlenecks", *cell): 60 * factor for cell in cells},
         ("A", "128", 1_000): 1 * factor,
         ("A", "128, from the disk", 1_000): 0.5 * factor,
         (SERVED, "128", 1_000): 30 * factor,
@@ -114,6 +115,7 @@ def test_figures_are_ratios_to_the_fastest_peer_within_a_turn(tmp_path: Path) ->
     found = figures(turns.rates())
     assert found["hplm_over_best_peer_16"] == found["hplm_over_best_peer_16_short"] == 2
     assert found["bare_over_best_peer_1"] == 2.5
+    assert found["bottlenecks_over_best_peer_16"] == 3
     assert (found["hplm_over_best_peer_1000"], found["hplm_over_best_peer_1000_cached"]) == (60, 30)
     draw_peers(turns.rates(), tmp_path / "peers.svg")
     assert (tmp_path / "peers.svg").read_text(encoding="utf-8").count('id="axes_') >= 6

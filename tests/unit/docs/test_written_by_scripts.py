@@ -54,7 +54,11 @@ def test_a_picture_says_what_it_shows_and_stays_inside(picture: Path) -> None:
         assert left >= 0 and left + length <= width and 0 < float(text.attrib["y"]) < height, text.text
 
 
-def test_the_chart_shows_the_committed_run() -> None:
+def test_the_charts_show_the_committed_runs() -> None:
+    content = (PICTURES / "peers.svg").read_text(encoding="utf-8")
+    for row in json.loads((RESULTS / "no_bf16" / "peers.json").read_text())["rows"]:
+        if (row["tenants"], row["lengths"]) == (16, "real") and row["way"] in ("ours, through Triton", "OpenVINO int8"):
+            assert f">{row['rows per s']:.3g}</text>" in content
     content = (PICTURES / "tenants.svg").read_text(encoding="utf-8")
     for row in json.loads((RESULTS / "throughput.json").read_text())["rows"]:
         if row["scheme"] in ("hplm", "dedicated", "dedicated_cold"):
@@ -68,7 +72,7 @@ def test_the_readme_fits_on_a_few_screens() -> None:
 
 def test_the_readmes_figures_stand_in_the_index() -> None:
     """Each of the five rows has a figure that a row of the index has for the same page."""
-    rows = re.findall(r"\| \*\*(.+?)\*\* \| \[\w+\]\(docs/results/(\w+\.md)\) \|", README)
+    rows = re.findall(r"\| \*\*(.+?)\*\* \| \[\w+\]\(docs/results/([\w/]+\.md)\) \|", README)
     assert len(rows) == 5
     index = (RESULTS / "index.md").read_text(encoding="utf-8")
     for shown, page in rows:
