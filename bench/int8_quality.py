@@ -24,8 +24,8 @@ from backends.engine.stack import ReadyHplm, StackSettings, UpperStack
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.registry.registry import Registry
-from backends.root.quantisation import read_smoothing
-from backends.root.quantised import int8_instructions
+from backends.root.int8_file import read_smoothing
+from backends.root.int8_linear import int8_instructions
 from backends.root.store import RootFolder
 from backends.root.upper import UpperLayers
 from bench.kit.entry import Result, at_least, at_most, bench
@@ -38,7 +38,7 @@ from builder.construct.tasks.metrics import Floats
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.paired import paired_difference
 from builder.construct.tasks.task_objectives import objective_of
-from builder.profiling.quantising import quantise_root
+from builder.profiling.preparing_int8 import quantise_root
 from builder.progress import Report, progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
 from builder.settings.hplm import TuneSettings
@@ -153,6 +153,8 @@ class Bench:
         caps = Caps(settings.train_texts, settings.dev_texts, settings.test_texts)
         data = cut_task(self._data, name, caps, self._home.path / "cache" / "cut").read()
         objective = objective_of(data)
+        if objective.num_outputs == 1:
+            raise InvalidArgumentError(f"{name} is a regression, which has no labels to compare")
         train, dev, test = (
             encoded_set(self._home, self._domain, objective, examples, what, report)
             for what, examples in (("train", data.train), ("dev", data.dev), ("test", data.test))
@@ -196,7 +198,9 @@ _FIGURES = {_PLAIN: "quantised_drop_points", _ROUNDED: "rounded_drop_points"}
 
 
 def add_options(arguments: ArgumentParser) -> None:
-    arguments.add_argument("--home", type=Path, default=Path("demo_home"), help="a home with a root")
+    arguments.add_argument(
+        "--home", type=Path, default=Path("demo_home"), help="a home with a root, which is prepared for int8 anew"
+    )
     arguments.add_argument("--root", default="minilm", help="the root")
     arguments.add_argument("--data", type=Path, required=True, help="a folder with tasks/")
     arguments.add_argument("--tasks", nargs="+", default=list(_TASKS), help="folders of it; no regressions")

@@ -21,7 +21,9 @@ from shutil import copyfile
 from typing import Any
 
 import numpy as np
+import torch
 
+from backends.engine.precision import fast_float_dtype
 from backends.root.geometry import RootGeometry
 from bench.kit.cpu_shares import CpuMeter
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, at_most, bench
@@ -60,7 +62,7 @@ class Settings:
     repeats: int = 3
     tenants: int = 16
     texts: int = 64
-    dtype: str = "bf16"
+    dtype: str = fast_float_dtype(torch.device("cpu"))
 
 
 FULL = Settings()

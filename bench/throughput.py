@@ -1,21 +1,25 @@
 """How many rows a second does a server answer for 1 to 10,000 tenants, shared as hPLMs or each with a model of its own?
 
 Real Triton, rows of 128 tokens, tenants drawn uniformly, every cell once in every repeat, in random order. The schemes:
-hplm: PLOT, six shared layers, adapters. plot: PLOT, six layers of each tenant's own. adapters: twelve shared layers,
-adapters, no PLOT. shared: twelve shared layers, heads only. dedicated: twelve layers of each tenant's own, their
-embeddings shared. What tenants do not share is swapped in one process within the memory of `resident` whole models.
+hplm: PLOT, six shared layers, adapters as `hplm create` makes them by default. plot: PLOT, six layers of each tenant's
+own. adapters: twelve shared layers, adapters, no PLOT. shared: twelve shared layers, heads only. dedicated: twelve
+layers of each tenant's own, their embeddings shared. What tenants do not share is swapped in one process within the
+memory of `resident` whole models. With `--int8` hPLMs and the dedicated models of 16 tenants compute in int8.
 """
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
+import torch
 
+from backends.engine.precision import missing_for_int8
+from backends.errors import InvalidArgumentError
 from backends.root.geometry import RootGeometry
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, bench
 from bench.kit.progress import one_by_one
@@ -25,6 +29,7 @@ from bench.kit.served import Serving, served
 from bench.kit.synthetic_home import BERT_BASE, BaseHome, Family, Words, base_home
 from bench.kit.whole_models import write_whole_models
 from bench.kit.whole_repository import render_whole_models
+from builder.settings.hplm import LORA_EVERYWHERE
 from loadtest.in_process import Played
 
 Cell = tuple[str, int]
@@ -98,8 +103,8 @@ class Schemes:
         self.base.add_root("half", self.geometry, texts)
         # Single tokens only: what it looks up are a model's embeddings.
         self.base.add_root("whole", deep, [])
-        self.base.add_hplms(Family("half", "hplm", self._tenants("hplm")))
-        self.base.add_hplms(Family("whole", "adapters", self._tenants("adapters")))
+        self.base.add_hplms(Family("half", "hplm", self._tenants("hplm"), recipe=LORA_EVERYWHERE))
+        self.base.add_hplms(Family("whole", "adapters", self._tenants("adapters"), recipe=LORA_EVERYWHERE))
         self.base.add_hplms(Family("whole", "shared", self._tenants("shared"), recipe=HEAD_ONLY))
         for scheme, geometry in (("plot", self.geometry), ("dedicated", deep)):
             count = max(self._tenants(name) for name in _WHOLE if name.startswith(scheme))
@@ -154,6 +159,7 @@ class Schemes:
                 # Half a model takes half the memory, so twice as many stay.
                 "resident": str(settings.resident * (2 if is_half else 1)),
                 "cold": "true" if scheme.endswith("_cold") else "false",
+                "quantised": "true" if settings.dtype == "int8" else "false",
             }
             render_whole_models(repository / scheme, parameters)
 
@@ -181,18 +187,31 @@ def measure(schemes: Schemes) -> dict[Cell, list[float]]:
 
 
 def figures(taken: Mapping[Cell, Sequence[float]]) -> dict[str, float]:
-    def ratio(one: Cell, other: Cell) -> float:
-        return median(a / b for a, b in zip(taken[one], taken[other], strict=True))
-
-    return {
-        "hplm_over_dedicated_16": ratio(("hplm", 16), ("dedicated", 16)),
-        "hplm_over_dedicated_1000": ratio(("hplm", 1_000), ("dedicated", 1_000)),
-        "hplm_over_dedicated_1000_cold": ratio(("hplm", 1_000), ("dedicated_cold", 1_000)),
-        "flat_10000_over_1": ratio(("hplm", 10_000), ("hplm", 1)),
-        "hplm_over_plot_16": ratio(("hplm", 16), ("plot", 16)),
-        "hplm_over_adapters_16": ratio(("hplm", 16), ("adapters", 16)),
-        "hplm_over_shared_16": ratio(("hplm", 16), ("shared", 16)),
+    """Return the medians of the ratios within a repeat, of the cells that were measured."""
+    ratios: dict[str, tuple[Cell, Cell]] = {
+        "hplm_over_dedicated_16": (("hplm", 16), ("dedicated", 16)),
+        "hplm_over_dedicated_1000": (("hplm", 1_000), ("dedicated", 1_000)),
+        "hplm_over_dedicated_1000_cold": (("hplm", 1_000), ("dedicated_cold", 1_000)),
+        "flat_10000_over_1": (("hplm", 10_000), ("hplm", 1)),
+        "hplm_over_plot_16": (("hplm", 16), ("plot", 16)),
+        "hplm_over_adapters_16": (("hplm", 16), ("adapters", 16)),
+        "hplm_over_shared_16": (("hplm", 16), ("shared", 16)),
     }
+    return {
+        name: median(a / b for a, b in zip(taken[one], taken[other], strict=True))
+        for name, (one, other) in ratios.items()
+        if one in taken and other in taken
+    }
+
+
+def _in_int8(settings: Settings) -> Settings:
+    """Quantise the shared layers, and the models of 16 tenants; files of other models are not in int8."""
+    cells = (cell for cell in settings.cells if cell[0] == "hplm" or cell == ("dedicated", settings.resident))
+    return replace(settings, dtype="int8", cells=tuple(cells))
+
+
+def add_options(options: ArgumentParser) -> None:
+    options.add_argument("--int8", action="store_true", help="hPLMs, and the models of 16 tenants, in int8")
 
 
 @bench(
@@ -203,9 +222,14 @@ def figures(taken: Mapping[Cell, Sequence[float]]) -> dict[str, float]:
         "hplm_over_dedicated_1000": at_least(5),
         "flat_10000_over_1": at_least(0.95),
     },
+    add_options=add_options,
 )
 def throughput(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL
+    if options.int8:
+        if missing := missing_for_int8(torch.device("cpu")):
+            raise InvalidArgumentError(missing)
+        settings = _in_int8(settings)
     with base_home(options.seed) as base:
         taken = measure(Schemes(base, settings, BERT_BASE, np.random.default_rng(options.seed)))
     rows = [

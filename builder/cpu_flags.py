@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 FAST_BF16 = frozenset(("amx_bf16", "avx512_bf16"))
+FAST_INT8 = ("avx512_vnni", "avx2")
+"""The fastest first."""
 _INFORMATION = Path("/proc/cpuinfo")
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from backends.trace import Lane
 from bench.kit.report import machine
+from builder.cpu_flags import FAST_BF16, cpu_flags
 from builder.serving import TracedSpan
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "host_time.toml"
-_INFORMATION = Path("/proc/cpuinfo")
-_FAST_BF16 = ("amx_bf16", "avx512_bf16")
 _SPANS = {
     (Lane.QUEUE, "read"),
     (Lane.QUEUE, "accept"),
@@ -29,8 +28,7 @@ def host_us_per_row(spans: Iterable[TracedSpan], num_rows: int) -> float:
 
 def processor() -> str:
     """Return the processor's name with its fast bf16 instructions, since a virtual one may have a name of few words."""
-    flags = set(_INFORMATION.read_text(encoding="utf-8").split()) if _INFORMATION.exists() else set()
-    return ", ".join([str(machine()["cpu"]), *(flag for flag in _FAST_BF16 if flag in flags)])
+    return ", ".join([str(machine()["cpu"]), *sorted(FAST_BF16 & cpu_flags())])
 
 
 def quotient_before(name: str, committed: Path = COMMITTED) -> float | None:

@@ -17,6 +17,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from builder.cpu_flags import FAST_BF16, FAST_INT8, cpu_flags
+
 DEFAULT_SEED = 2024
 _WIDEST = 1000
 """Columns of text: a narrow terminal breaks lines, but no figure is cut off."""
@@ -37,6 +39,7 @@ def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     return {
         "cpu": _cpu_name(),
+        "instructions": ", ".join(flag for flag in (*sorted(FAST_BF16), *FAST_INT8) if flag in cpu_flags()),
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,

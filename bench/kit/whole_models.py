@@ -29,6 +29,7 @@ from backends.engine.layouts import LAYOUTS, attention
 from backends.engine.packing import MicroBatch, pack_rows
 from backends.engine.precision import fast_float_dtype, precision_of
 from backends.root.geometry import RootGeometry
+from backends.root.int8_file import Smoothing
 from backends.root.upper import UpperLayers
 
 _CPU = torch.device("cpu")
@@ -94,10 +95,21 @@ def _no_adapters(geometry: RootGeometry) -> SegmentedAdapters:
 
 
 class WholeModels:
-    """Least recently used models make room; `folder` holds a file for each tenant."""
+    """Least recently used models make room.
 
-    def __init__(self, folder: Path, geometry: RootGeometry, max_resident: int, cold: bool) -> None:
+    Args:
+        folder: Holds a file for each tenant.
+        geometry: Of the models.
+        max_resident: How many models stay in memory.
+        cold: Whether files leave the page cache before they are read.
+        quantised: Whether a model that is used again is brought into int8, as the engine quantises its layers.
+    """
+
+    def __init__(
+        self, folder: Path, geometry: RootGeometry, max_resident: int, cold: bool, quantised: bool = False
+    ) -> None:
         self._folder = folder
+        self._smoothing: Smoothing | None = {} if quantised else None
         self._geometry = geometry
         self._max_resident = max_resident
         self._cold = cold
@@ -133,7 +145,8 @@ class WholeModels:
             self.swaps += 1
         elif tenant in self._fresh:
             self._fresh.discard(tenant)
-            self._layers[tenant] = served_layers(model.layers, self._geometry.activation, _DTYPE, _CPU)
+            activation = self._geometry.activation
+            self._layers[tenant] = served_layers(model.layers, activation, _DTYPE, _CPU, self._smoothing)
         self._resident[tenant] = model
         return model
 

@@ -28,7 +28,13 @@ class TritonPythonModel:
         registry.close()
         geometry = RootFolder(settings.home.root(root)).geometry
         folder = Path(settings.text("models", ""))
-        self._models = WholeModels(folder, geometry, settings.number("resident", 1), cold=settings.flag("cold", False))
+        self._models = WholeModels(
+            folder,
+            geometry,
+            settings.number("resident", 1),
+            cold=settings.flag("cold", False),
+            quantised=settings.flag("quantised", False),
+        )
 
     def execute(self, requests: list) -> list:
         names = [_strings(request, MODEL) for request in requests]
