@@ -24,7 +24,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from builder.cpu_flags import FAST_BF16, cpu_flags
+from builder.cpu_flags import FAST_BF16, FAST_INT8, cpu_flags
 from builder.plugin import find_compiler
 from builder.serving.errors import TritonMissingError
 from builder.serving.installation import PYTHON_VERSION, find_installation, find_libpython
@@ -186,7 +186,7 @@ def judge_cpu_flags(flags: frozenset[str]) -> Check:
 
 def judge_int8_flags(flags: frozenset[str]) -> Check:
     """Not having it is no fault: it is used by exports with `--dtype int8` or `auto` only."""
-    fast = next((flag for flag in ("avx512_vnni", "avx2") if flag in flags), None)
+    fast = next((flag for flag in FAST_INT8 if flag in flags), None)
     found = f"{fast}; see hplm export --dtype" if fast else "neither avx512_vnni nor avx2"
     return Check("fast int8 on the CPU", Status.OK, found)
 

@@ -41,7 +41,7 @@ class DeviceOptions:
         typer.Option(
             help="What layers compute in; fp32 takes the place of bf16 on processors without its instructions. With "
             "int8 the upper layers' shared products are in 8 bits, on processors with VNNI or AVX2; all else is as "
-            "with bf16. auto takes the fastest that this machine has, and int8 only where it keeps nearly all labels."
+            "with bf16. auto takes int8 where the processor has it and nearly all labels stay, else bf16 or fp32."
         ),
     ] = "bf16"
     device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Where the upper layers run.")] = ExportSettings.device
@@ -64,6 +64,8 @@ class DeviceOptions:
     def chosen(self, home: Home, registry: Registry, report: Callable[[str], None]) -> DeviceOptions:
         """Prepare roots for int8 where it may be taken; return the options with a dtype in place of `auto`."""
         if self.dtype not in ("auto", "int8"):
+            if self.int8_corpus:
+                raise InvalidArgumentError(f"--int8-corpus is for --dtype int8 and auto, not {self.dtype}")
             return self
         from builder.export.chosen_dtype import fastest_dtype_for, prepare_int8
 
@@ -227,6 +229,8 @@ def export(
     from builder.export.repository import render_repository
 
     opened, registry = open_home(home)
+    # Wrong options are rejected before anything is measured.
+    export_settings(device, lower, batch, mode, waiting)
     settings = export_settings(device.chosen(opened, registry, typer.echo), lower, batch, mode, waiting)
     if settings.mode == "triton":
         settings = _with_cost_model(settings, opened, registry)

@@ -10,7 +10,7 @@ import typer
 from backends.errors import FileError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
-from backends.root.quantisation import read_fidelity
+from backends.root.int8_file import read_fidelity
 from builder.root_choice import chosen_root
 from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry, print_json, print_rows

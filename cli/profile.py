@@ -26,7 +26,9 @@ def profile(
     root: RootOption = None,
     dtype: Annotated[
         Literal["bf16", "fp32", "int8"] | None,
-        typer.Option(help="What the upper layers compute in. \\[default: as exported]"),
+        typer.Option(
+            help="What the upper layers compute in; the result replaces the stored one. \\[default: as exported]"
+        ),
     ] = None,
     device: Annotated[
         Literal["cpu", "gpu"] | None, typer.Option(help="Where they run. \\[default: as exported]")

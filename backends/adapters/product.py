@@ -154,5 +154,5 @@ def _pooled(key: str, bank: AdapterBank, segments: Sequence[Segment]) -> list[Po
 def _parts(members: Sequence[tuple[Segment, PoolRow]]) -> list[PooledPart]:
     pool, settings = members[0][1].pool, dict(members[0][1].form.settings)
     segments, rows = [segment for segment, _ in members], [pool_row.row for _, pool_row in members]
-    groups = grouped(segments, rows, pool.dtype, pool.device)
+    groups = grouped(segments, rows, pool.tensors)
     return [PooledPart(group, pool.tensors, **settings) for group in groups]

@@ -12,7 +12,7 @@ a product and a vector to the states in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -26,6 +26,7 @@ from backends.adapters.length_groups import length_groups
 _LENGTH_STEP = 8
 _GROUPED_PRODUCTS = (("cuda", torch.bfloat16), ("cpu", torch.float32))
 """Where a grouped product is faster than batched ones. On a CPU it loops over the segments without Python."""
+_GROUPED_ALIGNMENT_BYTES = 16
 _MOST_SPANNED = 3
 """A group without tokens costs a third of a row's copy."""
 GROUP_COST_TOKENS = 48
@@ -256,16 +257,25 @@ class RowSelection:
         return tensor[layer].index_select(0, self._index)
 
 
-def grouped(
-    segments: Sequence[Segment], rows: Sequence[int], dtype: torch.dtype, device: torch.device
-) -> list[SegmentGroup]:
-    """Form the groups of segments, with their rows of one pool, that cost least on this device."""
-    if len(segments) > 1 and (device.type, dtype) in _GROUPED_PRODUCTS:
+def grouped(segments: Sequence[Segment], rows: Sequence[int], tensors: Mapping[str, Tensor]) -> list[SegmentGroup]:
+    """Form the groups of segments that cost least, with their rows of a pool of these tensors.
+
+    Shape: tensors `[U, rows, …]`.
+    """
+    device = next(iter(tensors.values())).device
+    if len(segments) > 1 and all(map(_has_grouped_product, tensors.values())):
         if device.type == "cpu" and _are_aligned(segments):
             return [AlignedSegments(segments, RowSelection(rows, device))]
         return [FlatSegments(segments, rows, device)]
     groups = length_groups([segment.length for segment in segments], GROUP_COST_TOKENS)
     return [_group([segments[i] for i in group], [rows[i] for i in group], device) for group in groups]
+
+
+def _has_grouped_product(tensor: Tensor) -> bool:
+    """Whether a grouped product reads a pool's tensor; vectors are not multiplied."""
+    sizes = tensor.shape[2:] if tensor.ndim == 4 else ()
+    is_aligned = all(size * tensor.itemsize % _GROUPED_ALIGNMENT_BYTES == 0 for size in sizes)
+    return is_aligned and (tensor.device.type, tensor.dtype) in _GROUPED_PRODUCTS
 
 
 def _group(segments: Sequence[Segment], rows: Sequence[int], device: torch.device) -> SegmentGroup:

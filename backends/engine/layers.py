@@ -2,9 +2,10 @@
 
 On a CPU with bf16 instructions the weights are kept in the order in which the matrix product reads them; else every
 product would reorder them first. The activation is fused into the product in front of it, and the feed-forward part
-runs in blocks that stay in the cache. Everywhere else the root's own layers run.
+runs in blocks that stay in the cache. In int8 the quantised layers run (`int8_layers.py`), everywhere else the
+root's own.
 
-Such a product is compiled for each number of tokens that it meets. Batches have any number, so tokens of zeros fill
+A product of these is compiled for each number of tokens that it meets. Batches have any number, so tokens of zeros fill
 them up to a few numbers that recur. Rows do not attend to these tokens, and their results are dropped.
 """
 
@@ -19,10 +20,10 @@ from torch.nn import functional
 
 from backends.adapters.product import BatchAdapters, BatchLayer
 from backends.engine.fused_layer import FusedLayer, FusedLayers
-from backends.engine.quantised_layers import quantised_layers
+from backends.engine.int8_layers import quantised_layers
 from backends.root.encoder import ACTIVATION_FUNCTIONS, Attend, EncoderLayer
+from backends.root.int8_file import Smoothing
 from backends.root.packed import FUSED, PackedLinear, cpu_multiplies_bf16
-from backends.root.quantisation import Smoothing
 from backends.root.upper import UpperLayers
 
 _BLOCK_WIDTH = 1024

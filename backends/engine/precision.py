@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 
 from backends.errors import FileError
+from backends.root.int8_file import Smoothing, read_smoothing
+from backends.root.int8_linear import int8_instructions
 from backends.root.packed import cpu_multiplies_bf16
-from backends.root.quantisation import Smoothing, read_smoothing
-from backends.root.quantised import int8_instructions
 from backends.root.store import RootFolder
 
 LOGGER = logging.getLogger(__name__)
@@ -58,10 +58,13 @@ def fast_float_dtype(device: torch.device) -> Literal["bf16", "fp32"]:
 def smoothing_of(root: RootFolder) -> Smoothing:
     """Read a root's smoothing; without one that fits, layers are quantised without, and the log says why."""
     try:
-        return read_smoothing(root.path, root.fingerprint, root.geometry) or {}
+        smoothing = read_smoothing(root.path, root.fingerprint, root.geometry)
+        reason = f"no export has prepared the root in {root.path}"
     except FileError as error:
-        LOGGER.warning("int8 without smoothing, so answers are less exact: %s; 'hplm export' makes it anew", error)
-        return {}
+        smoothing, reason = None, str(error)
+    if smoothing is None:
+        LOGGER.warning("int8 without smoothing, so answers are less exact: %s; 'hplm export' makes it", reason)
+    return smoothing or {}
 
 
 def fastest_dtype(device: Literal["cpu", "gpu"]) -> tuple[Literal["bf16", "fp32", "int8"], str]:

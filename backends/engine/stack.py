@@ -27,6 +27,7 @@ from backends.engine.packing import MicroBatch, PackedRows, pack_rows
 from backends.engine.precision import DTYPES, precision_of, smoothing_of
 from backends.engine.streams import CopyStream
 from backends.errors import InvalidArgumentError
+from backends.root.int8_file import Smoothing
 from backends.root.store import RootFolder
 
 
@@ -73,6 +74,7 @@ class UpperStack:
         compute_pool: Threads that compute; by default a pool of its own, with PyTorch's number of threads.
         adapters_of: Computes the adapters of a batch's segments; a bench compares others with the default.
         layout_of: Makes the layout; by default the one that the settings name. A bench compares layouts of its own.
+        smoothing: Of int8; by default the one that is stored beside the root.
     """
 
     def __init__(
@@ -82,15 +84,18 @@ class UpperStack:
         compute_pool: ComputePool | None = None,
         adapters_of: Callable[[AdapterBank, Sequence[Segment]], BatchAdapters] = SegmentedAdapters,
         layout_of: MakeLayout | None = None,
+        smoothing: Smoothing | None = None,
     ) -> None:
         geometry, self._device = root.geometry, torch.device(settings.device)
         self.precision = precision_of(settings.dtype, self._device)
         self._dtype = self.precision.states
         self._geometry = geometry
         self._adapters_of = adapters_of
+        if smoothing is None and self.precision.quantised:
+            smoothing = smoothing_of(root)
         self._layers = served_layers(
             *(root.upper(), geometry.activation, self._dtype, self._device),
-            smoothing_of(root) if self.precision.quantised else None,
+            smoothing if self.precision.quantised else None,
         )
         self._compute_pool = (
             ComputePool(torch.get_num_threads(), self._device) if compute_pool is None else compute_pool

@@ -1,6 +1,6 @@
 """Linear layers in bf16 with their weights in the order of a CPU's matrix product; else every product reorders them.
 
-A product is compiled for each number of rows that it meets, so whoever uses these layers rounds that number to a few
+A product is compiled for each number of rows that it meets, so callers round that number to a few
 that recur.
 """
 

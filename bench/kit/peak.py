@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from backends.engine.precision import fast_float_dtype, precision_of
-from backends.root.quantised import Quantised, QuantisedLinear, int8_instructions
+from backends.root.int8_linear import Quantised, QuantisedLinear, int8_instructions
 from bench.kit.bare import Seconds
 
 _CPU_SIZES = (1024, 2048, 4096)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from backends.root.encoder import EncoderLayer
-from backends.root.quantisation import Smoothed, Smoothing
-from backends.root.quantised import AFTER, CENTRED, Range, quantised_weight
+from backends.root.int8_file import Smoothed, Smoothing
+from backends.root.int8_linear import AFTER, CENTRED, Range, quantised_weight
 from backends.root.upper import UpperLayers
 
 

@@ -12,9 +12,10 @@ from backends.engine.precision import fast_float_dtype, fastest_dtype, missing_f
 from backends.errors import FileError, InvalidArgumentError
 from backends.home import Home
 from backends.registry.registry import Registry
-from backends.root.quantisation import Int8Fidelity, read_fidelity
+from backends.root.int8_file import Int8Fidelity, read_fidelity
+from backends.root.int8_linear import int8_instructions
 from backends.root.store import RootFolder
-from builder.profiling.quantising import quantise_root
+from builder.profiling.preparing_int8 import quantise_root
 
 Device = Literal["cpu", "gpu"]
 Dtype = Literal["bf16", "fp32", "int8"]
@@ -23,7 +24,11 @@ LEAST_EQUAL_LABELS = 0.985
 
 
 def fastest_dtype_for(home: Home, registry: Registry, device: Device, corpus: Sequence[Path]) -> tuple[Dtype, str]:
-    """Return the fastest dtype that changes no root's answers much, and why it is that one."""
+    """Return the fastest dtype that changes no root's answers much, and why it is that one.
+
+    Raises:
+        InvalidArgumentError: The corpus that is given has too few texts.
+    """
     dtype, reason = fastest_dtype(device)
     if dtype != "int8":
         return dtype, reason
@@ -34,9 +39,11 @@ def fastest_dtype_for(home: Home, registry: Registry, device: Device, corpus: Se
         try:
             fidelity = _measured(home, registry, name, corpus)
         except InvalidArgumentError as error:
+            if corpus:
+                raise
             return _slower(), f"what int8 changes is not known: {error}"
         reason += f"; {_described(name, fidelity)}"
-        if fidelity.cosine < LEAST_COSINE or (fidelity.mean_equal_labels or 1.0) < LEAST_EQUAL_LABELS:
+        if not _keeps_enough(fidelity):
             return _slower(), f"int8 changes too much: {_described(name, fidelity)}"
     return dtype, reason
 
@@ -62,7 +69,7 @@ def prepare_int8(
 
 
 def _measured(home: Home, registry: Registry, name: str, corpus: Sequence[Path]) -> Int8Fidelity:
-    """Measure a root, or read what was measured where its texts are gone."""
+    """Measure a root, or read what this kind of processor measured before its texts were gone."""
     try:
         fidelity = quantise_root(home, registry, name, corpus)
     except InvalidArgumentError:
@@ -73,17 +80,28 @@ def _measured(home: Home, registry: Registry, name: str, corpus: Sequence[Path])
     return fidelity
 
 
+def _keeps_enough(fidelity: Int8Fidelity) -> bool:
+    """Whether int8 changes a root's answers so little that `auto` may take it; a root may have no labels yet."""
+    labels = fidelity.mean_equal_labels
+    return fidelity.cosine >= LEAST_COSINE and (labels is None or labels >= LEAST_EQUAL_LABELS)
+
+
 def _stored(root: RootFolder) -> Int8Fidelity | None:
     try:
-        return read_fidelity(root.path, root.fingerprint)
+        fidelity = read_fidelity(root.path, root.fingerprint)
     except FileError:
         return None
+    return fidelity if fidelity is not None and fidelity.instructions == int8_instructions() else None
 
 
 def _described(name: str, fidelity: Int8Fidelity) -> str:
     labels = fidelity.mean_equal_labels
-    kept = "no labels to compare" if labels is None else f"{labels:.1%} of labels equal"
-    return f"root {name} keeps a cosine of {fidelity.cosine:.4f}, {kept} ({fidelity.texts} texts)"
+    kept = "no labels to compare"
+    if labels is not None:
+        worst = min(fidelity.equal_labels, key=lambda hplm: fidelity.equal_labels[hplm])
+        kept = f"{labels:.1%} of labels equal, fewest of {worst} ({fidelity.equal_labels[worst]:.1%})"
+    unreadable = f"; cannot be read: {', '.join(fidelity.unreadable)}" if fidelity.unreadable else ""
+    return f"root {name} keeps a cosine of {fidelity.cosine:.4f}, {kept}, on {fidelity.texts} texts{unreadable}"
 
 
 def _slower() -> Dtype:

@@ -9,7 +9,7 @@ from pathlib import Path
 from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
 from backends.lower.settings import FillingSettings
 from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
-from builder.cpu_flags import FAST_BF16
+from builder.cpu_flags import FAST_BF16, FAST_INT8
 from builder.export.config import from_text, to_text
 from builder.export.models import LOWER, UPPER
 from builder.export.settings import HOME_PARAMETER
@@ -84,14 +84,22 @@ def changes_of_run(repository: Path, policy: str | None, flags: frozenset[str]) 
     Args:
         repository: As an export has rendered it.
         policy: Of this run.
-        flags: Of the processor; without instructions for bf16, fp32 takes its place.
+        flags: Of the processor.
     """
     settings = effective_settings(repository)
     changes = {} if policy is None else {"upper policy": policy}
-    if not flags & FAST_BF16:
-        on_cpu = ["lower dtype"] + (["upper dtype"] if settings.get("upper device", "cpu") == "cpu" else [])
-        changes |= {name: "fp32" for name in on_cpu if settings.get(name) == "bf16"}
+    for model in (_short(LOWER), _short(UPPER)):
+        if exported := settings.get(f"{model} dtype"):
+            in_force = _dtype_in_force(exported, settings.get(f"{model} device", "cpu") == "cpu", flags)
+            changes |= {} if in_force == exported else {f"{model} dtype": in_force}
     return changes
+
+
+def _dtype_in_force(exported: str, is_on_cpu: bool, flags: frozenset[str]) -> str:
+    """Return what a model computes in where the device lacks instructions for what is exported."""
+    if exported == "int8" and not (is_on_cpu and flags.intersection(FAST_INT8)):
+        exported = "bf16"
+    return "fp32" if exported == "bf16" and is_on_cpu and not flags & FAST_BF16 else exported
 
 
 def configurations_of_run(repository: Path, changes: Mapping[str, str]) -> dict[str, str]:

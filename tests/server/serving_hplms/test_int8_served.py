@@ -14,7 +14,7 @@ from backends.adapters.bank import read_artifact
 from backends.adapters.parts import Lora
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
-from backends.root.quantised import int8_instructions
+from backends.root.int8_linear import int8_instructions
 from backends.root.store import RootFolder
 from bench.kit.marks import Mark, publish_marked
 from bench.kit.tiny_home import sample_texts
@@ -55,9 +55,9 @@ def test_more_hplms_than_slots_answer_with_their_own_weights(served_int8: Served
         for model in [known[number % len(known)]]
     ]
     versions = {entry.id: entry.version for entry in made}
-    chance = random.Random(3)
+    rng = random.Random(3)
     texts = [text.text for text in sample_texts(60, seed=9)]
-    rows = [(chance.choice(sorted(versions)), chance.choice(texts)) for _ in range(600)]
+    rows = [(rng.choice(sorted(versions)), rng.choice(texts)) for _ in range(600)]
     with connected(served_int8, sorted(versions)) as client:
         for (name, _), answer in zip(rows, client.infer_many(rows), strict=True):
             assert isinstance(answer, Classification)

@@ -8,7 +8,7 @@ from torch import nn
 
 from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
-from backends.root.quantised import AFTER, CENTRED, QuantisedLinear, Range, int8_instructions
+from backends.root.int8_linear import AFTER, CENTRED, QuantisedLinear, Range, int8_instructions
 from bench.kit.rounded_upper import RoundedLinear, rounded_upper
 from layer_cases import random_upper, relative_error
 

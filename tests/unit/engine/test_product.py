@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -111,6 +112,30 @@ def test_many_at_once_equal_each_alone(dtype: torch.dtype) -> None:
                 changed = any(m in batches.held[s.slot].loras for s in segments for m in PROJECTED[projection])
                 assert mixed.changes(projection) == changed, name
                 require_close(mixed.project(projection, inputs, outputs), expected, name)
+
+
+def test_sizes_that_no_grouped_product_takes_are_multiplied_all_the_same() -> None:
+    geometry = replace(GEOMETRY, hidden_size=37, intermediate_size=19, num_heads=1)
+    rng = random.Random(2)
+    torch.manual_seed(2)
+    held = [random_adapters(rng, geometry, kind).to(torch.float32) for kind in KINDS]
+    bank = AdapterBank(len(held) + 1, geometry, 32, torch.float32, CPU)
+    for slot, adapters in enumerate(held, start=1):
+        bank.make_room(adapters)
+        bank.fill(slot, adapters)
+    bounds = sorted(rng.sample(range(1, 99), len(held) - 1))
+    segments = [Segment(slot + 1, start, end) for slot, (start, end) in enumerate(pairwise([0, *bounds, 99]))]
+    mixed = SegmentedAdapters(bank, segments).layer(1)
+    for projection, (inputs, outputs) in {"ffn_in": (37, 19), "query_key_value": (37, 111)}.items():
+        states, total = torch.randn(99, inputs), torch.randn(99, outputs)
+        expected = torch.cat(
+            [
+                adapters.layer(1).project(projection, states[segment.tokens], total[segment.tokens])  # type: ignore[arg-type]
+                for segment, adapters in zip(segments, held, strict=True)
+            ]
+        )
+        with torch.inference_mode():
+            require_close(mixed.project(projection, states, total), expected, projection)  # type: ignore[arg-type]
 
 
 def test_a_grouped_product_equals_segments_alone() -> None:

@@ -41,6 +41,8 @@ def test_fp32_takes_the_place_of_bf16_where_the_processor_lacks_it(tmp_path: Pat
     assert changes_of_run(plain, None, frozenset({"avx2"})) == {"upper dtype": "fp32", "lower dtype": "fp32"}
     assert changes_of_run(plain, None, frozenset({"avx2", "avx512_bf16"})) == {}
     assert changes_of_run(int8, "das", frozenset({"avx2"})) == {"upper policy": "das", "lower dtype": "fp32"}
+    lacking = {"upper dtype": "bf16"}, {"upper dtype": "fp32", "lower dtype": "fp32"}
+    assert (changes_of_run(int8, None, frozenset({"avx512_bf16"})), changes_of_run(int8, None, frozenset())) == lacking
     changes = changes_of_run(plain, "das", frozenset())
     assert "policy das (of this run), mode engine, device cpu, dtype fp32 (of this run)" in in_one_line(
         effective_settings(plain), changes

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
 from backends.home import Home
-from backends.root.quantisation import read_fidelity, read_smoothing
-from backends.root.quantised import int8_instructions
+from backends.registry.registry import Registry
+from backends.root.int8_file import Int8Fidelity, read_fidelity, read_smoothing
+from backends.root.int8_linear import int8_instructions
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
 from builder.export import chosen_dtype
 from builder.export.in_force import settings_of
-from builder.profiling.quantising import smoothing_of_states
+from builder.profiling import preparing_int8
+from builder.profiling.preparing_int8 import smoothing_of_states
 
 pytestmark = pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
 Run = Callable[..., str]
@@ -69,8 +72,13 @@ def test_texts_can_be_named_and_what_was_measured_stays(tiny_home: Home, run_hpl
     lose_corpus(tiny_home)
     corpus = tmp_path / "texts.txt"
     corpus.write_text("".join(f"the {number} red and green things\n" for number in range(20)))
-    assert "(20 texts)" in export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
-    assert "(20 texts)" in export(run_hplm, tiny_home, "--dtype", "int8")
+    assert "on 20 texts" in export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
+    assert "on 20 texts" in export(run_hplm, tiny_home, "--dtype", "int8")
+    path = tiny_home.root("tiny") / "int8.json"
+    content = read_json(path)
+    content["fidelity"]["instructions"] = "those of another processor"
+    write_json(path, content)
+    assert "what int8 changes is not known" in export(run_hplm, tiny_home, "--dtype", "auto")
 
 
 @pytest.mark.parametrize("count", [0, 15])
@@ -80,6 +88,31 @@ def test_too_few_texts_are_an_error(tiny_home: Home, run_hplm: Run, tmp_path: Pa
     said = export(run_hplm, tiny_home, "--dtype", "int8", "--int8-corpus", corpus)
     assert f"int8 is measured on at least 16 texts, not {count}" in said
     assert not (tiny_home.root("tiny") / "int8.json").exists()
+    assert "at least 16 texts" in export(run_hplm, tiny_home, "--dtype", "auto", "--int8-corpus", corpus)
+    assert "for --dtype int8 and auto, not bf16" in export(run_hplm, tiny_home, "--int8-corpus", corpus)
+    assert "--slots must be" in export(run_hplm, tiny_home, "--dtype", "int8", "--slots", "0")
+
+
+@pytest.mark.parametrize(
+    ("equal_labels", "keeps"),
+    [({}, True), ({"a/b@1": 0.0}, False), ({"a/b@1": float("nan")}, False), ({"a/b@1": 1.0, "a/c@1": 0.98}, True)],
+)
+def test_the_labels_that_stay_decide(equal_labels: dict[str, float], keeps: bool) -> None:
+    assert chosen_dtype._keeps_enough(Int8Fidelity(0.999, equal_labels, 16)) is keeps
+
+
+def test_a_damaged_hplm_is_left_out_and_named(tiny_home: Home, run_hplm: Run) -> None:
+    with closing(Registry.open(tiny_home)) as registry:
+        entry = next(entry for entry in registry.hplms() if entry.task == "classification" and not entry.pair)
+    (tiny_home.path / entry.folder / "weights.safetensors").write_bytes(b"damaged")
+    said = export(run_hplm, tiny_home, "--dtype", "int8")
+    assert f"cannot be read: {entry.id}@{entry.version}" in said and "rendered" in said
+
+
+def test_hplms_that_are_compared_are_spread_over_all() -> None:
+    assert preparing_int8._spread(list(range(5))) == list(range(5))  # type: ignore[arg-type,comparison-overlap]
+    spread = preparing_int8._spread(list(range(1000)))  # type: ignore[arg-type]
+    assert len(set(spread)) == 32 and spread[-1] > 900  # type: ignore[operator]
 
 
 def test_smoothing_balances_inputs_and_weights(tiny_home: Home) -> None:

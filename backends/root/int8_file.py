@@ -7,7 +7,7 @@ their smoothing before they are quantised, and the weights that read them multip
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -37,11 +37,15 @@ class Int8Fidelity:
         cosine: Mean cosine of tokens' final states, without adapters.
         equal_labels: By `tenant/name@version`, the share of labels that are the same.
         texts: Number of texts.
+        instructions: The processor's; others round otherwise.
+        unreadable: hPLMs whose files could not be read.
     """
 
     cosine: float
     equal_labels: Mapping[str, float]
     texts: int
+    instructions: str | None = None
+    unreadable: tuple[str, ...] = ()
 
     @property
     def mean_equal_labels(self) -> float | None:
@@ -93,7 +97,8 @@ def read_fidelity(root: Path, fingerprint: str) -> Int8Fidelity | None:
     if content is None or content.get("fidelity") is None:
         return None
     try:
-        return Int8Fidelity(**content["fidelity"])
+        fidelity = Int8Fidelity(**content["fidelity"])
+        return replace(fidelity, unreadable=tuple(fidelity.unreadable))
     except TypeError as error:
         raise CorruptFileError(f"{root / _FILE} holds no fidelity: {error}") from error
 

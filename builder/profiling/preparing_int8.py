@@ -6,6 +6,7 @@ Usage:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -18,12 +19,13 @@ from backends.adapters.bank import HplmArtifact, read_artifact
 from backends.adapters.head import Head
 from backends.adapters.pooling import NO_POOLING
 from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import InvalidArgumentError
+from backends.errors import FileError, InvalidArgumentError
 from backends.home import Home
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.root.encoder import padded_attention
-from backends.root.quantisation import SMOOTHED, Int8Fidelity, Quantisation, Smoothed, Smoothing, version_label
+from backends.root.int8_file import SMOOTHED, Int8Fidelity, Quantisation, Smoothed, Smoothing, version_label
+from backends.root.int8_linear import int8_instructions
 from backends.root.store import RootFolder
 from builder.construct.hplm.exact_lower import exact_lower
 from builder.construct.training.corpus import whole_corpus
@@ -33,6 +35,7 @@ MIN_TEXTS = 16
 """With eight texts smoothing gains what it gains with hundreds."""
 _MAX_TEXTS = 96
 _MAX_HPLMS = 32
+_LOGGER = logging.getLogger(__name__)
 _ROWS_AT_ONCE = 16
 _MOST_SMOOTHED = 64.0
 _TINY = 1e-6
@@ -43,7 +46,7 @@ def quantise_root(home: Home, registry: Registry, name: str, corpus: Sequence[Pa
 
     Args:
         home: Home of the root.
-        registry: Live hPLMs; labels of `_MAX_HPLMS` of the root's are compared.
+        registry: Live hPLMs; labels of `_MAX_HPLMS` of the root's are compared, evenly spread over their names.
         name: The root.
         corpus: Files of texts; by default those that the root was made from.
 
@@ -54,9 +57,13 @@ def quantise_root(home: Home, registry: Registry, name: str, corpus: Sequence[Pa
     texts = _texts(root, corpus)
     rows = _encoded(home, registry.domain(name, GENERAL_DOMAIN), texts)
     smoothing = smoothing_of_states(root, rows)
-    Quantisation(root.fingerprint, smoothing).write(root.path)
-    live = [entry for entry in registry.hplms() if entry.domain.root == name][:_MAX_HPLMS]
-    fidelity = _fidelity(home, root, live, texts, rows)
+    # Numbers have no labels, and these texts are no pairs.
+    compared = [
+        entry
+        for entry in registry.hplms()
+        if entry.domain.root == name and entry.task != "regression" and not entry.pair
+    ]
+    fidelity = _fidelity(home, root, smoothing, _spread(compared), texts, rows)
     Quantisation(root.fingerprint, smoothing, fidelity).write(root.path)
     return fidelity
 
@@ -121,21 +128,40 @@ def _balanced(inputs: Tensor, weight: Tensor) -> Tensor:
     return (ratio / ratio.log().mean().exp()).clamp(1 / _MOST_SMOOTHED, _MOST_SMOOTHED)
 
 
+def _spread(entries: Sequence[HplmEntry]) -> list[HplmEntry]:
+    """Return `_MAX_HPLMS` of them, or all if they are fewer."""
+    count = min(len(entries), _MAX_HPLMS)
+    return [entries[number * len(entries) // count] for number in range(count)]
+
+
 def _fidelity(
-    home: Home, root: RootFolder, live: Sequence[HplmEntry], texts: Sequence[str], rows: Sequence[Tensor]
+    home: Home,
+    root: RootFolder,
+    smoothing: Smoothing,
+    compared: Sequence[HplmEntry],
+    texts: Sequence[str],
+    rows: Sequence[Tensor],
 ) -> Int8Fidelity:
-    stacks = tuple(UpperStack(root, StackSettings(dtype=dtype, num_slots=2)) for dtype in ("int8", "fp32"))
+    stacks = tuple(
+        UpperStack(root, StackSettings(dtype=dtype, num_slots=2), smoothing=smoothing) for dtype in ("int8", "fp32")
+    )
     states = [_answers(stack, 0, _states_as_answers(root), rows) for stack in stacks]
     cosines = [functional.cosine_similarity(ours, exact, dim=-1) for ours, exact in zip(*states, strict=True)]
-    rows_of = {domain: _encoded(home, domain, texts) for domain in {entry.domain for entry in live}}
+    rows_of = {domain: _encoded(home, domain, texts) for domain in {entry.domain for entry in compared}}
     equal: dict[str, float] = {}
-    for entry in live:
-        artifact = read_artifact(home.path / entry.folder, root.fingerprint)
-        # Numbers have no labels, and these texts are no pairs.
-        if artifact.task != "regression" and not artifact.pair:
-            labels = [_labels(_answers(stack, entry.key, artifact, rows_of[entry.domain])) for stack in stacks]
-            equal[version_label(entry.id, entry.version)] = float((labels[0] == labels[1]).double().mean())
-    return Int8Fidelity(round(float(torch.cat(cosines).mean()), 5), equal, len(texts))
+    unreadable: list[str] = []
+    for entry in compared:
+        name = version_label(entry.id, entry.version)
+        try:
+            artifact = read_artifact(home.path / entry.folder, root.fingerprint)
+        except FileError as error:
+            unreadable.append(name)
+            _LOGGER.warning("%s is not compared: %s", name, error)
+            continue
+        labels = [_labels(_answers(stack, entry.key, artifact, rows_of[entry.domain])) for stack in stacks]
+        equal[name] = float((labels[0] == labels[1]).double().mean())
+    cosine = round(float(torch.cat(cosines).mean()), 5)
+    return Int8Fidelity(cosine, equal, len(texts), int8_instructions(), tuple(unreadable))
 
 
 def _states_as_answers(root: RootFolder) -> HplmArtifact:

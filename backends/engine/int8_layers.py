@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from backends.adapters.product import BatchLayer
 from backends.engine.fused_layer import FusedLayer, FusedLayers
 from backends.root.encoder import ACTIVATION_FUNCTIONS, EncoderLayer
-from backends.root.quantisation import Smoothed, Smoothing
-from backends.root.quantised import AFTER, CENTRED, QuantisedLinear, Range, blocks
+from backends.root.int8_file import Smoothed, Smoothing
+from backends.root.int8_linear import AFTER, CENTRED, QuantisedLinear, Range, blocks
 from backends.root.upper import UpperLayers
 
 

@@ -10,7 +10,7 @@ import torch
 
 from backends.errors import CorruptFileError, FileError, FingerprintMismatchError, FormatVersionError
 from backends.root.geometry import RootGeometry
-from backends.root.quantisation import SMOOTHED, Int8Fidelity, Quantisation, read_fidelity, read_smoothing
+from backends.root.int8_file import SMOOTHED, Int8Fidelity, Quantisation, read_fidelity, read_smoothing
 from backends.storage import read_json, write_json
 
 GEOMETRY = RootGeometry(100, 8, 16, 2, 1, 2, 32, 2, 1e-12, "gelu")

@@ -29,7 +29,10 @@ _ROUNDING = 1.5 * 2**23
 
 
 def int8_instructions() -> Literal["VNNI", "AVX2"] | None:
-    """Return the best instructions that this machine's processor has for products in int8."""
+    """Return the best instructions that this machine's processor has for products in int8.
+
+    PyTorch knows the VNNI of AVX-512 only; processors with AVX-VNNI count as AVX2.
+    """
     if torch.cpu._is_vnni_supported():
         return "VNNI"
     return "AVX2" if torch.cpu._is_avx2_supported() else None
@@ -70,11 +73,12 @@ class Range:
         highest = states.amax(-1, keepdim=True)
         if self.lowest is None:
             scales = torch.maximum(highest, states.amin(-1, keepdim=True).neg_()).div_(_LEVELS).to(dtype)
-            offsets: Tensor | float = self.zero_point + _ROUNDING
+            rounded = states.mul_(scales.float().reciprocal()).add_(self.zero_point + _ROUNDING)
         else:
             scales = highest.sub_(self.lowest).div_(_ONE_SIDED_LEVELS).to(dtype)
-            offsets = scales.float().reciprocal().mul_(-self.lowest).add_(_ROUNDING)
-        rounded = states.mul_(scales.float().reciprocal()).add_(offsets)
+            per_level = scales.float().reciprocal()
+            # The offset is no integer: rounded together with the states, its error differs from channel to channel.
+            rounded = torch.addcmul(per_level * -self.lowest, states, per_level, out=states).add_(_ROUNDING)
         return Quantised(rounded.view(torch.int32).to(torch.uint8), scales)
 
     def restored(self, quantised: Quantised) -> Tensor:
