@@ -35,10 +35,11 @@ from loadtest.in_process import Played
 Cell = tuple[str, int]
 """A scheme and the number of tenants."""
 
-_PREFIX = {"hplm": "hplm", "adapters": "adapters", "shared": "shared"}
 _WHOLE = ("plot", "dedicated", "dedicated_cold")
 _HALF_SCHEME = "plot"
 _WARM_ROWS = 32
+_SHARED = (("half", "hplm", LORA_EVERYWHERE), ("whole", "adapters", LORA_EVERYWHERE), ("whole", "shared", HEAD_ONLY))
+"""Schemes whose tenants share layers: root, name, adapters."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,9 @@ class Schemes:
         self.base.add_root("half", self.geometry, texts)
         # Single tokens only: what it looks up are a model's embeddings.
         self.base.add_root("whole", deep, [])
-        self.base.add_hplms(Family("half", "hplm", self._tenants("hplm"), recipe=LORA_EVERYWHERE))
-        self.base.add_hplms(Family("whole", "adapters", self._tenants("adapters"), recipe=LORA_EVERYWHERE))
-        self.base.add_hplms(Family("whole", "shared", self._tenants("shared"), recipe=HEAD_ONLY))
+        for root, scheme, recipe in _SHARED:
+            if tenants := self._tenants(scheme):
+                self.base.add_hplms(Family(root, scheme, tenants, recipe=recipe))
         for scheme, geometry in (("plot", self.geometry), ("dedicated", deep)):
             count = max(self._tenants(name) for name in _WHOLE if name.startswith(scheme))
             tenants = [f"{scheme}{number}" for number in range(count)]
