@@ -105,8 +105,8 @@ class Schemes:
         # Single tokens only: what it looks up are a model's embeddings.
         self.base.add_root("whole", deep, [])
         for root, scheme, recipe in _SHARED:
-            if tenants := self._tenants(scheme):
-                self.base.add_hplms(Family(root, scheme, tenants, recipe=recipe))
+            if count := self._tenants(scheme):
+                self.base.add_hplms(Family(root, scheme, count, recipe=recipe))
         for scheme, geometry in (("plot", self.geometry), ("dedicated", deep)):
             count = max(self._tenants(name) for name in _WHOLE if name.startswith(scheme))
             tenants = [f"{scheme}{number}" for number in range(count)]
