@@ -51,7 +51,19 @@ def counts(rows: Rows, column: str = "Request Count") -> dict[tuple[str, str], i
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_overload_has_a_row_per_hplm(served: Served, tmp_path: Path, protocol: str) -> None:
     url = f"{protocol}://{served.grpc_url if protocol == 'grpc' else served.http_url}"
-    options = ("OverloadUser", "--users", "8", "--spawn-rate", "8", "--run-time", "20s", "--rate", "4")
+    options = (
+        "OverloadUser",
+        "--users",
+        "8",
+        "--spawn-rate",
+        "8",
+        "--run-time",
+        "20s",
+        "--rate",
+        "4",
+        "--stop-timeout",
+        "5",
+    )
     rows, _ = locust(tmp_path, url, *options, "--home", str(served.home.path))
     assert set(counts(rows)) == {(protocol, hplm) for hplm in HPLMS}
     assert sum(counts(rows, "Failure Count").values()) == 0
