@@ -67,7 +67,7 @@ QUICK = Settings(train_texts=96, dev_texts=64, test_texts=128, epochs=1)
 
 @dataclass(frozen=True)
 class Answers:
-    """To the test texts, in one dtype.
+    """Answers to the test texts, in one dtype.
 
     Args:
         terms: `Objective.terms` of the answers.

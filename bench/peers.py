@@ -299,7 +299,7 @@ def peers(options: Namespace) -> Result:
 
 
 def _drawn_lengths(options: Namespace, settings: Settings) -> list[int]:
-    """Of all tasks alike."""
+    """Draw lengths of real texts, of all tasks alike."""
     of_tasks = list(real_lengths(options.data, options.tokenizer, BERT_BASE.max_tokens).values())
     rng = np.random.default_rng(options.seed)
     return [int(rng.choice(of_tasks[number % len(of_tasks)])) for number in range(settings.in_flight)]

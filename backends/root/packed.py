@@ -1,7 +1,7 @@
 """Linear layers in bf16 with their weights in the order of a CPU's matrix product; else every product reorders them.
 
-A product is compiled for each number of rows that it meets, so callers round that number to a few
-that recur.
+A product is compiled for each number of rows that it meets, so callers round that number to a few that
+recur.
 """
 
 from __future__ import annotations

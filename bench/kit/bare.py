@@ -96,7 +96,7 @@ class HomeEngine:
         ]
 
     def rows_per_s(self, rows: Sequence[Tensor], batches: int) -> float:
-        """Over batches of the same rows, each time of the next hPLMs."""
+        """Measure batches of the same rows, each time of the next hPLMs."""
         hplms = cycle(self._hplms)
         started_s = time.perf_counter()
         for _ in range(batches):
@@ -122,7 +122,7 @@ def bare_engine(
 
 
 def multiply_adds(geometry: RootGeometry, lengths: Sequence[int], width: int = WIDTH) -> int:
-    """Those of the upper layers over rows of these lengths, adapters included, padding not."""
+    """Count those of the upper layers over rows of these lengths, adapters included, padding not."""
     hidden, inner, layers = geometry.hidden_size, geometry.intermediate_size, geometry.num_upper_layers
     per_token = 4 * hidden * hidden + 2 * hidden * inner + 2 * hidden * width
     return layers * sum(length * per_token + 2 * length * length * hidden for length in lengths)
