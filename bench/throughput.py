@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from backends.engine.precision import missing_for_int8
+from backends.engine.precision import missing_for
 from backends.errors import InvalidArgumentError
 from backends.root.geometry import RootGeometry
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, bench
@@ -228,7 +228,7 @@ def add_options(options: ArgumentParser) -> None:
 def throughput(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL
     if options.int8:
-        if missing := missing_for_int8(torch.device("cpu")):
+        if missing := missing_for("int8", torch.device("cpu")):
             raise InvalidArgumentError(missing)
         settings = _in_int8(settings)
     with base_home(options.seed) as base:

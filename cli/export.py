@@ -37,11 +37,12 @@ _US_PER_MS = 1000
 @dataclass(frozen=True)
 class DeviceOptions:
     dtype: Annotated[
-        Literal["auto", "bf16", "fp32", "int8"],
+        Literal["auto", "bf16", "fp32", "int8", "fp8"],
         typer.Option(
             help="What layers compute in; fp32 takes the place of bf16 on processors without its instructions. With "
-            "int8 the upper layers' shared products are in 8 bits, on processors with VNNI or AVX2; all else is as "
-            "with bf16. auto takes int8 where the processor has it and nearly all labels stay, else bf16 or fp32."
+            "int8 the upper layers' shared products are in 8 bits, on processors with VNNI or AVX2 and on GPUs; all "
+            "else is as with bf16. fp8 is the same in 8-bit floats, for GPUs only. auto takes int8 where the processor "
+            "has it and nearly all labels stay, else bf16 or fp32."
         ),
     ] = "bf16"
     device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Where the upper layers run.")] = ExportSettings.device
@@ -63,6 +64,8 @@ class DeviceOptions:
 
     def chosen(self, home: Home, registry: Registry, report: Callable[[str], None]) -> DeviceOptions:
         """Prepare roots for int8 where it may be taken; return the options with a dtype in place of `auto`."""
+        if self.dtype == "fp8" and self.device != "gpu":
+            raise InvalidArgumentError("--dtype fp8 is for GPUs: add --device gpu, or take int8")
         if self.dtype not in ("auto", "int8"):
             if self.int8_corpus:
                 raise InvalidArgumentError(f"--int8-corpus is for --dtype int8 and auto, not {self.dtype}")
@@ -71,7 +74,7 @@ class DeviceOptions:
 
         corpus = tuple(self.int8_corpus or ())
         if self.dtype == "int8":
-            prepare_int8(home, registry, self.device, corpus, report)
+            prepare_int8(home, registry, corpus, report)
             return self
         dtype, reason = fastest_dtype_for(home, registry, self.device, corpus)
         report(f"dtype {dtype}: {reason}")

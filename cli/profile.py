@@ -25,7 +25,7 @@ def profile(
     home: HomeOption = DEFAULT_HOME,
     root: RootOption = None,
     dtype: Annotated[
-        Literal["bf16", "fp32", "int8"] | None,
+        Literal["bf16", "fp32", "int8", "fp8"] | None,
         typer.Option(
             help="What the upper layers compute in; the result replaces the stored one. \\[default: as exported]"
         ),

@@ -2,8 +2,8 @@
 
 On a CPU with bf16 instructions the weights are kept in the order in which the matrix product reads them; else every
 product would reorder them first. The activation is fused into the product in front of it, and the feed-forward part
-runs in blocks that stay in the cache. In int8 the quantised layers run (`int8_layers.py`), everywhere else the
-root's own.
+runs in blocks that stay in the cache. In int8 and fp8 the quantised layers run (`quantised_layers.py`), everywhere else
+the root's own.
 
 A product of these is compiled for each number of tokens that it meets. Batches have any number, so tokens of zeros fill
 them up to a few numbers that recur. Rows do not attend to these tokens, and their results are dropped.
@@ -20,7 +20,8 @@ from torch.nn import functional
 
 from backends.adapters.product import BatchAdapters, BatchLayer
 from backends.engine.fused_layer import FusedLayer, FusedLayers
-from backends.engine.int8_layers import quantised_layers
+from backends.engine.precision import Precision
+from backends.engine.quantised_layers import int8_layers, rowwise_layers
 from backends.root.encoder import ACTIVATION_FUNCTIONS, Attend, EncoderLayer
 from backends.root.int8_file import Smoothing
 from backends.root.packed import FUSED, PackedLinear, cpu_multiplies_bf16
@@ -40,13 +41,16 @@ class ServedLayers(Protocol):
 def served_layers(
     upper: UpperLayers,
     activation: str,
-    dtype: torch.dtype,
+    precision: Precision,
     device: torch.device,
-    quantised_with: Smoothing | None = None,
+    smoothing: Smoothing | None = None,
 ) -> ServedLayers:
-    """Choose how to run layers in fp32, which are converted; `quantised_with` wants a CPU that multiplies int8."""
-    if quantised_with is not None:
-        return FilledLayers(quantised_layers(upper, activation, dtype, quantised_with))
+    """Choose how to run layers in fp32, which are converted, on a device that has the precision."""
+    dtype, products = precision.states, precision.products
+    if products == "int8" and device.type == "cpu":
+        return FilledLayers(int8_layers(upper, activation, dtype, smoothing or {}))
+    if products is not None:
+        return FilledLayers(rowwise_layers(upper, activation, products, dtype, device, smoothing or {}))
     upper = upper.to(device=device, dtype=dtype)
     on_bf16_cpu = device.type == "cpu" and dtype == torch.bfloat16 and cpu_multiplies_bf16()
     if not on_bf16_cpu:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -16,8 +17,12 @@ from backends.root.packed import cpu_multiplies_bf16
 from backends.root.store import RootFolder
 
 LOGGER = logging.getLogger(__name__)
-_STATES = MappingProxyType({"fp32": torch.float32, "bf16": torch.bfloat16})
-DTYPES = (*_STATES, "int8")
+Products = Literal["fp8", "int8"]
+_STATES: Mapping[str, torch.dtype] = MappingProxyType({"fp32": torch.float32, "bf16": torch.bfloat16})
+_QUANTISED: tuple[Products, ...] = get_args(Products)
+DTYPES = (*_STATES, *_QUANTISED)
+_LEAST_CAPABILITY: Mapping[Products, tuple[int, int]] = MappingProxyType({"fp8": (8, 9), "int8": (7, 5)})
+"""Of GPUs, as CUDA counts."""
 
 
 @dataclass(frozen=True)
@@ -25,29 +30,34 @@ class Precision:
     """Precision of a stack on its device.
 
     Attributes:
-        dtype: Its name, one of `DTYPES`.
         states: Data type of hidden states, adapters and attention.
-        quantised: Whether the shared layers' products are in int8.
+        products: What the shared layers' products are quantised to, if they are.
     """
 
-    dtype: str
     states: torch.dtype
-    quantised: bool
+    products: Products | None = None
+
+    @property
+    def dtype(self) -> str:
+        """Its name, one of `DTYPES`."""
+        return self.products or next(name for name, dtype in _STATES.items() if dtype == self.states)
 
 
 def precision_of(dtype: str, device: torch.device) -> Precision:
     """Return the precision for a setting; what the device lacks is replaced, and the log says so."""
     if dtype == "fp32":
-        return Precision(dtype, torch.float32, quantised=False)
+        return Precision(torch.float32)
     rest = fast_float_dtype(device)
-    missing = missing_for_int8(device) if dtype == "int8" else None
-    if dtype == "int8" and missing is None:
-        return Precision(dtype, _STATES[rest], quantised=True)
-    if missing is not None:
-        LOGGER.warning("dtype int8 is not available: %s; the upper layers compute in %s", missing, rest)
-    elif dtype != rest:  # nothing that anyone has asked for: bf16 is the default
+    for products in _QUANTISED:
+        if dtype == products:
+            missing = missing_for(products, device)
+            if missing is None:
+                return Precision(_STATES[rest], products)
+            LOGGER.warning("dtype %s is not available: %s; the upper layers compute in %s", dtype, missing, rest)
+            return Precision(_STATES[rest])
+    if dtype != rest:  # nothing that anyone has asked for: bf16 is the default
         LOGGER.info("the processor has no bf16 instructions; the upper layers compute in %s", rest)
-    return Precision(rest, _STATES[rest], quantised=False)
+    return Precision(_STATES[rest])
 
 
 def fast_float_dtype(device: torch.device) -> Literal["bf16", "fp32"]:
@@ -70,16 +80,21 @@ def smoothing_of(root: RootFolder) -> Smoothing:
 def fastest_dtype(device: Literal["cpu", "gpu"]) -> tuple[Literal["bf16", "fp32", "int8"], str]:
     """Return the fastest dtype of this machine's processor, or of a GPU, and why it is that one."""
     if device == "gpu":
-        return "bf16", "the fastest that stacks on a GPU have"
+        return "bf16", "fp8 and int8 have not been timed on GPUs"
     cpu = torch.device("cpu")
-    missing = missing_for_int8(cpu)
+    missing = missing_for("int8", cpu)
     if missing is None:
         return "int8", f"this processor has {int8_instructions()} instructions"
     return fast_float_dtype(cpu), missing
 
 
-def missing_for_int8(device: torch.device) -> str | None:
-    """Say what a device lacks for layers in int8."""
-    if device.type != "cpu":
-        return "on a GPU there are no int8 layers yet"
-    return None if int8_instructions() else "the processor has neither VNNI nor AVX2 instructions"
+def missing_for(products: Products, device: torch.device) -> str | None:
+    """Say what a device lacks for quantised layers."""
+    if device.type == "cpu":
+        if products == "fp8":
+            return "fp8 is for GPUs"
+        return None if int8_instructions() else "the processor has neither VNNI nor AVX2 instructions"
+    least, found = _LEAST_CAPABILITY[products], torch.cuda.get_device_capability(device)
+    if found >= least:
+        return None
+    return f"the GPU has capability {found[0]}.{found[1]}, and {products} needs {least[0]}.{least[1]}"

@@ -36,7 +36,7 @@ class StackSettings:
     """Device, precision and limits of a stack.
 
     Attributes:
-        dtype: What the layers compute in, one of `DTYPES`; with `int8`, the shared layers' products.
+        dtype: What the layers compute in, one of `DTYPES`; with `int8` and `fp8`, the shared layers' products.
         num_slots: Number of adapter slots, with the identity's.
         max_width: Largest width of an hPLM's adapter part.
         layout: Layout of a batch's rows. `ragged` has no padding and is the fastest (`bench.ragged`); `slotted` suits
@@ -91,12 +91,9 @@ class UpperStack:
         self._dtype = self.precision.states
         self._geometry = geometry
         self._adapters_of = adapters_of
-        if smoothing is None and self.precision.quantised:
+        if smoothing is None and self.precision.products == "int8":
             smoothing = smoothing_of(root)
-        self._layers = served_layers(
-            *(root.upper(), geometry.activation, self._dtype, self._device),
-            smoothing if self.precision.quantised else None,
-        )
+        self._layers = served_layers(root.upper(), geometry.activation, self.precision, self._device, smoothing)
         self._compute_pool = (
             ComputePool(torch.get_num_threads(), self._device) if compute_pool is None else compute_pool
         )

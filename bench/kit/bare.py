@@ -21,7 +21,7 @@ from backends.adapters.product import BatchAdapters, SegmentedAdapters
 from backends.adapters.recipe import AdapterRecipe
 from backends.adapters.segments import Segment
 from backends.engine.layouts import MakeLayout
-from backends.engine.precision import fast_float_dtype, missing_for_int8
+from backends.engine.precision import fast_float_dtype, missing_for
 from backends.engine.stack import ReadyHplm, StackSettings, UpperStack
 from backends.home import Home
 from backends.registry.registry import Registry
@@ -110,7 +110,7 @@ class HomeEngine:
 def fast_dtypes() -> tuple[str, ...]:
     """Return the dtypes that this machine is fast at, the slowest first: bf16 or fp32, and int8."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return (fast_float_dtype(device),) if missing_for_int8(device) else (fast_float_dtype(device), "int8")
+    return (fast_float_dtype(device),) if missing_for("int8", device) else (fast_float_dtype(device), "int8")
 
 
 @contextmanager

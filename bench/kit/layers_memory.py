@@ -48,8 +48,8 @@ def _measure(root: Path, dtype: str) -> LayersMemory:
 
 def _layers(root: RootFolder, dtype: str) -> ServedLayers:
     precision = precision_of(dtype, _CPU)
-    smoothing = smoothing_of(root) if precision.quantised else None
-    return served_layers(root.upper(), root.geometry.activation, precision.states, _CPU, smoothing)
+    smoothing = smoothing_of(root) if precision.products == "int8" else None
+    return served_layers(root.upper(), root.geometry.activation, precision, _CPU, smoothing)
 
 
 def _resident_bytes() -> int:

@@ -27,9 +27,8 @@ from backends.engine.heads import HeadRow, logits
 from backends.engine.layers import FilledLayers, PlainLayers, ServedLayers, served_layers
 from backends.engine.layouts import LAYOUTS, attention
 from backends.engine.packing import MicroBatch, pack_rows
-from backends.engine.precision import fast_float_dtype, precision_of
+from backends.engine.precision import Precision, fast_float_dtype, precision_of
 from backends.root.geometry import RootGeometry
-from backends.root.int8_file import Smoothing
 from backends.root.upper import UpperLayers
 
 _CPU = torch.device("cpu")
@@ -109,7 +108,7 @@ class WholeModels:
         self, folder: Path, geometry: RootGeometry, max_resident: int, cold: bool, quantised: bool = False
     ) -> None:
         self._folder = folder
-        self._smoothing: Smoothing | None = {} if quantised else None
+        self._precision = Precision(_DTYPE, "int8" if quantised else None)
         self._geometry = geometry
         self._max_resident = max_resident
         self._cold = cold
@@ -146,7 +145,7 @@ class WholeModels:
         elif tenant in self._fresh:
             self._fresh.discard(tenant)
             activation = self._geometry.activation
-            self._layers[tenant] = served_layers(model.layers, activation, _DTYPE, _CPU, self._smoothing)
+            self._layers[tenant] = served_layers(model.layers, activation, self._precision, _CPU)
         self._resident[tenant] = model
         return model
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from backends.engine.precision import fast_float_dtype, fastest_dtype, missing_for_int8
+from backends.engine.precision import fast_float_dtype, fastest_dtype, missing_for
 from backends.errors import FileError, InvalidArgumentError
 from backends.home import Home
 from backends.registry.registry import Registry
@@ -48,15 +48,15 @@ def fastest_dtype_for(home: Home, registry: Registry, device: Device, corpus: Se
     return dtype, reason
 
 
-def prepare_int8(
-    home: Home, registry: Registry, device: Device, corpus: Sequence[Path], report: Callable[[str], None]
-) -> None:
+def prepare_int8(home: Home, registry: Registry, corpus: Sequence[Path], report: Callable[[str], None]) -> None:
     """Prepare each root for int8 and report what it changes; a root without texts is served in int8 without smoothing.
+
+    Measured on this machine's processor, also for GPUs.
 
     Raises:
         InvalidArgumentError: The corpus that is given has too few texts.
     """
-    if missing := missing_for_int8(torch.device("cuda" if device == "gpu" else "cpu")):
+    if missing := missing_for("int8", torch.device("cpu")):
         report(f"int8 is not prepared here: {missing}")
         return
     for root in registry.roots():

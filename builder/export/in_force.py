@@ -96,10 +96,15 @@ def changes_of_run(repository: Path, policy: str | None, flags: frozenset[str]) 
 
 
 def _dtype_in_force(exported: str, is_on_cpu: bool, flags: frozenset[str]) -> str:
-    """Return what a model computes in where the device lacks instructions for what is exported."""
-    if exported == "int8" and not (is_on_cpu and flags.intersection(FAST_INT8)):
+    """Return what a model computes in where the processor lacks instructions for what is exported.
+
+    What a GPU lacks is found out and logged when the model loads.
+    """
+    if not is_on_cpu:
+        return exported
+    if exported == "fp8" or (exported == "int8" and not flags.intersection(FAST_INT8)):
         exported = "bf16"
-    return "fp32" if exported == "bf16" and is_on_cpu and not flags & FAST_BF16 else exported
+    return "fp32" if exported == "bf16" and not flags & FAST_BF16 else exported
 
 
 def configurations_of_run(repository: Path, changes: Mapping[str, str]) -> dict[str, str]:

@@ -31,6 +31,13 @@ def test_lower_layers_are_not_quantised(
     assert settings_of(tiny_home.repository)["upper dtype"] == dtype
 
 
+def test_fp8_is_for_gpus(tiny_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert export(monkeypatch, tiny_home, "--dtype", "fp8") not in (0, None)
+    assert "--dtype fp8 is for GPUs: add --device gpu, or take int8" in capsys.readouterr().err
+    assert export(monkeypatch, tiny_home, "--dtype", "fp8", "--device", "gpu") in (0, None)
+    assert settings_of(tiny_home.repository)["upper dtype"] == "fp8"
+
+
 @pytest.mark.parametrize(
     ("int8", "bf16", "taken"),
     [

@@ -15,7 +15,7 @@ from adapter_reference import KINDS, random_artifact
 from backends.adapters.bank import HplmArtifact
 from backends.engine import precision
 from backends.engine.layers import served_layers
-from backends.engine.precision import fastest_dtype, precision_of
+from backends.engine.precision import Precision, fastest_dtype, precision_of
 from backends.engine.stack import StackSettings, UpperStack
 from backends.home import Home
 from backends.root import int8_linear
@@ -137,7 +137,7 @@ def test_layers_in_int8_equal_the_plain_ones(dtype: str, activation: str, mixed:
     """Alone, each kind of adapters decides where residuals are added and which products are blocked together."""
     geometry = replace(GEOMETRY, activation=activation)
     cases = LayerCases(geometry, STATES[dtype])
-    layers = served_layers(cases.upper(), activation, STATES[dtype], CPU, quantised_with={})
+    layers = served_layers(cases.upper(), activation, Precision(STATES[dtype], "int8"), CPU)
     for name, error in cases.errors(layers, mixed):
         assert error < RELATIVE_ERROR_OF_LAYERS, f"{name}: {error:.4f}"
 
@@ -145,7 +145,7 @@ def test_layers_in_int8_equal_the_plain_ones(dtype: str, activation: str, mixed:
 def test_smoothed_layers_equal_the_plain_ones() -> None:
     cases = LayerCases(GEOMETRY, torch.bfloat16)
     smoothing = {(layer, product): 4 ** (2 * torch.rand(32) - 1) for layer in range(2) for product in SMOOTHED}
-    layers = served_layers(cases.upper(), "gelu", torch.bfloat16, CPU, quantised_with=smoothing)
+    layers = served_layers(cases.upper(), "gelu", Precision(torch.bfloat16, "int8"), CPU, smoothing)
     for name, error in cases.errors(layers, mixed=True):
         assert error < RELATIVE_ERROR_OF_LAYERS, f"{name}: {error:.4f}"
 
@@ -190,11 +190,11 @@ def test_a_root_without_a_smoothing_that_fits_is_served_and_the_log_says_so(
 ) -> None:
     root = RootFolder(tiny_home.root("tiny"))
     with caplog.at_level(logging.WARNING):
-        assert UpperStack(root, StackSettings(dtype="int8", num_slots=2)).precision.quantised
+        assert UpperStack(root, StackSettings(dtype="int8", num_slots=2)).precision.products == "int8"
     assert "int8 without smoothing" in caplog.text and "no export has prepared the root" in caplog.text
     Quantisation("another", {}).write(root.path)
     with caplog.at_level(logging.WARNING):
-        assert UpperStack(root, StackSettings(dtype="int8", num_slots=2)).precision.quantised
+        assert UpperStack(root, StackSettings(dtype="int8", num_slots=2)).precision.products == "int8"
     assert "int8 without smoothing" in caplog.text and "was made for root another" in caplog.text
 
 
@@ -208,7 +208,7 @@ def test_marked_weights_in_changing_slots_answer_their_own_rows_only(built_home:
     rng = random.Random(4)
     torch.manual_seed(4)
     stack = UpperStack(root, StackSettings(dtype="int8", num_slots=5))
-    assert stack.precision.quantised
+    assert stack.precision.products == "int8"
     marks = {key: Mark.of("acme/marked", key) for key in range(1, 61)}
     artifacts = {
         key: mark.put_into(random_classifier(rng, root, KINDS[key % len(KINDS)]), root.geometry.num_upper_layers)
@@ -233,7 +233,7 @@ def test_a_machine_without_the_instructions_computes_in_bf16_and_says_so(
     monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: True)
     with caplog.at_level(logging.WARNING):
         stack = UpperStack(RootFolder(built_home.root("tiny")), StackSettings(dtype="int8", num_slots=2))
-    assert stack.precision.dtype == "bf16" and not stack.precision.quantised
+    assert stack.precision == Precision(torch.bfloat16)
     assert "the processor has neither VNNI nor AVX2 instructions; the upper layers compute in bf16" in caplog.text
     assert fastest_dtype("cpu") == ("bf16", "the processor has neither VNNI nor AVX2 instructions")
     monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: False)
@@ -246,13 +246,13 @@ def test_fp32_takes_the_place_of_bf16_without_its_instructions_and_the_log_says_
 ) -> None:
     monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: False)
     with caplog.at_level(logging.INFO):
-        assert precision_of("bf16", CPU) == precision.Precision("fp32", torch.float32, quantised=False)
+        assert precision_of("bf16", CPU) == Precision(torch.float32)
     assert "the processor has no bf16 instructions; the upper layers compute in fp32" in caplog.text
     assert precision_of("bf16", torch.device("cuda")).dtype == "bf16"
 
 
 def test_without_bf16_instructions_all_but_the_products_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: False)
-    assert precision_of("int8", CPU) == precision.Precision("int8", torch.float32, quantised=True)
+    assert precision_of("int8", CPU) == Precision(torch.float32, "int8")
     assert fastest_dtype("cpu")[0] == "int8"
     assert fastest_dtype("gpu")[0] == "bf16"

@@ -11,6 +11,7 @@ from torch import Tensor
 from adapter_reference import KINDS, random_artifact
 from backends.engine import layers
 from backends.engine.layers import filled_length, served_layers
+from backends.engine.precision import Precision
 from backends.engine.stack import StackSettings, UpperStack
 from backends.home import Home
 from backends.root.geometry import RootGeometry
@@ -33,7 +34,7 @@ def test_packed_layers_equal_the_plain_ones(block_width: int, mixed: bool, monke
     """The feed-forward part in one to four blocks; alone, each kind of adapters decides where residuals are added."""
     monkeypatch.setattr(layers, "_BLOCK_WIDTH", block_width)
     cases = LayerCases(GEOMETRY, torch.bfloat16)
-    packed = served_layers(cases.upper(), GEOMETRY.activation, torch.bfloat16, torch.device("cpu"))
+    packed = served_layers(cases.upper(), GEOMETRY.activation, Precision(torch.bfloat16), torch.device("cpu"))
     for name, error in cases.errors(packed, mixed):
         assert error < RELATIVE_ERROR_OF_BF16, f"{name}: {error:.4f}"
 

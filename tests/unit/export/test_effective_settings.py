@@ -43,6 +43,9 @@ def test_fp32_takes_the_place_of_bf16_where_the_processor_lacks_it(tmp_path: Pat
     assert changes_of_run(int8, "das", frozenset({"avx2"})) == {"upper policy": "das", "lower dtype": "fp32"}
     lacking = {"upper dtype": "bf16"}, {"upper dtype": "fp32", "lower dtype": "fp32"}
     assert (changes_of_run(int8, None, frozenset({"avx512_bf16"})), changes_of_run(int8, None, frozenset())) == lacking
+    on_gpu = tmp_path / "gpu"
+    render_repository(on_gpu, ExportSettings(device="gpu", upper_parameters={"dtype": "int8"}))
+    assert "upper dtype" not in changes_of_run(on_gpu, None, frozenset())
     changes = changes_of_run(plain, "das", frozenset())
     assert "policy das (of this run), mode engine, device cpu, dtype fp32 (of this run)" in in_one_line(
         effective_settings(plain), changes
