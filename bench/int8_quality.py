@@ -2,7 +2,8 @@
 
 For each task and seed an hPLM is tuned with the settings of `hplm create` against the plain upper layers, as users do,
 and another one on the same texts against layers that round as int8 does. Each answers the test texts in fp32 and in
-int8, with the engine that serves them. What the tables lack is computed.
+int8, with the engine that serves them. What the tables lack is computed. With `--trials` each row is kept in a file as
+soon as it is measured, and the same command goes on with those that are not.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from backends.root.int8_file import read_smoothing
 from backends.root.int8_linear import int8_instructions
 from backends.root.store import RootFolder
 from backends.root.upper import UpperLayers
+from backends.storage import json_checksum, read_json, write_json
 from bench.kit.entry import Result, at_least, at_most, bench
 from bench.kit.rounded_upper import rounded_upper
 from bench.tasks.cut import cut_task
@@ -133,8 +135,8 @@ def _logits(stack: UpperStack, hplm: ReadyHplm, texts: EncodedSet) -> Iterator[T
 class Bench:
     """One root; each task is tuned in each way for each seed."""
 
-    def __init__(self, home: Home, name: str, data: Path, settings: Settings) -> None:
-        self._home, self._data, self._settings = home, data, settings
+    def __init__(self, home: Home, name: str, data: Path, settings: Settings, trials: Path | None = None) -> None:
+        self._home, self._data, self._settings, self._trials = home, data, settings, trials
         registry = Registry.open(home)
         quantise_root(home, registry, name, [])
         self._domain, self._root = registry.domain(name, GENERAL_DOMAIN), RootFolder(home.root(name))
@@ -149,6 +151,26 @@ class Bench:
         return rounded_upper(layers, geometry.activation, smoothing or {})
 
     def of_task(self, name: str, report: Report) -> Iterator[dict[str, Any]]:
+        """Yield a row for each seed; those that are kept are not measured again."""
+        kept = {seed: self._kept(name, seed) for seed in self._settings.seeds}
+        yield from (row for row in kept.values() if row is not None)
+        missing = [seed for seed, row in kept.items() if row is None]
+        for row in self._measured(name, missing, report) if missing else ():
+            if self._trials is not None:
+                self._trials.mkdir(parents=True, exist_ok=True)
+                write_json(self._path(self._trials, name, row["seed"]), {"row": list(row.items())})
+            yield row
+
+    def _kept(self, task: str, seed: int) -> dict[str, Any] | None:
+        path = None if self._trials is None else self._path(self._trials, task, seed)
+        return dict(read_json(path)["row"]) if path is not None and path.exists() else None
+
+    def _path(self, trials: Path, task: str, seed: int) -> Path:
+        """Return a name that stands for all that a row depends on."""
+        of_all = {**asdict(replace(self._settings, seeds=())), "instructions": int8_instructions()}
+        return trials / f"{task}-{seed}-{json_checksum({**of_all, 'root': self._root.fingerprint})[:12]}.json"
+
+    def _measured(self, name: str, seeds: Sequence[int], report: Report) -> Iterator[dict[str, Any]]:
         settings = self._settings
         caps = Caps(settings.train_texts, settings.dev_texts, settings.test_texts)
         data = cut_task(self._data, name, caps, self._home.path / "cache" / "cut").read()
@@ -159,7 +181,7 @@ class Bench:
             encoded_set(self._home, self._domain, objective, examples, what, report)
             for what, examples in (("train", data.train), ("dev", data.dev), ("test", data.test))
         )
-        for seed in settings.seeds:
+        for seed in seeds:
             of_seed = replace(TuneSettings.defaults(is_taught=False), seed=seed, epochs=settings.epochs)
             tuned = {way: tune(upper, objective, train, dev, of_seed, report) for way, upper in self._uppers.items()}
             answers = {way: self._engines.answers(one, objective, test) for way, one in tuned.items()}
@@ -205,6 +227,7 @@ def add_options(arguments: ArgumentParser) -> None:
     arguments.add_argument("--data", type=Path, required=True, help="a folder with tasks/")
     arguments.add_argument("--tasks", nargs="+", default=list(_TASKS), help="folders of it; no regressions")
     arguments.add_argument("--seeds", nargs="+", type=int, help="of the tunings")
+    arguments.add_argument("--trials", type=Path, help="folder that keeps what was measured")
     arguments.add_argument("--without-rounded", action="store_true", help="tune against the plain layers only")
 
 
@@ -227,7 +250,7 @@ def int8_quality(options: Namespace) -> Result:
         ways=(_PLAIN,) if options.without_rounded else _WAYS,
     )
     rows: list[dict[str, Any]] = []
-    measured = Bench(Home(options.home.absolute()), options.root, options.data, settings)
+    measured = Bench(Home(options.home.absolute()), options.root, options.data, settings, options.trials)
     for task in options.tasks:
         with progress_bars(task) as report:
             rows += measured.of_task(task, report)

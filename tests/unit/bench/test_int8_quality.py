@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
-from bench.int8_quality import Answers, _row, figures_of
+from backends.home import Home
+from bench.int8_quality import QUICK, Answers, Bench, _row, figures_of
 from builder.construct.tasks.examples import LabelledText
 from builder.construct.tasks.task_objectives import Classification
 
@@ -34,3 +41,25 @@ def test_figures_are_of_what_users_get_and_beside_it_of_rounding() -> None:
     assert found["quantised_drop_points_worst"] == pytest.approx(0.5)
     assert found["rounded_drop_points_worst"] == pytest.approx(1.0)
     assert set(figures_of(rows, ("plain",))) == {name for name in found if not name.startswith("rounded")}
+
+
+def test_a_row_that_is_kept_is_not_measured_again(
+    built_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+
+    def row_of(self: Bench, name: str, seeds: Sequence[int], report: Any) -> Iterator[dict[str, Any]]:
+        for seed in seeds:
+            measured.append(seed)
+            yield {"task": name, "seed": seed, "metric": "accuracy", "a later column": 0.5}
+
+    monkeypatch.setattr(Bench, "_measured", row_of)
+    monkeypatch.setattr("bench.int8_quality.quantise_root", lambda *_: None)
+
+    def rows(*seeds: int) -> list[dict[str, Any]]:
+        bench = Bench(built_home, "tiny", tmp_path, replace(QUICK, seeds=seeds), tmp_path / "trials")
+        return list(bench.of_task("mrpc", lambda _: None))
+
+    first, both = rows(3), rows(3, 4)
+    assert measured == [3, 4] and both[:1] == first
+    assert [json.dumps(row) for row in both] == [json.dumps(row) for row in rows(3, 4)]
