@@ -46,8 +46,10 @@ def _weight_scales(weight: Tensor) -> Tensor:
     if int8_instructions() == "VNNI":
         largest = weight.abs().amax(dim=1)
     else:
-        pairs = functional.pad(weight, (0, weight.shape[1] % 2)).view(len(weight), -1, 2)
-        largest = torch.maximum(pairs.clamp_min(0).sum(-1), -pairs.clamp_max(0).sum(-1)).amax(dim=1)
+        filled = functional.pad(weight, (0, weight.shape[1] % 2))
+        even, odd = filled[:, ::2], filled[:, 1::2]
+        positive = (even.clamp_min(0) + odd.clamp_min(0)).amax(dim=1)
+        largest = torch.maximum(positive, -(even.clamp_max(0) + odd.clamp_max(0)).amin(dim=1))
     return (largest / _LEVELS).clamp_min_(torch.finfo(torch.float32).tiny)
 
 
