@@ -66,7 +66,7 @@ def predict(
 ) -> list[Tensor]:
     """Compute the answers of each row that the task looks at: `[m, C]`."""
     model.train(False)
-    return _of_rows(model, objective, dataset, device, on_rows)
+    return of_rows(model, objective, dataset, device, on_rows)
 
 
 def read(
@@ -78,25 +78,26 @@ def read(
 ) -> list[Tensor]:
     """Compute the states of each row from which the head answers: `[m, P]`."""
     model.train(False)
-    return _of_rows(model.read, objective, dataset, device, on_rows)
+    return of_rows(model.read, objective, dataset, device, on_rows)
 
 
 @torch.no_grad()
-def _of_rows(
+def of_rows(
     model: Callable[[Tensor, Tensor], Tensor],
     objective: Objective[Any],
     dataset: TaskRows,
     device: torch.device,
     on_rows: OnRows | None,
 ) -> list[Tensor]:
+    """Compute what `model` returns of each row that the task looks at: `[m, …]`."""
     results: list[Tensor] = [torch.empty(0)] * len(dataset.targets)
     done = 0
     for indices in batches(dataset.lengths, np.arange(len(dataset.targets)), _PREDICTED_ROWS):
         inputs, segments = dataset.padded(indices, device)
         with mixed_precision(device):
             outputs = model(inputs, segments)
-        of_rows = objective.rows(outputs.float().cpu(), [dataset.targets[index] for index in indices])
-        for index, row in zip(indices, of_rows, strict=True):
+        rows = objective.rows(outputs.float().cpu(), [dataset.targets[index] for index in indices])
+        for index, row in zip(indices, rows, strict=True):
             results[index] = row
         done += len(indices)
         if on_rows is not None:

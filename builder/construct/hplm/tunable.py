@@ -95,6 +95,12 @@ class TunableHplm(nn.Module):
         with torch.autocast(rows.device.type, enabled=False):
             return self._pool(states, segments).float()
 
+    def read_each(self, rows: Tensor, segments: Tensor) -> Tensor:
+        """Compute what a head would read after each upper layer, side by side: `[B, U·P]` or `[B, L, U·P]`."""
+        states = self._upper.states(rows, padded_attention(self._num_heads, segments > 0), self._adapters)
+        with torch.autocast(rows.device.type, enabled=False):
+            return torch.cat([self._pool(each, segments).float() for each in states], dim=-1)
+
     def answer(self, states: Tensor) -> Tensor:
         with torch.autocast(states.device.type, enabled=False):
             outputs = self._head.logits(self._dropout(states))

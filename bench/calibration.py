@@ -1,0 +1,340 @@
+"""How many texts may leave after a lower layer at a certified cost of one point, and are confidences true? Offline.
+
+For each task an hPLM is tuned with the settings of `hplm create`. A head after each upper layer but the last learns the
+hPLM's own answers on the training texts, with all else as it is. A fifth of the dev texts fits the temperatures, the
+rest certifies: `max_drop` points at most are lost with 90 % certainty. All else is measured on the test texts.
+
+`violations` draws 200 other splits of dev and test texts, and counts those whose certificate does not hold over all of
+them. Regressions are left out. What the tables lack is computed. Each task is kept in a file of `--trials`, and the
+same command goes on with those that are not there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backends.adapters.bank import HEAD_DTYPE
+from backends.adapters.head import Head
+from backends.errors import InvalidArgumentError, NotFoundError
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.storage import json_checksum, read_json, write_json
+from bench.kit.entry import Result, at_least, at_most, bench
+from bench.tasks.cut import cut_task
+from bench.tasks.data import Caps, task_names
+from builder.construct.hplm.states import encoded_set
+from builder.construct.hplm.trainable import Indices, of_rows
+from builder.construct.hplm.tune import EncodedSet, Tuned, Upper, tune
+from builder.construct.tasks.objective import Objective
+from builder.construct.tasks.task_objectives import objective_of
+from builder.levels.answers import StepAnswers, labels_of
+from builder.levels.calibration import Bools, Floats, calibration_error, calibration_floor
+from builder.levels.certificate import certify
+from builder.levels.early_head import Lesson, fit_early_head
+from builder.progress import Report, Step, progress_bars
+from builder.requests.domains import GENERAL_DOMAIN
+from builder.settings.hplm import TuneSettings
+
+_RISK = 0.1
+_ONE_IN_FITS = 5
+_SPLITS = 200
+_FP16_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Settings:
+    train_texts: int = 2_000
+    dev_texts: int | None = None
+    test_texts: int | None = None
+    epochs: int = TuneSettings.epochs
+    max_drop: float = 1.0
+    seed: int = 17
+
+
+FULL = Settings()
+QUICK = Settings(train_texts=64, dev_texts=256, test_texts=128, epochs=1, max_drop=5.0)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """What one early step and the full one say of the same rows."""
+
+    early: StepAnswers
+    full: StepAnswers
+
+    def drop(self, leaves: Bools) -> float:
+        """Points of accuracy that are lost where these rows are answered early."""
+        changed: Floats = self.full.is_right.astype(float) - self.early.is_right
+        return 100 * float((changed * leaves).mean())
+
+    @property
+    def is_harm(self) -> Bools:
+        harm: Bools = self.full.is_right & ~self.early.is_right
+        return harm
+
+
+@dataclass(frozen=True)
+class Read:
+    """Texts through the layers of an hPLM.
+
+    Shape: states `[m, U, P]` of each row, as a head after each layer reads them
+    """
+
+    states: Sequence[Tensor]
+    targets: Sequence[Any]
+
+    def after(self, layer: int) -> list[Tensor]:
+        return [row[:, layer - 1] for row in self.states]
+
+
+def read_each_layer(
+    upper: Upper, objective: Objective[Any], tuned: Tuned, texts: EncodedSet, name: str, report: Report
+) -> Read:
+    model = upper.model(tuned)
+    model.train(False)
+
+    def on_rows(done: int, total: int) -> None:
+        report(Step(f"read the {name} texts", done, total))
+
+    flat = of_rows(model.read_each, objective, texts, upper.device, on_rows)
+    num_layers = upper.geometry.num_upper_layers
+    return Read([row.view(len(row), num_layers, -1) for row in flat], texts.targets)
+
+
+class Task:
+    """An hPLM of one task, and what its layers read of the texts."""
+
+    def __init__(self, bench: Bench, name: str, report: Report) -> None:
+        settings, home = bench.settings, bench.home
+        caps = Caps(settings.train_texts, settings.dev_texts, settings.test_texts)
+        data = cut_task(bench.data, name, caps, home.path / "cache" / "cut").read()
+        self.name, self.objective = name, objective_of(data)
+        if self.objective.num_outputs == 1:
+            raise InvalidArgumentError(f"{name} is a regression, which has no confidence yet")
+        sets = {
+            split: encoded_set(home, bench.domain, self.objective, getattr(data, split), split, report)
+            for split in ("train", "dev", "test")
+        }
+        tuning = replace(TuneSettings.defaults(is_taught=False), seed=settings.seed, epochs=settings.epochs)
+        self._tuned = tune(bench.upper, self.objective, sets["train"], sets["dev"], tuning, report)
+        began_s = time.monotonic()
+        self._read = {
+            split: read_each_layer(bench.upper, self.objective, self._tuned, each, split, report)
+            for split, each in sets.items()
+        }
+        texts = sum(len(each.targets) for each in sets.values())
+        self.read_s_per_text = (time.monotonic() - began_s) / texts
+
+    @property
+    def hplm_bytes(self) -> int:
+        return int(self._tuned.adapters.size_bytes + self._tuned.head.size_bytes)
+
+    def full(self, split: str, num_layers: int) -> StepAnswers:
+        return self._answers(self._tuned.head, split, num_layers)
+
+    def early(self, head: Head, split: str, after: int) -> StepAnswers:
+        return self._answers(head, split, after)
+
+    def head_after(self, layer: int, num_layers: int) -> Head:
+        """Fit a head by the hPLM's own answers."""
+        read, full = self._read["train"], self.full("train", num_layers)
+        return fit_early_head(Lesson(torch.cat(read.after(layer)), torch.cat(list(full.logits)), self._labels()))
+
+    def _labels(self) -> Tensor:
+        return torch.cat([labels_of(target, self.objective.num_outputs) for target in self._read["train"].targets])
+
+    def _answers(self, head: Head, split: str, after: int) -> StepAnswers:
+        read, head = self._read[split], head.to(HEAD_DTYPE).to(torch.float32)  # as it is stored
+        logits = [head.logits(states.float()) for states in read.after(after)]
+        return StepAnswers.of(self.objective, logits, read.targets)
+
+
+class Bench:
+    """One root; each task is tuned once."""
+
+    def __init__(self, home: Home, name: str, data: Path, settings: Settings) -> None:
+        self.home, self.data, self.settings = home, data, settings
+        self.root = RootFolder(home.root(name))
+        self.upper = Upper(self.root.upper(), self.root.geometry)
+        self.domain = Registry.open(home).domain(name, GENERAL_DOMAIN)
+
+    @property
+    def num_layers(self) -> int:
+        return self.root.geometry.num_upper_layers
+
+    def of_task(self, name: str, report: Report) -> list[dict[str, Any]]:
+        """One row for each layer that texts may leave after."""
+        task = Task(self, name, report)
+        return [self._row(task, after) for after in range(1, self.num_layers)]
+
+    def _row(self, task: Task, after: int) -> dict[str, Any]:
+        began_s = time.monotonic()
+        head = task.head_after(after, self.num_layers)
+        dev, test = (
+            Ladder(task.early(head, split, after), task.full(split, self.num_layers)) for split in ("dev", "test")
+        )
+        rows = np.random.default_rng(self.settings.seed).permutation(len(dev.full.is_right))
+        fits, certifies = _fitting(rows)
+        temperature, of_full = dev.early.temperature(fits), dev.full.temperature(fits)
+        tolerance = self.settings.max_drop / 100
+        certificate = certify(dev.early.confidence(temperature)[certifies], dev.is_harm[certifies], tolerance, _RISK)
+        fitted_s = time.monotonic() - began_s
+        confidence = test.early.confidence(temperature)
+        leaves = confidence >= (2.0 if certificate is None else certificate.threshold)
+        rng = np.random.default_rng(self.settings.seed)
+        return {
+            "task": task.name,
+            "after": after,
+            "layers": self.num_layers,
+            "metric": task.objective.main_metric,
+            "full": 100 * float(test.full.is_right.mean()),
+            "early": 100 * float(test.early.is_right.mean()),
+            "temperature": temperature,
+            "threshold": None if certificate is None else certificate.threshold,
+            "certified on": len(certifies),
+            "answered early": float(leaves.mean()),
+            "drop promised": None if certificate is None else 100 * certificate.bound,
+            "drop": test.drop(leaves),
+            "violations": self._violations(dev, test),
+            "ece early before": calibration_error(test.early.confidence(1.0), test.early.is_right),
+            "ece early": calibration_error(confidence, test.early.is_right),
+            "ece full before": calibration_error(test.full.confidence(1.0), test.full.is_right),
+            "ece full": calibration_error(test.full.confidence(of_full), test.full.is_right),
+            "ece floor": calibration_floor(confidence, rng),
+            "select s": fitted_s + 6_000 * task.read_s_per_text,
+            "bytes": (head.weight.numel() + head.bias.numel()) * _FP16_BYTES / task.hplm_bytes,
+        }
+
+    def _violations(self, dev: Ladder, test: Ladder) -> float:
+        """The share of splits whose certificate does not hold over all rows."""
+        both = _joined(dev, test)
+        count, tolerance = len(dev.full.is_right), self.settings.max_drop / 100
+        rng = np.random.default_rng(self.settings.seed)
+        violations = 0
+        for _ in range(_SPLITS):
+            fits, certifies = _fitting(rng.permutation(len(both.full.is_right))[:count])
+            confidence = both.early.confidence(both.early.temperature(fits))
+            certificate = certify(confidence[certifies], both.is_harm[certifies], tolerance, _RISK)
+            if certificate is not None:
+                violations += both.drop(confidence >= certificate.threshold) > self.settings.max_drop
+        return violations / _SPLITS
+
+
+def _fitting(rows: Indices) -> tuple[Indices, Indices]:
+    """Split rows into those that fit temperatures and those that certify."""
+    fits = len(rows) // _ONE_IN_FITS
+    return rows[:fits], rows[fits:]
+
+
+def _joined(*ladders: Ladder) -> Ladder:
+    def steps(answers: Sequence[StepAnswers]) -> StepAnswers:
+        logits = [row for each in answers for row in each.logits]
+        labels = [row for each in answers for row in each.labels]
+        return StepAnswers(logits, labels, np.concatenate([each.is_right for each in answers]))
+
+    return Ladder(steps([each.early for each in ladders]), steps([each.full for each in ladders]))
+
+
+def default_exit(num_layers: int) -> int:
+    """Return the layer that texts leave after unless another was found to be better."""
+    return max(2, num_layers // 3)
+
+
+def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the figures of the default exit: means over tasks of labels, or the worst task."""
+    chosen = [row for row in rows if row["after"] == default_exit(row["layers"])]
+    of_labels = [row for row in chosen if row["metric"] == "accuracy"]
+    if not of_labels:
+        raise NotFoundError("no task with one label a text has been measured yet")
+    return {
+        "ece_before": mean((row["ece early before"] + row["ece full before"]) / 2 for row in of_labels),
+        "ece_after": mean((row["ece early"] + row["ece full"]) / 2 for row in of_labels),
+        "ece_floor": mean(row["ece floor"] for row in of_labels),
+        "violations": max(row["violations"] for row in chosen),
+        "exit_share_mean": mean(row["answered early"] for row in of_labels),
+        "drop_mean": mean(row["drop"] for row in chosen),
+        "worst_drop_points": max(row["drop"] for row in chosen),
+        "select_seconds": max(row["select s"] for row in chosen),
+        "early_bytes_share": max(row["bytes"] for row in chosen),
+    }
+
+
+class Trials:
+    """The rows of each task, in a file whose name stands for all that they depend on."""
+
+    def __init__(self, folder: Path | None, described: Mapping[str, Any]) -> None:
+        self._folder, self._described = folder, described
+
+    def find(self, task: str) -> list[dict[str, Any]] | None:
+        path = self._path(task)
+        return [dict(row) for row in read_json(path)["rows"]] if path is not None and path.exists() else None
+
+    def keep(self, task: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        if (path := self._path(task)) is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {"rows": [list(row.items()) for row in rows]})
+
+    def _path(self, task: str) -> Path | None:
+        return (
+            None if self._folder is None else self._folder / f"{task}-{json_checksum(dict(self._described))[:12]}.json"
+        )
+
+
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--home", type=Path, default=Path("demo_home"), help="a home with a root")
+    arguments.add_argument("--root", default="minilm", help="the root")
+    arguments.add_argument("--data", type=Path, required=True, help="a folder with tasks/")
+    arguments.add_argument("--tasks", nargs="+", help="folders of it; no regressions [all]")
+    arguments.add_argument("--trials", type=Path, help="folder that keeps what was measured")
+
+
+def _measured(options: Namespace, settings: Settings, tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
+    measured = Bench(Home(options.home.absolute()), options.root, options.data, settings)
+    trials = Trials(options.trials, {**asdict(settings), "root": measured.root.fingerprint})
+    for task in tasks:
+        rows = trials.find(task)
+        if rows is None:
+            with progress_bars(task) as report:
+                rows = measured.of_task(task, report)
+            trials.keep(task, rows)
+            for row in rows:
+                print(row, file=sys.stderr)
+        yield from rows
+
+
+def _classified(data: Path) -> list[str]:
+    """The tasks that are no regressions."""
+    return [name for name in task_names(data) if name != "stsb"]
+
+
+@bench(
+    "calibration",
+    bars={
+        "ece_after": at_most(0.03),
+        "violations": at_most(0.1),
+        "exit_share_mean": at_least(0.5),
+        "select_seconds": at_most(60),
+        "early_bytes_share": at_most(0.03),
+    },
+    add_options=add_options,
+)
+def calibration(options: Namespace) -> Result:
+    settings = replace(QUICK if options.quick else FULL, seed=options.seed)
+    rows = list(_measured(options, settings, options.tasks or _classified(options.data)))
+    return Result({**asdict(settings), "root": options.root, "risk": _RISK}, figures_of(rows), rows)
+
+
+if __name__ == "__main__":
+    calibration.main()

@@ -1,0 +1,61 @@
+"""The answers of one step of a ladder to labelled texts: how sure they are, and which are right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from builder.construct.hplm.trainable import Indices
+from builder.construct.tasks.ner import TaggedRow
+from builder.construct.tasks.objective import Objective
+from builder.levels.calibration import Bools, Floats, confidences, fit_temperature
+
+NO_LABEL = -1
+"""Any number below 0 means that."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepAnswers:
+    """Answers to rows; a row of words has one for each word.
+
+    Shape: logits `[m, C]` of each row; labels `[m]` of each row, `NO_LABEL` where the task does not know it;
+        is_right `[N]`, whether all of a row's entities are found and no others, or its label is
+    """
+
+    logits: Sequence[Tensor]
+    labels: Sequence[Tensor]
+    is_right: Bools
+
+    @classmethod
+    def of(cls, objective: Objective[Any], logits: Sequence[Tensor], targets: Sequence[Any]) -> StepAnswers:
+        terms = objective.terms(logits, targets)
+        is_right: Bools = (terms[:, :1] == terms[:, 1:]).all(axis=1)
+        return cls(logits, [labels_of(target, objective.num_outputs) for target in targets], is_right)
+
+    def temperature(self, rows: Indices) -> float:
+        """Fit the temperature by the labels of some rows."""
+        logits, labels = (torch.cat([each[row] for row in rows]) for each in (self.logits, self.labels))
+        known = labels >= 0
+        return fit_temperature(logits[known], labels[known])
+
+    def confidence(self, temperature: float) -> Floats:
+        """Return how sure each row's answer is; of words the least sure counts.
+
+        Shape: `[N]`
+        """
+        of_all = confidences(torch.cat(list(self.logits)), temperature)
+        starts = np.cumsum([0, *(len(row) for row in self.logits[:-1])])
+        least: Floats = np.minimum.reduceat(of_all, starts)
+        return least
+
+
+def labels_of(target: Any, num_labels: int) -> Tensor:
+    """Return the labels that a row's target names: one, or one for each word."""
+    if isinstance(target, TaggedRow):
+        return target.tags
+    return torch.tensor([target if target < num_labels else NO_LABEL])

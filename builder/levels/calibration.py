@@ -1,0 +1,79 @@
+"""Calibration: the one number that makes a classifier's confidences true, and how far from true they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+TEMPERATURES = (0.05, 20.0)
+"""Labels that were smoothed leave an hPLM less sure than it is right, so a temperature may be below 1."""
+NUM_BINS = 15
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_PRECISION = 1e-4
+_FLOOR_DRAWS = 100
+
+
+def fit_temperature(logits: Tensor, targets: Tensor) -> float:
+    """Find the temperature under which the targets are likeliest.
+
+    Logits that are all alike fit any temperature; the result is then one of `TEMPERATURES`.
+
+    Shape: logits `[N, C]`; targets `[N]` classes, or `[N, C]` the probability of each
+    """
+    logits = logits.double()
+    targets = targets if targets.ndim == 1 else targets.double()
+
+    def loss(log_temperature: float) -> float:
+        return float(functional.cross_entropy(logits / math.exp(log_temperature), targets))
+
+    low, high = map(math.log, TEMPERATURES)
+    return math.exp(_least(loss, low, high))
+
+
+def _least(function: Callable[[float], float], low: float, high: float) -> float:
+    """Find where a function with one valley is least, by golden sections."""
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_left, at_right = function(left), function(right)
+    while high - low > _PRECISION:
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - _GOLDEN * (high - low)
+            at_left = function(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + _GOLDEN * (high - low)
+            at_right = function(right)
+    return (low + high) / 2
+
+
+def confidences(logits: Tensor, temperature: float) -> Floats:
+    """Return the probability of each row's likeliest class.
+
+    Shape: `[N, C]` → `[N]`
+    """
+    found: Floats = torch.softmax(logits.double() / temperature, dim=-1).amax(dim=-1).numpy()
+    return found
+
+
+def calibration_error(confidence: Floats, is_right: Bools) -> float:
+    """Return how far confidences are from the share that is right, in bins of equal width, weighted by their rows.
+
+    Shape: both `[N]`
+    """
+    bins = np.minimum((confidence * NUM_BINS).astype(int), NUM_BINS - 1)
+    differences = np.bincount(bins, weights=confidence - is_right, minlength=NUM_BINS)
+    return float(np.abs(differences).sum() / len(confidence))
+
+
+def calibration_floor(confidence: Floats, rng: np.random.Generator) -> float:
+    """Return the error that true confidences would show on as many rows, by chance."""
+    draws = rng.random((_FLOOR_DRAWS, len(confidence))) < confidence
+    return float(np.mean([calibration_error(confidence, is_right) for is_right in draws]))

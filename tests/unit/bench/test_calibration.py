@@ -1,0 +1,68 @@
+"""`bench.calibration`: what its figures are made of; no hPLM is tuned here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from backends.errors import NotFoundError
+from bench.calibration import Ladder, Trials, default_exit, figures_of
+from builder.construct.tasks.examples import LabelledText
+from builder.construct.tasks.task_objectives import Classification
+from builder.levels.answers import StepAnswers
+
+OBJECTIVE = Classification(("a", "b"), [LabelledText("text", "a")])
+RIGHT = [0, 1, 0, 1]
+
+
+def step(labels: list[int]) -> StepAnswers:
+    return StepAnswers.of(OBJECTIVE, [3 * torch.eye(2)[[label]] for label in labels], RIGHT)
+
+
+def test_what_leaving_costs_is_what_full_has_right_and_early_has_not() -> None:
+    ladder = Ladder(early=step([1, 1, 1, 1]), full=step([0, 1, 0, 0]))
+    assert ladder.is_harm.tolist() == [True, False, True, False]
+    everything = np.ones(4, bool)
+    assert ladder.drop(everything) == pytest.approx(100 * (2 - 1) / 4)  # the last row was wrong before
+    assert ladder.drop(np.array([False, True, False, True])) == pytest.approx(-25)
+
+
+def test_a_row_of_words_is_as_sure_as_its_least_sure_word() -> None:
+    logits = [torch.tensor([[5.0, 0.0], [0.1, 0.0]]), torch.tensor([[4.0, 0.0]])]
+    labels = [torch.tensor([0, 0]), torch.tensor([0])]
+    confidence = StepAnswers(logits, labels, np.ones(2, bool)).confidence(1.0)
+    assert confidence[0] == pytest.approx(torch.softmax(logits[0][1], dim=-1).max().item())
+    assert confidence[1] > 0.9
+
+
+def row(task: str, after: int, metric: str = "accuracy", **changes: Any) -> dict[str, Any]:
+    errors = dict.fromkeys(("ece early", "ece full", "ece early before", "ece full before", "ece floor"), 0.02)
+    costs = {"drop": 0.5, "violations": 0.05, "answered early": 0.6, "select s": 9.0, "bytes": 0.01}
+    return {"task": task, "after": after, "layers": 6, "metric": metric, **errors, **costs, **changes}
+
+
+def test_figures_are_of_the_default_layer_and_labels_apart_from_entities() -> None:
+    rows = [
+        row("a", 1, violations=0.9),
+        row("a", 2),
+        row("b", 2, **{"answered early": 0.8}),
+        row("ner", 2, "f1", violations=0.2, **{"ece early": 0.4}),
+    ]
+    found = figures_of(rows)
+    assert found["exit_share_mean"] == pytest.approx(0.7) and found["ece_after"] == pytest.approx(0.02)
+    assert found["violations"] == 0.2
+    assert [default_exit(layers) for layers in (3, 6, 12)] == [2, 2, 4]
+    with pytest.raises(NotFoundError):
+        figures_of(rows[-1:])
+
+
+def test_a_task_that_is_kept_is_found_by_all_that_it_depends_on(tmp_path: Path) -> None:
+    trials, other = Trials(tmp_path / "kept", {"seed": 1}), Trials(tmp_path / "kept", {"seed": 2})
+    assert trials.find("a") is None
+    trials.keep("a", [row("a", 2)])
+    assert trials.find("a") == [row("a", 2)] and other.find("a") is None
+    assert Trials(None, {}).find("a") is None

@@ -1,0 +1,60 @@
+"""Early heads: that they are the best of their kind, and what they learn from."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from builder.levels import early_head
+from builder.levels.early_head import Lesson, fit_early_head
+
+
+def lesson(rows: int = 600, width: int = 12, classes: int = 4, labelled: bool = True) -> Lesson:
+    torch.manual_seed(3)
+    states = torch.randn(rows, width) * torch.logspace(-2, 2, width) + 5
+    true = torch.randn(classes, width) / torch.logspace(-2, 2, width)
+    answers = (states - 5) @ true.T * 2 + torch.randn(rows, classes)
+    labels = answers.argmax(dim=-1) if labelled else torch.full((rows,), -1)
+    return Lesson(states, answers, labels)
+
+
+def test_the_head_repeats_most_answers_of_features_of_any_size() -> None:
+    given = lesson()
+    head = fit_early_head(given)
+    agreeing = head.logits(given.states).argmax(dim=-1) == given.answers.argmax(dim=-1)
+    assert agreeing.float().mean() > 0.85
+
+
+def test_no_head_near_it_has_a_smaller_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = lesson()
+    monkeypatch.setattr(early_head, "_PENALTIES", (1e-3,))
+    head = fit_early_head(given)
+    deviation, mean = given.states.double().std(dim=0), given.states.double().mean(dim=0)
+
+    def loss(weight: torch.Tensor, bias: torch.Tensor) -> float:
+        scaled = weight * deviation
+        logits = (given.states.double() - mean) @ weight.T + bias
+        return float(functional.cross_entropy(logits, given.wanted) + 1e-3 * scaled.square().sum())
+
+    weight = head.weight.double()
+    bias = head.bias.double() + weight @ mean
+    least = loss(weight, bias)
+    for _ in range(50):
+        nearby = weight + 0.01 * torch.randn_like(weight) / deviation
+        assert loss(nearby, bias) > least
+        assert loss(weight, bias + 0.01 * torch.randn(len(bias))) > least - 1e-9
+
+
+def test_labels_count_as_much_as_answers_and_none_count_nothing() -> None:
+    answers = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+    wanted = Lesson(torch.zeros(2, 3), answers, torch.tensor([1, -1])).wanted
+    assert wanted.tolist() == [[0.25, 0.75], [0.5, 0.5]]
+
+
+def test_a_feature_without_spread_does_not_matter() -> None:
+    given = lesson()
+    constant = Lesson(torch.cat([given.states, torch.full((600, 1), 3.0)], dim=1), given.answers, given.labels)
+    head = fit_early_head(constant)
+    assert torch.isfinite(head.weight).all()
+    assert torch.allclose(head.logits(constant.states), fit_early_head(given).logits(given.states), atol=0.05)

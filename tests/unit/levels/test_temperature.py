@@ -1,0 +1,60 @@
+"""Temperatures against a fine grid, and errors of calibration where they are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from builder.levels.calibration import (
+    TEMPERATURES,
+    calibration_error,
+    calibration_floor,
+    confidences,
+    fit_temperature,
+)
+
+
+@pytest.mark.parametrize("true_temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_temperature_is_the_best_of_a_fine_grid(true_temperature: float, soft: bool) -> None:
+    torch.manual_seed(1)
+    logits = 3 * torch.randn(2000, 5)
+    truth = torch.softmax(logits / true_temperature, dim=-1)
+    targets = truth if soft else torch.multinomial(truth, 1)[:, 0]
+    found = fit_temperature(logits, targets)
+    grid = np.geomspace(*TEMPERATURES, 4000)
+    wanted = targets.double() if soft else targets
+    losses = [float(functional.cross_entropy(logits.double() / each, wanted)) for each in grid]
+    assert found == pytest.approx(grid[int(np.argmin(losses))], rel=0.003)
+    assert found == pytest.approx(true_temperature, rel=0.1)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_answers_always_right_or_wrong_have_a_temperature_at_its_bound(wrong: bool) -> None:
+    logits = torch.eye(4).repeat(50, 1)
+    labels = torch.arange(4).repeat(50)
+    found = fit_temperature(logits, (labels + int(wrong)) % 4)
+    assert found == pytest.approx(TEMPERATURES[1] if wrong else TEMPERATURES[0], rel=1e-3)
+
+
+def test_the_temperature_changes_no_order() -> None:
+    logits = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 5.0]])
+    assert list(np.argsort(confidences(logits, 0.5))) == list(np.argsort(confidences(logits, 4.0))) == [1, 0, 2]
+
+
+def test_the_error_is_the_distance_of_confidence_and_truth() -> None:
+    confidence = np.array([0.95] * 10 + [0.65] * 10)
+    is_right = np.array([True] * 9 + [False] + [True] * 5 + [False] * 5)
+    assert calibration_error(confidence, is_right) == pytest.approx((0.05 + 0.15) / 2)
+    assert calibration_error(np.ones(4), np.ones(4, bool)) == 0
+
+
+def test_true_confidences_have_the_error_of_chance() -> None:
+    rng = np.random.default_rng(2)
+    confidence = 0.5 + 0.5 * rng.random(4000)
+    floor = calibration_floor(confidence, rng)
+    assert 0.002 < floor < 0.02
+    assert calibration_error(confidence, rng.random(4000) < confidence) < 2 * floor
+    assert calibration_error(confidence, rng.random(4000) < confidence - 0.1) > 4 * floor
