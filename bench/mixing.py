@@ -7,6 +7,7 @@ reference: the same layers, with a Python loop in each that gives one row after 
 
 from __future__ import annotations
 
+import copy
 import statistics
 from argparse import Namespace
 from collections.abc import Sequence
@@ -46,7 +47,13 @@ class LoopedAdapters:
     """One product per segment and part, in a Python loop."""
 
     def __init__(self, bank: AdapterBank, segments: Sequence[Segment]) -> None:
-        self.held = [(segment.tokens, bank.held(segment.slot)) for segment in segments]
+        self._of_slots = {segment.slot: bank.held(segment.slot) for segment in segments}
+        self.held = [(segment.tokens, self._of_slots[segment.slot]) for segment in segments]
+
+    def narrowed(self, segments: Sequence[Segment]) -> LoopedAdapters:
+        narrower = copy.copy(self)
+        narrower.held = [(segment.tokens, self._of_slots[segment.slot]) for segment in segments]
+        return narrower
 
     def enter(self, hidden: Tensor) -> Tensor:
         return torch.cat([adapters.enter(hidden[tokens]) for tokens, adapters in self.held])

@@ -73,14 +73,14 @@ def random_artifact(chance: random.Random, root: RootFolder, kind: str) -> HplmA
     return HplmArtifact("x/y", root.fingerprint, "classification", names, pooling, adapters, head)
 
 
-def reference_logits(root: RootFolder, artifact: HplmArtifact, hidden: Tensor) -> Tensor:
-    """One row `[L, H]` of the lower half → its logits."""
+def reference_logits(root: RootFolder, artifact: HplmArtifact, hidden: Tensor, num_layers: int | None = None) -> Tensor:
+    """One row `[L, H]` of the lower half → its logits, after all layers or some."""
     weights: Weights = root.upper().state_dict()
     own: Weights = {name: tensor.float() for name, tensor in artifact.adapters.named().items()}
     if entrance := artifact.adapters.entrance:
         down, down_bias, up, up_bias = (own[f"bottleneck.entrance.{name}"][0] for name in _BOTTLENECK)
         hidden = hidden + _ACTIVATIONS[entrance.activation](hidden @ down.T + down_bias) @ up.T + up_bias
-    for layer in range(root.geometry.num_upper_layers):
+    for layer in range(num_layers or root.geometry.num_upper_layers):
         hidden = _layer(root.geometry, weights, artifact.adapters, own, layer, hidden)
     pooled = hidden[0] if artifact.pooling == "cls" else hidden.sum(dim=0) / len(hidden)
     head = {name: tensor.float() for name, tensor in artifact.head.named().items()}

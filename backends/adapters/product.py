@@ -6,9 +6,10 @@ Layers and parts that no hPLM of the batch uses cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import copy
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -40,6 +41,10 @@ class BatchAdapters(Adapters, Protocol):
     """The adapters of all of a batch's segments."""
 
     def layer(self, index: int) -> BatchLayer: ...
+
+    def narrowed(self, segments: Sequence[Segment]) -> BatchAdapters:
+        """Return those of fewer tokens; `segments` has at most one of each slot."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,14 @@ class PooledPart:
         return functional.layer_norm(states, states.shape[-1:], eps=eps).mul_(weight).add_(bias)
 
 
+_KEYS = (
+    ENTRANCE,
+    *(f"bottleneck.{site}" for site in SITES),
+    *(f"lora.{module}" for module in LORA_MODULES),
+    *(f"norm.{site}" for site in SITES),
+)
+
+
 class SegmentedAdapters:
     """A batch's segments, grouped by the parts that they need, once for all layers.
 
@@ -83,13 +96,22 @@ class SegmentedAdapters:
     """
 
     def __init__(self, bank: AdapterBank, segments: Sequence[Segment]) -> None:
-        def pooled(key: str) -> list[PooledPart]:
-            return _pooled(key, bank, segments)
+        self._group({key: _pooled(key, bank, segments) for key in _KEYS})
 
-        self.entrances = pooled(ENTRANCE)
-        self.bottlenecks: dict[Site, list[PooledPart]] = {site: pooled(f"bottleneck.{site}") for site in SITES}
-        self.loras: dict[LoraModule, list[PooledPart]] = {module: pooled(f"lora.{module}") for module in LORA_MODULES}
-        self.norms: dict[Site, list[PooledPart]] = {site: pooled(f"norm.{site}") for site in SITES}
+    def narrowed(self, segments: Sequence[Segment]) -> SegmentedAdapters:
+        """Read the same tensors: the bank may have changed since this batch was staged."""
+        by_slot = {segment.slot: segment for segment in segments}
+        narrower = copy.copy(self)
+        narrower._group({key: [one.narrowed(by_slot) for one in pooled] for key, pooled in self._pooled.items()})
+        return narrower
+
+    def _group(self, pooled: Mapping[str, Sequence[_Pooled]]) -> None:
+        parts = {key: [part for one in of_key for part in one.parts()] for key, of_key in pooled.items()}
+        self._pooled = pooled
+        self.entrances = parts[ENTRANCE]
+        self.bottlenecks: dict[Site, list[PooledPart]] = {site: parts[f"bottleneck.{site}"] for site in SITES}
+        self.loras: dict[LoraModule, list[PooledPart]] = {module: parts[f"lora.{module}"] for module in LORA_MODULES}
+        self.norms: dict[Site, list[PooledPart]] = {site: parts[f"norm.{site}"] for site in SITES}
 
     def enter(self, hidden: Tensor) -> Tensor:
         if not self.entrances:
@@ -142,17 +164,36 @@ class SegmentedLayer:
         return normed
 
 
-def _pooled(key: str, bank: AdapterBank, segments: Sequence[Segment]) -> list[PooledPart]:
-    """Group the segments that have this part by pool and settings."""
+@dataclass(frozen=True)
+class _Pooled:
+    """Segments with parts of one kind and of the same settings, each with its row of their pool."""
+
+    tensors: dict[str, Tensor]
+    settings: Mapping[str, Any]
+    segments: Sequence[Segment]
+    rows: Sequence[int]
+
+    def parts(self) -> list[PooledPart]:
+        if not self.segments:
+            return []
+        groups = grouped(self.segments, self.rows, self.tensors)
+        return [PooledPart(group, self.tensors, **self.settings) for group in groups]
+
+    def narrowed(self, by_slot: Mapping[int, Segment]) -> _Pooled:
+        members = zip(self.segments, self.rows, strict=True)
+        kept = [(by_slot[segment.slot], row) for segment, row in members if segment.slot in by_slot]
+        return replace(self, segments=[segment for segment, _ in kept], rows=[row for _, row in kept])
+
+
+def _pooled(key: str, bank: AdapterBank, segments: Sequence[Segment]) -> list[_Pooled]:
+    """Gather the segments that have this part by pool and settings."""
     alike: dict[Hashable, list[tuple[Segment, PoolRow]]] = {}
     for segment in segments:
         if pool_row := bank.pool_rows[segment.slot].get(key):
             alike.setdefault((id(pool_row.pool), pool_row.form.settings), []).append((segment, pool_row))
-    return [part for members in alike.values() for part in _parts(members)]
-
-
-def _parts(members: Sequence[tuple[Segment, PoolRow]]) -> list[PooledPart]:
-    pool, settings = members[0][1].pool, dict(members[0][1].form.settings)
-    segments, rows = [segment for segment, _ in members], [pool_row.row for _, pool_row in members]
-    groups = grouped(segments, rows, pool.tensors)
-    return [PooledPart(group, pool.tensors, **settings) for group in groups]
+    found = []
+    for members in alike.values():
+        pool, form = members[0][1].pool, members[0][1].form
+        segments_of, rows = [segment for segment, _ in members], [pool_row.row for _, pool_row in members]
+        found.append(_Pooled(pool.tensors, dict(form.settings), segments_of, rows))
+    return found

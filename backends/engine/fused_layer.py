@@ -65,10 +65,14 @@ class FusedLayers:
     def __init__(self, layers: Sequence[FusedLayer]) -> None:
         self._layers = layers
 
-    def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor:
-        hidden = adapters.enter(hidden)
-        for index, layer in enumerate(self._layers):
-            hidden = layer(hidden, attend, adapters.layer(index))
+    def __call__(
+        self, hidden: Tensor, attend: Attend, adapters: BatchAdapters, span: Sequence[int] | None = None
+    ) -> Tensor:
+        span = range(len(self._layers)) if span is None else span
+        if 0 in span:
+            hidden = adapters.enter(hidden)
+        for index in span:
+            hidden = self._layers[index](hidden, attend, adapters.layer(index))
         return hidden
 
 

@@ -11,7 +11,7 @@ them up to a few numbers that recur. Rows do not attend to these tokens, and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -33,9 +33,14 @@ _TOKEN_STEP = 32
 
 
 class ServedLayers(Protocol):
-    """Shape: hidden `[T, H]` → `[T, H]`."""
+    """Layers of a span, by default all of them.
 
-    def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor: ...
+    Shape: hidden `[T, H]` → `[T, H]`.
+    """
+
+    def __call__(
+        self, hidden: Tensor, attend: Attend, adapters: BatchAdapters, span: Sequence[int] | None = None
+    ) -> Tensor: ...
 
 
 def served_layers(
@@ -64,10 +69,12 @@ class FilledLayers:
     def __init__(self, layers: ServedLayers) -> None:
         self._layers = layers
 
-    def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor:
+    def __call__(
+        self, hidden: Tensor, attend: Attend, adapters: BatchAdapters, span: Sequence[int] | None = None
+    ) -> Tensor:
         num_tokens = len(hidden)
         filled = functional.pad(hidden, (0, 0, 0, filled_length(num_tokens) - num_tokens))
-        return self._layers(filled, attend, adapters)[:num_tokens]
+        return self._layers(filled, attend, adapters, span)[:num_tokens]
 
 
 def filled_length(num_tokens: int) -> int:
@@ -79,8 +86,10 @@ class PlainLayers:
     def __init__(self, upper: UpperLayers) -> None:
         self._upper = upper
 
-    def __call__(self, hidden: Tensor, attend: Attend, adapters: BatchAdapters) -> Tensor:
-        states: Tensor = self._upper(hidden, attend, adapters)
+    def __call__(
+        self, hidden: Tensor, attend: Attend, adapters: BatchAdapters, span: Sequence[int] | None = None
+    ) -> Tensor:
+        states: Tensor = self._upper(hidden, attend, adapters, span)
         return states
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from backends.adapters.product import BatchAdapters
 from backends.adapters.segments import Segment
 from backends.conversion import concatenated, converted
-from backends.engine.layouts import Grid, Layout
+from backends.engine.layouts import Grid, Layout, narrowed
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,24 @@ class MicroBatch:
     grid: Grid
     adapters: BatchAdapters
     hidden: Tensor
+
+    @property
+    def may_narrow(self) -> bool:
+        """Whether rows can be left out; between rows with padding they are computed on."""
+        return self.grid.is_packed
+
+    def narrowed(self, states: Tensor, kept: Sequence[int], slots: Sequence[int]) -> MicroBatch:
+        """Go on with some of the rows, at the states that they have by now.
+
+        Args:
+            states: Of all tokens, `[T, H]`.
+            kept: Positions of the rows that stay, ascending.
+            slots: Slots of these.
+        """
+        grid, starts, lengths = narrowed(self.grid, kept), self.grid.starts, self.grid.lengths
+        tokens = torch.cat([torch.arange(starts[row], starts[row] + lengths[row]) for row in kept])
+        hidden = states.index_select(0, tokens.to(states.device))
+        return MicroBatch(grid, self.adapters.narrowed(_segments(grid, slots)), hidden)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from backends.adapters.segments import Segment
 from backends.adapters.slots import SlotLease, SlotTable
 from backends.engine.compute_pool import ComputePool
 from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
+from backends.engine.exits import Early, Exit, confidences, cuts_of
 from backends.engine.heads import HeadRow, logits
 from backends.engine.layers import served_layers
 from backends.engine.layouts import LAYOUTS, Isolated, MakeLayout, attention, require_layout
@@ -27,6 +28,7 @@ from backends.engine.packing import MicroBatch, PackedRows, pack_rows
 from backends.engine.precision import DTYPES, precision_of, smoothing_of
 from backends.engine.streams import CopyStream
 from backends.errors import InvalidArgumentError
+from backends.root.encoder import Attend
 from backends.root.int8_file import Smoothing
 from backends.root.store import RootFolder
 
@@ -63,6 +65,22 @@ class ReadyHplm(NamedTuple):
     lease: SlotLease
     head: Head
     pooling: str
+
+
+OnEarly = Callable[[Sequence[tuple[int, Early]]], None]
+"""Takes what is known of rows at their exits, each with its index, from any compute thread."""
+LEAST_TO_NARROW = 0.15
+"""Share of the tokens that must leave before the others are laid out anew."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row on its way through the layers; `index` is its place in the order of `pack`."""
+
+    index: int
+    hplm: ReadyHplm
+    middle: int | None
+    exit: Exit | None
 
 
 class UpperStack:
@@ -156,46 +174,102 @@ class UpperStack:
             return pack_rows(rows, slots, layout, adapters_of, self._dtype, self._device)
 
     def run(
-        self, packed: PackedRows, hplms: Sequence[ReadyHplm], middles: Sequence[int | None] | None = None
+        self,
+        packed: PackedRows,
+        hplms: Sequence[ReadyHplm],
+        middles: Sequence[int | None] | None = None,
+        exits: Sequence[Exit | None] | None = None,
+        on_early: OnEarly = lambda _: None,
     ) -> list[Tensor]:
         """Compute the logits of each row, in fp32 on the CPU, in the order of `pack`.
 
-        `middles` names the first token of each pair's second segment; by default all rows are single texts.
+        Args:
+            packed: What `pack` has returned.
+            hplms: The pinned hPLM of each row.
+            middles: First token of each pair's second segment; by default all rows are single texts.
+            exits: Where each row may leave; by default none does. Of one that does, the logits are those of its exit.
+            on_early: Takes what is known of the rows at their exits.
         """
+        nothing = [None] * len(hplms)
+        columns = zip(range(len(hplms)), hplms, middles or nothing, exits or nothing, strict=True)
+        rows = [_Row(*column) for column in columns]
         results: dict[int, Tensor] = {}
-        middles_of_rows = middles or [None] * len(hplms)
 
-        def run(batch: MicroBatch) -> list[Tensor]:
-            order = batch.grid.order
-            return self._run(batch, [hplms[index] for index in order], [middles_of_rows[index] for index in order])
+        def run(batch: MicroBatch) -> dict[int, Tensor]:
+            return self._run(batch, [rows[index] for index in batch.grid.order], on_early)
 
-        for batch, logits_of_rows in zip(
-            packed.micro_batches, self._compute_pool.run(run, packed.micro_batches), strict=True
-        ):
-            results.update(zip(batch.grid.order, logits_of_rows, strict=True))
-        return _on_cpu([results[index] for index in range(len(results))])
+        for of_share in self._compute_pool.run(run, packed.micro_batches):
+            results |= of_share
+        return [results[index] for index in range(len(results))]
 
     @torch.inference_mode()
-    def _run(self, batch: MicroBatch, hplms: Sequence[ReadyHplm], middles: Sequence[int | None]) -> list[Tensor]:
-        """Compute the logits of a micro-batch's rows, in the order of its grid."""
-        for hplm in hplms:
-            self.slots.check(hplm.lease)
-        attend = attention(batch.grid, self._geometry.num_heads, self._dtype, self._device)
-        states = self._layers(batch.hidden, attend, batch.adapters)
-        columns = zip(batch.grid.starts, batch.grid.lengths, hplms, middles, strict=True)
-        rows = [
-            HeadRow(start, start + length, hplm.head, hplm.pooling, middle) for start, length, hplm, middle in columns
+    def _run(self, batch: MicroBatch, rows: list[_Row], on_early: OnEarly) -> dict[int, Tensor]:
+        """Compute the logits of a micro-batch's rows, given in the order of its grid, by their indices."""
+        for row in rows:
+            self.slots.check(row.hplm.lease)
+        num_layers, left = self._geometry.num_upper_layers, dict[int, Tensor]()
+        first, hidden = 0, batch.hidden
+        attend = self._attention(batch)
+        for last in cuts_of((row.exit for row in rows), num_layers):
+            hidden = self._layers(hidden, attend, batch.adapters, range(first, last))
+            first, num_left = last, len(left)
+            judged = [position for position, row in enumerate(rows) if _may_leave(row, last) and row.index not in left]
+            left |= self._judge(batch, hidden, rows, judged, on_early)
+            stay = [position for position, row in enumerate(rows) if row.index not in left]
+            if not stay:
+                return left
+            if len(left) > num_left and _pays(batch, stay):
+                rows = [rows[position] for position in stay]
+                batch = batch.narrowed(hidden, stay, [row.hplm.lease.slot for row in rows])
+                hidden, attend = batch.hidden, self._attention(batch)
+        states = self._layers(hidden, attend, batch.adapters, range(first, num_layers))
+        stay = [position for position, row in enumerate(rows) if row.index not in left]
+        heads = [_head_row(batch, position, rows[position], rows[position].hplm.head) for position in stay]
+        found = _on_cpu(logits(states, heads))
+        return left | dict(zip([rows[position].index for position in stay], found, strict=True))
+
+    def _judge(
+        self, batch: MicroBatch, states: Tensor, rows: Sequence[_Row], positions: Sequence[int], on_early: OnEarly
+    ) -> dict[int, Tensor]:
+        """Answer rows at their exits, tell it, and return the logits of those that leave, by their indices."""
+        at_exit = [(rows[position].index, each) for position in positions if (each := rows[position].exit) is not None]
+        exits = [each for _, each in at_exit]
+        heads = [_head_row(batch, at, rows[at], each.head) for at, each in zip(positions, exits, strict=True)]
+        outputs = _on_cpu(logits(states, heads))
+        found = [
+            (index, Early(output, confidence, each.lets_go(confidence)))
+            for (index, each), output, confidence in zip(at_exit, outputs, confidences(outputs, exits), strict=True)
         ]
-        return logits(states, rows)
+        if found:
+            on_early(found)
+        return {index: early.logits for index, early in found if early.leaves}
+
+    def _attention(self, batch: MicroBatch) -> Attend:
+        return attention(batch.grid, self._geometry.num_heads, self._dtype, self._device)
 
     def _own(self, _: str, tensor: Tensor) -> Tensor:
         """Copy a tensor to the device, even if it is fp32 already: a view would keep its file mapped."""
         return tensor.to(device=self._device, dtype=torch.float32, copy=True)
 
 
+def _may_leave(row: _Row, after: int) -> bool:
+    return row.exit is not None and row.exit.after == after
+
+
+def _pays(batch: MicroBatch, stay: Sequence[int]) -> bool:
+    """Whether the rows that stay are to be laid out anew."""
+    tokens = sum(batch.grid.lengths[position] for position in stay)
+    return batch.may_narrow and tokens <= (1 - LEAST_TO_NARROW) * batch.grid.num_tokens
+
+
+def _head_row(batch: MicroBatch, position: int, row: _Row, head: Head) -> HeadRow:
+    start = batch.grid.starts[position]
+    return HeadRow(start, start + batch.grid.lengths[position], head, row.hplm.pooling, row.middle)
+
+
 def _on_cpu(results: list[Tensor]) -> list[Tensor]:
     """Copy all results to the CPU at once."""
-    if results[0].device.type == "cpu":
+    if not results or results[0].device.type == "cpu":
         return results
     sizes = [result.numel() for result in results]
     flat = torch.split(torch.cat([result.flatten() for result in results]).cpu(), sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -34,15 +34,20 @@ class UpperLayers(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(geometry, index) for index in range(geometry.num_upper_layers))
 
-    def forward(self, hidden: Tensor, attend: Attend, adapters: Adapters | None = None) -> Tensor:
-        for state in self.states(hidden, attend, adapters):
+    def forward(
+        self, hidden: Tensor, attend: Attend, adapters: Adapters | None = None, span: Sequence[int] | None = None
+    ) -> Tensor:
+        for state in self.states(hidden, attend, adapters, span):
             hidden = state
         return hidden
 
-    def states(self, hidden: Tensor, attend: Attend, adapters: Adapters | None = None) -> Iterator[Tensor]:
-        """The output of each layer in turn; distillation compares them all."""
-        if adapters is not None:
+    def states(
+        self, hidden: Tensor, attend: Attend, adapters: Adapters | None = None, span: Sequence[int] | None = None
+    ) -> Iterator[Tensor]:
+        """The output of each layer of a span in turn, by default of all; distillation compares them all."""
+        span = range(len(self.layers)) if span is None else span
+        if adapters is not None and 0 in span:
             hidden = adapters.enter(hidden)
-        for index, layer in enumerate(self.layers):
-            hidden = layer(hidden, attend, None if adapters is None else adapters.layer(index))
+        for index in span:
+            hidden = self.layers[index](hidden, attend, None if adapters is None else adapters.layer(index))
             yield hidden

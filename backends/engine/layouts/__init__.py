@@ -11,5 +11,6 @@ from backends.engine.layouts.choice import LAYOUTS, MakeLayout, require_layout
 from backends.engine.layouts.grid import Grid, Layout
 from backends.engine.layouts.isolated import Isolated
 from backends.engine.layouts.micro_batches import Sharing
+from backends.engine.layouts.ragged import narrowed
 
-__all__ = ["LAYOUTS", "Grid", "Isolated", "Layout", "MakeLayout", "Sharing", "attention", "require_layout"]
+__all__ = ["LAYOUTS", "Grid", "Isolated", "Layout", "MakeLayout", "Sharing", "attention", "narrowed", "require_layout"]

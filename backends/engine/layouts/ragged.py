@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -25,7 +25,18 @@ class Ragged:
         return [_grid(share, lengths) for share in shares(order, slots, lengths, self.sharing)]
 
 
-def _grid(order: Sequence[int], lengths: Sequence[int]) -> Grid:
+def narrowed(grid: Grid, kept: Sequence[int]) -> Grid:
+    """Leave out rows of a packed grid.
+
+    Args:
+        grid: Without padding.
+        kept: Positions of the rows that stay, ascending.
+    """
+    lengths = {grid.order[position]: grid.lengths[position] for position in kept}
+    return _grid([grid.order[position] for position in kept], lengths)
+
+
+def _grid(order: Sequence[int], lengths: Sequence[int] | Mapping[int, int]) -> Grid:
     sizes = [lengths[index] for index in order]
     ends = list(accumulate(sizes))
     starts = [end - size for end, size in zip(ends, sizes, strict=True)]

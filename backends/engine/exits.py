@@ -1,0 +1,79 @@
+"""Exits: where a row may leave the layers of its stack, and what is known of it there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backends.adapters.head import Head
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Of one row.
+
+    Attributes:
+        after: Number of layers that the row has passed by then.
+        head: Answers from their states; pooled as the hPLM's own head is.
+        temperature: Makes the answer's confidence true.
+        threshold: Least confidence of a row that leaves here; None if it leaves whatever it is.
+        answers: The tokens whose answers count, as those of words; None for the row's one answer.
+    """
+
+    after: int
+    head: Head
+    temperature: float
+    threshold: float | None
+    answers: Sequence[int] | None = None
+
+    def lets_go(self, confidence: float) -> bool:
+        return self.threshold is None or confidence >= self.threshold
+
+
+class Early(NamedTuple):
+    """A row's answer at its exit.
+
+    Attributes:
+        logits: In fp32 on the CPU, `[C]`, or `[L, C]` without pooling.
+        confidence: Of the answer, or of the least sure word; 0 where a logit is no finite number.
+        leaves: Whether the row passes no more layers.
+    """
+
+    logits: Tensor
+    confidence: float
+    leaves: bool
+
+
+def cuts_of(exits: Iterable[Exit | None], num_layers: int) -> list[int]:
+    """Return the numbers of layers after which rows may leave, in order."""
+    return sorted({each.after for each in exits if each is not None and 0 < each.after < num_layers})
+
+
+def confidences(logits: Sequence[Tensor], exits: Sequence[Exit]) -> list[float]:
+    """Return how sure the answers of rows are, in few array operations for all."""
+    counted = [_counted(each, one) for each, one in zip(logits, exits, strict=True)]
+    found = [0.0] * len(counted)
+    for width in {each.shape[1] for each in counted}:
+        members = [index for index, each in enumerate(counted) if each.shape[1] == width]
+        temperatures = np.repeat([exits[index].temperature for index in members], [len(counted[i]) for i in members])
+        numbers = torch.cat([counted[index] for index in members]).numpy().astype(np.float64) / temperatures[:, None]
+        with np.errstate(invalid="ignore"):
+            exponentials = np.exp(numbers - numbers.max(axis=1, keepdims=True))
+            best = exponentials.max(axis=1) / exponentials.sum(axis=1)
+        starts = np.cumsum([0, *(len(counted[index]) for index in members[:-1])])
+        least = np.nan_to_num(np.minimum.reduceat(best, starts), nan=0.0)
+        for index, confidence in zip(members, least.tolist(), strict=True):
+            found[index] = confidence
+    return found
+
+
+def _counted(logits: Tensor, of_exit: Exit) -> Tensor:
+    """Return the answers that count: `[m, C]`."""
+    if logits.ndim == 1:
+        return logits[None]
+    return logits if of_exit.answers is None else logits[list(of_exit.answers)]
