@@ -13,12 +13,15 @@ import numpy.typing as npt
 
 from backends.errors import InvalidArgumentError, shown
 from backends.root.words import Int32, RowWords, letter_end
+from backends.stack_key import FULL
 
 MODEL, TEXT, HIDDEN, TICKET, WORDS, RESULT = "MODEL", "TEXT", "HIDDEN", "TICKET", "WORDS", "RESULT"
 PAIR_SEPARATOR = "\t"
 REQUEST_PARAMETERS = ("deadline_ms", "tenant_token", "level")
-LEVELS = ("full",)
-TICKET_VERSION = 4
+AUTO, EARLY = "auto", "early"
+LEVELS = (AUTO, FULL, EARLY)
+"""What a request may ask for; a ticket names it by its place here."""
+TICKET_VERSION = 5
 """Counts up with every change of `TICKET_COLUMNS`; 1 was the tensor of six columns that named no version."""
 TICKET_COLUMNS = (
     "version",
@@ -29,6 +32,7 @@ TICKET_COLUMNS = (
     "middle",
     "exact",
     "computing_us",
+    "level",
 )
 """The columns of the tensor `TICKET`, in order; `batch_plan.h` of the deadline batcher declares the same ones."""
 _NO_DEADLINE = 0
@@ -44,7 +48,8 @@ class Ticket(NamedTuple):
 
     `hplm_key` names the hPLM version that the row started with; `deadline_us` is on the machine's monotonic clock;
     `middle` is the first token of a pair's second segment. `exact` is false where a shorter fragment stands in for one
-    that no table holds; `computing_us` is the processor time that computing the row's fragments took.
+    that no table holds; `computing_us` is the processor time that computing the row's fragments took. `level` is one
+    of `LEVELS`.
     """
 
     hplm_key: int
@@ -54,6 +59,7 @@ class Ticket(NamedTuple):
     middle: int | None = None
     exact: bool = True
     computing_us: int = 0
+    level: str = AUTO
 
 
 def encode_tickets(tickets: Sequence[Ticket]) -> Int64Array:
@@ -77,6 +83,7 @@ def _columns_of(ticket: Ticket) -> dict[str, int]:
         "middle": ticket.middle or ticket.num_tokens,
         "exact": int(ticket.exact),
         "computing_us": ticket.computing_us,
+        "level": LEVELS.index(ticket.level),
     }
 
 
@@ -96,10 +103,13 @@ def _ticket_of(
     middle: int,
     exact: int,
     computing_us: int,
+    level: int,
 ) -> Ticket:
     """Make a ticket of its columns, in the order of `TICKET_COLUMNS`."""
     if version != TICKET_VERSION:
         raise InvalidArgumentError(f"{TICKET} has version {version}; this release reads version {TICKET_VERSION}")
+    if not 0 <= level < len(LEVELS):
+        raise InvalidArgumentError(f"{TICKET} has level {level}, which is none of {len(LEVELS)}")
     return Ticket(
         hplm_key,
         num_tokens,
@@ -108,6 +118,7 @@ def _ticket_of(
         middle if 0 < middle < num_tokens else None,
         bool(exact),
         max(0, computing_us),
+        LEVELS[level],
     )
 
 
@@ -182,7 +193,7 @@ def parse_parameters(text: str) -> dict[str, Any]:
         raise InvalidArgumentError(
             f"unknown request parameter {shown(sorted(unknown)[0])}; known are {', '.join(REQUEST_PARAMETERS)}"
         )
-    if parameters.get("level", LEVELS[0]) not in LEVELS:
+    if parameters.get("level", AUTO) not in LEVELS:
         raise InvalidArgumentError(f"level {shown(str(parameters['level']))} is not one of {', '.join(LEVELS)}")
     return parameters
 

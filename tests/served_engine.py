@@ -62,10 +62,10 @@ def hold_runs(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, queue.Q
     go, begun = threading.Event(), queue.Queue[int]()
     run = UpperStack.run
 
-    def held(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+    def held(stack: UpperStack, packed: Any, hplms: Any, *rest: Any) -> list[torch.Tensor]:
         begun.put(len(hplms))
         assert go.wait(30)
-        return run(stack, packed, hplms, middles)
+        return run(stack, packed, hplms, *rest)
 
     monkeypatch.setattr(UpperStack, "run", held)
     return go, begun

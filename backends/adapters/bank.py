@@ -7,7 +7,7 @@ fp32. The manifest names the root, so adapters are never used with layers of ano
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from backends.adapters.adapter_set import AdapterSet, part_kinds
 from backends.adapters.head import Head
+from backends.adapters.ladder import Ladder
 from backends.adapters.parts import Bottleneck, Part
 from backends.adapters.pooling import NO_POOLING, PAIR_POOLING, POOLED_STATES
 from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError, InvalidArgumentError
@@ -48,6 +49,7 @@ class HplmArtifact:
     pair: bool = False
     stored_dtype: str = "bf16"
     origin: Mapping[str, Any] = field(default_factory=dict)
+    ladder: Ladder | None = None
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLED_STATES:
@@ -83,6 +85,21 @@ class HplmArtifact:
                 f"{entry.folder} holds a head for states of {self.head.hidden_size // POOLED_STATES[self.pooling]} "
                 f"numbers; its root has {hidden_size}"
             )
+
+    def with_ladder(self, ladder: Ladder | None, num_layers: int) -> HplmArtifact:
+        """Add a ladder that fits.
+
+        Raises:
+            CorruptFileError: The ladder is of other layers, states or labels.
+        """
+        if ladder is not None:
+            early, shape = ladder.early, (len(self.head.bias), self.head.hidden_size)
+            if not 0 < early.after < num_layers or tuple(early.head.weight.shape) != shape:
+                raise CorruptFileError(
+                    f"the ladder of {self.hplm} has a head of {list(early.head.weight.shape)} after {early.after} "
+                    f"layers, where {list(shape)} after 1 to {num_layers - 1} would fit"
+                )
+        return replace(self, ladder=ladder)
 
     @property
     def size_bytes(self) -> int:

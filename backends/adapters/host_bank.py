@@ -13,19 +13,23 @@ Usage:
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from backends.adapters.bank import HplmArtifact, read_artifact, state_of, weights_path
-from backends.errors import presentable
+from backends.adapters.ladder import read_ladder
+from backends.errors import FileError, presentable
 from backends.failures import Failures
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 
+LOGGER = logging.getLogger(__name__)
 MAX_MAPPED = 16_384
 """A process may have some 65,000 mappings on Linux."""
 UNMAP_EVERY_S = 60.0
@@ -67,8 +71,8 @@ class HostBank:
             finally:
                 os.close(descriptor)
 
-    def artifact(self, entry: HplmEntry, root_fingerprint: str, hidden_size: int) -> HplmArtifact:
-        """Return a version's weights, as views into the mapped file.
+    def artifact(self, entry: HplmEntry, root_fingerprint: str, hidden_size: int, num_layers: int) -> HplmArtifact:
+        """Return a version's weights, as views into the mapped file; without its ladder where that is damaged.
 
         Raises:
             HplmError: The files are missing, damaged, or of another root.
@@ -76,6 +80,7 @@ class HostBank:
         artifact = self._mapped.get(entry.key)
         if artifact is None:
             artifact = self._map(entry, root_fingerprint, hidden_size)
+            artifact = _with_ladder(artifact, self._home.path / entry.folder, num_layers)
         with self._lock:
             self._mapped[entry.key] = artifact
             self._mapped.move_to_end(entry.key)
@@ -103,4 +108,13 @@ class HostBank:
                 artifact.require_fits(entry, hidden_size)
         except Exception as error:
             raise presentable(error, "the weights of this hPLM are") from error
+        return artifact
+
+
+def _with_ladder(artifact: HplmArtifact, folder: Path, num_layers: int) -> HplmArtifact:
+    """Add the ladder of a version; a damaged one costs its early answers only."""
+    try:
+        return artifact.with_ladder(read_ladder(folder, artifact.root_fingerprint), num_layers)
+    except FileError as error:
+        LOGGER.error("%s is answered in full: %s", artifact.hplm, error)
         return artifact

@@ -78,6 +78,12 @@ class SlotTable:
             self._pins[slot] += 1
             return SlotLease(key, slot, self._generations[slot])
 
+    def pin_again(self, lease: SlotLease) -> SlotLease:
+        """Pin a slot that is pinned already once more; any thread may."""
+        with self._lock:
+            self._pins[self.check(lease)] += 1
+        return lease
+
     def check(self, lease: SlotLease) -> int:
         """Return the lease's slot.
 

@@ -15,7 +15,7 @@
 namespace hplm {
 
 constexpr int64_t kNoDeadline = 0;
-constexpr int64_t kTicketVersion = 4;
+constexpr int64_t kTicketVersion = 5;
 
 // A row of the tensor TICKET, as it lies in memory. The deadline is on the machine's monotonic clock.
 struct Ticket {
@@ -27,11 +27,12 @@ struct Ticket {
   int64_t middle;
   int64_t exact;
   int64_t computing_us;
+  int64_t level;
 
   bool has_deadline() const { return deadline_us != kNoDeadline; }
   bool is_late(int64_t now_us) const { return has_deadline() && deadline_us <= now_us; }
 };
-static_assert(sizeof(Ticket) == 8 * sizeof(int64_t), "a ticket is eight integers without gaps");
+static_assert(sizeof(Ticket) == 9 * sizeof(int64_t), "a ticket is nine integers without gaps");
 
 // Numbers of tokens are doubles: a ticket may hold any integer, and its square must not overflow.
 struct BatchShape {

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from backends.engine.answer_level import AnswerLevel, Scored
 from backends.engine.entities import ScoredSpan, find_entities
 from backends.engine.job import Answer, Job
 from backends.errors import HplmError, presentable
@@ -24,13 +25,13 @@ Fields = dict[str, object]
 _encode = JSONEncoder(ensure_ascii=False).encode
 
 
-def format_answers(jobs: Sequence[Job], outputs: Sequence[Tensor]) -> list[Answer | HplmError]:
+def format_answers(jobs: Sequence[Job], scored: Sequence[Scored]) -> list[Answer | HplmError]:
     """Make each job's answer from its finite logits, `[C]`, or `[L, C]` without pooling."""
     if not jobs:
         return []
-    numbers, starts = end_to_end(outputs)
+    numbers, starts = end_to_end([each.logits for each in scored])
     scores = np.split(_softmax(numbers.astype(np.float64), starts), starts[1:])
-    return [_answer(job, output, of_job) for job, output, of_job in zip(jobs, outputs, scores, strict=True)]
+    return [_answer(job, each, of_job) for job, each, of_job in zip(jobs, scored, scores, strict=True)]
 
 
 def end_to_end(outputs: Sequence[Tensor]) -> tuple[Numbers, Starts]:
@@ -49,8 +50,8 @@ def _softmax(numbers: Numbers, starts: Starts) -> Numbers:
     return shares
 
 
-def _answer(job: Job, output: Tensor, scores: Numbers) -> Answer | HplmError:
-    entry = job.entry
+def _answer(job: Job, scored: Scored, scores: Numbers) -> Answer | HplmError:
+    entry, (output, level) = job.entry, scored
     try:
         found: Fields = {
             "hplm": entry.id,
@@ -62,9 +63,20 @@ def _answer(job: Job, output: Tensor, scores: Numbers) -> Answer | HplmError:
             found["truncated"] = True
         if not job.exact:
             found["exact"] = False
+        if level is not None:
+            found |= _of_level(job, output, level)
         return _encode(found).encode()
     except Exception as error:
         return presentable(error)
+
+
+def _of_level(job: Job, output: Tensor, level: AnswerLevel) -> Fields:
+    """Say how the answer came about; numbers have no confidence."""
+    said: Fields = {"level": level.name}
+    if job.entry.task != "regression":
+        answers = output if job.words is None or output.ndim == 1 else output[job.words.words.first_tokens.tolist()]
+        said["confidence"] = _rounded(float(torch.softmax(answers / level.temperature, dim=-1).amax(dim=-1).min()))
+    return said | ({"doubtful": True} if level.is_doubtful else {})
 
 
 def _classification(job: Job, output: Tensor, scores: Numbers) -> Fields:

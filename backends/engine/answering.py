@@ -11,6 +11,7 @@ from torch import Tensor
 from backends.clock import now_us
 from backends.device_errors import client_error
 from backends.engine.answer_format import end_to_end, format_answers
+from backends.engine.answer_level import Scored
 from backends.engine.job import Answer, Job
 from backends.errors import HplmError, UnavailableError
 from backends.scheduling.rejection import late_computed
@@ -18,14 +19,14 @@ from backends.scheduling.rejection import late_computed
 LOGGER = logging.getLogger(__name__)
 
 
-def answer(jobs: Sequence[Job], logits: Sequence[Tensor]) -> None:
+def answer(jobs: Sequence[Job], scored: Sequence[Scored]) -> None:
     """Answer jobs whose logits are finite; a late job gets its fallback, or is rejected.
 
     No job is answered before all answers are made, so a defect in making them is the answer of all jobs.
     """
     on_time, late = split_late(jobs)
     reject(late, late_computed())
-    of_job = dict(zip(jobs, logits, strict=True))
+    of_job = dict(zip(jobs, scored, strict=True))
     for job, one in zip(on_time, _answers(on_time, [of_job[job] for job in on_time]), strict=True):
         job.end(one)
 
@@ -35,9 +36,9 @@ def reject(jobs: Sequence[Job], reason: Exception) -> None:
     if not jobs:
         return
     error = client_error(reason)
-    fallbacks: dict[Job, Tensor] = {}
+    fallbacks: dict[Job, Scored] = {}
     if isinstance(error, UnavailableError):
-        fallbacks = {job: job.fallback for job in jobs if job.fallback is not None}
+        fallbacks = {job: _doubtful(job.fallback) for job in jobs if job.fallback is not None}
     answers_of = dict(zip(fallbacks, _answers(list(fallbacks), list(fallbacks.values())), strict=True))
     for job in jobs:
         job.end(answers_of.get(job, error))
@@ -58,8 +59,12 @@ def are_finite(logits: Sequence[Tensor]) -> list[bool]:
     return found
 
 
-def _answers(jobs: Sequence[Job], logits: Sequence[Tensor]) -> list[Answer | HplmError]:
+def _doubtful(scored: Scored) -> Scored:
+    return scored if scored.level is None else scored._replace(level=scored.level.doubtful())
+
+
+def _answers(jobs: Sequence[Job], scored: Sequence[Scored]) -> list[Answer | HplmError]:
     try:
-        return format_answers(jobs, logits)
+        return format_answers(jobs, scored)
     except Exception as error:
         return [client_error(error)] * len(jobs)

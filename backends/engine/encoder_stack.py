@@ -1,8 +1,12 @@
-"""The stack of all upper layers of an encoder: runs the serve loop's jobs on an `UpperStack`."""
+"""The stack of all upper layers of an encoder: runs the serve loop's jobs on an `UpperStack`.
+
+A job whose hPLM has a ladder may end between two layers; one that goes on keeps what was known of it there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -12,14 +16,17 @@ from torch import Tensor
 
 from backends.adapters.bank import HplmArtifact
 from backends.device_errors import require_device
+from backends.engine.answer_level import AnswerLevel
+from backends.engine.exits import Early, Exit
 from backends.engine.job import Job
 from backends.engine.packing import PackedRows
-from backends.engine.stack import ReadyHplm, UpperStack
-from backends.engine.stack_protocol import Done, Emit
+from backends.engine.stack import OnEarly, ReadyHplm, UpperStack
+from backends.engine.stack_protocol import Done, Emit, SoFar
 from backends.engine.streams import Mark
 from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
-from backends.stack_key import StackKey
+from backends.stack_key import FULL, StackKey
+from backends.wire import EARLY
 
 Load = Callable[[HplmEntry], HplmArtifact]
 
@@ -46,7 +53,7 @@ class EncoderBatch:
 
 
 class EncoderStack:
-    """One batch passes all layers at once, so its only outcomes are `Done`.
+    """Emits `Done` for each job, and `SoFar` before for one that was not sure enough after the lower layers.
 
     Args:
         key: Its name.
@@ -75,21 +82,66 @@ class EncoderStack:
         return EncoderBatch(jobs, hplms, packed, self.upper.copies.mark())
 
     def run(self, batch: EncoderBatch, emit: Emit) -> None:
-        for job, logits in zip(batch.jobs, self._logits(batch), strict=True):
-            emit(job, Done(logits))
+        exits = [_exit_of(job, hplm) for job, hplm in zip(batch.jobs, batch.hplms, strict=True)]
+        left: set[int] = set()
 
-    def _logits(self, batch: EncoderBatch) -> list[Tensor]:
+        def on_early(found: Sequence[tuple[int, Early]]) -> None:
+            left.update(index for index, early in found if early.leaves)
+            for index, early in found:
+                level = _early_level(batch.hplms[index], early)
+                outcome = Done(early.logits, level) if early.leaves else SoFar(early.logits, level)
+                # What is no number is no answer to fall back on.
+                if early.leaves or early.confidence > 0:
+                    emit(batch.jobs[index], outcome)
+
+        # A job's lease ends with its early answer, while others of its batch may be computed beside its tokens.
+        with self._pinned([hplm for hplm, each in zip(batch.hplms, exits, strict=True) if each is not None]):
+            for index, logits in enumerate(self._logits(batch, exits, on_early)):
+                if index not in left:
+                    emit(batch.jobs[index], Done(logits, _full_level(batch.hplms[index])))
+
+    @contextmanager
+    def _pinned(self, hplms: Sequence[ReadyHplm]) -> Iterator[None]:
+        leases = [self.upper.slots.pin_again(hplm.lease) for hplm in hplms]
+        try:
+            yield
+        finally:
+            for lease in leases:
+                self.upper.slots.release(lease)
+
+    def _logits(self, batch: EncoderBatch, exits: Sequence[Exit | None], on_early: OnEarly) -> list[Tensor]:
         rows, batch.rows = batch.rows, None
         if rows is None:
             raise HplmError("a batch ran twice")
         self.upper.copies.wait(batch.mark)
         try:
-            return self.upper.run(rows, batch.hplms, [job.middle for job in batch.jobs])
+            return self.upper.run(rows, batch.hplms, [job.middle for job in batch.jobs], exits, on_early)
         except Exception:
             require_device(self.upper.device)
             # Kernels may still run, and read memory that the next copies are given.
             self.upper.copies.wait_for_computing()
             raise
+
+
+def _exit_of(job: Job, hplm: ReadyHplm) -> Exit | None:
+    """Return where a row may leave the layers, by what its request asks for."""
+    if hplm.ladder is None or job.level == FULL:
+        return None
+    early = hplm.ladder.early
+    words = None if job.words is None else job.words.words.first_tokens.tolist()
+    threshold = None if job.level == EARLY else early.threshold
+    return Exit(early.after, early.head, early.temperature, threshold, words)
+
+
+def _early_level(hplm: ReadyHplm, early: Early) -> AnswerLevel | None:
+    if hplm.ladder is None:
+        return None
+    step = hplm.ladder.early
+    return AnswerLevel(EARLY, step.temperature, is_doubtful=early.leaves and early.confidence < step.threshold)
+
+
+def _full_level(hplm: ReadyHplm) -> AnswerLevel | None:
+    return None if hplm.ladder is None else AnswerLevel(FULL, hplm.ladder.full_temperature)
 
 
 def _hplm_of(job: Job) -> ReadyHplm:

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from torch import Tensor
-
 from backends.clock import now_us
+from backends.engine.answer_level import Scored
 from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
 from backends.scheduling.fair_share import tenant_of
 from backends.stack_key import StackKey
-from backends.wire import Float16Array, TextWords
+from backends.wire import AUTO, Float16Array, TextWords
 
 LOGGER = logging.getLogger(__name__)
 Answer = bytes
@@ -47,7 +46,8 @@ class Job:
         is_wanted: Whether the request is still open; rows of an answered request are not computed.
         stack: Where the job runs next.
         lease: Held from staging until the job ends or moves to another stack.
-        fallback: The logits of the last `SoFar`.
+        fallback: The last `SoFar`.
+        level: What the request asks for, one of `LEVELS`.
         is_retried: Its last run gave NaN or infinity beside other rows; it is laid out isolated.
     """
 
@@ -60,13 +60,14 @@ class Job:
     middle: int | None = None
     exact: bool = True
     computing_us: int = 0
+    level: str = AUTO
     arrived_us: int = field(default_factory=now_us)
     is_wanted: IsWanted = always
     tenant: str = field(init=False)
     num_tokens: int = field(init=False)
     stack: StackKey = field(init=False)
     lease: Lease | None = field(init=False, default=None)
-    fallback: Tensor | None = field(init=False, default=None)
+    fallback: Scored | None = field(init=False, default=None)
     is_retried: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:

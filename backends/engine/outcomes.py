@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 from backends.clock import now_us
+from backends.engine.answer_level import Scored
 from backends.engine.answering import answer, are_finite, reject
 from backends.engine.job import Job
 from backends.engine.job_queue import JobQueue
@@ -73,7 +73,8 @@ class Outcomes:
         for one in finals:
             if isinstance(one.outcome, HplmError):
                 reject([one.job], one.outcome)
-        self._answer_done([(one, one.outcome.logits) for one in finals if isinstance(one.outcome, Done)])
+        done = [(one, one.outcome) for one in finals if isinstance(one.outcome, Done)]
+        self._answer_done([(one, Scored(outcome.logits, outcome.level)) for one, outcome in done])
         moving = [(one.job, one.outcome) for one in finals if isinstance(one.outcome, Next)]
         for job, outcome in moving:
             job.move(outcome.key, outcome.hidden)
@@ -85,13 +86,13 @@ class Outcomes:
         if on_time := [job for job in jobs if not job.is_late(now)]:
             self._queue.readd(on_time)
 
-    def _answer_done(self, done: Sequence[tuple[Emitted, Tensor]]) -> None:
-        healthy = are_finite([logits for _, logits in done])
+    def _answer_done(self, done: Sequence[tuple[Emitted, Scored]]) -> None:
+        healthy = are_finite([scored.logits for _, scored in done])
         unhealthy = [one for (one, _), is_healthy in zip(done, healthy, strict=True) if not is_healthy]
         if unhealthy:
             self._deal_with_unhealthy(unhealthy)
         of_healthy = [pair for pair, is_healthy in zip(done, healthy, strict=True) if is_healthy]
-        answer([one.job for one, _ in of_healthy], [logits for _, logits in of_healthy])
+        answer([one.job for one, _ in of_healthy], [scored for _, scored in of_healthy])
 
     def _deal_with_unhealthy(self, unhealthy: Sequence[Emitted]) -> None:
         """Retry rows of NaN or infinity in isolation, because such a row spoils others in its attention window."""
@@ -124,7 +125,7 @@ class Outcomes:
 
 def _keep_fallback(job: Job, outcome: SoFar) -> None:
     if are_finite([outcome.logits])[0]:
-        job.fallback = outcome.logits
+        job.fallback = Scored(outcome.logits, outcome.level)
 
 
 def _unhealthy(job: Job) -> HplmError:

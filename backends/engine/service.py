@@ -284,6 +284,7 @@ class UpperService:
                 middle=ticket.middle,
                 exact=ticket.exact,
                 computing_us=ticket.computing_us,
+                level=ticket.level,
                 is_wanted=open_request.is_open,
             )
             for number, (ticket, row, words_row) in enumerate(
@@ -299,7 +300,9 @@ class UpperService:
         self._costs.of(key)
         upper = UpperStack(RootFolder(self._home.root(key.root)), self._settings, self._compute_pool)
         return EncoderStack(
-            key, upper, lambda entry: self._host_bank.artifact(entry, upper.fingerprint, upper.hidden_size)
+            key,
+            upper,
+            lambda entry: self._host_bank.artifact(entry, upper.fingerprint, upper.hidden_size, upper.num_layers),
         )
 
     def _forget(self, key: StackKey) -> None:

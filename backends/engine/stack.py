@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.device_bank import AdapterBank
 from backends.adapters.head import Head
+from backends.adapters.ladder import Ladder
 from backends.adapters.parts import MAX_WIDTH
 from backends.adapters.product import BatchAdapters, SegmentedAdapters
 from backends.adapters.segments import Segment
@@ -65,6 +66,7 @@ class ReadyHplm(NamedTuple):
     lease: SlotLease
     head: Head
     pooling: str
+    ladder: Ladder | None = None
 
 
 OnEarly = Callable[[Sequence[tuple[int, Early]]], None]
@@ -121,12 +123,16 @@ class UpperStack:
         bank = AdapterBank(settings.num_slots, geometry, settings.max_width, self._dtype, self._device)
         self.slots = SlotTable(bank)
         self.copies = CopyStream(self._device)
-        self._heads: dict[int, tuple[Head, str]] = {}
-        """Heads by slot, each with its pooling."""
+        self._heads: dict[int, tuple[Head, str, Ladder | None]] = {}
+        """Heads by slot, each with its pooling, and the ladder where there is one."""
 
     @property
     def device(self) -> torch.device:
         return self._device
+
+    @property
+    def num_layers(self) -> int:
+        return self._geometry.num_upper_layers
 
     @property
     def hidden_size(self) -> int:
@@ -141,11 +147,11 @@ class UpperStack:
 
     def ready(self, key: int, load: Callable[[], HplmArtifact]) -> ReadyHplm:
         """Pin the hPLM version `key`; `load` is called only if it is not resident."""
-        loaded: list[tuple[Head, str]] = []
+        loaded: list[tuple[Head, str, Ladder | None]] = []
 
         def load_adapters() -> AdapterSet:
             artifact = load()
-            loaded.append((artifact.head.map(self._own), artifact.pooling))
+            loaded.append((artifact.head.map(self._own), artifact.pooling, self._own_ladder(artifact.ladder)))
             return artifact.adapters
 
         with self.copies.copying():
@@ -246,6 +252,11 @@ class UpperStack:
 
     def _attention(self, batch: MicroBatch) -> Attend:
         return attention(batch.grid, self._geometry.num_heads, self._dtype, self._device)
+
+    def _own_ladder(self, ladder: Ladder | None) -> Ladder | None:
+        if ladder is None:
+            return None
+        return replace(ladder, early=replace(ladder.early, head=ladder.early.head.map(self._own)))
 
     def _own(self, _: str, tensor: Tensor) -> Tensor:
         """Copy a tensor to the device, even if it is fp32 already: a view would keep its file mapped."""

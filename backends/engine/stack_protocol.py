@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from backends.engine.answer_level import AnswerLevel
 from backends.engine.job import Job, Lease
 from backends.stack_key import StackKey
 from backends.wire import Float16Array
@@ -27,6 +28,7 @@ class SoFar:
     """The best logits until now; the last ones are the job's fallback, sent if its deadline comes first."""
 
     logits: Tensor
+    level: AnswerLevel | None = None
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Done:
     """The final logits, in fp32 on the CPU: `[C]`, or `[L, C]` without pooling."""
 
     logits: Tensor
+    level: AnswerLevel | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from backends.lower.model import EncodedTexts, PendingTexts
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.root.tokenizer import Text
 from backends.root.words import RowWords
-from backends.wire import Float16Array, TextWords, Ticket
+from backends.wire import AUTO, Float16Array, TextWords, Ticket
 
 LOGGER = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ class Row:
     entry: HplmEntry
     text: Text
     deadline_us: int | None
+    level: str = AUTO
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def _encoded(rows: Sequence[Row], encoded: EncodedTexts) -> Iterator[EncodedRow]
         strict=True,
     )
     for row, hidden, cut, exact, computing_us, words, middle in columns:
-        ticket = Ticket(row.entry.key, len(hidden), cut, row.deadline_us, middle, exact, round(computing_us))
+        ticket = Ticket(row.entry.key, len(hidden), cut, row.deadline_us, middle, exact, round(computing_us), row.level)
         yield EncodedRow(hidden, ticket, _text_words(row, words))
 
 

@@ -34,6 +34,7 @@ from backends.scheduling.rejection import (
 from backends.scheduling.wait_forecast import ForecastReader
 from backends.trace import Lane, span
 from backends.wire import (
+    AUTO,
     PAIR_SEPARATOR,
     Float16Array,
     Int64Array,
@@ -141,7 +142,10 @@ class LowerService:
             if not request.models:
                 raise InvalidArgumentError("a request has at least one row")
             entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
-            in_us = deadline_in_us(parse_parameters(request.parameters))
+            parameters = parse_parameters(request.parameters)
+            in_us, level = deadline_in_us(parameters), parameters.get("level", AUTO)
+            for entry in entries:
+                _require_level(entry, level)
             deadline = None if in_us is None else self.times.deadline_us(in_us)
             rows_of = zip(request.texts, entries, strict=True)
             tokens = [self._least_tokens_of(text, entry.domain) for text, entry in rows_of]
@@ -149,7 +153,7 @@ class LowerService:
             if deadline is not None:
                 self._require_in_time(deadline, max(tokens), entries, wait_us, work)
             texts = [_checked_text(*row) for row in zip(entries, request.texts, strict=True)]
-            rows = [Row(entry, text, deadline) for entry, text in zip(entries, texts, strict=True)]
+            rows = [Row(entry, text, deadline, level) for entry, text in zip(entries, texts, strict=True)]
             return AcceptedRequest(rows, deadline, work)
         except RejectedError as error:
             return self.rejected(error)
@@ -239,6 +243,12 @@ class LowerService:
         except Exception:
             return 1
         return min(lower_model.num_special_tokens + _num_words(text, lower_model.max_tokens), lower_model.max_tokens)
+
+
+def _require_level(entry: HplmEntry, level: str) -> None:
+    """Check that an hPLM has a level; it is never answered by another one silently."""
+    if level not in (AUTO, *entry.levels):
+        raise InvalidArgumentError(f"hPLM {entry.id!r} has no level {level!r}; it has {', '.join(entry.levels)}")
 
 
 def _num_words(text: bytes, most: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from backends.stack_key import FULL
+
 Entry = TypeVar("Entry")
 
 
@@ -55,6 +57,11 @@ class HplmEntry:
     """Whether its texts are pairs."""
     pinned: DomainEntry | None = field(default=None, compare=False)
     """The domain version that updates of this hPLM stay on; it says nothing about the version that serves now."""
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The levels of its ladder that a request may ask for."""
+        return tuple(self.metrics.get("levels", (FULL,)))
 
     @property
     def main_metric(self) -> tuple[str, float | None]:

@@ -29,7 +29,7 @@ def test_versions_that_are_gone_are_not_mapped_any_more(tiny_home: Home) -> None
     stays, goes = snapshot.find("acme/topic"), snapshot.find("acme/mood")
     root = RootFolder(tiny_home.root("tiny"))
     for entry in (stays, goes):
-        bank.artifact(entry, root.fingerprint, root.geometry.hidden_size)
+        bank.artifact(entry, root.fingerprint, root.geometry.hidden_size, root.geometry.num_upper_layers)
     bank.unmap_unknown()
     assert is_mapped(tiny_home, stays)
     assert is_mapped(tiny_home, goes)
@@ -47,7 +47,7 @@ def test_what_is_gone_is_looked_for_now_and_then_only(tiny_home: Home) -> None:
     root = RootFolder(tiny_home.root("tiny"))
     asked: list[int] = []
     bank = HostBank(tiny_home, lambda key: bool(asked.append(key)), unmap_every_s=3600)
-    bank.artifact(entry, root.fingerprint, root.geometry.hidden_size)
+    bank.artifact(entry, root.fingerprint, root.geometry.hidden_size, root.geometry.num_upper_layers)
     for _ in range(3):
         bank.unmap_unknown()
     assert asked == []
@@ -72,8 +72,8 @@ def test_damaged_weights_are_read_again_when_they_change(tiny_home: Home, monkey
     bank = HostBank(tiny_home, lambda _: True)
     for _ in range(3):
         with pytest.raises(UnusableError, match="the weights of this hPLM are damaged"):
-            bank.artifact(damaged, root.fingerprint, root.geometry.hidden_size)
-    bank.artifact(sound, root.fingerprint, root.geometry.hidden_size)
+            bank.artifact(damaged, root.fingerprint, root.geometry.hidden_size, root.geometry.num_upper_layers)
+    bank.artifact(sound, root.fingerprint, root.geometry.hidden_size, root.geometry.num_upper_layers)
     assert read == [tiny_home.path / damaged.folder, tiny_home.path / sound.folder]
     weights.write_bytes(content)
-    bank.artifact(damaged, root.fingerprint, root.geometry.hidden_size)
+    bank.artifact(damaged, root.fingerprint, root.geometry.hidden_size, root.geometry.num_upper_layers)

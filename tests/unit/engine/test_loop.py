@@ -215,9 +215,9 @@ def test_a_row_that_overflows_fails_alone(
     batches: list[int] = []
     run = UpperStack.run
 
-    def counted(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+    def counted(stack: UpperStack, packed: Any, hplms: Any, *rest: Any) -> list[torch.Tensor]:
         batches.append(len(hplms))
-        return run(stack, packed, hplms, middles)
+        return run(stack, packed, hplms, *rest)
 
     monkeypatch.setattr(UpperStack, "run", counted)
     for key, row in zip(order, rows, strict=True):
@@ -273,10 +273,10 @@ def test_one_job_that_cannot_run_does_not_fail_its_batch(built_home: Home, monke
     keys = keys_of(built_home)
     run = UpperStack.run
 
-    def fail_on_mood(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+    def fail_on_mood(stack: UpperStack, packed: Any, hplms: Any, *rest: Any) -> list[torch.Tensor]:
         if any(hplm.lease.key == keys["acme/mood"] for hplm in hplms):
             raise RuntimeError("broken")
-        return run(stack, packed, hplms, middles)
+        return run(stack, packed, hplms, *rest)
 
     monkeypatch.setattr(UpperStack, "run", fail_on_mood)
     with running(built_home) as service:

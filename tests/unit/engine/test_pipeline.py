@@ -338,11 +338,11 @@ def test_a_batch_too_large_for_the_memory_runs_in_halves(
     run = UpperStack.run
     sizes: list[int] = []
 
-    def small_only(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+    def small_only(stack: UpperStack, packed: Any, hplms: Any, *rest: Any) -> list[torch.Tensor]:
         sizes.append(len(hplms))
         if len(hplms) > 2:
             raise error
-        return run(stack, packed, hplms, middles)
+        return run(stack, packed, hplms, *rest)
 
     monkeypatch.setattr(UpperStack, "run", small_only)
     with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=4, max_adapters=3)) as service:
@@ -390,10 +390,10 @@ def test_a_failed_run_holds_no_memory_while_it_is_tried_again(tiny_home: Home, m
     of_failed_run: list[weakref.ref[torch.Tensor]] = []
     num_alive: list[int] = []
 
-    def fail_once(stack: UpperStack, packed: Any, hplms: Any, middles: Any) -> list[torch.Tensor]:
+    def fail_once(stack: UpperStack, packed: Any, hplms: Any, *rest: Any) -> list[torch.Tensor]:
         if of_failed_run:
             num_alive.append(sum(tensor() is not None for tensor in of_failed_run))
-            return run(stack, packed, hplms, middles)
+            return run(stack, packed, hplms, *rest)
         states = packed.micro_batches[0].hidden * 2
         of_failed_run.extend([weakref.ref(states), weakref.ref(packed.micro_batches[0].hidden)])
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -1,0 +1,195 @@
+"""Levels as the engine answers them: by the ladder, by what a request asks for, and by its deadline."""
+
+from __future__ import annotations
+
+import json
+import queue
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from backends.adapters.bank import HplmArtifact, read_artifact
+from backends.adapters.head import Head
+from backends.adapters.ladder import EarlyStep, Ladder, read_ladder, write_ladder
+from backends.clock import now_us
+from backends.engine import stack as stack_module
+from backends.engine.service import UpperService
+from backends.engine.stack import StackSettings, UpperStack
+from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError, UnavailableError
+from backends.home import Home
+from backends.registry.entries import HplmEntry
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.storage import read_json, write_json
+from backends.wire import AUTO, EARLY, FULL, Ticket, encode_tickets, fold_rows
+from served_engine import HIDDEN, Responses, running
+
+LENGTHS = [3, 9, 20, 4, 17, 6]
+
+
+@pytest.fixture
+def topic(tiny_home: Home) -> HplmEntry:
+    return Registry.open(tiny_home).hplm("acme/topic")
+
+
+def ladder_of(home: Home, entry: HplmEntry, threshold: float) -> Ladder:
+    root = RootFolder(home.root("tiny"))
+    own = read_artifact(home.path / entry.folder, root.fingerprint).head
+    torch.manual_seed(4)
+    head = Head(torch.randn(own.weight.shape), torch.randn(own.bias.shape))
+    ladder = Ladder(EarlyStep(1, head, 2.0, threshold), 0.5, {"max_drop": 1.0})
+    write_ladder(home.path / entry.folder, ladder, root.fingerprint)
+    return ladder
+
+
+def rows() -> list[np.ndarray]:
+    rng = np.random.default_rng(5)
+    return [rng.normal(size=(length, HIDDEN)).astype(np.float16) for length in LENGTHS]
+
+
+def ask(service: UpperService, entry: HplmEntry, level: str, deadline_us: int | None = None) -> list[Responses]:
+    """One request for each row."""
+    pending: list[Responses] = []
+    for row in rows():
+        ticket = Ticket(entry.key, len(row), False, deadline_us, level=level)
+        pending.append(queue.Queue())
+        service.submit(fold_rows([row]), encode_tickets([ticket]), [b""], pending[-1].put)
+    return pending
+
+
+def answers(pending: list[Responses]) -> Iterator[dict[str, Any]]:
+    for each in pending:
+        answered = each.get(timeout=30)
+        assert isinstance(answered, list), answered
+        yield json.loads(answered[0])
+
+
+def expected(home: Home, entry: HplmEntry, ladder: Ladder, after: int | None) -> list[dict[str, Any]]:
+    """By the same stack, whose layers are tested elsewhere, without exits."""
+    root = RootFolder(home.root("tiny"))
+    stack = UpperStack(root, StackSettings(dtype="fp32", num_slots=2))
+    artifact = read_artifact(home.path / entry.folder, root.fingerprint)
+    if after is not None:
+        artifact = replace(artifact, head=ladder.early.head.to(torch.float16).to(torch.float32))
+        stack._layers._upper.layers = stack._layers._upper.layers[:after]  # type: ignore[attr-defined]
+        stack._geometry = replace(stack._geometry, num_upper_layers=after)
+    ready = [stack.ready(1, lambda: artifact)] * len(LENGTHS)
+    found = []
+    temperature = ladder.full_temperature if after is None else ladder.early.temperature
+    for logits in stack.run(stack.pack([torch.from_numpy(row) for row in rows()], ready), ready):
+        confidence = torch.softmax(logits.double() / temperature, dim=-1).max().item()
+        found.append({"label": entry.labels[int(logits.argmax())], "confidence": confidence})
+    return found
+
+
+def test_a_version_without_a_ladder_tells_no_level(tiny_home: Home, topic: HplmEntry) -> None:
+    with running(tiny_home) as service:
+        for answer in answers([*ask(service, topic, AUTO), *ask(service, topic, FULL)]):
+            assert not {"level", "confidence", "doubtful"} & answer.keys()
+
+
+@pytest.mark.parametrize("least_to_narrow", [0.0, 1.0])
+def test_sure_rows_leave_early_and_the_others_go_on(
+    tiny_home: Home, topic: HplmEntry, least_to_narrow: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_module, "LEAST_TO_NARROW", least_to_narrow)
+    ladder = ladder_of(tiny_home, topic, threshold=2.0)
+    early, full = (expected(tiny_home, topic, ladder, after) for after in (1, None))
+    threshold = sorted(each["confidence"] for each in early)[len(early) // 2]
+    ladder = ladder_of(tiny_home, topic, threshold - 1e-4)
+    with running(tiny_home) as service:
+        by_level = {level: list(answers(ask(service, topic, level))) for level in (AUTO, EARLY, FULL)}
+    levels = [answer["level"] for answer in by_level[AUTO]]
+    assert levels == [EARLY if each["confidence"] >= threshold - 1e-4 else FULL for each in early]
+    assert {EARLY, FULL} == set(levels)
+    for level, answer, one, whole in zip(levels, by_level[AUTO], early, full, strict=True):
+        wanted = one if level == EARLY else whole
+        assert answer["label"] == wanted["label"]
+        assert answer["confidence"] == pytest.approx(wanted["confidence"], abs=1e-4)
+        assert "doubtful" not in answer
+    for answer, one in zip(by_level[EARLY], early, strict=True):
+        assert (answer["level"], answer["label"]) == (EARLY, one["label"])
+        assert ("doubtful" in answer) == (one["confidence"] < threshold - 1e-4)
+    for answer, whole in zip(by_level[FULL], full, strict=True):
+        assert (answer["level"], answer["label"], "doubtful" in answer) == (FULL, whole["label"], False)
+
+
+def test_a_row_that_gets_too_late_is_answered_by_what_is_known(
+    tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ladder_of(tiny_home, topic, threshold=2.0)
+    run = UpperStack.run
+
+    def slow(stack: UpperStack, *arguments: Any) -> list[torch.Tensor]:
+        found = run(stack, *arguments)
+        time.sleep(0.4)
+        return found
+
+    monkeypatch.setattr(UpperStack, "run", slow)
+    with running(tiny_home) as service:
+        next(answers(ask(service, topic, FULL)[:1]))
+        pending = ask(service, topic, AUTO, now_us() + 300_000)
+        for each in pending:
+            answered = each.get(timeout=30)
+            if isinstance(answered, UnavailableError):  # it waited for the batch before it
+                continue
+            assert isinstance(answered, list)
+            answer = json.loads(answered[0])
+            assert (answer["level"], answer["doubtful"]) == (EARLY, True)
+
+
+def test_a_ladder_is_read_as_it_was_written(tiny_home: Home, topic: HplmEntry) -> None:
+    ladder, folder = ladder_of(tiny_home, topic, threshold=0.75), tiny_home.path / topic.folder
+    fingerprint = RootFolder(tiny_home.root("tiny")).fingerprint
+    read = read_ladder(folder, fingerprint)
+    assert read is not None
+    assert replace(read.early, head=ladder.early.head) == ladder.early and read.found == ladder.found
+    torch.testing.assert_close(read.early.head.weight, ladder.early.head.weight.half())
+    assert read_ladder(folder.parent, fingerprint) is None
+    with pytest.raises(FingerprintMismatchError):
+        read_ladder(folder, "another")
+
+
+def damaged(folder: Path, how: str) -> type[Exception]:
+    manifest = read_json(folder / "levels.json")
+    manifest.pop("checksum", None)
+    if how == "newer":
+        write_json(folder / "levels.json", {**manifest, "format_version": 99})
+        return FormatVersionError
+    if how == "heads":
+        (folder / "exits.safetensors").write_bytes(b"short")
+    elif how == "missing":
+        (folder / "exits.safetensors").unlink()
+    elif how == "text":
+        (folder / "levels.json").write_text("{")
+    else:
+        early, full = manifest["ladder"]
+        changes = {"after": {"after": 7}, "temperature": {"temperature": -1.0}, "nan": {"temperature": "nan"}}[how]
+        write_json(folder / "levels.json", {**manifest, "ladder": [{**early, **changes}, full]})
+    return CorruptFileError
+
+
+@pytest.mark.parametrize("how", ["newer", "heads", "missing", "text", "after", "temperature", "nan"])
+def test_a_damaged_ladder_costs_early_answers_only(
+    tiny_home: Home, topic: HplmEntry, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ladder_of(tiny_home, topic, threshold=0.0)
+    root = RootFolder(tiny_home.root("tiny"))
+    error = damaged(tiny_home.path / topic.folder, how)
+
+    def read() -> HplmArtifact:
+        ladder = read_ladder(tiny_home.path / topic.folder, root.fingerprint)
+        artifact = read_artifact(tiny_home.path / topic.folder, root.fingerprint)
+        return artifact.with_ladder(ladder, root.geometry.num_upper_layers)
+
+    with pytest.raises(error):
+        read()
+    with running(tiny_home) as service:
+        assert all("level" not in answer for answer in answers(ask(service, topic, AUTO)))
+    assert "acme/topic is answered in full" in caplog.text
