@@ -43,6 +43,7 @@ from builder.levels.answers import StepAnswers, labels_of
 from builder.levels.calibration import Bools, Floats, calibration_error, calibration_floor
 from builder.levels.certificate import certify
 from builder.levels.early_head import Lesson, fit_early_head
+from builder.levels.selecting import default_exit
 from builder.progress import Report, Step, progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
 from builder.settings.hplm import TuneSettings
@@ -245,11 +246,6 @@ def _joined(*ladders: Ladder) -> Ladder:
         return StepAnswers(logits, labels, np.concatenate([each.is_right for each in answers]))
 
     return Ladder(steps([each.early for each in ladders]), steps([each.full for each in ladders]))
-
-
-def default_exit(num_layers: int) -> int:
-    """Return the layer that texts leave after unless another was found to be better."""
-    return max(2, num_layers // 3)
 
 
 def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

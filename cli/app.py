@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli import domain, hplm, importing, loadtest, manager, profile, root, server, simulate, tree, versions
+from cli import domain, hplm, importing, loadtest, manager, profile, root, select, server, simulate, tree, versions
 from cli.help import add_help
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ versions.register(app, root_app=root.app, domain_app=domain.app)
 tree.register(app)
 server.register(app)
 profile.register(app)
+select.register(app)
 loadtest.register(app)
 manager.register(app)
 simulate.register(app)

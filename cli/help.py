@@ -8,7 +8,7 @@ import typer
 from typer.models import CommandInfo
 
 _PANELS = {
-    "Build": ("root", "domain", "create", "update", "import"),
+    "Build": ("root", "domain", "create", "update", "import", "select"),
     "Serve": ("export", "serve", "infer", "manager", "doctor"),
     "Versions": ("list", "show", "tree", "versions", "rollback", "pin", "unpin", "delete", "gc", "verify"),
     "Measure": ("eval", "loadtest", "profile", "simulate"),
@@ -20,6 +20,10 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "list": ("hplm list --tenant acme", "hplm list --json"),
     "show": ("hplm show acme/returns",),
     "eval": ("hplm eval acme/returns test.jsonl",),
+    "select": (
+        "hplm select acme/returns --train train.jsonl --held-out held_out.jsonl --max-drop 1",
+        "hplm select acme/returns --show",
+    ),
     "import": ("hplm import acme/returns --from adapter-folder --domain shop",),
     "versions": ("hplm versions acme/returns",),
     "rollback": ("hplm rollback acme/returns", "hplm rollback acme/returns --to 2"),

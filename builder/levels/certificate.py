@@ -45,7 +45,9 @@ class Certificate:
     exit_share: float
 
 
-def certify(confidence: Floats, is_harm: Bools, tolerance: float, risk: float) -> Certificate | None:
+def certify(
+    confidence: Floats, is_harm: Bools, tolerance: float, risk: float, harmed_if_it_stays: Bools | None = None
+) -> Certificate | None:
     """Find the lowest threshold that passes; None where the strictest one fails.
 
     Args:
@@ -53,10 +55,15 @@ def certify(confidence: Floats, is_harm: Bools, tolerance: float, risk: float) -
         is_harm: Whether answering a row early would be harm, `[N]`.
         tolerance: The largest share of harm that is allowed.
         risk: How likely a threshold of more harm may pass.
+        harmed_if_it_stays: Whether the full answer would be harm, `[N]`; by default none is.
     """
     rows = len(confidence)
     order = np.argsort(-confidence, kind="stable")
-    descending, harms_up_to = -confidence[order], np.concatenate([[0], np.cumsum(is_harm[order])])
+    more = is_harm[order].astype(int)
+    always = 0
+    if harmed_if_it_stays is not None:
+        more, always = more - harmed_if_it_stays[order], int(harmed_if_it_stays.sum())
+    descending, harms_up_to = -confidence[order], always + np.concatenate([[0], np.cumsum(more)])
     passed: Certificate | None = None
     for threshold in THRESHOLDS:
         leaving = int(np.searchsorted(descending, -threshold, side="right"))

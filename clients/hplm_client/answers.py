@@ -20,6 +20,9 @@ class Answer:
         truncated: The text was cut at the root's limit.
         request_id: The ID that the request was sent with; rows of one request share it.
         exact: False where the server could not compute all that its tables lack, and answered from shorter fragments.
+        level: The step of the hPLM's ladder that answered: `early` or `full`; None without a ladder.
+        confidence: How likely the answer is right, where a ladder makes that known; of entities the least sure word's.
+        doubtful: The row would have gone on, but for its deadline or because only this level was asked for.
     """
 
     hplm: str
@@ -27,6 +30,9 @@ class Answer:
     task: str
     truncated: bool
     exact: bool
+    level: str | None = dataclasses.field(default=None, kw_only=True)
+    confidence: float | None = dataclasses.field(default=None, kw_only=True)
+    doubtful: bool = dataclasses.field(default=False, kw_only=True)
     request_id: str = dataclasses.field(default="", init=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,6 +93,9 @@ def _common(content: Mapping[str, Any]) -> dict[str, Any]:
         "task": str(content["task"]),
         "truncated": bool(content.get("truncated", False)),
         "exact": bool(content.get("exact", True)),
+        "level": None if content.get("level") is None else str(content["level"]),
+        "confidence": None if content.get("confidence") is None else float(content["confidence"]),
+        "doubtful": bool(content.get("doubtful", False)),
     }
 
 

@@ -59,7 +59,11 @@ class TrainedTexts:
 
     def num_among(self, examples: Sequence[Example]) -> int:
         """Count the examples whose text is among these."""
-        return int(np.isin(_hashes(examples), self.hashes).sum())
+        return int(self.are_among(examples).sum())
+
+    def are_among(self, examples: Sequence[Example]) -> npt.NDArray[np.bool_]:
+        """Tell of each example whether its text is among these."""
+        return np.isin(_hashes(examples), self.hashes)
 
 
 def _hashes(examples: Sequence[Example]) -> Hashes:

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from backends.errors import NotFoundError
-from bench.calibration import Ladder, Trials, default_exit, figures_of
+from bench.calibration import Ladder, Trials, figures_of
 from builder.construct.tasks.examples import LabelledText
 from builder.construct.tasks.task_objectives import Classification
 from builder.levels.answers import StepAnswers
+from builder.levels.selecting import default_exit
 
 OBJECTIVE = Classification(("a", "b"), [LabelledText("text", "a")])
 RIGHT = [0, 1, 0, 1]
@@ -55,7 +56,7 @@ def test_figures_are_of_the_default_layer_and_labels_apart_from_entities() -> No
     found = figures_of(rows)
     assert found["exit_share_mean"] == pytest.approx(0.7) and found["ece_after"] == pytest.approx(0.02)
     assert found["violations"] == 0.2
-    assert [default_exit(layers) for layers in (3, 6, 12)] == [2, 2, 4]
+    assert [default_exit(layers) for layers in (2, 3, 6, 12)] == [1, 2, 2, 4]
     with pytest.raises(NotFoundError):
         figures_of(rows[-1:])
 

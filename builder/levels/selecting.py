@@ -1,0 +1,279 @@
+"""`hplm select`: a ladder for a version, of which held-out texts certify what it costs.
+
+The head learns from training texts, a fifth of the held-out ones fits the temperatures, and the rest certifies. The
+ladder is published as the next version: its weights are the live one's files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from backends.adapters.bank import HplmArtifact, read_artifact
+from backends.adapters.ladder import EarlyStep, Ladder, write_ladder
+from backends.engine.stack import StackSettings, UpperStack
+from backends.errors import InvalidArgumentError, TrainingDataError
+from backends.home import Home
+from backends.registry.entries import HplmEntry
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.storage import publishing
+from builder.construct.hplm.hplms import building_hplm
+from builder.construct.hplm.states import encoded_set
+from builder.construct.tasks.dataset import REGRESSION, TaskData, read_examples
+from builder.construct.tasks.examples import Example, TaggedSentence
+from builder.construct.tasks.objective import Objective
+from builder.construct.tasks.task_objectives import objective_of
+from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.levels.answers import StepAnswers, labels_of
+from builder.levels.calibration import Bools, Floats, calibration_error
+from builder.levels.certificate import Certificate, certify
+from builder.levels.early_head import Lesson, fit_early_head
+from builder.levels.served import ServedRows, served_rows
+from builder.levels.target import Target
+from builder.progress import Report, Step
+
+_LEVELS = "levels"
+"""The figure of a version that names its levels, where it has several."""
+_LADDER = "ladder"
+_ONE_IN_FITS = 5
+_LEAST_FITTING = 20
+_SEED = 17
+_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Selecting:
+    """What to select, and by which texts.
+
+    Attributes:
+        id: The hPLM.
+        train: Texts that the early head learns from, as those of `hplm create`.
+        held_out: Texts that neither the hPLM nor the head has learned from.
+        target: What may be lost.
+        after: Layers before the early head; by default a third of them, at least two.
+    """
+
+    id: str
+    train: Path
+    held_out: Path
+    target: Target
+    after: int | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The outcome: the live version, and a ladder or why there is none."""
+
+    entry: HplmEntry
+    ladder: Ladder | None
+    figures: dict[str, Any]
+    reason: str | None = None
+
+
+def select_ladder(
+    home: Home, registry: Registry, selecting: Selecting, settings: StackSettings, report: Report
+) -> Selection:
+    """Find a ladder that keeps the target, and publish it; the live version serves meanwhile.
+
+    Where none keeps it, a live version without a ladder stays, and one with a ladder is followed by one without.
+
+    Raises:
+        InvalidArgumentError: The hPLM answers with numbers, has too few layers, or misses a target accuracy in full.
+        TrainingDataError: The files do not fit the hPLM, or hold too few texts.
+    """
+    with building_hplm(home, selecting.id) as hold:
+        live = registry.hplm(selecting.id)
+        hold.will_read(live.domain.folders)
+        found = _Search(home, registry, live, selecting, settings, report).found()
+        if found.ladder is None and _LEVELS not in live.metrics:
+            return found
+        return replace(found, entry=_publish(home, registry, live, found))
+
+
+class _Search:
+    def __init__(
+        self,
+        home: Home,
+        registry: Registry,
+        live: HplmEntry,
+        selecting: Selecting,
+        settings: StackSettings,
+        report: Report,
+    ) -> None:
+        if live.task == REGRESSION:
+            raise InvalidArgumentError(f"hPLM {live.id!r} answers with numbers; only labels and entities have ladders")
+        self._home, self._live, self._selecting, self._report = home, live, selecting, report
+        self._root = RootFolder(home.root(live.domain.root))
+        num_layers = self._root.geometry.num_upper_layers
+        self.after = default_exit(num_layers) if selecting.after is None else selecting.after
+        if num_layers == 1:
+            raise InvalidArgumentError(f"root {live.domain.root!r} has one upper layer, so no text can leave before it")
+        if not 0 < self.after < num_layers:
+            raise InvalidArgumentError(
+                f"root {live.domain.root!r} has {num_layers} upper layers; an early head can stand after 1 to "
+                f"{num_layers - 1} of them, not after {self.after}"
+            )
+        self._num_layers = num_layers
+        self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
+        self._stack = UpperStack(self._root, replace(settings, num_slots=2))
+        train, held_out, self._num_dropped = self._examples()
+        data = TaskData(live.task, live.labels, train, held_out)
+        self._objective = objective_of(data)
+        self._train, self._held_out = self._rows("training", train), self._rows("held-out", held_out)
+
+    def _examples(self) -> tuple[Sequence[Example], Sequence[Example], int]:
+        """The examples, without held-out ones that the version or the head learns from, which are counted."""
+        selecting, live = self._selecting, self._live
+        train, held_out = (read_examples(path, live.task) for path in (selecting.train, selecting.held_out))
+        for path, examples in ((selecting.train, train), (selecting.held_out, held_out)):
+            if (examples[0].text_pair is not None) != live.pair:
+                kinds = {True: "pairs of texts", False: "single texts"}
+                raise TrainingDataError(
+                    f"{path} holds {kinds[not live.pair]}, but hPLM {live.id!r} reads {kinds[live.pair]}"
+                )
+            if unknown := sorted({label for each in examples for label in _labels(each)} - set(live.labels)):
+                raise TrainingDataError(f"{path} has label {unknown[0]!r}, which hPLM {live.id!r} does not know")
+        trained = TrainedTexts.read(self._home.path / live.folder).joined(TrainedTexts.of(train))
+        known = trained.are_among(held_out)
+        strict = [example for example, is_known in zip(held_out, known, strict=True) if not is_known]
+        least = selecting.target.least_rows
+        certifying = len(strict) - len(strict) // _ONE_IN_FITS
+        if certifying < least or len(strict) // _ONE_IN_FITS < _LEAST_FITTING:
+            needed = max(-(-least * _ONE_IN_FITS // (_ONE_IN_FITS - 1)), _LEAST_FITTING * _ONE_IN_FITS)
+            dropped = f", besides {int(known.sum())} that were trained on" if known.any() else ""
+            raise TrainingDataError(
+                f"{selecting.held_out} holds {len(strict)} texts{dropped}; to certify {selecting.target.shown} with "
+                f"certainty {selecting.target.certainty:g} takes at least {needed}"
+            )
+        return train, strict, int(known.sum())
+
+    def _rows(self, what: str, examples: Sequence[Example]) -> ServedRows:
+        texts = encoded_set(self._home, self._live.domain, self._objective, examples, what, self._report)
+        return served_rows(self._stack, self._artifact, self.after, self._objective, texts, what, self._report)
+
+    def found(self) -> Selection:
+        target = self._selecting.target
+        head = _early_head(self._train, self._objective)
+        self._report(Step("certify", 0, 1))
+        early = StepAnswers.of(self._objective, self._held_out.answered_by(head), self._held_out.targets)
+        full = StepAnswers.of(self._objective, self._held_out.logits, self._held_out.targets)
+        order = np.random.default_rng(_SEED).permutation(len(full.is_right))
+        fits, certifies = np.split(order, [len(order) // _ONE_IN_FITS])
+        temperatures = early.temperature(fits), full.temperature(fits)
+        confidence = early.confidence(temperatures[0])
+        certificate = self._certified(early, full, confidence, certifies)
+        figures: dict[str, Any] = {
+            "target": target.shown,
+            "certainty": target.certainty,
+            "after": self.after,
+            "layers": self._num_layers,
+            "held_out_texts": len(order),
+            "left_out_as_trained_on": self._num_dropped,
+            "full_accuracy": _rounded(full.is_right[certifies].mean()),
+            "ece_before": _rounded(calibration_error(early.confidence(1.0)[certifies], early.is_right[certifies])),
+            "ece_after": _rounded(calibration_error(confidence[certifies], early.is_right[certifies])),
+        }
+        if certificate is None:
+            reason = f"no threshold keeps {target.shown} with certainty {target.certainty:g}: every text is answered "
+            return Selection(self._live, None, figures, f"{reason}by all {self._num_layers} layers, as before")
+        leaves = confidence[certifies] >= certificate.threshold
+        ladder_is_right = np.where(leaves, early.is_right[certifies], full.is_right[certifies])
+        figures |= {
+            "threshold": _rounded(certificate.threshold),
+            "certified_on": certificate.rows,
+            "counted": certificate.harms,
+            "bound": _rounded(certificate.bound),
+            "answered_early": _rounded(certificate.exit_share),
+            "accuracy": _rounded(ladder_is_right.mean()),
+            "mean_layers": _rounded(self._num_layers - (self._num_layers - self.after) * certificate.exit_share),
+        }
+        step = EarlyStep(self.after, head, temperatures[0], certificate.threshold)
+        return Selection(self._live, Ladder(step, temperatures[1], figures), figures)
+
+    def _certified(
+        self, early: StepAnswers, full: StepAnswers, confidence: Floats, certifies: np.ndarray[Any, Any]
+    ) -> Certificate | None:
+        target = self._selecting.target
+        harm, stays = _counted(target, early, full)
+        if stays is not None and stays[certifies].mean() > target.tolerance:
+            raise InvalidArgumentError(
+                f"hPLM {self._live.id!r} misses {target.shown} with all its layers: it has "
+                f"{1 - stays[certifies].mean():.3f} on {self._selecting.held_out}; more training texts may help"
+            )
+        return certify(
+            confidence[certifies],
+            harm[certifies],
+            target.tolerance,
+            target.risk,
+            None if stays is None else stays[certifies],
+        )
+
+
+def _labels(example: Example) -> Iterable[str]:
+    return example.tags if isinstance(example, TaggedSentence) else (str(example.label),)
+
+
+def default_exit(num_layers: int) -> int:
+    """Return the layer that texts leave after unless another is named."""
+    return min(max(2, num_layers // 3), num_layers - 1)
+
+
+def _counted(target: Target, early: StepAnswers, full: StepAnswers) -> tuple[Bools, Bools | None]:
+    """Return what is counted of rows that leave, and of rows that stay."""
+    if target.loss == "agreement":
+        pairs = zip(early.logits, full.logits, strict=True)
+        return np.array([bool((one.argmax(-1) != other.argmax(-1)).any()) for one, other in pairs]), None
+    if target.loss == "target-accuracy":
+        return ~early.is_right, ~full.is_right
+    return full.is_right & ~early.is_right, None
+
+
+def _early_head(train: ServedRows, objective: Objective[Any]) -> Any:
+    labels = torch.cat([labels_of(target, objective.num_outputs) for target in train.targets])
+    head = fit_early_head(Lesson(torch.cat(list(train.states)), torch.cat(list(train.logits)), labels))
+    return head.to(torch.float16).to(torch.float32)  # as it is stored
+
+
+def _rounded(number: Any) -> float:
+    return round(float(number), _DIGITS)
+
+
+def _publish(home: Home, registry: Registry, live: HplmEntry, found: Selection) -> HplmEntry:
+    """Publish the next version, whose weights are the live one's files."""
+    version = registry.next_hplm_version(live.id)
+    target = home.bank(live.domain.root, live.id, version)
+    registry.require_unknown_folder(home.relative(target))
+    artifact: HplmArtifact = read_artifact(home.path / live.folder, registry.root(live.domain.root).fingerprint)
+    with publishing(target) as folder:
+        for path in (home.path / live.folder).iterdir():
+            if path.name not in ("levels.json", "exits.safetensors"):
+                os.link(path, folder / path.name)
+        if found.ladder is not None:
+            write_ladder(folder, found.ladder, artifact.root_fingerprint)
+    metrics = {name: value for name, value in live.metrics.items() if name not in (_LEVELS, _LADDER)}
+    if found.ladder is not None:
+        metrics |= {_LEVELS: [*found.ladder.levels], _LADDER: found.figures}
+    metrics["size_bytes"] = sum(path.stat().st_size for path in target.iterdir())
+    return registry.publish_hplm(
+        live.id,
+        live.domain,
+        live.task,
+        live.labels,
+        home.relative(target),
+        metrics,
+        pair=live.pair,
+        version=version,
+        replaces=live.version,
+    )
+
+
+def levels_of(entry: HplmEntry) -> dict[str, Any]:
+    """Say which levels a version has, and what was certified."""
+    return {"id": entry.id, "version": entry.version, "levels": [*entry.levels], **entry.metrics.get(_LADDER, {})}

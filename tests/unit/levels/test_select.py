@@ -1,0 +1,221 @@
+"""`hplm select`: what is published, what is promised, and which texts count."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from backends.adapters.bank import read_artifact
+from backends.adapters.ladder import read_ladder
+from backends.engine.exits import Exit, confidences
+from backends.engine.stack import StackSettings, UpperStack
+from backends.errors import ConflictError, InvalidArgumentError, TrainingDataError
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from bench.kit.tiny_home import TOPICS, ignore, sample_texts, tiny_root, write_tagged, write_values
+from builder.construct.hplm.hplms import building_hplm, create_hplm
+from builder.construct.hplm.states import encoded_set
+from builder.construct.tasks.dataset import TaskData, read_examples
+from builder.construct.tasks.task_objectives import objective_of
+from builder.levels.selecting import Selecting, Selection, select_ladder
+from builder.levels.served import served_rows
+from builder.levels.target import Target
+from builder.lifecycle.rollback import rollback_hplm
+from builder.requests.hplms import CreateHplm
+
+STACK = StackSettings(dtype="fp32")
+EASY = Target.of(max_drop=20)
+
+
+def written(path: Path, question: str, count: int, seed: int) -> Path:
+    rows = [{"text": text.text, "label": getattr(text, question)} for text in sample_texts(count, seed)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    return written(tmp_path / "train.jsonl", "topic", 160, seed=100)
+
+
+@pytest.fixture
+def held_out(tmp_path: Path) -> Path:
+    return written(tmp_path / "held_out.jsonl", "topic", 400, seed=901)
+
+
+def select(home: Home, train: Path, held_out: Path, target: Target = EASY, **changes: Any) -> Selection:
+    selecting = replace(Selecting("acme/topic", train, held_out, target), **changes)
+    return select_ladder(home, Registry.open(home), selecting, STACK, ignore)
+
+
+def folders(home: Home) -> list[str]:
+    return sorted(path.name for path in (home.path / "bank" / "tiny").iterdir() if not path.name.startswith("."))
+
+
+def test_a_ladder_is_a_version_with_the_same_weights(tiny_home: Home, train: Path, held_out: Path) -> None:
+    before = Registry.open(tiny_home).hplm("acme/topic")
+    found = select(tiny_home, train, held_out)
+    assert found.ladder is not None and found.reason is None
+    entry = Registry.open(tiny_home).hplm("acme/topic")
+    assert entry == found.entry and (entry.version, entry.levels) == (2, ("early", "full"))
+    old, new = (tiny_home.path / each.folder for each in (before, entry))
+    for path in old.iterdir():
+        assert path.samefile(new / path.name), f"{path.name} was copied"
+    assert {path.name for path in new.iterdir()} - {path.name for path in old.iterdir()} == {
+        "levels.json",
+        "exits.safetensors",
+    }
+    assert entry.metrics["dev_accuracy"] == before.metrics["dev_accuracy"]
+    assert entry.metrics["ladder"]["bound"] <= 0.2 and entry.metrics["size_bytes"] > before.metrics["size_bytes"]
+    assert rollback_hplm(tiny_home, Registry.open(tiny_home), "acme/topic").levels == ("full",)
+
+
+def test_the_certificate_is_of_what_the_stack_answers(tiny_home: Home, train: Path, held_out: Path) -> None:
+    """Counted again: the stored head, at the stored threshold, on the certifying share of the held-out texts."""
+    found = select(tiny_home, train, held_out)
+    root = RootFolder(tiny_home.root("tiny"))
+    ladder = read_ladder(tiny_home.path / found.entry.folder, root.fingerprint)
+    artifact = read_artifact(tiny_home.path / found.entry.folder, root.fingerprint)
+    examples = read_examples(held_out, "classification")
+    objective = objective_of(TaskData("classification", found.entry.labels, examples, examples))
+    texts = encoded_set(tiny_home, found.entry.domain, objective, examples, "texts", ignore)
+    assert ladder is not None
+    early = ladder.early
+    rows = served_rows(UpperStack(root, STACK), artifact, early.after, objective, texts, "texts", ignore)
+    logits = [row[0] for row in rows.answered_by(early.head.to(torch.float32))]
+    sure = confidences(logits, [Exit(early.after, early.head, early.temperature, None)] * len(logits))
+    leaves = torch.tensor(sure) >= early.threshold
+    figures = found.figures
+    assert figures["certified_on"] == 320 and figures["held_out_texts"] == 400
+    assert abs(float(leaves.float().mean()) - figures["answered_early"]) < 0.05
+    labels = torch.tensor(rows.targets)
+    harm = (torch.cat(list(rows.logits)).argmax(-1) == labels) & (torch.stack(logits).argmax(-1) != labels) & leaves
+    assert figures["counted"] <= int(harm.sum()) <= figures["counted"] + 0.2 * 80
+    assert figures["answered_early"] > 0 and figures["mean_layers"] < 2
+
+
+@pytest.mark.parametrize("target", [Target.of(agreement=0.8), Target.of(target_accuracy=0.5), Target.of(max_drop=30)])
+def test_every_kind_of_target_is_kept(tiny_home: Home, train: Path, held_out: Path, target: Target) -> None:
+    found = select(tiny_home, train, held_out, target)
+    assert found.ladder is not None
+    assert found.figures["bound"] <= target.tolerance + 1e-4
+    if target.loss == "target-accuracy":
+        assert found.figures["accuracy"] >= 0.5
+
+
+def test_what_full_misses_no_ladder_reaches(tiny_home: Home, train: Path, tmp_path: Path) -> None:
+    wrong = [
+        {"text": each.text, "label": next(topic for topic in TOPICS if topic != each.topic)}
+        for each in sample_texts(400, 905)
+    ]
+    held_out = tmp_path / "wrong.jsonl"
+    held_out.write_text("".join(json.dumps(row) + "\n" for row in wrong))
+    before = folders(tiny_home)
+    with pytest.raises(InvalidArgumentError, match=r"misses accuracy of at least 0\.6 with all its layers: it has 0\."):
+        select(tiny_home, train, held_out, Target.of(target_accuracy=0.6))
+    assert folders(tiny_home) == before
+
+
+def test_a_target_that_no_threshold_keeps_leaves_full_alone(
+    tiny_home: Home, train: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = select(tiny_home, train, held_out)
+    monkeypatch.setattr("builder.levels.selecting.certify", lambda *_: None)
+    later = select(tiny_home, train, held_out)
+    assert later.ladder is None and later.entry.levels == ("full",)
+    assert later.entry.version == found.entry.version + 1, "a ladder that is no longer certified must go"
+    assert later.reason is not None and "every text is answered by all 2 layers" in later.reason
+    assert "ladder" not in later.entry.metrics
+    assert select(tiny_home, train, held_out).entry.version == later.entry.version, "nothing changed, so nothing new"
+
+
+def test_texts_that_were_trained_on_certify_nothing(tiny_home: Home, train: Path, held_out: Path) -> None:
+    both = held_out.with_name("both.jsonl")
+    both.write_text(held_out.read_text() + train.read_text())
+    figures = select(tiny_home, train, both).figures
+    assert figures["left_out_as_trained_on"] >= 160 and figures["held_out_texts"] == 400
+    with pytest.raises(TrainingDataError, match=r"holds 0 texts, besides 160 that were trained on; .* takes at least"):
+        select(tiny_home, train, train)
+
+
+@pytest.mark.parametrize(
+    ("count", "target", "needed"), [(1, EASY, 100), (50, EASY, 100), (250, Target.of(max_drop=1), 288)]
+)
+def test_too_few_texts_are_said_and_how_many_would_do(
+    tiny_home: Home, train: Path, tmp_path: Path, count: int, target: Target, needed: int
+) -> None:
+    few = written(tmp_path / "few.jsonl", "topic", count, seed=902)
+    with pytest.raises(TrainingDataError, match=f"takes at least {needed}"):
+        select(tiny_home, train, few, target)
+
+
+def test_labels_of_another_task(tiny_home: Home, train: Path, held_out: Path, tmp_path: Path) -> None:
+    """They could never be harmed, and would certify whatever they are."""
+    foreign = written(tmp_path / "mood.jsonl", "mood", 400, seed=903)
+    for files in ((train, foreign), (foreign, held_out)):
+        with pytest.raises(TrainingDataError, match="has label 'glad', which hPLM 'acme/topic' does not know"):
+            select(tiny_home, *files)
+
+
+@pytest.mark.parametrize("after", [0, 2, 9, -1])
+def test_a_layer_that_is_not_there(tiny_home: Home, train: Path, held_out: Path, after: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"after 1 to 1 of them, not after {after}"):
+        select(tiny_home, train, held_out, after=after)
+
+
+def test_another_build_of_the_same_hplm_is_waited_for_by_nobody(tiny_home: Home, train: Path, held_out: Path) -> None:
+    with building_hplm(tiny_home, "acme/topic"), pytest.raises(ConflictError, match="being built by another process"):
+        select(tiny_home, train, held_out)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_drop": 0}, "a drop of at most 0 points"),
+        ({"max_drop": 100}, "a drop of at most 100 points"),
+        ({"max_drop": float("nan")}, "max_drop must be a number"),
+        ({"target_accuracy": 1.0}, "accuracy of at least 1"),
+        ({"agreement": 1.5}, "agreement with the full answers of at least 1.5"),
+        ({"max_drop": 1.0, "agreement": 0.9}, "one target at a time, not max_drop and agreement"),
+        ({"certainty": 1.0}, "below 1, not 1.0"),
+        ({"certainty": 0.2}, "at least 0.5"),
+    ],
+)
+def test_targets_that_mean_nothing(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        Target.of(**changes)
+
+
+def made(home: Home, work: Path, files: Sequence[Path], task: str, hplm: str) -> None:
+    tune = {"epochs": 2, "learning_rate": 1e-2}
+    request = CreateHplm(
+        id=hplm,
+        root="tiny",
+        domain="general",
+        train=files[0],
+        dev=files[1],
+        task=task,
+        tune=tune,  # type: ignore[arg-type]
+    )
+    create_hplm(home, Registry.open(home), request, ignore)
+
+
+def test_numbers_have_no_ladder_and_entities_do(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    tiny_root(home, Registry.open(home, create=True), tmp_path)
+    values = write_values(tmp_path / "values", seed=7)
+    made(home, tmp_path, values, "regression", "acme/worth")
+    with pytest.raises(InvalidArgumentError, match="answers with numbers"):
+        select(home, *values, id="acme/worth")
+    tagged = write_tagged(tmp_path / "tagged", seed=8)
+    made(home, tmp_path, tagged, "ner", "acme/things")
+    held_out = write_tagged(tmp_path / "more", seed=904, train=400)[0]
+    found = select(home, tagged[0], held_out, Target.of(max_drop=40), id="acme/things")
+    assert found.ladder is not None and found.entry.levels == ("early", "full")
