@@ -20,7 +20,9 @@ from hplm_client import ClientError, HplmClient
 _TEXTS_AT_ONCE = 256
 
 
-def answer_lines(client: HplmClient, hplm: str, texts: Path, out: Path | None, deadline_ms: int | None) -> int:
+def answer_lines(
+    client: HplmClient, hplm: str, texts: Path, out: Path | None, deadline_ms: int | None, level: str | None
+) -> int:
     """Answer each line of a file and write one line of JSON for it; return the number of errors.
 
     A file of answers that is there already is gone on with: it has a line per text, and a last line that was cut short
@@ -33,7 +35,7 @@ def answer_lines(client: HplmClient, hplm: str, texts: Path, out: Path | None, d
         for batch in _batches(lines):
             wanted = [decoded(line, texts.name, number) for number, line in enumerate(batch, done + 1)]
             asked = [request_of(hplm, text, None) for text in wanted if isinstance(text, str)]
-            answered = iter(client.infer_many(asked, on_error="return", deadline_ms=deadline_ms))
+            answered = iter(client.infer_many(asked, on_error="return", deadline_ms=deadline_ms, level=level))
             for line, text in zip(batch, wanted, strict=True):
                 outcome = next(answered) if isinstance(text, str) else text
                 num_errors += isinstance(outcome, ClientError)

@@ -43,7 +43,10 @@ def answer_as_json(outcome: Answer | ClientError) -> dict[str, Any]:
     """Return an answer, or the error in its stead, so that the answers of other texts keep their positions."""
     if isinstance(outcome, ClientError):
         return {"error": {"code": outcome.code, "message": str(outcome)}}
-    return asdict(outcome)
+    fields = asdict(outcome)
+    if outcome.level is None:  # it has no ladder, so there is nothing to tell of it
+        fields = {name: value for name, value in fields.items() if name not in ("level", "confidence", "doubtful")}
+    return fields
 
 
 def shown_answer(text: str, answer: Answer) -> dict[str, str]:
@@ -51,11 +54,18 @@ def shown_answer(text: str, answer: Answer) -> dict[str, str]:
     shown = text if len(text) < _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "…"
     match answer:
         case Classification():
-            return {"text": shown, "answer": answer.label, "score": f"{answer.score:.3f}"}
+            return {"text": shown, "answer": answer.label, "score": f"{answer.score:.3f}", **_shown_level(answer)}
         case Entities():
             found = [f"{each.label} {each.text!r} at {each.start} ({each.score:.2f})" for each in answer.entities]
-            return {"text": shown, "entities": "\n".join(found) or "none"}
+            return {"text": shown, "entities": "\n".join(found) or "none", **_shown_level(answer)}
         case Value():
             return {"text": shown, "value": f"{answer.value:g}"}
         case _:
             return {"text": shown, "answer": str(answer)}
+
+
+def _shown_level(answer: Answer) -> dict[str, str]:
+    if answer.level is None:
+        return {}
+    confidence = "" if answer.confidence is None else f", {answer.confidence:.0%} sure"
+    return {"level": f"{answer.level}{confidence}{', doubtful' if answer.doubtful else ''}"}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -92,6 +92,10 @@ def infer(
         str | None,
         typer.Option("--deadline", "--deadline-ms", help="Reject rather than answer later than this: 300ms, 2s."),
     ] = None,
+    level: Annotated[
+        Literal["auto", "early", "full"] | None,
+        typer.Option(help="A level of the hPLM's ladder, if it has one. \\[default: as far up as a text needs]"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Ask a running server."""
@@ -104,7 +108,7 @@ def infer(
         if texts or pair:
             raise InvalidArgumentError("--file goes without texts; a TAB separates the texts of a pair")
         with HplmClient(url) as client:
-            num_errors = answer_lines(client, id, file, out, deadline_ms)
+            num_errors = answer_lines(client, id, file, out, deadline_ms, level)
         if num_errors:
             typer.echo(f"{num_errors:,} texts were not answered; their lines have an error", err=True)
             raise typer.Exit(UNAVAILABLE)
@@ -116,7 +120,7 @@ def infer(
     wanted = lines_of(sys.stdin.buffer) if texts in (None, ["-"]) else texts or []
     rows = [request_of(id, text, pair) for text in wanted]
     with HplmClient(url) as client:
-        outcomes = client.infer_many(rows, on_error="return", deadline_ms=deadline_ms)
+        outcomes = client.infer_many(rows, on_error="return", deadline_ms=deadline_ms, level=level)
     errors = [outcome for outcome in outcomes if isinstance(outcome, ClientError)]
     if as_json:
         print_json([answer_as_json(outcome) for outcome in outcomes])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backends.errors import InvalidArgumentError
-from cli.asking import answer_as_json, lines_of
-from hplm_client import RequestTimeoutError, Value
+from cli.asking import answer_as_json, lines_of, shown_answer
+from hplm_client import Classification, RequestTimeoutError, Value
 
 
 def test_lines_are_texts_and_a_wrong_one_is_named() -> None:
@@ -18,5 +18,32 @@ def test_lines_are_texts_and_a_wrong_one_is_named() -> None:
 def test_an_error_keeps_its_place_among_the_answers() -> None:
     answer = Value(hplm="acme/value", version=2, task="regression", truncated=False, exact=True, value=1.5)
     error = RequestTimeoutError("too late")
-    assert answer_as_json(answer) == answer.to_dict()
+    shown = answer_as_json(answer)
+    assert shown["value"] == 1.5
+    assert shown.keys() == answer.to_dict().keys() - {"level", "confidence", "doubtful"}
     assert answer_as_json(error) == {"error": {"code": error.code, "message": "too late"}}
+
+
+@pytest.mark.parametrize(
+    ("level", "confidence", "doubtful", "expected"),
+    [
+        ("early", 0.973, False, "early, 97% sure"),
+        ("early", 0.51, True, "early, 51% sure, doubtful"),
+        ("full", None, False, "full"),
+    ],
+)
+def test_an_answer_of_a_ladder_says_its_level(
+    level: str, confidence: float | None, doubtful: bool, expected: str
+) -> None:
+    common = {"hplm": "acme/area", "version": 2, "task": "classification", "truncated": False, "exact": True}
+    answer = Classification(
+        **common,  # type: ignore[arg-type]
+        label="a",
+        score=0.9,
+        scores={"a": 0.9},
+        level=level,
+        confidence=confidence,
+        doubtful=doubtful,
+    )
+    assert answer_as_json(answer).items() >= {"level": level, "confidence": confidence, "doubtful": doubtful}.items()
+    assert shown_answer("text", answer)["level"] == expected

@@ -1,0 +1,98 @@
+"""Levels of a ladder that `hplm select` published, asked of the real server over gRPC and HTTP."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backends.adapters.bank import read_artifact
+from backends.engine.stack import StackSettings
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from bench.kit.tiny_home import ignore, sample_texts
+from builder.construct.hplm.hplms import publish_artifact
+from builder.levels.selecting import Selecting, Selection, select_ladder
+from builder.levels.target import Target
+from builder.lifecycle.rollback import rollback_hplm
+from hplm_client import Classification, HplmClient, InvalidRequestError
+from served_home import Served, wait_until_served
+
+pytestmark = pytest.mark.server
+NAME = "ladder/topic"
+SERVED_WITHIN_S = 2.0
+
+
+def written(path: Path, count: int, seed: int) -> Path:
+    rows = [{"text": text.text, "label": text.topic} for text in sample_texts(count, seed)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def laddered(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Selection]]:
+    """An hPLM whose ladder lets some of its texts leave early, and not all."""
+    home, registry, work = served.home, Registry.open(served.home), tmp_path_factory.mktemp("levels")
+    model = registry.hplm("acme/topic")
+    artifact = read_artifact(home.path / model.folder, RootFolder(home.root("tiny")).fingerprint)
+    publish_artifact(home, registry, replace(artifact, hplm=NAME), model.domain, {})
+    files = written(work / "train.jsonl", 200, 100), written(work / "held_out.jsonl", 600, 901)
+    selecting = Selecting(NAME, *files, Target.of(agreement=0.93))
+    found = select_ladder(home, registry, selecting, StackSettings(dtype="fp32"), ignore)
+    assert found.ladder is not None and 0 < found.figures["answered_early"] < 1, found.figures
+    wait_until_served(served, [NAME])
+    time.sleep(SERVED_WITHIN_S)
+    yield served, found
+    registry.delete_hplm(NAME)
+
+
+def test_levels_come_with_the_answers_over_both_protocols(laddered: tuple[Served, Selection]) -> None:
+    served, found = laddered
+    rows = [(NAME, text.text) for text in sample_texts(300, seed=77)]
+    by_protocol = []
+    for url in (f"grpc://{served.grpc_url}", f"http://{served.http_url}"):
+        with HplmClient(url) as client:
+            levels = {level: client.infer_many(rows, level=level) for level in (None, "early", "full")}
+        by_protocol.append({level: [each.to_dict() for each in answers] for level, answers in levels.items()})
+        auto, early, full = (levels[level] for level in (None, "early", "full"))
+        assert {answer.level for answer in auto} == {"early", "full"}
+        assert {answer.level for answer in early} == {"early"} and {answer.level for answer in full} == {"full"}
+        for answer, at_exit, whole in zip(auto, early, full, strict=True):
+            assert isinstance(answer, Classification) and isinstance(at_exit, Classification)
+            assert isinstance(whole, Classification)
+            assert answer.confidence is not None and 0 < answer.confidence <= 1
+            assert answer.label == (at_exit if answer.level == "early" else whole).label
+            assert at_exit.doubtful == (answer.level == "full") and not answer.doubtful and not whole.doubtful
+        agreeing = sum(a.label == b.label for a, b in zip(auto, full, strict=True))  # type: ignore[attr-defined]
+        assert agreeing / len(rows) >= 0.88
+        share = sum(answer.level == "early" for answer in auto) / len(rows)
+        assert abs(share - found.figures["answered_early"]) < 0.1
+    over_grpc, over_http = ([each["level"] for each in one[None]] for one in by_protocol)
+    assert over_grpc == over_http
+
+
+def test_a_level_that_an_hplm_lacks_is_never_silently_full(laddered: tuple[Served, Selection]) -> None:
+    served, _ = laddered
+    with HplmClient(f"grpc://{served.grpc_url}") as client:
+        with pytest.raises(InvalidRequestError, match="hPLM 'acme/topic' has no level 'early'; it has full"):
+            client.infer("acme/topic", "my cat is lovely", level="early")
+        with pytest.raises(InvalidRequestError, match="level 'students-9' is not one of auto, full, early"):
+            client.infer(NAME, "my cat is lovely", level="students-9")
+        plain = client.infer("acme/topic", "my cat is lovely", level="full")
+    assert (plain.level, plain.confidence, plain.doubtful) == (None, None, False)
+
+
+def test_a_rollback_takes_the_ladder_back_within_a_second_or_two(laddered: tuple[Served, Selection]) -> None:
+    served, found = laddered
+    registry = Registry.open(served.home)
+    with HplmClient(f"grpc://{served.grpc_url}") as client:
+        rollback_hplm(served.home, registry, NAME)
+        time.sleep(SERVED_WITHIN_S)
+        assert client.infer(NAME, "my cat is lovely").level is None
+        rollback_hplm(served.home, registry, NAME, to=found.entry.version)
+        time.sleep(SERVED_WITHIN_S)
+        assert client.infer(NAME, "my cat is lovely").level in ("early", "full")
