@@ -18,6 +18,7 @@ from backends.clock import now_us
 from backends.device_errors import DeviceLostError, client_error
 from backends.engine.answering import reject, split_late
 from backends.engine.compute_pool import take_threads
+from backends.engine.insurance import Insurance
 from backends.engine.job import Job
 from backends.engine.job_queue import STOPPING, JobQueue
 from backends.engine.loading import Loading
@@ -84,6 +85,7 @@ class ServeLoop:
         self._loading = Loading(stack_of)
         self._stager = Stager(self._loading, self._queue, self.quarantine, self._wait_for_release)
         self._outcomes = Outcomes(self._queue, admission, self.quarantine)
+        self._insurance = Insurance()
         self._staged: StagedBatch | None = None
         self._running: StagedBatch | None = None
         self._in_flight: list[StagedBatch] = []
@@ -294,24 +296,32 @@ class ServeLoop:
 
     # --- answering ---
 
-    def _take_emitted(self) -> list[Emitted]:
-        """All outcomes that are there, at least one; none once nothing runs any more."""
-        taken = [self._emitted.get()]
+    def _take_emitted(self) -> list[Emitted] | None:
+        """Wait for outcomes, or until an answer has to be sent; None once nothing runs any more."""
+        due_in_us = self._insurance.due_in_us(now_us())
+        taken: list[Emitted | None] = []
         try:
+            taken.append(self._emitted.get(timeout=None if due_in_us is None else due_in_us / 1e6))
             while taken[-1] is not None:
                 taken.append(self._emitted.get_nowait())
         except Empty:
             pass
-        if taken[-1] is None and len(taken) > 1:
+        if taken == [None]:
+            return None
+        if taken and taken[-1] is None:
             self._emitted.put(None)
-        return [one for one in taken if one is not None]
+        emitted = [one for one in taken if one is not None]
+        # Behind the outcomes that are there: of a job's final ones the first counts.
+        return [*emitted, *self._insurance.take_due(now_us())]
 
     def _answer_next(self) -> bool:
         """Answer the outcomes that are there; false once nothing runs any more."""
         emitted = self._take_emitted()
         if emitted:
+            for one in emitted:
+                self._insurance.insure(one)
             self._answer(emitted)
-        return bool(emitted)
+        return emitted is not None
 
     def _answer(self, emitted: Sequence[Emitted]) -> None:
         with span(Lane.ANSWERING, "answer", rows=len(emitted)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
-import time
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -120,28 +120,36 @@ def test_sure_rows_leave_early_and_the_others_go_on(
         assert (answer["level"], answer["label"], "doubtful" in answer) == (FULL, whole["label"], False)
 
 
-def test_a_row_that_gets_too_late_is_answered_by_what_is_known(
+def test_the_answer_at_hand_is_sent_before_the_deadline(
     tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One row goes on for long; a row beside it without a deadline waits for the better answer."""
     ladder_of(tiny_home, topic, threshold=2.0)
     run = UpperStack.run
+    may_end = threading.Event()
 
     def slow(stack: UpperStack, *arguments: Any) -> list[torch.Tensor]:
         found = run(stack, *arguments)
-        time.sleep(0.4)
+        may_end.wait(20)
         return found
 
-    monkeypatch.setattr(UpperStack, "run", slow)
     with running(tiny_home) as service:
         next(answers(ask(service, topic, FULL)[:1]))
-        pending = ask(service, topic, AUTO, now_us() + 300_000)
-        for each in pending:
-            answered = each.get(timeout=30)
-            if isinstance(answered, UnavailableError):  # it waited for the batch before it
-                continue
-            assert isinstance(answered, list)
-            answer = json.loads(answered[0])
-            assert (answer["level"], answer["doubtful"]) == (EARLY, True)
+        monkeypatch.setattr(UpperStack, "run", slow)
+        deadline_us = now_us() + 1_500_000
+        insured, patient, wants_full = (
+            ask(service, topic, level, deadline)[0]
+            for level, deadline in ((AUTO, deadline_us), (AUTO, None), (FULL, deadline_us))
+        )
+        answer = next(answers([insured]))
+        answered_us = now_us()
+        assert (answer["level"], answer["doubtful"]) == (EARLY, True)
+        assert deadline_us - 100_000 < answered_us < deadline_us + 50_000
+        assert patient.empty()
+        may_end.set()
+        assert next(answers([patient]))["level"] == FULL
+        assert isinstance(wants_full.get(timeout=30), UnavailableError)
+        assert insured.empty(), "a row was answered twice"
 
 
 def test_a_ladder_is_read_as_it_was_written(tiny_home: Home, topic: HplmEntry) -> None:

@@ -1,0 +1,47 @@
+"""Rows that go on with an answer in hand: it is sent shortly before their deadlines, unless a better one is there."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+
+from backends.engine.outcomes import Emitted
+from backends.engine.stack_protocol import Done, SoFar
+
+_GUARD_US = 2_000
+"""What sending an answer may take."""
+
+
+class Insurance:
+    """The latest `SoFar` of each row with a deadline. Used by the thread that answers."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Emitted]] = []
+        self._numbers = count()
+
+    def insure(self, emitted: Emitted) -> None:
+        """Keep the answer of a row that goes on; one without a deadline waits for the better answer."""
+        if isinstance(emitted.outcome, SoFar) and emitted.job.deadline_us is not None:
+            due_us = emitted.job.deadline_us - _GUARD_US
+            heapq.heappush(self._heap, (due_us, next(self._numbers), emitted))
+
+    def due_in_us(self, now_us: int) -> int | None:
+        """How long until an answer has to be sent; None where there is none."""
+        while self._heap and not _is_open(self._heap[0][2]):
+            heapq.heappop(self._heap)
+        return max(0, self._heap[0][0] - now_us) if self._heap else None
+
+    def take_due(self, now_us: int) -> list[Emitted]:
+        """The rows whose answers have to be sent now, each with it as its final outcome."""
+        due: list[Emitted] = []
+        while self._heap and self._heap[0][0] <= now_us:
+            emitted = heapq.heappop(self._heap)[2]
+            if _is_open(emitted) and isinstance(emitted.outcome, SoFar):
+                level = emitted.outcome.level
+                done = Done(emitted.outcome.logits, None if level is None else level.doubtful())
+                due.append(Emitted(emitted.batch, emitted.job, done))
+        return due
+
+
+def _is_open(emitted: Emitted) -> bool:
+    return emitted.job in emitted.batch.open_jobs
