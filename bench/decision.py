@@ -59,6 +59,7 @@ class QueuedJob:
     num_tokens: int
     deadline_us: int | None
     arrived_us: int
+    depth: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ class Row:
     deadline_us: int | None = None
     hplm_key: int = 1
     root: StackKey = MINI
+    depth: float = 1.0
 
 
 def admission_of(

@@ -18,6 +18,7 @@ class WaitingJob:
     num_tokens: int
     deadline_us: int | None = None
     arrived_us: int = 0
+    depth: float = 1.0
 
 
 Queue = Sequence[WaitingJob]

@@ -31,6 +31,7 @@ class Request:
     root: StackKey = SIMULATED
     fate: str | None = None
     answered_us: int | None = None
+    depth: float = 1.0
 
     @property
     def tenant(self) -> str:

@@ -88,6 +88,7 @@ class EncoderStack:
         def on_early(found: Sequence[tuple[int, Early]]) -> None:
             left.update(index for index, early in found if early.leaves)
             for index, early in found:
+                batch.jobs[index].passed = self._passed(exits[index], early)
                 level = _early_level(batch.hplms[index], early)
                 outcome = Done(early.logits, level) if early.leaves else SoFar(early.logits, level)
                 # What is no number is no answer to fall back on.
@@ -99,6 +100,9 @@ class EncoderStack:
             for index, logits in enumerate(self._logits(batch, exits, on_early)):
                 if index not in left:
                     emit(batch.jobs[index], Done(logits, _full_level(batch.hplms[index])))
+
+    def _passed(self, leaving: Exit | None, early: Early) -> float:
+        return leaving.after / self.upper.num_layers if leaving is not None and early.leaves else 1.0
 
     @contextmanager
     def _pinned(self, hplms: Sequence[ReadyHplm]) -> Iterator[None]:

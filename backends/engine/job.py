@@ -48,6 +48,8 @@ class Job:
         lease: Held from staging until the job ends or moves to another stack.
         fallback: The last `SoFar`.
         level: What the request asks for, one of `LEVELS`.
+        depth: Share of the layers that the row is likely to pass.
+        passed: Share that it has passed; None before it has run.
         is_retried: Its last run gave NaN or infinity beside other rows; it is laid out isolated.
     """
 
@@ -69,8 +71,11 @@ class Job:
     lease: Lease | None = field(init=False, default=None)
     fallback: Scored | None = field(init=False, default=None)
     is_retried: bool = field(init=False, default=False)
+    depth: float = field(init=False)
+    passed: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        self.depth = self.entry.likely_depth(self.level)
         self.tenant = tenant_of(self.entry.id)
         self.num_tokens = len(self.hidden)
         self.stack = StackKey(self.entry.domain.root)

@@ -63,6 +63,15 @@ class HplmEntry:
         """The levels of its ladder that a request may ask for."""
         return tuple(self.metrics.get("levels", (FULL,)))
 
+    def likely_depth(self, level: str) -> float:
+        """Return the share of the upper layers that a row is likely to pass, where a request asks for a level."""
+        ladder = self.metrics.get("ladder")
+        if ladder is None or level == FULL:
+            return 1.0
+        least = ladder["after"] / ladder["layers"]
+        leaving = ladder["answered_early"] if level not in self.levels else 1.0
+        return float(1.0 - leaving * (1.0 - least))
+
     @property
     def main_metric(self) -> tuple[str, float | None]:
         """Name of its main metric and its value on the dev texts; imported adapters have no value."""

@@ -159,6 +159,13 @@ class Admission(Generic[JobT]):
         for tenant in tenants:
             self.charge_tenant(tenant, cost_us)
 
+    def charge_for_depth(self, job: JobT, passed: float) -> None:
+        """Put on a tenant's accounts, or take off, what a row took that left the layers elsewhere than was likely."""
+        if passed != job.depth:
+            model = self.costs_of(job.root).model
+            took_us, likely_us = (model.row_us(job.num_tokens, depth) for depth in (passed, job.depth))
+            self.charge_tenant(job.tenant, took_us - likely_us)
+
     def charge_tenant(self, tenant: str, cost_us: float) -> None:
         """Put on a tenant's accounts what was spent on it elsewhere than in a batch."""
         self._shares.give_back(tenant, -cost_us)
@@ -300,8 +307,8 @@ class Admission(Generic[JobT]):
     def _load_of(self, chosen: Bools) -> Load:
         """Add up rows that wait, with what they would take now: it may not be what it was when they came."""
         load = NOTHING
-        for stack, rows, tokens, squared_lengths in self.waiting.lengths_by_stack(chosen):
-            load += Load(rows, tokens, self.costs_of(stack).model.rows_us(rows, tokens, squared_lengths))
+        for stack, rows, tokens, passed, squared in self.waiting.lengths_by_stack(chosen):
+            load += Load(rows, tokens, self.costs_of(stack).model.rows_us(rows, passed, squared))
         return load
 
     def _overtaking(self, job: Arriving, until: Load, within_share: bool, now_us: int) -> Load:
@@ -368,7 +375,7 @@ class Admission(Generic[JobT]):
 
     def _charge(self, job: JobT, pays_bucket: bool) -> None:
         model, num_tokens = self.costs_of(job.root).model, job.num_tokens
-        charge_us = self._with_overhead_us(1, num_tokens, model.row_us(num_tokens), model)
+        charge_us = self._with_overhead_us(1, num_tokens, model.row_us(num_tokens, job.depth), model)
         self._charges[job] = _Charge(charge_us, pays_bucket)
         self._shares.enter(job.tenant, charge_us)
         if pays_bucket:

@@ -66,8 +66,10 @@ class BatchClock:
         predicted_us = self.last_us = self._costs_of(stack).predict_us(shape)
         self._running = _Running(stack, shape, self._taken_us, predicted_us, now_us + predicted_us)
 
-    def finished(self, now_us: int, has_run: bool = True) -> None:
+    def finished(self, now_us: int, has_run: bool = True, passed: BatchShape | None = None) -> None:
         """What was running has run, or nothing was left of it to run.
+
+        `passed` is its shape by the layers that its rows passed, where that is known to be another than was likely.
 
         What a batch took is counted from the end of the one before, or from when it was taken if that was later: with
         all that is not hidden behind other batches.
@@ -78,9 +80,9 @@ class BatchClock:
         before_us, self.finished_us = self.finished_us, now_us
         if has_run:
             measured_us = now_us - max(running.taken_us, before_us or running.taken_us)
-            costs = self._costs_of(running.stack)
-            self.figures.note(running.predicted_us, costs.uncorrected_us(running.shape), measured_us)
-            costs.observe(running.shape, measured_us)
+            costs, shape = self._costs_of(running.stack), passed or running.shape
+            self.figures.note(running.predicted_us, costs.uncorrected_us(shape), measured_us)
+            costs.observe(shape, measured_us)
 
     @property
     def is_running(self) -> bool:

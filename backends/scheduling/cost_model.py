@@ -18,15 +18,16 @@ class BatchShape:
     """All that the cost of a batch depends on."""
 
     rows: int
-    tokens: int
-    squared_lengths: int
+    tokens: float
+    """Each as far as it passes the layers; so are the squares."""
+    squared_lengths: float
     adapters: int
 
     @classmethod
     def of(cls, jobs: Sequence[Waiting]) -> BatchShape:
-        lengths = [job.num_tokens for job in jobs]
-        squares = sum(length * length for length in lengths)
-        return cls(len(jobs), sum(lengths), squares, len({job.hplm_key for job in jobs}))
+        passed = [job.depth * job.num_tokens for job in jobs]
+        squares = sum(tokens * job.num_tokens for tokens, job in zip(passed, jobs, strict=True))
+        return cls(len(jobs), sum(passed), squares, len({job.hplm_key for job in jobs}))
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,11 @@ class CostModel:
             + self.per_adapter_us * shape.adapters
         )
 
-    def row_us(self, num_tokens: int) -> float:
+    def row_us(self, num_tokens: int, depth: float = 1.0) -> float:
         """What a row adds to a batch that runs anyway, adapters aside."""
-        return self.rows_us(1, num_tokens, num_tokens * num_tokens)
+        return self.rows_us(1, depth * num_tokens, depth * num_tokens * num_tokens)
 
-    def rows_us(self, rows: int, tokens: int, squared_lengths: int) -> float:
+    def rows_us(self, rows: int, tokens: float, squared_lengths: float) -> float:
         """What rows add to batches that run anyway, adapters aside."""
         return self.per_row_us * rows + self.per_token_us * tokens + self.per_squared_length_us * squared_lengths
 

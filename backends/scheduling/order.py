@@ -40,7 +40,7 @@ class Load:
 
     @classmethod
     def of(cls, job: Waiting, model: CostModel) -> Load:
-        return cls(1.0, job.num_tokens, model.row_us(job.num_tokens))
+        return cls(1.0, job.num_tokens, model.row_us(job.num_tokens, job.depth))
 
     def __add__(self, other: Load) -> Load:
         return Load(self.rows + other.rows, self.tokens + other.tokens, self.work_us + other.work_us)

@@ -142,6 +142,7 @@ class _LikelyRow:
     deadline_us: int
     tenant: str = ""
     hplm_key: int = 0
+    depth: float = 1.0
 
 
 class ForecastWriter:

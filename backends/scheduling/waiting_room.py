@@ -33,6 +33,10 @@ class Waiting(Protocol):
     def deadline_us(self) -> int | None: ...
     @property
     def arrived_us(self) -> int: ...
+    @property
+    def depth(self) -> float:
+        """The share of the layers that it is likely to pass; 1 unless it may leave early."""
+        ...
 
 
 JobT = TypeVar("JobT", bound=Waiting)
@@ -42,8 +46,12 @@ Bools = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
 """Of jobs in a waiting room: 0 is the front of the queue."""
 
-_JOB, _ROOT, _HPLM_KEY, _NUM_TOKENS, _DEADLINE_US, _ARRIVED_US, _START_US, _WITHIN_SHARE, _SQUARED_LENGTH = range(9)
-_DTYPES = (np.object_, np.int64, np.int64, np.int64, np.float64, np.int64, np.float64, np.bool_, np.int64)
+_JOB, _ROOT, _HPLM_KEY, _NUM_TOKENS, _DEADLINE_US, _ARRIVED_US, _START_US, _WITHIN_SHARE, _PASSED, _SQUARED = range(10)
+"""The last two: tokens, and the square of their number, times the depth."""
+_DTYPES = (
+    *(np.object_, np.int64, np.int64, np.int64, np.float64, np.int64, np.float64, np.bool_),
+    *(np.float64, np.float64),
+)
 _FIRST_SIZE = 64
 
 
@@ -121,18 +129,26 @@ class WaitingRoom(Generic[JobT]):
         """Which jobs policies that do not go by fair shares choose first."""
         return self._columns[_WITHIN_SHARE][: self._size]
 
-    def lengths_by_stack(self, chosen: Bools) -> list[tuple[StackKey, int, int, int]]:
-        """Count some jobs, their tokens and the squares of their lengths, for each stack that has any of them."""
-        squares = self._columns[_SQUARED_LENGTH][: self._size]
+    def lengths_by_stack(self, chosen: Bools) -> list[tuple[StackKey, int, int, float, float]]:
+        """Add up some jobs, for each stack that has any of them.
+
+        Returns their number, their tokens, and tokens and squares of lengths times depths, which they are likely to
+        cost.
+        """
+        passed, squares = (self._columns[column][: self._size] for column in (_PASSED, _SQUARED))
         if len(self._root_names) == 1:
-            sums = int(np.count_nonzero(chosen)), int(self.num_tokens @ chosen), int(squares @ chosen)
-            return [(self._root_names[0], *sums)] if sums[0] else []
+            count = int(np.count_nonzero(chosen))
+            sums = int(self.num_tokens @ chosen), float(passed @ chosen), float(squares @ chosen)
+            return [(self._root_names[0], count, *sums)] if count else []
         roots = self.root[chosen]
-        rows, tokens, squared = (
-            np.bincount(roots, weights).astype(np.int64).tolist()
-            for weights in (None, self.num_tokens[chosen], squares[chosen])
+        rows, tokens = (
+            np.bincount(roots, weights).astype(np.int64).tolist() for weights in (None, self.num_tokens[chosen])
         )
-        return [(self._root_names[root], rows[root], tokens[root], squared[root]) for root in np.flatnonzero(rows)]
+        passed_of, squared_of = (np.bincount(roots, weights[chosen]).tolist() for weights in (passed, squares))
+        return [
+            (self._root_names[root], rows[root], tokens[root], passed_of[root], squared_of[root])
+            for root in np.flatnonzero(rows)
+        ]
 
     @property
     def next_deadline_us(self) -> float:
@@ -199,7 +215,7 @@ class WaitingRoom(Generic[JobT]):
 
     def _write(self, index: int, jobs: Sequence[JobT], start_us: float, within_share: bool) -> None:
         for number, job in enumerate(jobs):
-            num_tokens = job.num_tokens
+            num_tokens, depth = job.num_tokens, job.depth
             values = (
                 job,
                 self._root_number(job.root),
@@ -209,7 +225,8 @@ class WaitingRoom(Generic[JobT]):
                 job.arrived_us,
                 start_us,
                 within_share,
-                num_tokens * num_tokens,
+                depth * num_tokens,
+                depth * num_tokens * num_tokens,
             )
             for column, value in zip(self._columns, values, strict=True):
                 column[index + number] = value

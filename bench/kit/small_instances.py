@@ -30,6 +30,7 @@ class StreamedJob:
     num_tokens: int
     arrived_us: int
     deadline_us: int
+    depth: float = 1.0
 
     @property
     def worth(self) -> float:

@@ -172,10 +172,11 @@ class Twin:
         return Simulator(policy_named(self._policy, model), model, capacity, AdmissionSettings()).run(load)
 
     def _delay_us(self, model: CostModel) -> int:
-        alone = BatchShape(1, 20, 400, 1)
+        tokens = 20
+        alone = BatchShape(1, tokens, tokens * tokens, 1)
         with HplmClient(self._server.grpc_url) as client:
             taken_us = [
-                _taken_us(client, self._hplms[number % len(self._hplms)], self._texts[alone.tokens])
+                _taken_us(client, self._hplms[number % len(self._hplms)], self._texts[tokens])
                 for number in range(_ALONE)
             ]
         return max(0, round(statistics.median(taken_us) - model.predict_us(alone)))

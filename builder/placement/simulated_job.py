@@ -27,6 +27,7 @@ class SimulatedJob:
     num_tokens: int
     deadline_us: int | None
     root: StackKey = ROOT
+    depth: float = 1.0
 
     def is_late(self, now_us: int) -> bool:
         return self.deadline_us is not None and self.deadline_us <= now_us

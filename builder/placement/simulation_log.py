@@ -122,7 +122,7 @@ class SimulationLog:
 
     def batch(self, start_us: int, end_us: int, shape: BatchShape, jobs: Sequence[SimulatedJob]) -> None:
         self._places.extend([job.place for job in jobs])
-        row = (start_us, end_us, shape.rows, shape.tokens, shape.adapters)
+        row = (start_us, end_us, shape.rows, round(shape.tokens), shape.adapters)
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)
 

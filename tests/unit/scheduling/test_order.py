@@ -32,6 +32,7 @@ class Row:
     root: str = "mini"
     hplm_key: int = 1
     arrived_us: int = 0
+    depth: float = 1.0
 
 
 def fresh_chance() -> tuple[random.Random, str]:
