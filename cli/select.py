@@ -57,13 +57,26 @@ def select(
     if train is None or held_out is None:
         raise InvalidArgumentError("--train and --held-out are needed; --show prints what was selected before")
     target = Target.of(max_drop, target_accuracy, agreement, certainty)
+    import torch
+
     from backends.engine.settings import EngineSettings
+    from builder.export.in_force import effective_settings
     from builder.export.rendered import upper_settings
 
-    settings, _ = upper_settings(opened)
-    stack = EngineSettings.from_model(settings, "cpu").stack
-    with resumable_progress(id, f"hplm select {id} --show; 'hplm rollback {id}' goes back") as report:
+    settings, on_gpu = upper_settings(opened)
+    if on_gpu and not torch.cuda.is_available():
+        raise InvalidArgumentError("the export is for a GPU, which PyTorch does not find here; select where it serves")
+    stack = EngineSettings.from_model(settings, "cuda:0" if on_gpu else "cpu").stack
+    before = registry.hplm(id).version
+    with resumable_progress(id) as report:
         found = select_ladder(opened, registry, Selecting(id, train, held_out, target, after), stack, report)
     print_entry(levels_of(found.entry) | found.figures, as_json)
     if found.reason is not None:
         typer.echo(found.reason, err=True)
+    if found.entry.version != before:
+        typer.echo(f"'hplm rollback {id}' goes back to version {before}", err=True)
+    missing = effective_settings(opened.repository).get("lower missing", "compute")
+    if missing != "compute":
+        typer.echo(
+            f"the export has --missing {missing}: the certificate is of texts whose fragments are all there", err=True
+        )

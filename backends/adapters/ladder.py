@@ -25,6 +25,7 @@ from backends.wire import EARLY
 LADDER_FORMAT_VERSION = 1
 _MANIFEST = "levels.json"
 _HEADS = "exits.safetensors"
+LADDER_FILES = (_MANIFEST, _HEADS)
 _STORED_DTYPE = torch.float16
 
 
@@ -52,12 +53,12 @@ class Ladder:
     Attributes:
         early: Where rows may leave.
         full_temperature: Of the answers of rows that pass all layers.
-        found: What was promised and measured when it was made; for people.
+        certified: What was promised and measured when it was made; for people.
     """
 
     early: EarlyStep
     full_temperature: float
-    found: Mapping[str, Any] = field(default_factory=dict)
+    certified: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -83,7 +84,7 @@ def write_ladder(folder: Path, ladder: Ladder, root_fingerprint: str) -> None:
                 },
                 {"level": FULL, "temperature": ladder.full_temperature},
             ],
-            "found": dict(ladder.found),
+            "certified": dict(ladder.certified),
             "size_bytes": heads.stat().st_size,
             "heads_checksum": file_checksum(heads),
         },
@@ -115,7 +116,7 @@ def read_ladder(folder: Path, root_fingerprint: str) -> Ladder | None:
             _positive(early["temperature"]),
             float(early["threshold"]),
         )
-        return Ladder(step, _positive(full["temperature"]), manifest["found"])
+        return Ladder(step, _positive(full["temperature"]), manifest["certified"])
     except (KeyError, TypeError, ValueError, SafetensorError) as error:
         raise CorruptFileError(f"{path} holds no ladder: {error}") from error
 

@@ -75,7 +75,8 @@ def _of_level(job: Job, output: Tensor, level: AnswerLevel) -> Fields:
     said: Fields = {"level": level.name}
     if job.entry.task != "regression":
         answers = output if job.words is None or output.ndim == 1 else output[job.words.words.first_tokens.tolist()]
-        said["confidence"] = _rounded(float(torch.softmax(answers / level.temperature, dim=-1).amax(dim=-1).min()))
+        sure = torch.softmax(answers / level.temperature, dim=-1).amax(dim=-1)
+        said["confidence"] = _rounded(float(sure.min())) if sure.numel() else 1.0
     return said | ({"doubtful": True} if level.is_doubtful else {})
 
 

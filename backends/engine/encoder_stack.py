@@ -6,7 +6,7 @@ A job whose hPLM has a ladder may end between two layers; one that goes on keeps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -73,7 +73,11 @@ class EncoderStack:
         return self.upper.slots.holds(job.hplm_key)
 
     def lease(self, job: Job) -> HplmLease:
-        return HplmLease(self.upper, self.upper.ready(job.hplm_key, partial(self._load, job.entry)))
+        lease = HplmLease(self.upper, self.upper.ready(job.hplm_key, partial(self._load, job.entry)))
+        if job.level == EARLY and lease.hplm.ladder is None:
+            lease.release()
+            raise HplmError(f"the level {EARLY} of hPLM {job.entry.id!r} is damaged; {FULL} answers")
+        return lease
 
     def pack(self, jobs: Sequence[Job], count: int = 1) -> EncoderBatch:
         hplms = [_hplm_of(job) for job in jobs]
@@ -88,7 +92,8 @@ class EncoderStack:
         def on_early(found: Sequence[tuple[int, Early]]) -> None:
             left.update(index for index, early in found if early.leaves)
             for index, early in found:
-                batch.jobs[index].passed = self._passed(exits[index], early)
+                if early.leaves:
+                    batch.jobs[index].passed = self._passed(exits[index])
                 level = _early_level(batch.hplms[index], early)
                 outcome = Done(early.logits, level) if early.leaves else SoFar(early.logits, level)
                 # What is no number is no answer to fall back on.
@@ -97,21 +102,21 @@ class EncoderStack:
 
         # A job's lease ends with its early answer, while others of its batch may be computed beside its tokens.
         with self._pinned([hplm for hplm, each in zip(batch.hplms, exits, strict=True) if each is not None]):
-            for index, logits in enumerate(self._logits(batch, exits, on_early)):
-                if index not in left:
-                    emit(batch.jobs[index], Done(logits, _full_level(batch.hplms[index])))
+            logits = self._logits(batch, exits, on_early)
+        for index, job in enumerate(batch.jobs):
+            if index not in left:
+                job.passed = 1.0
+                emit(job, Done(logits[index], _full_level(batch.hplms[index])))
 
-    def _passed(self, leaving: Exit | None, early: Early) -> float:
-        return leaving.after / self.upper.num_layers if leaving is not None and early.leaves else 1.0
+    def _passed(self, leaving: Exit | None) -> float:
+        return 1.0 if leaving is None else leaving.after / self.upper.num_layers
 
     @contextmanager
     def _pinned(self, hplms: Sequence[ReadyHplm]) -> Iterator[None]:
-        leases = [self.upper.slots.pin_again(hplm.lease) for hplm in hplms]
-        try:
+        with ExitStack() as pins:
+            for hplm in hplms:
+                pins.callback(self.upper.slots.release, self.upper.slots.pin_again(hplm.lease))
             yield
-        finally:
-            for lease in leases:
-                self.upper.slots.release(lease)
 
     def _logits(self, batch: EncoderBatch, exits: Sequence[Exit | None], on_early: OnEarly) -> list[Tensor]:
         rows, batch.rows = batch.rows, None

@@ -40,7 +40,7 @@ class Early(NamedTuple):
 
     Attributes:
         logits: In fp32 on the CPU, `[C]`, or `[L, C]` without pooling.
-        confidence: Of the answer, or of the least sure word; 0 where a logit is no finite number.
+        confidence: Of the answer, or of the least sure word; 1 where there is no word, and 0 where it is no number.
         leaves: Whether the row passes no more layers.
     """
 
@@ -57,9 +57,11 @@ def cuts_of(exits: Iterable[Exit | None], num_layers: int) -> list[int]:
 def confidences(logits: Sequence[Tensor], exits: Sequence[Exit]) -> list[float]:
     """Return how sure the answers of rows are, in few array operations for all."""
     counted = [_counted(each, one) for each, one in zip(logits, exits, strict=True)]
-    found = [0.0] * len(counted)
+    measured = [1.0] * len(counted)  # where no answer counts, none is doubtful
     for width in {each.shape[1] for each in counted}:
-        members = [index for index, each in enumerate(counted) if each.shape[1] == width]
+        members = [index for index, each in enumerate(counted) if len(each) and each.shape[1] == width]
+        if not members:
+            continue
         temperatures = np.repeat([exits[index].temperature for index in members], [len(counted[i]) for i in members])
         numbers = torch.cat([counted[index] for index in members]).numpy().astype(np.float64) / temperatures[:, None]
         with np.errstate(invalid="ignore"):
@@ -68,8 +70,8 @@ def confidences(logits: Sequence[Tensor], exits: Sequence[Exit]) -> list[float]:
         starts = np.cumsum([0, *(len(counted[index]) for index in members[:-1])])
         least = np.nan_to_num(np.minimum.reduceat(best, starts), nan=0.0)
         for index, confidence in zip(members, least.tolist(), strict=True):
-            found[index] = confidence
-    return found
+            measured[index] = confidence
+    return measured
 
 
 def _counted(logits: Tensor, of_exit: Exit) -> Tensor:

@@ -36,10 +36,10 @@ class Insurance:
         due: list[Emitted] = []
         while self._heap and self._heap[0][0] <= now_us:
             emitted = heapq.heappop(self._heap)[2]
-            if _is_open(emitted) and isinstance(emitted.outcome, SoFar):
-                level = emitted.outcome.level
-                done = Done(emitted.outcome.logits, None if level is None else level.doubtful())
-                due.append(Emitted(emitted.batch, emitted.job, done))
+            fallback = emitted.job.fallback  # None where the answer at hand holds what is not a number
+            if _is_open(emitted) and fallback is not None:
+                level = None if fallback.level is None else fallback.level.doubtful()
+                due.append(Emitted(emitted.batch, emitted.job, Done(fallback.logits, level)))
         return due
 
 

@@ -283,12 +283,14 @@ class ServeLoop:
         def conclude(job: Job, outcome: Outcome | HplmError) -> None:
             self._emitted.put(Emitted(batch, job, outcome))
 
-        runner = BatchRunner(batch.stack, batch.jobs, conclude, self._note_no_memory)
+        runner = BatchRunner(batch.stack, batch.jobs, batch.open_jobs, conclude, self._note_no_memory)
         try:
             with span(Lane.COMPUTE, "run", rows=len(batch.jobs)):
                 self.compute(runner, batch)
-            self._outcomes.blame(runner.faults, batch, runner.reruns)
-            failed: Mapping[Job, HplmError] = runner.faults
+            failed: Mapping[Job, HplmError] = {
+                job: error for job, error in runner.faults.items() if job in batch.open_jobs
+            }
+            self._outcomes.blame(failed, batch, runner.reruns)
         except DeviceLostError:
             raise
         except Exception as error:  # a defect; of the jobs, those without an outcome get the error

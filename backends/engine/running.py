@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from backends.device_errors import DeviceLostError, client_error, is_out_of_memory
@@ -22,15 +22,22 @@ class BatchRunner:
     Args:
         stack: Stack that computes the batch.
         jobs: All jobs of the batch.
+        open_jobs: Those that nobody has answered meanwhile; only they run again after a failure.
         conclude: Takes the outcomes as soon as they are known.
         on_no_memory: Takes the number of tokens of each part that the device had no memory for.
     """
 
     def __init__(
-        self, stack: Stack, jobs: Sequence[Job], conclude: Conclude, on_no_memory: Callable[[int], None]
+        self,
+        stack: Stack,
+        jobs: Sequence[Job],
+        open_jobs: Container[Job],
+        conclude: Conclude,
+        on_no_memory: Callable[[int], None],
     ) -> None:
         self._stack = stack
         self._jobs = jobs
+        self._answerable = open_jobs
         self._conclude = conclude
         self._on_no_memory = on_no_memory
         self._open = set(jobs)
@@ -43,7 +50,7 @@ class BatchRunner:
 
     def _settle(self, jobs: Sequence[Job], error: HplmError, is_fault: bool) -> None:
         """Find the jobs of a part that are to end with its error; none where all have their outcomes."""
-        left = [job for job in jobs if job in self._open]
+        left = [job for job in jobs if job in self._open and job in self._answerable]
         if len(left) > 1:
             half = (len(left) + 1) // 2
             for part in (left[:half], left[half:]):

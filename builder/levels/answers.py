@@ -48,9 +48,10 @@ class StepAnswers:
 
         Shape: `[N]`
         """
-        of_all = confidences(torch.cat(list(self.logits)), temperature)
-        starts = np.cumsum([0, *(len(row) for row in self.logits[:-1])])
-        least: Floats = np.minimum.reduceat(of_all, starts)
+        sizes = np.array([len(row) for row in self.logits])
+        least: Floats = np.ones(len(sizes))  # where there is no word, none is doubtful
+        starts = np.cumsum([0, *sizes[:-1]])[sizes > 0]
+        least[sizes > 0] = np.minimum.reduceat(confidences(torch.cat(list(self.logits)), temperature), starts)
         return least
 
 

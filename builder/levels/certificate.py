@@ -64,14 +64,17 @@ def certify(
     if harmed_if_it_stays is not None:
         more, always = more - harmed_if_it_stays[order], int(harmed_if_it_stays.sum())
     descending, harms_up_to = -confidence[order], always + np.concatenate([[0], np.cumsum(more)])
-    passed: Certificate | None = None
+    passed: tuple[float, int, int] | None = None
     for threshold in THRESHOLDS:
         leaving = int(np.searchsorted(descending, -threshold, side="right"))
         harms = int(harms_up_to[leaving])
         if binomial_tail(harms, rows, tolerance) > risk:
-            return passed
-        passed = Certificate(threshold, rows, harms, upper_bound(harms, rows, risk), leaving / rows)
-    return passed
+            break
+        passed = threshold, harms, leaving
+    if passed is None:
+        return None
+    threshold, harms, leaving = passed
+    return Certificate(threshold, rows, harms, upper_bound(harms, rows, risk), leaving / rows)
 
 
 def binomial_tail(most: int, rows: int, share: float) -> float:

@@ -19,11 +19,13 @@ _PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 _ROWS_TO_CHOOSE_BY = 10
 """One row of this many chooses the penalty."""
 _MOST_STEPS = 200
+_MOST_ANSWERS = 50_000
+"""Texts have many words, and more of them teach a head no more."""
 _LEAST_DEVIATION = 1e-6
 
 
 @dataclass(frozen=True)
-class Lesson:
+class HeadData:
     """What an early head learns from.
 
     Shape: states `[N, P]`; answers `[N, C]`, the full model's logits; labels `[N]`, of which -1 is none
@@ -32,6 +34,11 @@ class Lesson:
     states: Tensor
     answers: Tensor
     labels: Tensor
+
+    def thinned(self, most: int) -> HeadData:
+        """Take as many answers at most, evenly spread."""
+        chosen = torch.linspace(0, len(self.labels) - 1, min(most, len(self.labels))).round().long()
+        return HeadData(self.states[chosen], self.answers[chosen], self.labels[chosen])
 
     @property
     def wanted(self) -> Tensor:
@@ -42,11 +49,12 @@ class Lesson:
         return torch.where(known[:, None], (answers + labels) / 2, answers)
 
 
-def fit_early_head(lesson: Lesson) -> Head:
+def fit_early_head(data: HeadData) -> Head:
     """Fit a head; the penalty of its weights is chosen by rows that it does not learn from."""
-    mean, deviation = lesson.states.double().mean(dim=0), lesson.states.double().std(dim=0)
-    features = (lesson.states.double() - mean) / deviation.clamp_min(_LEAST_DEVIATION)
-    wanted = lesson.wanted
+    data = data.thinned(_MOST_ANSWERS)
+    mean, deviation = data.states.double().mean(dim=0), data.states.double().std(dim=0)
+    features = (data.states.double() - mean) / deviation.clamp_min(_LEAST_DEVIATION)
+    wanted = data.wanted
     chooses = torch.arange(len(features)) % _ROWS_TO_CHOOSE_BY == 0
     start = torch.zeros(wanted.shape[1], features.shape[1] + 1, dtype=torch.float64)
     losses: dict[float, float] = {}

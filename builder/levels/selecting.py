@@ -7,6 +7,7 @@ ladder is published as the next version: its weights are the live one's files.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from backends.adapters.bank import HplmArtifact, read_artifact
-from backends.adapters.ladder import EarlyStep, Ladder, write_ladder
+from backends.adapters.ladder import LADDER_FILES, EarlyStep, Ladder, write_ladder
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import InvalidArgumentError, TrainingDataError
 from backends.home import Home
@@ -34,7 +35,7 @@ from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.answers import StepAnswers, labels_of
 from builder.levels.calibration import Bools, Floats, calibration_error
 from builder.levels.certificate import Certificate, certify
-from builder.levels.early_head import Lesson, fit_early_head
+from builder.levels.early_head import HeadData, fit_early_head
 from builder.levels.served import ServedRows, served_rows
 from builder.levels.target import Target
 from builder.progress import Report, Step
@@ -80,9 +81,7 @@ class Selection:
 def select_ladder(
     home: Home, registry: Registry, selecting: Selecting, settings: StackSettings, report: Report
 ) -> Selection:
-    """Find a ladder that keeps the target, and publish it; the live version serves meanwhile.
-
-    Where none keeps it, a live version without a ladder stays, and one with a ladder is followed by one without.
+    """Find a ladder that keeps the target, and publish it; the live version serves meanwhile, and stays without one.
 
     Raises:
         InvalidArgumentError: The hPLM answers with numbers, has too few layers, or misses a target accuracy in full.
@@ -92,9 +91,9 @@ def select_ladder(
         live = registry.hplm(selecting.id)
         hold.will_read(live.domain.folders)
         found = _Search(home, registry, live, selecting, settings, report).found()
-        if found.ladder is None and _LEVELS not in live.metrics:
+        if found.ladder is None:
             return found
-        return replace(found, entry=_publish(home, registry, live, found))
+        return replace(found, entry=_publish(home, registry, live, found.ladder))
 
 
 class _Search:
@@ -181,8 +180,9 @@ class _Search:
             "ece_after": _rounded(calibration_error(confidence[certifies], early.is_right[certifies])),
         }
         if certificate is None:
-            reason = f"no threshold keeps {target.shown} with certainty {target.certainty:g}: every text is answered "
-            return Selection(self._live, None, figures, f"{reason}by all {self._num_layers} layers, as before")
+            kept = "keeps the ladder that it has" if _LEVELS in self._live.metrics else "answers by all its layers"
+            reason = f"no threshold keeps {target.shown} with certainty {target.certainty:g}"
+            return Selection(self._live, None, figures, f"{reason}; nothing was published: {self._live.id} {kept}")
         leaves = confidence[certifies] >= certificate.threshold
         ladder_is_right = np.where(leaves, early.is_right[certifies], full.is_right[certifies])
         figures |= {
@@ -237,7 +237,7 @@ def _counted(target: Target, early: StepAnswers, full: StepAnswers) -> tuple[Boo
 
 def _early_head(train: ServedRows, objective: Objective[Any]) -> Any:
     labels = torch.cat([labels_of(target, objective.num_outputs) for target in train.targets])
-    head = fit_early_head(Lesson(torch.cat(list(train.states)), torch.cat(list(train.logits)), labels))
+    head = fit_early_head(HeadData(torch.cat(list(train.states)), torch.cat(list(train.logits)), labels))
     return head.to(torch.float16).to(torch.float32)  # as it is stored
 
 
@@ -245,7 +245,7 @@ def _rounded(number: Any) -> float:
     return round(float(number), _DIGITS)
 
 
-def _publish(home: Home, registry: Registry, live: HplmEntry, found: Selection) -> HplmEntry:
+def _publish(home: Home, registry: Registry, live: HplmEntry, ladder: Ladder) -> HplmEntry:
     """Publish the next version, whose weights are the live one's files."""
     version = registry.next_hplm_version(live.id)
     target = home.bank(live.domain.root, live.id, version)
@@ -253,13 +253,10 @@ def _publish(home: Home, registry: Registry, live: HplmEntry, found: Selection) 
     artifact: HplmArtifact = read_artifact(home.path / live.folder, registry.root(live.domain.root).fingerprint)
     with publishing(target) as folder:
         for path in (home.path / live.folder).iterdir():
-            if path.name not in ("levels.json", "exits.safetensors"):
-                os.link(path, folder / path.name)
-        if found.ladder is not None:
-            write_ladder(folder, found.ladder, artifact.root_fingerprint)
-    metrics = {name: value for name, value in live.metrics.items() if name not in (_LEVELS, _LADDER)}
-    if found.ladder is not None:
-        metrics |= {_LEVELS: [*found.ladder.levels], _LADDER: found.figures}
+            if path.name not in LADDER_FILES:
+                _link_or_copy(path, folder / path.name)
+        write_ladder(folder, ladder, artifact.root_fingerprint)
+    metrics = {**live.metrics, _LEVELS: [*ladder.levels], _LADDER: dict(ladder.certified)}
     metrics["size_bytes"] = sum(path.stat().st_size for path in target.iterdir())
     return registry.publish_hplm(
         live.id,
@@ -272,6 +269,13 @@ def _publish(home: Home, registry: Registry, live: HplmEntry, found: Selection) 
         version=version,
         replaces=live.version,
     )
+
+
+def _link_or_copy(path: Path, target: Path) -> None:
+    try:
+        os.link(path, target)
+    except OSError:  # some file systems have no hard links
+        shutil.copy2(path, target)
 
 
 def levels_of(entry: HplmEntry) -> dict[str, Any]:

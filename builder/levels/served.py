@@ -18,6 +18,8 @@ from builder.construct.tasks.objective import Objective
 from builder.progress import Report, Step
 
 _ROWS_AT_ONCE = 32
+_MOST_WEIGHTS = 64_000_000
+"""Each row of a batch has its own copy of the head's weights."""
 _NEVER = 2.0
 """No answer is that sure."""
 
@@ -52,8 +54,9 @@ def served_rows(
     ready = stack.ready(0, lambda: artifact)
     states, logits = list[Tensor](), list[Tensor]()
     try:
-        for start in range(0, len(texts.targets), _ROWS_AT_ONCE):
-            rows = range(start, min(start + _ROWS_AT_ONCE, len(texts.targets)))
+        at_once = max(1, min(_ROWS_AT_ONCE, _MOST_WEIGHTS // width**2))
+        for start in range(0, len(texts.targets), at_once):
+            rows = range(start, min(start + at_once, len(texts.targets)))
             early = dict[int, Early]()
             packed = stack.pack([texts.rows[row] for row in rows], [ready] * len(rows))
             middles = [texts.middles[row] for row in rows]

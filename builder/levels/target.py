@@ -61,10 +61,6 @@ class Target:
         return 1 - self.certainty
 
     @property
-    def needs_labels(self) -> bool:
-        return self.loss != "agreement"
-
-    @property
     def least_rows(self) -> int:
         return least_rows(self.tolerance, self.risk)
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from backends.adapters.bank import read_artifact
+from backends.adapters.ladder import read_ladder
 from backends.errors import CorruptFileError, HplmError
 from backends.home import Home
 from backends.lower.encoder import has_own_layers, verify_layers
@@ -86,7 +87,11 @@ def _read_table(root: RootEntry, domain: DomainEntry, folder: Path) -> None:
 
 
 def _read_hplm(root: RootEntry, hplm: HplmEntry, folder: Path) -> None:
-    read_artifact(folder, root.fingerprint).require_of(hplm)
+    artifact = read_artifact(folder, root.fingerprint)
+    artifact.require_of(hplm)
+    ladder = read_ladder(folder, root.fingerprint)
+    if (ladder is not None) != (len(hplm.levels) > 1):
+        raise CorruptFileError(f"its levels are {', '.join(hplm.levels)}, but it has {'a' if ladder else 'no'} ladder")
 
 
 def _require(what: str, found: str, expected: str) -> None:

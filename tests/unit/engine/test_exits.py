@@ -185,3 +185,13 @@ def test_batches_are_cut_after_the_layers_that_rows_leave_after_and_nowhere_else
     exits = [Exit(after, head, 1.0, 0.5) for after in (2, 4, 2, 1, 0, 9)]
     assert cuts_of([*exits, None], num_layers=4) == [1, 2]
     assert cuts_of([None, None], num_layers=4) == []
+
+
+def test_where_no_word_counts_none_is_doubtful() -> None:
+    """A text of nothing that the tokenizer keeps has no word; beside others it must not take their confidence."""
+    head = Head(torch.zeros(2, 4), torch.zeros(2))
+    logits = torch.tensor([[0.0, 9.0], [0.0, 0.5]])
+    exits = [Exit(1, head, 1.0, 0.5, words) for words in ((), (1,), ())]
+    sure = torch.softmax(logits[1], dim=0).max().item()
+    assert confidences([logits] * 3, exits) == pytest.approx([1.0, sure, 1.0])
+    assert confidences([logits], exits[:1]) == [1.0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,13 @@ from backends.clock import now_us
 from backends.engine import stack as stack_module
 from backends.engine.service import UpperService
 from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError, UnavailableError
+from backends.errors import (
+    CorruptFileError,
+    FingerprintMismatchError,
+    FormatVersionError,
+    HplmError,
+    UnavailableError,
+)
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
@@ -134,7 +141,7 @@ def test_the_answer_at_hand_is_sent_before_the_deadline(
         return found
 
     with running(tiny_home) as service:
-        next(answers(ask(service, topic, FULL)[:1]))
+        list(answers(ask(service, topic, FULL)))
         monkeypatch.setattr(UpperStack, "run", slow)
         deadline_us = now_us() + 1_500_000
         insured, patient, wants_full = (
@@ -152,12 +159,50 @@ def test_the_answer_at_hand_is_sent_before_the_deadline(
         assert insured.empty(), "a row was answered twice"
 
 
+def test_a_failure_after_an_early_answer_blames_nobody(
+    tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows that were answered are not run again, and their hPLM is not quarantined."""
+    ladder_of(tiny_home, topic, threshold=2.0)
+    run = UpperStack.run
+    sizes: list[int] = []
+
+    def failing(stack: UpperStack, packed: Any, hplms: Any, *rest: Any) -> list[torch.Tensor]:
+        sizes.append(len(hplms))
+        found = run(stack, packed, hplms, *rest)
+        if len(sizes) == 1:
+            time.sleep(1.0)  # until the insured row has been answered
+            raise MemoryError("out of memory")
+        return found
+
+    with running(tiny_home) as service:
+        list(answers(ask(service, topic, FULL)))
+        monkeypatch.setattr(UpperStack, "run", failing)
+        with service._loop._changed:  # so that all are one batch
+            insured = ask(service, topic, AUTO, now_us() + 600_000)
+            patient = ask(service, topic, AUTO)
+        assert all(answer["doubtful"] for answer in answers(insured))
+        assert {answer["level"] for answer in answers(patient)} == {FULL}
+        assert sizes[0] == 2 * len(LENGTHS) and sum(sizes[1:]) == len(LENGTHS)
+        assert service._loop.quarantine.error(topic.key) is None
+        assert all(each.empty() for each in insured), "a row was answered twice"
+
+
+def test_early_of_a_damaged_ladder_is_an_error_and_not_silently_full(tiny_home: Home, topic: HplmEntry) -> None:
+    ladder_of(tiny_home, topic, threshold=0.0)
+    damaged(tiny_home.path / topic.folder, "heads")
+    with running(tiny_home) as service:
+        error = ask(service, topic, EARLY)[0].get(timeout=30)
+        assert isinstance(error, HplmError) and "level early of hPLM 'acme/topic' is damaged" in str(error)
+        assert all("level" not in answer for answer in answers(ask(service, topic, AUTO)))
+
+
 def test_a_ladder_is_read_as_it_was_written(tiny_home: Home, topic: HplmEntry) -> None:
     ladder, folder = ladder_of(tiny_home, topic, threshold=0.75), tiny_home.path / topic.folder
     fingerprint = RootFolder(tiny_home.root("tiny")).fingerprint
     read = read_ladder(folder, fingerprint)
     assert read is not None
-    assert replace(read.early, head=ladder.early.head) == ladder.early and read.found == ladder.found
+    assert replace(read.early, head=ladder.early.head) == ladder.early and read.certified == ladder.certified
     torch.testing.assert_close(read.early.head.weight, ladder.early.head.weight.half())
     assert read_ladder(folder.parent, fingerprint) is None
     with pytest.raises(FingerprintMismatchError):

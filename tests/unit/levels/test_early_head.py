@@ -7,16 +7,16 @@ import torch
 from torch.nn import functional
 
 from builder.levels import early_head
-from builder.levels.early_head import Lesson, fit_early_head
+from builder.levels.early_head import HeadData, fit_early_head
 
 
-def lesson(rows: int = 600, width: int = 12, classes: int = 4, labelled: bool = True) -> Lesson:
+def lesson(rows: int = 600, width: int = 12, classes: int = 4, labelled: bool = True) -> HeadData:
     torch.manual_seed(3)
     states = torch.randn(rows, width) * torch.logspace(-2, 2, width) + 5
     true = torch.randn(classes, width) / torch.logspace(-2, 2, width)
     answers = (states - 5) @ true.T * 2 + torch.randn(rows, classes)
     labels = answers.argmax(dim=-1) if labelled else torch.full((rows,), -1)
-    return Lesson(states, answers, labels)
+    return HeadData(states, answers, labels)
 
 
 def test_the_head_repeats_most_answers_of_features_of_any_size() -> None:
@@ -48,13 +48,13 @@ def test_no_head_near_it_has_a_smaller_loss(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_labels_count_as_much_as_answers_and_none_count_nothing() -> None:
     answers = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
-    wanted = Lesson(torch.zeros(2, 3), answers, torch.tensor([1, -1])).wanted
+    wanted = HeadData(torch.zeros(2, 3), answers, torch.tensor([1, -1])).wanted
     assert wanted.tolist() == [[0.25, 0.75], [0.5, 0.5]]
 
 
 def test_a_feature_without_spread_does_not_matter() -> None:
     given = lesson()
-    constant = Lesson(torch.cat([given.states, torch.full((600, 1), 3.0)], dim=1), given.answers, given.labels)
+    constant = HeadData(torch.cat([given.states, torch.full((600, 1), 3.0)], dim=1), given.answers, given.labels)
     head = fit_early_head(constant)
     assert torch.isfinite(head.weight).all()
     assert torch.allclose(head.logits(constant.states), fit_early_head(given).logits(given.states), atol=0.05)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from backends.adapters.ladder import LADDER_FILES
+from backends.engine.stack import StackSettings
 from backends.home import Home
 from backends.lower.encoder import MANIFEST_NAME, WEIGHTS_NAME
 from backends.registry.registry import Registry
-from bench.kit.tiny_home import ignore, write_corpus
+from bench.kit.tiny_home import ignore, sample_texts, write_corpus
 from builder.construct.domain.domains import create_domain
+from builder.levels.selecting import Selecting, select_ladder
+from builder.levels.target import Target
 from builder.lifecycle.verification import verify_home
 from builder.settings.domain import Pace, PretrainSettings
 from short_requests import new_domain
@@ -27,3 +32,19 @@ def test_layers_of_its_own_must_be_there(tiny_home: Home, tmp_path: Path, lost: 
     damaged = verify_home(tiny_home, registry, ignore).damaged
     assert [damage.folder for damage in damaged] == [entry.folders[0]]
     assert lost in damaged[0].complaint
+
+
+@pytest.mark.parametrize("file", LADDER_FILES)
+@pytest.mark.parametrize("how", ["missing", "short"])
+def test_a_damaged_ladder_is_told(tiny_home: Home, tmp_path: Path, file: str, how: str) -> None:
+    registry = Registry.open(tiny_home)
+    rows = [{"text": text.text, "label": text.topic} for text in sample_texts(560, seed=910)]
+    files = tmp_path / "train.jsonl", tmp_path / "held_out.jsonl"
+    for path, part in zip(files, (rows[:160], rows[160:]), strict=True):
+        path.write_text("".join(json.dumps(row) + "\n" for row in part))
+    selecting = Selecting("acme/topic", *files, Target.of(max_drop=20))
+    entry = select_ladder(tiny_home, registry, selecting, StackSettings(dtype="fp32"), ignore).entry
+    assert entry.levels == ("early", "full") and verify_home(tiny_home, registry, ignore).damaged == ()
+    path = tiny_home.path / entry.folder / file
+    path.unlink() if how == "missing" else path.write_bytes(path.read_bytes()[:-9])
+    assert [damage.folder for damage in verify_home(tiny_home, registry, ignore).damaged] == [entry.folder]
