@@ -35,7 +35,7 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
 from backends.wire import AUTO, EARLY, FULL, Ticket, encode_tickets, fold_rows
-from served_engine import HIDDEN, Responses, running
+from served_engine import HIDDEN, TINY, Responses, running
 
 LENGTHS = [3, 9, 20, 4, 17, 6]
 
@@ -195,6 +195,16 @@ def test_early_of_a_damaged_ladder_is_an_error_and_not_silently_full(tiny_home: 
         error = ask(service, topic, EARLY)[0].get(timeout=30)
         assert isinstance(error, HplmError) and "level early of hPLM 'acme/topic' is damaged" in str(error)
         assert all("level" not in answer for answer in answers(ask(service, topic, AUTO)))
+
+
+def test_the_cost_model_learns_from_the_layers_that_rows_passed(tiny_home: Home, topic: HplmEntry) -> None:
+    ladder_of(tiny_home, topic, threshold=0.0)
+    with running(tiny_home) as service:
+        with service._loop._changed:  # so that all are one batch
+            pending = [*ask(service, topic, AUTO), *ask(service, topic, FULL)]
+        assert len(list(answers(pending))) == 2 * len(LENGTHS)
+        shape = service.admission.costs_of(TINY)._recent[-1].shape
+    assert (shape.rows, shape.tokens) == (2 * len(LENGTHS), 1.5 * sum(LENGTHS))  # one of two layers, and both
 
 
 def test_a_ladder_is_read_as_it_was_written(tiny_home: Home, topic: HplmEntry) -> None:

@@ -1,0 +1,67 @@
+"""Rows that are likely to leave early cost less, and their tenants pay for the layers that they pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from admitted_rows import MINI, Row, admission_of
+from backends.registry.entries import DomainEntry, HplmEntry
+from backends.scheduling.cost_model import BatchShape, CostModel
+from backends.scheduling.estimator import LiveCosts
+from backends.scheduling.waiting_room import WaitingRoom
+
+MODEL = CostModel(1000.0, 10.0, 5.0, 0.01, 20.0)
+LADDER = {"after": 2, "layers": 6, "answered_early": 0.75}
+
+
+def row(tenant: str, num_tokens: int, depth: float, **changes: int) -> Row:
+    return Row(tenant, num_tokens, arrived_us=0, depth=depth, **changes)
+
+
+@pytest.mark.parametrize(("level", "depth"), [("full", 1.0), ("early", 1 / 3), ("auto", 1 - 0.75 * 2 / 3)])
+def test_a_row_s_likely_depth_is_by_what_was_certified(level: str, depth: float) -> None:
+    domain = DomainEntry("mini", "general", 1, ())
+    metrics = {"levels": ["early", "full"], "ladder": LADDER}
+    entry = HplmEntry(1, "acme/area", 1, "classification", ("a", "b"), domain, "folder", metrics)
+    assert entry.likely_depth(level) == pytest.approx(depth)
+    assert HplmEntry(1, "acme/area", 1, "classification", ("a",), domain, "folder").likely_depth(level) == 1.0
+
+
+def test_a_batch_s_shape_counts_tokens_as_far_as_they_pass() -> None:
+    rows = [row("a", 100, 1.0), row("b", 40, 0.5, hplm_key=2)]
+    assert BatchShape.of(rows) == BatchShape(2, 100 + 20, 100 * 100 + 0.5 * 40 * 40, 2)
+    assert MODEL.row_us(40, 0.5) == 10 + 5 * 20 + 0.01 * 800
+
+
+def test_waiting_rows_are_added_up_by_tokens_and_by_cost() -> None:
+    waiting = WaitingRoom([row("a", 100, 1.0), row("b", 40, 0.5)])
+    assert waiting.lengths_by_stack(waiting.num_tokens > 0) == [(MINI, 2, 140, 120.0, 10_800.0)]
+
+
+def test_a_tenant_of_hard_texts_pays_for_them() -> None:
+    admission = admission_of(LiveCosts(MODEL))
+    easy, hard = row("easy", 100, 0.5), row("hard", 100, 0.5)
+    other = row("other", 100, 1.0)
+    for each in (easy, hard, other):
+        assert admission.admit([each], 0) is None
+    admission.take_batch([0, 1], 0)
+    starts = {tenant: admission._shares.start_us(tenant) for tenant in ("easy", "hard")}
+    admission.charge_for_depth(easy, 0.5)
+    admission.charge_for_depth(hard, 1.0)
+    assert admission._shares.start_us("easy") == starts["easy"]
+    assert admission._shares._ends_us["hard"] - admission._shares._ends_us["easy"] == pytest.approx(
+        MODEL.row_us(100) - MODEL.row_us(100, 0.5)
+    )
+
+
+def test_costs_learn_from_what_was_passed() -> None:
+    """A batch whose rows left early was no sign of a fast machine."""
+    costs = LiveCosts(MODEL)
+    admission = admission_of(costs)
+    likely, passed = BatchShape(64, 6400.0, 640_000.0, 1), BatchShape(64, 3200.0, 320_000.0, 1)
+    for number in range(20):
+        admission.batches.taken(number * 100_000)
+        admission.batches.began(MINI, likely, number * 100_000)
+        took_us = round(MODEL.predict_us(passed))
+        admission.batches.finished(number * 100_000 + took_us, passed=passed)
+    assert costs.predict_us(likely) == pytest.approx(MODEL.predict_us(likely), rel=0.01)
