@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
+
+from backends.stack_key import FULL
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,21 @@ class AnswerLevel:
     temperature: float
     is_doubtful: bool = False
 
+    def reason(self, asked: str) -> AnswerReason:
+        """Say why the answer came from this step; `asked` is the level of the request."""
+        if self.name == FULL:
+            return "top"
+        if self.name == asked:
+            return "asked"
+        return "deadline" if self.is_doubtful else "confident"
+
     def doubtful(self) -> AnswerLevel:
         return replace(self, is_doubtful=True)
+
+
+AnswerReason = Literal["confident", "asked", "deadline", "top"]
+"""Why an answer came from its step: it was sure enough, only that one was asked for, the deadline came, or it is the
+last one."""
 
 
 class Scored(NamedTuple):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from queue import Empty, SimpleQueue
 
@@ -99,6 +100,11 @@ class ServeLoop:
         if is_threaded:
             for thread in self._threads:
                 thread.start()
+
+    @property
+    def answers(self) -> Counter[tuple[str, str]]:
+        """Answers of hPLMs with ladders so far, by level and reason."""
+        return self._outcomes.answers.copy()
 
     # --- arriving ---
 

@@ -39,6 +39,13 @@ def _families(pb_utils: Any, service: UpperService, process: str) -> list[Family
                 }
             ),
         ),
+        Counters(
+            pb_utils,
+            "hplm_answers_total",
+            "Answers of hPLMs with ladders, by level and why that one answered",
+            ("answer_level", "reason"),
+            lambda: {(level, reason): count for (level, reason), count in service.answers.items()},
+        ),
         Counters(pb_utils, "hplm_batches_total", "Batches that ran", (), lambda: {(): figures.batches}),
         waiting_rows(pb_utils, process, lambda: len(admission.waiting)),
     ]

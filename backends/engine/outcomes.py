@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,8 @@ class Outcomes:
         self._queue = queue
         self._admission = admission
         self._quarantine = quarantine
+        self.answers: Counter[tuple[str, str]] = Counter()
+        """Answers of hPLMs with ladders, by level and reason."""
 
     def take(self, emitted: Sequence[Emitted], conclude: Conclude) -> None:
         """Handle outcomes in the order in which they were emitted; a job's first final outcome counts.
@@ -92,6 +95,9 @@ class Outcomes:
         if unhealthy:
             self._deal_with_unhealthy(unhealthy)
         of_healthy = [pair for pair, is_healthy in zip(done, healthy, strict=True) if is_healthy]
+        for one, scored in of_healthy:
+            if scored.level is not None:
+                self.answers[scored.level.name, scored.level.reason(one.job.level)] += 1
         answer([one.job for one, _ in of_healthy], [scored for _, scored in of_healthy])
 
     def _deal_with_unhealthy(self, unhealthy: Sequence[Emitted]) -> None:

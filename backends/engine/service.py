@@ -212,6 +212,11 @@ class UpperService:
             raise UnavailableError("the root of this hPLM is being loaded; try again")
         return self._jobs(request, respond)
 
+    @property
+    def answers(self) -> Counter[tuple[str, str]]:
+        """Answers of hPLMs with ladders so far, by level and reason."""
+        return self._loop.answers
+
     def delay_for_batching(self) -> None:
         """Wait a moment while a batch runs and the next one is not about to be chosen.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from served_home import Served, wait_until_served
 pytestmark = pytest.mark.server
 NAME = "ladder/topic"
 SERVED_WITHIN_S = 2.0
+REASONS = (("early", "confident"), ("full", "top"))
 
 
 def written(path: Path, count: int, seed: int) -> Path:
@@ -96,3 +98,18 @@ def test_a_rollback_takes_the_ladder_back_within_a_second_or_two(laddered: tuple
         rollback_hplm(served.home, registry, NAME, to=found.entry.version)
         time.sleep(SERVED_WITHIN_S)
         assert client.infer(NAME, "my cat is lovely").level in ("early", "full")
+
+
+def test_levels_are_counted_on_the_metrics_endpoint(laddered: tuple[Served, Selection]) -> None:
+    served, _ = laddered
+    with HplmClient(f"grpc://{served.grpc_url}") as client:
+        client.infer_many([(NAME, text.text) for text in sample_texts(50, seed=78)])
+    deadline_s = time.monotonic() + 20
+    wanted = [f'hplm_answers_total{{answer_level="{level}",reason="{reason}"}}' for level, reason in REASONS]
+    while time.monotonic() < deadline_s:
+        with urllib.request.urlopen(served.server.metrics_url) as page:
+            metrics = page.read().decode()
+        if all(each in metrics for each in wanted):
+            return
+        time.sleep(0.5)
+    pytest.fail(f"not all of {wanted} are told")

@@ -112,9 +112,12 @@ def test_sure_rows_leave_early_and_the_others_go_on(
     ladder = ladder_of(tiny_home, topic, threshold - 1e-4)
     with running(tiny_home) as service:
         by_level = {level: list(answers(ask(service, topic, level))) for level in (AUTO, EARLY, FULL)}
+        counted = service.answers
     levels = [answer["level"] for answer in by_level[AUTO]]
     assert levels == [EARLY if each["confidence"] >= threshold - 1e-4 else FULL for each in early]
     assert {EARLY, FULL} == set(levels)
+    confident, top = levels.count(EARLY), levels.count(FULL) + len(LENGTHS)
+    assert counted == {(EARLY, "confident"): confident, (EARLY, "asked"): len(LENGTHS), (FULL, "top"): top}
     for level, answer, one, whole in zip(levels, by_level[AUTO], early, full, strict=True):
         wanted = one if level == EARLY else whole
         assert answer["label"] == wanted["label"]
@@ -157,6 +160,7 @@ def test_the_answer_at_hand_is_sent_before_the_deadline(
         assert next(answers([patient]))["level"] == FULL
         assert isinstance(wants_full.get(timeout=30), UnavailableError)
         assert insured.empty(), "a row was answered twice"
+        assert service.answers[EARLY, "deadline"] >= 1
 
 
 def test_a_failure_after_an_early_answer_blames_nobody(
@@ -203,7 +207,10 @@ def test_the_cost_model_learns_from_the_layers_that_rows_passed(tiny_home: Home,
         with service._loop._changed:  # so that all are one batch
             pending = [*ask(service, topic, AUTO), *ask(service, topic, FULL)]
         assert len(list(answers(pending))) == 2 * len(LENGTHS)
-        shape = service.admission.costs_of(TINY)._recent[-1].shape
+        costs, deadline_s = service.admission.costs_of(TINY), time.monotonic() + 10
+        while not costs._recent and time.monotonic() < deadline_s:  # answers are sent while the batch still runs
+            time.sleep(0.01)
+        shape = costs._recent[-1].shape
     assert (shape.rows, shape.tokens) == (2 * len(LENGTHS), 1.5 * sum(LENGTHS))  # one of two layers, and both
 
 
