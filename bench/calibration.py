@@ -1,4 +1,4 @@
-"""How many texts may leave after a lower layer at a certified cost of one point, and are confidences true? Offline.
+"""How many texts may leave after a lower layer at a certified cost of a point, and are confidences true?
 
 For each task an hPLM is tuned with the settings of `hplm create`. A head after each upper layer but the last learns the
 hPLM's own answers on the training texts, with all else as it is. A fifth of the dev texts fits the temperatures, the

@@ -30,9 +30,9 @@ class Answer:
     task: str
     truncated: bool
     exact: bool
-    level: str | None = dataclasses.field(default=None, kw_only=True)
-    confidence: float | None = dataclasses.field(default=None, kw_only=True)
-    doubtful: bool = dataclasses.field(default=False, kw_only=True)
+    level: str | None = dataclasses.field(default=None, init=False)
+    confidence: float | None = dataclasses.field(default=None, init=False)
+    doubtful: bool = dataclasses.field(default=False, init=False)
     request_id: str = dataclasses.field(default="", init=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,9 +80,11 @@ def read_answer(raw: bytes, request_id: str = "") -> Answer:
         if read is None:
             raise ServerError(f"the server answered with a task that this client does not know: {_shown(raw)}")
         answer = read(content, _common(content))
+        set_later = {**_of_level(content), "request_id": request_id}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ServerError(f"the server's answer does not follow the wire contract: {_shown(raw)}") from error
-    object.__setattr__(answer, "request_id", request_id)
+    for name, value in set_later.items():
+        object.__setattr__(answer, name, value)
     return answer
 
 
@@ -93,8 +95,15 @@ def _common(content: Mapping[str, Any]) -> dict[str, Any]:
         "task": str(content["task"]),
         "truncated": bool(content.get("truncated", False)),
         "exact": bool(content.get("exact", True)),
-        "level": None if content.get("level") is None else str(content["level"]),
-        "confidence": None if content.get("confidence") is None else float(content["confidence"]),
+    }
+
+
+def _of_level(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an hPLM with a ladder says of its answer."""
+    level, confidence = content.get("level"), content.get("confidence")
+    return {
+        "level": None if level is None else str(level),
+        "confidence": None if confidence is None else float(confidence),
         "doubtful": bool(content.get("doubtful", False)),
     }
 

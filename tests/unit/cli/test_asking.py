@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from backends.errors import InvalidArgumentError
 from cli.asking import answer_as_json, lines_of, shown_answer
-from hplm_client import Classification, RequestTimeoutError, Value
+from hplm_client import RequestTimeoutError, Value
+from hplm_client.answers import read_answer
 
 
 def test_lines_are_texts_and_a_wrong_one_is_named() -> None:
@@ -35,15 +38,8 @@ def test_an_error_keeps_its_place_among_the_answers() -> None:
 def test_an_answer_of_a_ladder_says_its_level(
     level: str, confidence: float | None, doubtful: bool, expected: str
 ) -> None:
-    common = {"hplm": "acme/area", "version": 2, "task": "classification", "truncated": False, "exact": True}
-    answer = Classification(
-        **common,  # type: ignore[arg-type]
-        label="a",
-        score=0.9,
-        scores={"a": 0.9},
-        level=level,
-        confidence=confidence,
-        doubtful=doubtful,
-    )
+    said = {"level": level, **({} if confidence is None else {"confidence": confidence}), "doubtful": doubtful}
+    content = {"hplm": "acme/area", "version": 2, "task": "classification", "label": "a", "score": 0.9, "scores": {}}
+    answer = read_answer(json.dumps(content | said).encode())
     assert answer_as_json(answer).items() >= {"level": level, "confidence": confidence, "doubtful": doubtful}.items()
     assert shown_answer("text", answer)["level"] == expected

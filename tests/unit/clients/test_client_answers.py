@@ -23,7 +23,7 @@ def raw(**content: object) -> bytes:
 
 def test_classification() -> None:
     scores = {"yes": 0.75, "nö": 0.25}
-    answer = read_answer(raw(task="classification", label="yes", score=0.75, scores=scores, level="student"))
+    answer = read_answer(raw(task="classification", label="yes", score=0.75, scores=scores, later="key"))
     assert answer == Classification(
         **COMMON,
         task="classification",
@@ -35,6 +35,15 @@ def test_classification() -> None:
     )
     with pytest.raises(dataclasses.FrozenInstanceError):
         answer.version = 5  # type: ignore[misc]
+
+
+def test_what_a_ladder_says_of_an_answer() -> None:
+    content = {"task": "regression", "value": 1.5}
+    plain = read_answer(raw(**content))
+    assert (plain.level, plain.confidence, plain.doubtful) == (None, None, False)
+    told = read_answer(raw(**content, level="early", confidence=0.75, doubtful=True))
+    assert (told.level, told.confidence, told.doubtful) == ("early", 0.75, True)
+    assert told != plain and told.to_dict()["level"] == "early"
 
 
 def test_entities() -> None:
