@@ -28,7 +28,7 @@ from backends.storage import publishing
 from builder.construct.hplm.hplms import building_hplm
 from builder.construct.hplm.states import encoded_set
 from builder.construct.tasks.dataset import REGRESSION, TaskData, read_examples
-from builder.construct.tasks.examples import Example, TaggedSentence
+from builder.construct.tasks.examples import Example, TaggedSentence, normalised
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
@@ -141,15 +141,17 @@ class _Search:
                 raise TrainingDataError(f"{path} has label {unknown[0]!r}, which hPLM {live.id!r} does not know")
         trained = TrainedTexts.read(self._home.path / live.folder).joined(TrainedTexts.of(train))
         known = trained.are_among(held_out)
-        strict = [example for example, is_known in zip(held_out, known, strict=True) if not is_known]
+        # A text that stands there twice proves no more than once.
+        unknown_texts = (each for each, is_known in zip(held_out, known, strict=True) if not is_known)
+        strict = list({normalised(each): each for each in unknown_texts}.values())
         least = selecting.target.least_rows
         certifying = len(strict) - len(strict) // _ONE_IN_FITS
         if certifying < least or len(strict) // _ONE_IN_FITS < _LEAST_FITTING:
             needed = max(-(-least * _ONE_IN_FITS // (_ONE_IN_FITS - 1)), _LEAST_FITTING * _ONE_IN_FITS)
             dropped = f", besides {int(known.sum())} that were trained on" if known.any() else ""
             raise TrainingDataError(
-                f"{selecting.held_out} holds {len(strict)} texts{dropped}; to certify {selecting.target.shown} with "
-                f"certainty {selecting.target.certainty:g} takes at least {needed}"
+                f"{selecting.held_out} holds {len(strict)} different texts{dropped}; to certify "
+                f"{selecting.target.shown} with certainty {selecting.target.certainty:g} takes at least {needed}"
             )
         return train, strict, int(known.sum())
 

@@ -165,8 +165,17 @@ def test_texts_that_were_trained_on_certify_nothing(tiny_home: Home, train: Path
     both.write_text(held_out.read_text() + train.read_text())
     figures = select(tiny_home, train, both).figures
     assert figures["left_out_as_trained_on"] >= 160 and figures["held_out_texts"] == 400
-    with pytest.raises(TrainingDataError, match=r"holds 0 texts, besides 160 that were trained on; .* takes at least"):
+    with pytest.raises(
+        TrainingDataError, match=r"0 different texts, besides 160 that were trained on; .* at least"
+    ):
         select(tiny_home, train, train)
+
+
+def test_a_text_that_is_there_twice_counts_once(tiny_home: Home, train: Path, tmp_path: Path) -> None:
+    few = written(tmp_path / "few.jsonl", "topic", 50, seed=907)
+    few.write_text(8 * few.read_text())
+    with pytest.raises(TrainingDataError, match="holds 50 different texts"):
+        select(tiny_home, train, few)
 
 
 @pytest.mark.parametrize(
