@@ -165,9 +165,7 @@ def test_texts_that_were_trained_on_certify_nothing(tiny_home: Home, train: Path
     both.write_text(held_out.read_text() + train.read_text())
     figures = select(tiny_home, train, both).figures
     assert figures["left_out_as_trained_on"] >= 160 and figures["held_out_texts"] == 400
-    with pytest.raises(
-        TrainingDataError, match=r"0 different texts, besides 160 that were trained on; .* at least"
-    ):
+    with pytest.raises(TrainingDataError, match=r"0 different texts, besides 160 that were trained on; .* at least"):
         select(tiny_home, train, train)
 
 
