@@ -19,14 +19,18 @@ from backends.engine.layouts.micro_batches import Sharing
 Share = TypeVar("Share")
 Result = TypeVar("Result")
 
-_LEAST_TOKENS = 128
-"""A share below this size takes longer than products that all threads compute, because each share reads all weights."""
+_WIDTH_PER_TOKEN = 12
+"""Of a model this wide a share may have a single token; of others as many more as they are wider.
+
+Each share reads all weights, so small shares of wide layers take longer on an idle machine. Narrow layers end their
+products, where threads that share one wait for each other, more often.
+"""
 _MOST_TOKENS = 1024
 """Shares of this size pass the layers fastest, because their intermediate states stay in the cache."""
 
 
 class ComputePool:
-    """A fixed number of threads; `sharing` says into how many shares a batch is cut for them.
+    """A fixed number of threads; `sharing_for` says into how many shares a batch is cut for them.
 
     Args:
         threads: Number of threads; all of them compute a batch that is one share.
@@ -35,11 +39,15 @@ class ComputePool:
 
     def __init__(self, threads: int, device: torch.device) -> None:
         self._threads = threads
-        self.sharing = Sharing()
-        if device.type == "cpu":
-            self.sharing = Sharing(threads, _LEAST_TOKENS, _MOST_TOKENS)
+        self._is_cpu = device.type == "cpu"
         # It starts its threads at first use.
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="compute")
+
+    def sharing_for(self, hidden_size: int) -> Sharing:
+        """Return the limits of shares of a model whose hidden states are this wide."""
+        if not self._is_cpu:
+            return Sharing()
+        return Sharing(self._threads, max(1, hidden_size // _WIDTH_PER_TOKEN), _MOST_TOKENS)
 
     def run(self, compute: Callable[[Share], Result], shares: Sequence[Share]) -> list[Result]:
         """Compute all shares and return their results in order; an error is raised once all shares have ended."""

@@ -117,8 +117,9 @@ class UpperStack:
         self._compute_pool = (
             ComputePool(torch.get_num_threads(), self._device) if compute_pool is None else compute_pool
         )
-        self._layout = (layout_of or LAYOUTS[settings.layout])(self._compute_pool.sharing)
-        self._isolated = Isolated(self._compute_pool.sharing)
+        sharing = self._compute_pool.sharing_for(geometry.hidden_size)
+        self._layout = (layout_of or LAYOUTS[settings.layout])(sharing)
+        self._isolated = Isolated(sharing)
         self.fingerprint = root.fingerprint
         bank = AdapterBank(settings.num_slots, geometry, settings.max_width, self._dtype, self._device)
         self.slots = SlotTable(bank)

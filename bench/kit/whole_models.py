@@ -71,7 +71,7 @@ class WholeModel:
         self, layers: ServedLayers, rows: Sequence[Tensor], geometry: RootGeometry, pool: ComputePool
     ) -> list[Tensor]:
         """Through these layers, which hold this model's weights in whatever order."""
-        layout = LAYOUTS["ragged"](pool.sharing)
+        layout = LAYOUTS["ragged"](pool.sharing_for(geometry.hidden_size))
         packed = pack_rows(rows, [0] * len(rows), layout, lambda _: _no_adapters(geometry), _DTYPE, _CPU)
         head = self.head.to(torch.float32)
 

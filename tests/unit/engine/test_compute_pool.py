@@ -68,9 +68,15 @@ def test_an_error_is_raised_when_nobody_computes_any_more() -> None:
 
 
 def test_on_a_gpu_a_batch_is_one_share() -> None:
-    assert {ComputePool(8, GPU).sharing.count(tokens) for tokens in (1, 100, 10_000)} == {1}
+    assert {ComputePool(8, GPU).sharing_for(384).count(tokens) for tokens in (1, 100, 10_000)} == {1}
 
 
 def test_small_batches_are_not_cut() -> None:
-    sharing = ComputePool(2, CPU).sharing
-    assert [sharing.count(tokens) for tokens in (1, 20, 128, 512, 2048, 8192)] == [1, 1, 1, 2, 2, 8]
+    sharing = ComputePool(2, CPU).sharing_for(384)
+    assert [sharing.count(tokens) for tokens in (1, 20, 63, 64, 2048, 8192)] == [1, 1, 1, 2, 2, 8]
+
+
+def test_the_wider_the_layers_the_larger_a_share() -> None:
+    pool = ComputePool(4, CPU)
+    assert [pool.sharing_for(size).count(128) for size in (8, 384, 768, 1024)] == [4, 4, 2, 1]
+    pool.close()

@@ -18,7 +18,7 @@ from backends.adapters.head import Head
 from backends.engine import stack as stack_module
 from backends.engine.compute_pool import ComputePool
 from backends.engine.exits import Early, Exit, confidences, cuts_of
-from backends.engine.layouts import Sharing
+from backends.engine.layouts import LAYOUTS, Sharing
 from backends.engine.stack import StackSettings, UpperStack
 from backends.root.geometry import RootGeometry
 from backends.root.int8_linear import int8_instructions
@@ -120,8 +120,8 @@ def test_rows_that_leave_and_rows_that_stay_equal_rows_alone(
     chance = random.Random(seed)
     torch.manual_seed(seed)
     pool = ComputePool(3, torch.device("cpu"))
-    pool.sharing = sharing
-    stack = UpperStack(root, StackSettings(dtype=dtype, num_slots=len(KINDS) + 1), pool)
+    settings = StackSettings(dtype=dtype, num_slots=len(KINDS) + 1)
+    stack = UpperStack(root, settings, pool, layout_of=lambda _: LAYOUTS["ragged"](sharing))
     artifacts = artifacts_of(root, chance)
     for _ in range(NUM_BATCHES):
         batch = Batch.drawn(chance, artifacts, root)

@@ -15,7 +15,7 @@ from adapter_reference import KINDS, random_artifact, reference_logits
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.bank import HplmArtifact
 from backends.engine.compute_pool import ComputePool
-from backends.engine.layouts import Sharing
+from backends.engine.layouts import LAYOUTS, Sharing
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import InvalidArgumentError
 from backends.home import Home
@@ -61,8 +61,8 @@ def test_mixed_batches_equal_rows_alone(built_home: Home, dtype: str, sharing: S
     """Computed at once, and in shares side by side."""
     root = RootFolder(built_home.root("tiny"))
     pool = ComputePool(3, torch.device("cpu"))
-    pool.sharing = sharing
-    stack = UpperStack(root, StackSettings(dtype=dtype, num_slots=len(KINDS)), pool)
+    settings = StackSettings(dtype=dtype, num_slots=len(KINDS))
+    stack = UpperStack(root, settings, pool, layout_of=lambda _: LAYOUTS["ragged"](sharing))
     artifacts = random_artifacts(root, seed=3)
     chance = random.Random(4)
     errors = []
