@@ -25,6 +25,14 @@ class Row:
     hplm_key: int = 1
     root: StackKey = MINI
     depth: float = 1.0
+    least_depth: float = 1.0
+    settles: bool = False
+
+    def settle(self) -> bool:
+        if self.settles or self.least_depth == 1.0:
+            return False
+        self.depth, self.settles = self.least_depth, True
+        return True
 
 
 def admission_of(

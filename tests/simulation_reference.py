@@ -32,6 +32,10 @@ class Request:
     fate: str | None = None
     answered_us: int | None = None
     depth: float = 1.0
+    settles: bool = False
+
+    def settle(self) -> bool:
+        return False
 
     @property
     def tenant(self) -> str:

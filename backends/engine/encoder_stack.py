@@ -138,7 +138,7 @@ def _exit_of(job: Job, hplm: ReadyHplm) -> Exit | None:
         return None
     early = hplm.ladder.early
     words = None if job.words is None else job.words.words.first_tokens.tolist()
-    threshold = None if job.level == EARLY else early.threshold
+    threshold = None if job.settles else early.threshold
     return Exit(early.after, early.head, early.temperature, threshold, words)
 
 

@@ -13,7 +13,7 @@ from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
 from backends.scheduling.fair_share import tenant_of
 from backends.stack_key import StackKey
-from backends.wire import AUTO, Float16Array, TextWords
+from backends.wire import AUTO, EARLY, Float16Array, TextWords
 
 LOGGER = logging.getLogger(__name__)
 Answer = bytes
@@ -49,6 +49,7 @@ class Job:
         fallback: The last `SoFar`.
         level: What the request asks for, one of `LEVELS`.
         depth: Share of the layers that the row is likely to pass.
+        settles: It leaves at its exit, however sure it is: so it was asked for, or its deadline allows no more.
         passed: Share that it has passed; None before it has run.
         is_retried: Its last run gave NaN or infinity beside other rows; it is laid out isolated.
     """
@@ -72,10 +73,12 @@ class Job:
     fallback: Scored | None = field(init=False, default=None)
     is_retried: bool = field(init=False, default=False)
     depth: float = field(init=False)
+    settles: bool = field(init=False)
     passed: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.depth = self.entry.likely_depth(self.level)
+        self.settles = self.level == EARLY
         self.tenant = tenant_of(self.entry.id)
         self.num_tokens = len(self.hidden)
         self.stack = StackKey(self.entry.domain.root)
@@ -91,6 +94,13 @@ class Job:
 
     def is_late(self, now_us: int) -> bool:
         return self.deadline_us is not None and self.deadline_us <= now_us
+
+    def settle(self) -> bool:
+        """Take the answer of the exit, if there is one and the request allows it."""
+        if self.settles or (least := self.entry.least_depth(self.level)) == 1.0:
+            return False
+        self.depth, self.settles = least, True
+        return True
 
     def move(self, key: StackKey, hidden: Float16Array) -> None:
         """Go on in another stack, which has slots of its own."""

@@ -149,7 +149,8 @@ class LowerService:
             deadline = None if in_us is None else self.times.deadline_us(in_us)
             rows_of = zip(request.texts, entries, strict=True)
             tokens = [self._least_tokens_of(text, entry.domain) for text, entry in rows_of]
-            work = self._work(tenant_of(entries[0].id), tokens)
+            depths = [entry.least_depth(level) for entry in entries]
+            work = self._work(tenant_of(entries[0].id), tokens, depths)
             if deadline is not None:
                 self._require_in_time(deadline, max(tokens), entries, wait_us, work)
             texts = [_checked_text(*row) for row in zip(entries, request.texts, strict=True)]
@@ -202,12 +203,14 @@ class LowerService:
             self.refusals[error.reason] += 1
         return error
 
-    def _work(self, tenant: str, tokens: Sequence[int]) -> Work:
+    def _work(self, tenant: str, tokens: Sequence[int], depths: Sequence[float]) -> Work:
+        """What rows cost the engine that take the earliest answers that they may: it rejects by no more than that."""
         told = self._forecast.told(now_us())
         if not told:
             return Work(tenant, 0.0, sum(tokens))
         fastest = min((one.forecast for one in told), key=lambda forecast: forecast.work_us[0])
-        return Work(tenant, sum(map(fastest.row_work_us, tokens)) / len(told), sum(tokens))
+        works_us = (depth * fastest.row_work_us(length) for length, depth in zip(tokens, depths, strict=True))
+        return Work(tenant, sum(works_us) / len(told), sum(tokens))
 
     def _require_in_time(
         self, deadline: int, num_tokens: int, entries: Sequence[HplmEntry], wait_us: float, work: Work

@@ -65,12 +65,14 @@ class HplmEntry:
 
     def likely_depth(self, level: str) -> float:
         """Return the share of the upper layers that a row is likely to pass, where a request asks for a level."""
-        ladder = self.metrics.get("ladder")
-        if ladder is None or level == FULL:
-            return 1.0
-        least = ladder["after"] / ladder["layers"]
-        leaving = ladder["answered_early"] if level not in self.levels else 1.0
+        ladder, least = self.metrics.get("ladder"), self.least_depth(level)
+        leaving = 1.0 if ladder is None or level in self.levels else ladder["answered_early"]
         return float(1.0 - leaving * (1.0 - least))
+
+    def least_depth(self, level: str) -> float:
+        """Return the share of the upper layers after which a row can be answered at the earliest."""
+        ladder = self.metrics.get("ladder")
+        return 1.0 if ladder is None or level == FULL else float(ladder["after"] / ladder["layers"])
 
     @property
     def main_metric(self) -> tuple[str, float | None]:

@@ -15,6 +15,9 @@ before it, whether they wait or are likely to arrive meanwhile, its own, and tha
 and n the batches that hold all these. The margin is at least the one that is set, and more where batches take longer
 than predicted now and then (`estimator`); half of it is enough for rows that are yet to arrive, whose number evens out.
 
+A row that would be late by that, and whose hPLM can answer after fewer layers, settles for that answer if it is in
+time: an overload costs depth before it costs answers.
+
 First come, first served goes by fair shares: ahead is what starts earlier there. With other policies the rows of
 tenants within their shares are ahead of all others.
 """
@@ -52,11 +55,24 @@ _FULL_BATCHES = 16
 """How full full batches are is averaged over about so many."""
 
 
-class Arriving(Waiting, Protocol):
-    """A job as admission sees it; equal to no other job, and hashable."""
+class Predicted(Waiting, Protocol):
+    """A job as predictions see it."""
 
     @property
     def tenant(self) -> str: ...
+
+
+class Arriving(Predicted, Protocol):
+    """A job as admission sees it; equal to no other job, and hashable."""
+
+    @property
+    def settles(self) -> bool:
+        """Whether it is answered once it has passed `depth`, and not only likely to be."""
+        ...
+
+    def settle(self) -> bool:
+        """Be content with an answer after fewer layers, if there is one; `depth` says after how many."""
+        ...
 
 
 JobT = TypeVar("JobT", bound=Arriving)
@@ -205,19 +221,38 @@ class Admission(Generic[JobT]):
         """Return the jobs that a batch staged now would answer too late; none where nothing runs.
 
         Computed, they would only make those behind them late too. An idle engine runs whatever waits, or a model that
-        predicts too much could never be corrected.
+        predicts too much could never be corrected. Jobs that would be late settle first, where they can.
         """
         if not self.batches.is_running or not self._settings.predicts or not len(indices):
             return []
         jobs = [self.waiting[index] for index in indices]
-        batch_us = self.costs_of(jobs[0].root).predict_us(BatchShape.of(jobs))
-        done_us = now_us + self.batches.busy_us(now_us) + batch_us
-        late = self.waiting.deadline_us[indices] < done_us
-        return [index for index, is_late in zip(indices, late.tolist(), strict=True) if is_late]
+        late = self._late(jobs, now_us)
+        if [place for place in late if self._settle(jobs[place])]:
+            late = self._late(jobs, now_us)
+        return [indices[place] for place in late]
+
+    def _late(self, jobs: Sequence[JobT], now_us: int) -> list[int]:
+        """Return the places of jobs that a batch of them all, staged now, would answer too late."""
+        costs, free_us = self.costs_of(jobs[0].root), now_us + self.batches.busy_us(now_us)
+        done_us = {1.0: free_us + costs.predict_us(BatchShape.of(jobs))}
+        for depth in {job.depth for job in jobs if job.settles}:
+            done_us[depth] = free_us + costs.predict_us(BatchShape.of(jobs, depth))
+        ends_us = [done_us[job.depth if job.settles else 1.0] for job in jobs]
+        due = zip(jobs, ends_us, strict=True)
+        return [at for at, (job, end_us) in enumerate(due) if job.deadline_us is not None and job.deadline_us < end_us]
+
+    def _settle(self, job: JobT) -> bool:
+        """Have a job of the queue settle, if it can; its tenant pays for the layers that it will pass."""
+        likely = job.depth
+        if not job.settle():
+            return False
+        model = self.costs_of(job.root).model
+        self.charge_tenant(job.tenant, model.row_us(job.num_tokens, job.depth) - model.row_us(job.num_tokens, likely))
+        return True
 
     # --- predicting ---
 
-    def finish_in_us(self, job: Arriving, now_us: int, within_share: bool = True) -> float:
+    def finish_in_us(self, job: Predicted, now_us: int, within_share: bool = True) -> float:
         """Predict how long it takes until a job that arrives now would be answered."""
         within_share = within_share or self._order.is_fair
         costs, start_us = self.costs_of(job.root), self._shares.start_us(job.tenant)
@@ -275,6 +310,8 @@ class Admission(Generic[JobT]):
         if not predicts:
             return None
         finish_in_us = self.finish_in_us(job, now_us, is_within)
+        if finish_in_us > deadline_in_us and job.settle():
+            finish_in_us = self.finish_in_us(job, now_us, is_within)
         return predicted_late(finish_in_us, deadline_in_us) if finish_in_us > deadline_in_us else None
 
     @property
@@ -297,7 +334,7 @@ class Admission(Generic[JobT]):
     def _margin(self, costs: LiveCosts) -> float:
         return max(1.0 + self._settings.margin_percent / 100.0, costs.safety)
 
-    def _is_ahead(self, job: Arriving, start_us: float, within_share: bool) -> Bools:
+    def _is_ahead(self, job: Predicted, start_us: float, within_share: bool) -> Bools:
         """Tell which rows that wait the policy would run before a job."""
         ahead = self._order.ahead(self.waiting, job, start_us)
         if self._order.is_fair:
@@ -311,7 +348,7 @@ class Admission(Generic[JobT]):
             load += Load(rows, tokens, self.costs_of(stack).model.rows_us(rows, passed, squared))
         return load
 
-    def _overtaking(self, job: Arriving, until: Load, within_share: bool, now_us: int) -> Load:
+    def _overtaking(self, job: Predicted, until: Load, within_share: bool, now_us: int) -> Load:
         """What is likely to arrive, and to run before the job, until it is taken; nothing where the order is fair.
 
         It is taken next if it is sure of room in the next batch. Otherwise it may be overtaken until two batches before
@@ -326,7 +363,7 @@ class Admission(Generic[JobT]):
         latest_us = min(latest_us, _HORIZON_US)
         return self._arriving(job, within_share, latest_us, now_us)
 
-    def _arriving(self, job: Arriving, within_share: bool, in_us: float, now_us: int) -> Load:
+    def _arriving(self, job: Predicted, within_share: bool, in_us: float, now_us: int) -> Load:
         """What is likely to arrive in so long, and to run before the job."""
         times_us = self._order.overtaking_us(self.waiting, job, self._capacity, now_us, in_us)
         if within_share:

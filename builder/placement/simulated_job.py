@@ -28,6 +28,11 @@ class SimulatedJob:
     deadline_us: int | None
     root: StackKey = ROOT
     depth: float = 1.0
+    settles: bool = False
+
+    def settle(self) -> bool:
+        """Simulated hPLMs have no ladders."""
+        return False
 
     def is_late(self, now_us: int) -> bool:
         return self.deadline_us is not None and self.deadline_us <= now_us
