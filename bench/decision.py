@@ -60,6 +60,7 @@ class QueuedJob:
     deadline_us: int | None
     arrived_us: int
     depth: float = 1.0
+    least_depth: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ class WaitingJob:
     deadline_us: int | None = None
     arrived_us: int = 0
     depth: float = 1.0
+    least_depth: float = 1.0
 
 
 Queue = Sequence[WaitingJob]

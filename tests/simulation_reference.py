@@ -32,6 +32,7 @@ class Request:
     fate: str | None = None
     answered_us: int | None = None
     depth: float = 1.0
+    least_depth: float = 1.0
     settles: bool = False
 
     def settle(self) -> bool:

@@ -49,6 +49,7 @@ class Job:
         fallback: The last `SoFar`.
         level: What the request asks for, one of `LEVELS`.
         depth: Share of the layers that the row is likely to pass.
+        least_depth: Share after which it can be answered at the earliest.
         settles: It leaves at its exit, however sure it is: so it was asked for, or its deadline allows no more.
         passed: Share that it has passed; None before it has run.
         is_retried: Its last run gave NaN or infinity beside other rows; it is laid out isolated.
@@ -73,11 +74,13 @@ class Job:
     fallback: Scored | None = field(init=False, default=None)
     is_retried: bool = field(init=False, default=False)
     depth: float = field(init=False)
+    least_depth: float = field(init=False)
     settles: bool = field(init=False)
     passed: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.depth = self.entry.likely_depth(self.level)
+        self.least_depth = self.entry.least_depth(self.level)
         self.settles = self.level == EARLY
         self.tenant = tenant_of(self.entry.id)
         self.num_tokens = len(self.hidden)
@@ -97,9 +100,9 @@ class Job:
 
     def settle(self) -> bool:
         """Take the answer of the exit, if there is one and the request allows it."""
-        if self.settles or (least := self.entry.least_depth(self.level)) == 1.0:
+        if self.settles or self.least_depth == 1.0:
             return False
-        self.depth, self.settles = least, True
+        self.depth, self.settles = self.least_depth, True
         return True
 
     def move(self, key: StackKey, hidden: Float16Array) -> None:

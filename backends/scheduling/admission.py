@@ -15,8 +15,8 @@ before it, whether they wait or are likely to arrive meanwhile, its own, and tha
 and n the batches that hold all these. The margin is at least the one that is set, and more where batches take longer
 than predicted now and then (`estimator`); half of it is enough for rows that are yet to arrive, whose number evens out.
 
-A row that would be late by that, and whose hPLM can answer after fewer layers, settles for that answer if it is in
-time: an overload costs depth before it costs answers.
+A row that would be late by that settles for the answer of an earlier layer, if its hPLM has one; and rows before it
+settle, as many as put it in time. So an overload costs depth before it costs answers.
 
 First come, first served goes by fair shares: ahead is what starts earlier there. With other policies the rows of
 tenants within their shares are ahead of all others.
@@ -45,7 +45,7 @@ from backends.scheduling.rejection import (
     tenant_share,
 )
 from backends.scheduling.settings import AdmissionSettings, Capacity
-from backends.scheduling.waiting_room import Bools, Indices, Waiting, WaitingRoom
+from backends.scheduling.waiting_room import Bools, Float64, Indices, Waiting, WaitingRoom
 from backends.stack_key import StackKey
 
 _PROBE_AFTER_US = 1_000_000
@@ -241,6 +241,29 @@ class Admission(Generic[JobT]):
         due = zip(jobs, ends_us, strict=True)
         return [at for at, (job, end_us) in enumerate(due) if job.deadline_us is not None and job.deadline_us < end_us]
 
+    def _settle_ahead(self, job: JobT, late_us: float, is_within: bool, now_us: int) -> bool:
+        """Have rows settle that run before a job, the next ones first, as many as put it in time; none if all do not.
+
+        A tenant that has requested more than its share is late by that, and makes nobody settle.
+        """
+        assert job.deadline_us is not None
+        waiting, costs = self.waiting, self.costs_of(job.root)
+        shed = np.where(waiting.root == waiting.number_of(job.root), waiting.depth - waiting.least_depth, 0.0)
+        may_settle = self._is_ahead(job, self._shares.start_us(job.tenant), is_within) & (shed > 0)
+        indices = np.flatnonzero(may_settle)
+        if not len(indices) or self.finish_in_us(job, now_us, is_within, True) > job.deadline_us - now_us:
+            return False
+        lengths = waiting.num_tokens[indices].astype(np.float64)
+        tokens = shed[indices] * lengths
+        saved_us = self._margin(costs) * costs.model.rows_us(0, tokens, tokens * lengths)
+        enough = int(np.searchsorted(saved_us.cumsum(), late_us)) + 1
+        if enough > len(indices):
+            return False
+        for index in indices[:enough].tolist():
+            self._settle(waiting[index])
+            waiting.update(index)
+        return True
+
     def _settle(self, job: JobT) -> bool:
         """Have a job of the queue settle, if it can; its tenant pays for the layers that it will pass."""
         likely = job.depth
@@ -252,16 +275,20 @@ class Admission(Generic[JobT]):
 
     # --- predicting ---
 
-    def finish_in_us(self, job: Predicted, now_us: int, within_share: bool = True) -> float:
-        """Predict how long it takes until a job that arrives now would be answered."""
+    def finish_in_us(
+        self, job: Predicted, now_us: int, within_share: bool = True, if_all_settle: bool = False
+    ) -> float:
+        """Predict how long it takes until a job that arrives now would be answered, or if all that can would settle."""
         within_share = within_share or self._order.is_fair
         costs, start_us = self.costs_of(job.root), self._shares.start_us(job.tenant)
         is_ahead = self._is_ahead(job, start_us, within_share)
-        waiting = self._load_of(is_ahead)
+        depths = self.waiting.least_depth if if_all_settle else self.waiting.depth
+        waiting = self._load_of(is_ahead, depths)
         until = waiting + Load.of(job, costs.model)
         overtaking = self._overtaking(job, until, within_share, now_us)
         num_stacks = self.waiting.count_stacks(is_ahead, job.root)
-        in_us = self._batches_in_us(until + overtaking, num_stacks, waiting, costs.model)
+        behind_us = 0.0 if is_ahead.all() else self._load_of(~is_ahead, depths).work_us
+        in_us = self._batches_in_us(until + overtaking, num_stacks, behind_us, costs.model)
         if self._order.is_fair:
             in_us = max(in_us, self._shares.wait_us(job.tenant, start_us))
         margin = self._margin(costs)
@@ -312,7 +339,10 @@ class Admission(Generic[JobT]):
         finish_in_us = self.finish_in_us(job, now_us, is_within)
         if finish_in_us > deadline_in_us and job.settle():
             finish_in_us = self.finish_in_us(job, now_us, is_within)
-        return predicted_late(finish_in_us, deadline_in_us) if finish_in_us > deadline_in_us else None
+        late_us = finish_in_us - deadline_in_us
+        if late_us > 0 and not self._settle_ahead(job, late_us, is_within, now_us):
+            return predicted_late(finish_in_us, deadline_in_us)
+        return None
 
     @property
     def _is_busy(self) -> bool:
@@ -341,10 +371,10 @@ class Admission(Generic[JobT]):
             return ahead
         return ahead & self.waiting.within_share if within_share else ahead | self.waiting.within_share
 
-    def _load_of(self, chosen: Bools) -> Load:
+    def _load_of(self, chosen: Bools, depths: Float64) -> Load:
         """Add up rows that wait, with what they would take now: it may not be what it was when they came."""
         load = NOTHING
-        for stack, rows, tokens, passed, squared in self.waiting.lengths_by_stack(chosen):
+        for stack, rows, tokens, passed, squared in self.waiting.lengths_by_stack(chosen, depths):
             load += Load(rows, tokens, self.costs_of(stack).model.rows_us(rows, passed, squared))
         return load
 
@@ -370,14 +400,11 @@ class Admission(Generic[JobT]):
             return self._within.during(times_us, now_us)
         return self._within.during(in_us, now_us) + self._beyond.during(times_us, now_us)
 
-    def _batches_in_us(self, until: Load, num_stacks: int, waiting: Load, model: CostModel) -> float:
+    def _batches_in_us(self, until: Load, num_stacks: int, behind_us: float, model: CostModel) -> float:
         """What the batches take that hold a load, filled up with rows that wait behind it."""
         filled = self._batches(until)
         num_batches = max(math.ceil(filled), num_stacks)
         room_us = until.work_us * (num_batches - filled) / filled
-        behind_us = 0.0
-        if waiting.rows < len(self.waiting):
-            behind_us = self._load_of(np.ones(len(self.waiting), np.bool_)).work_us - waiting.work_us
         overhead_us = num_batches * self._overhead_us(until.rows / num_batches, model)
         return until.work_us + min(behind_us, room_us) + overhead_us
 

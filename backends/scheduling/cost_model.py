@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from backends.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from backends.scheduling.waiting_room import Waiting
+
+Number = TypeVar("Number", float, npt.NDArray[np.float64])
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,8 @@ class CostModel:
         """What a row adds to a batch that runs anyway, adapters aside."""
         return self.rows_us(1, depth * num_tokens, depth * num_tokens * num_tokens)
 
-    def rows_us(self, rows: int, tokens: float, squared_lengths: float) -> float:
-        """What rows add to batches that run anyway, adapters aside."""
+    def rows_us(self, rows: int, tokens: Number, squared_lengths: Number) -> Number:
+        """What rows add to batches that run anyway, adapters aside; for many numbers at once, if they are arrays."""
         return self.per_row_us * rows + self.per_token_us * tokens + self.per_squared_length_us * squared_lengths
 
     def scaled(self, factor: float) -> CostModel:

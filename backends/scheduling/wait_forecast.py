@@ -6,6 +6,7 @@ beyond their shares. A process that has not counted a row's tokens yet knows a l
 
 A few numbers in a file that both map into memory, so that writing and reading cost microseconds. A forecast counts for
 a second: an engine that has nothing to say, or that is gone, keeps no row out. Nothing in it comes from a ticket.
+It counts with the earliest answers of all rows that wait: the engine has them settle before it rejects a row.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class WaitForecast:
 
         def finish_in_us(num_tokens: int, deadline_in_us: float, tenant: str) -> float:
             row = _LikelyRow(stack, num_tokens, now_us, now_us + round(deadline_in_us), tenant)
-            return admission.finish_in_us(row, now_us, within_share=not tenant)
+            return admission.finish_in_us(row, now_us, within_share=not tenant, if_all_settle=True)
 
         first_us = finish_in_us(LENGTHS[0], 0.0, "")
         deadlines_in_us = [max(1.0, first_us) * times for times in _DEADLINES]
@@ -143,6 +144,7 @@ class _LikelyRow:
     tenant: str = ""
     hplm_key: int = 0
     depth: float = 1.0
+    least_depth: float = 1.0
 
 
 class ForecastWriter:

@@ -38,6 +38,11 @@ class Waiting(Protocol):
         """The share of the layers that it is likely to pass; 1 unless it may leave early."""
         ...
 
+    @property
+    def least_depth(self) -> float:
+        """The share after which it can be answered at the earliest."""
+        ...
+
 
 JobT = TypeVar("JobT", bound=Waiting)
 Int64 = npt.NDArray[np.int64]
@@ -46,8 +51,7 @@ Bools = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
 """Of jobs in a waiting room: 0 is the front of the queue."""
 
-_JOB, _ROOT, _HPLM_KEY, _NUM_TOKENS, _DEADLINE_US, _ARRIVED_US, _START_US, _WITHIN_SHARE, _PASSED, _SQUARED = range(10)
-"""The last two: tokens, and the square of their number, times the depth."""
+_JOB, _ROOT, _HPLM_KEY, _NUM_TOKENS, _DEADLINE_US, _ARRIVED_US, _START_US, _WITHIN_SHARE, _DEPTH, _LEAST = range(10)
 _DTYPES = (
     *(np.object_, np.int64, np.int64, np.int64, np.float64, np.int64, np.float64, np.bool_),
     *(np.float64, np.float64),
@@ -99,6 +103,10 @@ class WaitingRoom(Generic[JobT]):
         of_chosen = np.flatnonzero(np.bincount(self.root[chosen], minlength=1)).tolist()
         return len({*of_chosen, self._root_numbers.get(other, -1)} if len(self) else {0})
 
+    def number_of(self, stack: StackKey) -> int | None:
+        """A stack's number among `root`; None if no job has run on it."""
+        return self._root_numbers.get(stack)
+
     def root_name(self, number: int) -> StackKey:
         return self._root_names[number]
 
@@ -129,13 +137,24 @@ class WaitingRoom(Generic[JobT]):
         """Which jobs policies that do not go by fair shares choose first."""
         return self._columns[_WITHIN_SHARE][: self._size]
 
-    def lengths_by_stack(self, chosen: Bools) -> list[tuple[StackKey, int, int, float, float]]:
+    @property
+    def depth(self) -> Float64:
+        """As it was when the jobs came, or `update` was called for them."""
+        return self._columns[_DEPTH][: self._size]
+
+    @property
+    def least_depth(self) -> Float64:
+        return self._columns[_LEAST][: self._size]
+
+    def lengths_by_stack(
+        self, chosen: Bools, depths: Float64 | None = None
+    ) -> list[tuple[StackKey, int, int, float, float]]:
         """Add up some jobs, for each stack that has any of them.
 
-        Returns their number, their tokens, and tokens and squares of lengths times depths, which they are likely to
-        cost.
+        Returns their number, their tokens, and tokens and squares of lengths times depths: their own, or other ones.
         """
-        passed, squares = (self._columns[column][: self._size] for column in (_PASSED, _SQUARED))
+        passed = (self.depth if depths is None else depths) * self.num_tokens
+        squares = passed * self.num_tokens
         if len(self._root_names) == 1:
             count = int(np.count_nonzero(chosen))
             sums = int(self.num_tokens @ chosen), float(passed @ chosen), float(squares @ chosen)
@@ -166,6 +185,10 @@ class WaitingRoom(Generic[JobT]):
         is_last = not self._size or self.start_us[-1] <= start_us
         index = self._size if is_last else bisect_right(self.start_us, start_us)
         self._insert(index, jobs, start_us, within_share)
+
+    def update(self, index: int) -> None:
+        """Take over the depth of a job, which has changed."""
+        self._columns[_DEPTH][index] = self[index].depth
 
     def put_back(self, job: JobT, within_share: bool = True) -> None:
         """Insert a job in front of all others."""
@@ -215,18 +238,17 @@ class WaitingRoom(Generic[JobT]):
 
     def _write(self, index: int, jobs: Sequence[JobT], start_us: float, within_share: bool) -> None:
         for number, job in enumerate(jobs):
-            num_tokens, depth = job.num_tokens, job.depth
             values = (
                 job,
                 self._root_number(job.root),
                 job.hplm_key,
-                num_tokens,
+                job.num_tokens,
                 math.inf if job.deadline_us is None else job.deadline_us,
                 job.arrived_us,
                 start_us,
                 within_share,
-                depth * num_tokens,
-                depth * num_tokens * num_tokens,
+                job.depth,
+                job.least_depth,
             )
             for column, value in zip(self._columns, values, strict=True):
                 column[index + number] = value

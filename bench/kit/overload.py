@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from backends.adapters.ladder import Ladder
+from backends.adapters.recipe import AdapterRecipe
 from backends.home import Home
 from backends.root.geometry import RootGeometry
 from backends.scheduling.cost_model import CostModel
 from bench.kit.profiled import profiled
+from bench.kit.random_root import BOTTLENECK
 from bench.kit.saturation import HplmText, saturate
 from bench.kit.synthetic_home import ROOT, tenant_home
 from builder.serving import TritonServer
@@ -87,10 +90,16 @@ class OverloadHome:
 
 @contextmanager
 def overload_home(
-    geometry: RootGeometry, engine: Engine, tenants: int, profiled_batches: int, seed: int
+    geometry: RootGeometry,
+    engine: Engine,
+    tenants: int,
+    profiled_batches: int,
+    seed: int,
+    recipe: AdapterRecipe = BOTTLENECK,
+    ladder: Ladder | None = None,
 ) -> Iterator[OverloadHome]:
     lengths = range(LENGTHS[WIDE].shortest, LENGTHS[WIDE].longest + 1)
-    with tenant_home(geometry, tenants, lengths, seed, texts=1) as made:
+    with tenant_home(geometry, tenants, lengths, seed, 1, recipe, ladder) as made:
         texts = {tokens: text for tokens, (text,) in made.texts.items()}
         cost_model = profiled(made.home, ROOT, engine.parameters, profiled_batches)
         yield OverloadHome(made.home, made.hplms, texts, engine, cost_model)

@@ -13,6 +13,7 @@ from torch import nn
 from backends.adapters.adapter_set import ENTRANCE, AdapterSet, part_layers, part_sizes
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
+from backends.adapters.ladder import EarlyStep, Ladder
 from backends.adapters.parts import Bottleneck, Lora, Norm, Part
 from backends.adapters.recipe import AdapterRecipe
 from backends.root.geometry import RootGeometry
@@ -69,11 +70,22 @@ def random_root(folder: Path, geometry: RootGeometry, seed: int) -> RootFolder:
     return RootFolder(folder)
 
 
+NUM_LABELS = 3
+
+
+def random_ladder(geometry: RootGeometry, after: int, threshold: float, generator: torch.Generator) -> Ladder:
+    """Of an hPLM of `random_hplm`; none of its rows was certified to leave."""
+    size = geometry.hidden_size
+    head = Head(torch.randn(NUM_LABELS, size, generator=generator) / math.sqrt(size), torch.zeros(NUM_LABELS))
+    certified = {"after": after, "layers": geometry.num_upper_layers, "answered_early": 0.0}
+    return Ladder(EarlyStep(after, head, 1.0, threshold), 1.0, certified)
+
+
 def random_hplm(
     root: RootFolder, generator: torch.Generator, recipe: AdapterRecipe = BOTTLENECK, name: str = "bench/hplm"
 ) -> HplmArtifact:
     """A classification into three labels; a recipe without sites leaves the adapters out."""
-    hidden, num_labels = root.geometry.hidden_size, 3
+    hidden, num_labels = root.geometry.hidden_size, NUM_LABELS
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator) / math.sqrt(shape[-1])

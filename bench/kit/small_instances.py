@@ -31,6 +31,7 @@ class StreamedJob:
     arrived_us: int
     deadline_us: int
     depth: float = 1.0
+    least_depth: float = 1.0
 
     @property
     def worth(self) -> float:

@@ -21,6 +21,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from backends.adapters.bank import write_artifact
+from backends.adapters.ladder import Ladder, write_ladder
 from backends.adapters.recipe import AdapterRecipe
 from backends.home import Home
 from backends.plot import Store, TableSpec, fragment_keys
@@ -85,6 +86,7 @@ class Family:
     count: int
     recipe: AdapterRecipe = BOTTLENECK
     distinct: int = 16
+    ladder: Ladder | None = None
 
     @property
     def hplms(self) -> list[str]:
@@ -147,16 +149,20 @@ class BaseHome:
         link_or_copy(model / "weights.safetensors", target / "weights.safetensors")
         manifest = {**read_json(model / "manifest.json"), "hplm": hplm}
         _write_manifest(target / "manifest.json", manifest)
+        if family.ladder is not None:
+            write_ladder(target, family.ladder, manifest["root_fingerprint"])
         return target
 
     def _register(self, family: Family, folders: Sequence[Path]) -> None:
         registry = Registry.open(self.home)
         domain, labels = registry.domain(family.root, family.root), read_json(folders[0] / "manifest.json")["labels"]
         registry.close()
+        ladder = family.ladder
+        metrics = {} if ladder is None else {"levels": [*ladder.levels], "ladder": dict(ladder.certified)}
         register_hplms(
             self.home,
             [
-                NewHplm(hplm, domain, self.home.relative(folder), "classification", labels, {})
+                NewHplm(hplm, domain, self.home.relative(folder), "classification", labels, metrics)
                 for hplm, folder in zip(family.hplms, folders, strict=True)
             ],
         )
@@ -186,13 +192,14 @@ def tenant_home(
     seed: int,
     texts: int = 128,
     recipe: AdapterRecipe = BOTTLENECK,
+    ladder: Ladder | None = None,
 ) -> Iterator[TenantHome]:
-    """With so many texts of each length."""
+    """With so many texts of each length; a ladder is that of every hPLM."""
     rng, words = np.random.default_rng(seed), Words(geometry.vocab_size)
     by_length = {length: [words.text(rng, length) for _ in range(texts)] for length in lengths}
     with base_home(seed) as base:
         base.add_root(ROOT, geometry, [text for of_length in by_length.values() for text in of_length])
-        yield TenantHome(base.home, base.add_hplms(Family(ROOT, "tenant", tenants, recipe)), by_length)
+        yield TenantHome(base.home, base.add_hplms(Family(ROOT, "tenant", tenants, recipe, ladder=ladder)), by_length)
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:

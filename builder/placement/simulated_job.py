@@ -28,6 +28,7 @@ class SimulatedJob:
     deadline_us: int | None
     root: StackKey = ROOT
     depth: float = 1.0
+    least_depth: float = 1.0
     settles: bool = False
 
     def settle(self) -> bool:

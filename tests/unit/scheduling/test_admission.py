@@ -194,7 +194,8 @@ def test_work_ahead_is_that_of_the_rows_which_run_before_through_all_ways_in_and
         job = random_row(rng, now)
         for within_share in (True, False):
             start_us = admission._shares.start_us(job.tenant)
-            found = admission._load_of(admission._is_ahead(job, start_us, within_share))
+            ahead = admission._is_ahead(job, start_us, within_share)
+            found = admission._load_of(ahead, admission.waiting.depth)
             ahead = rows_ahead(admission, job, order, within_share)
             assert found.rows == len(ahead)
             assert found.tokens == sum(row.num_tokens for row in ahead)

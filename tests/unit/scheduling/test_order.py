@@ -33,6 +33,7 @@ class Row:
     hplm_key: int = 1
     arrived_us: int = 0
     depth: float = 1.0
+    least_depth: float = 1.0
 
 
 def fresh_chance() -> tuple[random.Random, str]:
