@@ -22,6 +22,8 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "eval": ("hplm eval acme/returns test.jsonl",),
     "select": (
         "hplm select acme/returns --train train.jsonl --held-out held_out.jsonl --max-drop 1",
+        "hplm select acme/returns --unlabelled texts.txt --agreement 0.98",
+        "hplm select --all --unlabelled texts.txt --agreement 0.98",
         "hplm select acme/returns --show",
     ),
     "import": ("hplm import acme/returns --from adapter-folder --domain shop",),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from backends.errors import FileError
+from backends.errors import FileError, HplmError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.root.int8_file import read_fidelity
@@ -15,6 +15,7 @@ from builder.root_choice import chosen_root
 from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry, print_json, print_rows
 from cli.progress import resumable_progress
+from cli.select import select_one
 from cli.session import open_home
 from cli.tuning_options import TuningOptions
 
@@ -95,6 +96,10 @@ def update(
     labels_may_change: Annotated[
         bool, typer.Option("--labels-may-change", help="Accept other labels; those that stay keep what they know.")
     ] = False,
+    held_out: Annotated[
+        Path | None,
+        typer.Option(help="Texts that certify a ladder for the new version, with the target of the one before."),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Publish it also where it does worse on the dev file than the live version.")
     ] = False,
@@ -110,6 +115,7 @@ def update(
     from builder.requests.hplms import UpdateHplm
 
     opened, registry = open_home(home)
+    before = registry.hplm(id)
     request = UpdateHplm(
         id=id,
         train=train,
@@ -123,7 +129,33 @@ def update(
     )
     with resumable_progress(id, f"hplm infer {id} TEXT; 'hplm rollback {id}' goes back") as report:
         entry = update_hplm(opened, registry, request, report)
+    if (ladder := before.metrics.get("ladder")) is not None:
+        entry = _with_ladder(opened, registry, entry, ladder, train, held_out)
     _print_built(entry, as_json)
+
+
+def _with_ladder(
+    home: Home, registry: Registry, entry: HplmEntry, ladder: dict[str, Any], train: Path, held_out: Path | None
+) -> HplmEntry:
+    """Select for a new version what the one before it had, or say that it has none."""
+    from builder.levels.material import LabelledFiles
+    from builder.levels.selecting import Selecting
+    from builder.levels.target import Target
+
+    target = Target.of_ladder(ladder)
+    if held_out is None or target is None:
+        typer.echo(
+            f"version {entry.version} has no ladder; the one before had ({ladder['target']}): "
+            f"'hplm select {entry.id}' makes one",
+            err=True,
+        )
+        return entry
+    selecting = Selecting(entry.id, LabelledFiles(train, held_out), target, ladder["after"])
+    try:
+        return select_one(home, registry, selecting).entry
+    except HplmError as error:
+        typer.echo(f"version {entry.version} is live, without a ladder: {error}", err=True)
+        return entry
 
 
 def list_hplms(

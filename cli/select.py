@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from backends.errors import InvalidArgumentError
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_entry
+from backends.home import Home
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_entry, print_rows
 from cli.progress import resumable_progress
 from cli.session import open_home
+
+if TYPE_CHECKING:
+    from backends.engine.stack import StackSettings
+    from backends.registry.registry import Registry
+    from builder.levels.material import LabelledFiles, UnlabelledFile
+    from builder.levels.selecting import Selecting, Selection
+    from builder.levels.target import Target
 
 
 def register(app: typer.Typer) -> None:
@@ -18,13 +26,19 @@ def register(app: typer.Typer) -> None:
 
 
 def select(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")],
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The hPLM, as tenant/name; or --all.")] = None,
     train: Annotated[
         Path | None, typer.Option(help="What the early head learns from, as 'hplm create' has it.")
     ] = None,
     held_out: Annotated[
         Path | None,
         typer.Option(help="Labelled texts that certify; those that were trained on are left out of them."),
+    ] = None,
+    unlabelled: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of both: plain texts, a line each (pairs with a TAB between). They certify --agreement."
+        ),
     ] = None,
     max_drop: Annotated[
         float | None, typer.Option(help="Points of accuracy that may be lost against all layers. \\[default: 1]")
@@ -39,6 +53,9 @@ def select(
     after: Annotated[
         int | None, typer.Option(help="Layers before the early answer. \\[default: a third, at least 2]")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every hPLM, by the texts of --unlabelled; one that fails stops none.")
+    ] = False,
     show: Annotated[bool, typer.Option("--show", help="Change nothing; print what was selected before.")] = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
@@ -47,35 +64,101 @@ def select(
 
     The next version has the same weights and a ladder of two levels, early and full. 'hplm rollback' goes back.
     """
-    from builder.levels.selecting import Selecting, levels_of, select_ladder
+    opened, registry = open_home(home)
+    if every == (id is not None):
+        raise InvalidArgumentError("either the ID of an hPLM, or --all")
+    if show:
+        _show(registry, id, as_json)
+        return
+    files = _files(train, held_out, unlabelled, every)
+    from builder.levels.selecting import Selecting, levels_of
     from builder.levels.target import Target
 
-    opened, registry = open_home(home)
-    if show:
+    target = Target.of(max_drop, target_accuracy, agreement, certainty)
+    if id is None:
+        _select_all(opened, registry, files, target, after, as_json)
+        return
+    found = select_one(opened, registry, Selecting(id, files, target, after))
+    print_entry(levels_of(found.entry) | found.figures, as_json)
+
+
+def _show(registry: Registry, id: str | None, as_json: bool) -> None:
+    from builder.levels.selecting import levels_of
+
+    if id is not None:
         print_entry(levels_of(registry.hplm(id)), as_json)
         return
+    told = [levels_of(entry) for entry in registry.hplms()]
+    columns = ("id", "version", "levels", "target", "answered_early", "bound")
+    print_rows([{column: one.get(column) for column in columns} for one in told], "Levels", as_json)
+
+
+def _files(
+    train: Path | None, held_out: Path | None, unlabelled: Path | None, every: bool
+) -> LabelledFiles | UnlabelledFile:
+    from builder.levels.material import LabelledFiles, UnlabelledFile
+
+    if unlabelled is not None and (train is not None or held_out is not None):
+        raise InvalidArgumentError("either --unlabelled, or --train and --held-out")
+    if unlabelled is not None:
+        return UnlabelledFile(unlabelled)
+    if every:
+        raise InvalidArgumentError("--all goes by --unlabelled: labelled texts are of one hPLM")
     if train is None or held_out is None:
-        raise InvalidArgumentError("--train and --held-out are needed; --show prints what was selected before")
-    target = Target.of(max_drop, target_accuracy, agreement, certainty)
+        raise InvalidArgumentError(
+            "--train and --held-out are needed, or --unlabelled; --show prints what was selected before"
+        )
+    return LabelledFiles(train, held_out)
+
+
+def _stack_of(home: Home) -> StackSettings:
+    """The layers as the export has them served."""
     import torch
 
     from backends.engine.settings import EngineSettings
-    from builder.export.in_force import effective_settings
     from builder.export.rendered import upper_settings
 
-    settings, on_gpu = upper_settings(opened)
+    settings, on_gpu = upper_settings(home)
     if on_gpu and not torch.cuda.is_available():
         raise InvalidArgumentError("the export is for a GPU, which PyTorch does not find here; select where it serves")
-    stack = EngineSettings.from_model(settings, "cuda:0" if on_gpu else "cpu").stack
-    before = registry.hplm(id).version
-    with resumable_progress(id) as report:
-        found = select_ladder(opened, registry, Selecting(id, train, held_out, target, after), stack, report)
-    print_entry(levels_of(found.entry) | found.figures, as_json)
+    return EngineSettings.from_model(settings, "cuda:0" if on_gpu else "cpu").stack
+
+
+def select_one(home: Home, registry: Registry, selecting: Selecting) -> Selection:
+    """Select for one hPLM, and say on stderr what the user has to know."""
+    from builder.levels.selecting import select_ladder
+
+    before = registry.hplm(selecting.id).version
+    with resumable_progress(selecting.id) as report:
+        found = select_ladder(home, registry, selecting, _stack_of(home), report)
     if found.reason is not None:
         typer.echo(found.reason, err=True)
     if found.entry.version != before:
-        typer.echo(f"'hplm rollback {id}' goes back to version {before}", err=True)
-    missing = effective_settings(opened.repository).get("lower missing", "compute")
+        typer.echo(f"'hplm rollback {selecting.id}' goes back to version {before}", err=True)
+    _warn_of_missing(home)
+    return found
+
+
+def _select_all(
+    home: Home,
+    registry: Registry,
+    files: LabelledFiles | UnlabelledFile,
+    target: Target,
+    after: int | None,
+    as_json: bool,
+) -> None:
+    from builder.levels.selecting_all import select_all
+
+    with resumable_progress("all hPLMs", "hplm select --all --show") as report:
+        rows = select_all(home, registry, files, target, after, _stack_of(home), report)
+    print_rows(rows, "Selected", as_json)
+    _warn_of_missing(home)
+
+
+def _warn_of_missing(home: Home) -> None:
+    from builder.export.in_force import effective_settings
+
+    missing = effective_settings(home.repository).get("lower missing", "compute")
     if missing != "compute":
         typer.echo(
             f"the export has --missing {missing}: the certificate is of texts whose fragments are all there", err=True

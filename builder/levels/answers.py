@@ -37,6 +37,13 @@ class StepAnswers:
         is_right: Bools = (terms[:, :1] == terms[:, 1:]).all(axis=1)
         return cls(logits, [labels_of(target, objective.num_outputs) for target in targets], is_right)
 
+    @classmethod
+    def beside(cls, full: Sequence[Tensor], logits: Sequence[Tensor]) -> StepAnswers:
+        """Take the full answers for the labels; a row is right if all its answers are those."""
+        labels = [each.argmax(-1) for each in full]
+        pairs = zip(logits, labels, strict=True)
+        return cls(logits, labels, np.array([bool((each.argmax(-1) == known).all()) for each, known in pairs]))
+
     def temperature(self, rows: Indices) -> float:
         """Fit the temperature by the labels of some rows."""
         logits, labels = (torch.cat([each[row] for row in rows]) for each in (self.logits, self.labels))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from backends.adapters.bank import HplmArtifact, read_artifact
+from backends.adapters.head import Head
 from backends.adapters.ladder import LADDER_FILES, EarlyStep, Ladder, write_ladder
 from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import InvalidArgumentError, TrainingDataError
+from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
@@ -27,15 +28,15 @@ from backends.root.store import RootFolder
 from backends.storage import publishing
 from builder.construct.hplm.hplms import building_hplm
 from builder.construct.hplm.states import encoded_set
-from builder.construct.tasks.dataset import REGRESSION, TaskData, read_examples
-from builder.construct.tasks.examples import Example, TaggedSentence, normalised
-from builder.construct.tasks.objective import Objective
+from builder.construct.tasks.dataset import REGRESSION, TaskData
+from builder.construct.tasks.examples import Example
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
-from builder.levels.answers import StepAnswers, labels_of
+from builder.levels.answers import NO_LABEL, StepAnswers, labels_of
 from builder.levels.calibration import Bools, Floats, calibration_error
 from builder.levels.certificate import Certificate, certify
 from builder.levels.early_head import HeadData, fit_early_head
+from builder.levels.material import ONE_IN_FITS, LabelledFiles, UnlabelledFile, material_of
 from builder.levels.served import ServedRows, served_rows
 from builder.levels.target import Target
 from builder.progress import Report, Step
@@ -43,8 +44,6 @@ from builder.progress import Report, Step
 _LEVELS = "levels"
 """The figure of a version that names its levels, where it has several."""
 _LADDER = "ladder"
-_ONE_IN_FITS = 5
-_LEAST_FITTING = 20
 _SEED = 17
 _DIGITS = 4
 
@@ -55,15 +54,13 @@ class Selecting:
 
     Attributes:
         id: The hPLM.
-        train: Texts that the early head learns from, as those of `hplm create`.
-        held_out: Texts that neither the hPLM nor the head has learned from.
+        files: Texts that an early head learns from, and those that certify it.
         target: What may be lost.
         after: Layers before the early head; by default a third of them, at least two.
     """
 
     id: str
-    train: Path
-    held_out: Path
+    files: LabelledFiles | UnlabelledFile
     target: Target
     after: int | None = None
 
@@ -122,38 +119,11 @@ class _Search:
         self._num_layers = num_layers
         self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
         self._stack = UpperStack(self._root, replace(settings, num_slots=2))
-        train, held_out, self._num_dropped = self._examples()
-        data = TaskData(live.task, live.labels, train, held_out)
-        self._objective = objective_of(data)
+        trained_on = TrainedTexts.read(home.path / live.folder)
+        self._material = material_of(selecting.files, live, trained_on, selecting.target)
+        train, held_out = self._material.train, self._material.held_out
+        self._objective = objective_of(TaskData(live.task, live.labels, train, held_out))
         self._train, self._held_out = self._rows("training", train), self._rows("held-out", held_out)
-
-    def _examples(self) -> tuple[Sequence[Example], Sequence[Example], int]:
-        """The examples, without held-out ones that the version or the head learns from, which are counted."""
-        selecting, live = self._selecting, self._live
-        train, held_out = (read_examples(path, live.task) for path in (selecting.train, selecting.held_out))
-        for path, examples in ((selecting.train, train), (selecting.held_out, held_out)):
-            if (examples[0].text_pair is not None) != live.pair:
-                kinds = {True: "pairs of texts", False: "single texts"}
-                raise TrainingDataError(
-                    f"{path} holds {kinds[not live.pair]}, but hPLM {live.id!r} reads {kinds[live.pair]}"
-                )
-            if unknown := sorted({label for each in examples for label in _labels(each)} - set(live.labels)):
-                raise TrainingDataError(f"{path} has label {unknown[0]!r}, which hPLM {live.id!r} does not know")
-        trained = TrainedTexts.read(self._home.path / live.folder).joined(TrainedTexts.of(train))
-        known = trained.are_among(held_out)
-        # A text that stands there twice proves no more than once.
-        unknown_texts = (each for each, is_known in zip(held_out, known, strict=True) if not is_known)
-        strict = list({normalised(each): each for each in unknown_texts}.values())
-        least = selecting.target.least_rows
-        certifying = len(strict) - len(strict) // _ONE_IN_FITS
-        if certifying < least or len(strict) // _ONE_IN_FITS < _LEAST_FITTING:
-            needed = max(-(-least * _ONE_IN_FITS // (_ONE_IN_FITS - 1)), _LEAST_FITTING * _ONE_IN_FITS)
-            dropped = f", besides {int(known.sum())} that were trained on" if known.any() else ""
-            raise TrainingDataError(
-                f"{selecting.held_out} holds {len(strict)} different texts{dropped}; to certify "
-                f"{selecting.target.shown} with certainty {selecting.target.certainty:g} takes at least {needed}"
-            )
-        return train, strict, int(known.sum())
 
     def _rows(self, what: str, examples: Sequence[Example]) -> ServedRows:
         texts = encoded_set(self._home, self._live.domain, self._objective, examples, what, self._report)
@@ -161,43 +131,67 @@ class _Search:
 
     def found(self) -> Selection:
         target = self._selecting.target
-        head = _early_head(self._train, self._objective)
+        head = self._early_head()
         self._report(Step("certify", 0, 1))
-        early = StepAnswers.of(self._objective, self._held_out.answered_by(head), self._held_out.targets)
-        full = StepAnswers.of(self._objective, self._held_out.logits, self._held_out.targets)
+        early, full = self._answers(head)
         order = np.random.default_rng(_SEED).permutation(len(full.is_right))
-        fits, certifies = np.split(order, [len(order) // _ONE_IN_FITS])
-        temperatures = early.temperature(fits), full.temperature(fits)
+        fits, certifies = np.split(order, [len(order) // ONE_IN_FITS])
+        # Nothing says how sure full answers may be where no label does.
+        temperatures = early.temperature(fits), full.temperature(fits) if self._material.has_labels else 1.0
         confidence = early.confidence(temperatures[0])
         certificate = self._certified(early, full, confidence, certifies)
         figures: dict[str, Any] = {
             "target": target.shown,
+            "loss": target.loss,
+            "tolerance": target.tolerance,
             "certainty": target.certainty,
             "after": self.after,
             "layers": self._num_layers,
             "held_out_texts": len(order),
-            "left_out_as_trained_on": self._num_dropped,
-            "full_accuracy": _rounded(full.is_right[certifies].mean()),
-            "ece_before": _rounded(calibration_error(early.confidence(1.0)[certifies], early.is_right[certifies])),
-            "ece_after": _rounded(calibration_error(confidence[certifies], early.is_right[certifies])),
+            "left_out_as_trained_on": self._material.num_dropped,
         }
+        if self._material.has_labels:
+            before = calibration_error(early.confidence(1.0)[certifies], early.is_right[certifies])
+            figures |= {
+                "full_accuracy": _rounded(full.is_right[certifies].mean()),
+                "ece_before": _rounded(before),
+                "ece_after": _rounded(calibration_error(confidence[certifies], early.is_right[certifies])),
+            }
         if certificate is None:
             kept = "keeps the ladder that it has" if _LEVELS in self._live.metrics else "answers by all its layers"
             reason = f"no threshold keeps {target.shown} with certainty {target.certainty:g}"
             return Selection(self._live, None, figures, f"{reason}; nothing was published: {self._live.id} {kept}")
         leaves = confidence[certifies] >= certificate.threshold
-        ladder_is_right = np.where(leaves, early.is_right[certifies], full.is_right[certifies])
+        is_right = np.where(leaves, early.is_right[certifies], full.is_right[certifies])
         figures |= {
             "threshold": _rounded(certificate.threshold),
             "certified_on": certificate.rows,
             "counted": certificate.harms,
             "bound": _rounded(certificate.bound),
             "answered_early": _rounded(certificate.exit_share),
-            "accuracy": _rounded(ladder_is_right.mean()),
+            "accuracy" if self._material.has_labels else "agreement": _rounded(is_right.mean()),
             "mean_layers": _rounded(self._num_layers - (self._num_layers - self.after) * certificate.exit_share),
         }
         step = EarlyStep(self.after, head, temperatures[0], certificate.threshold)
         return Selection(self._live, Ladder(step, temperatures[1], figures), figures)
+
+    def _early_head(self) -> Head:
+        rows = self._train
+        labels = torch.cat([labels_of(target, self._objective.num_outputs) for target in rows.targets])
+        if not self._material.has_labels:
+            labels = torch.full_like(labels, NO_LABEL)
+        head = fit_early_head(HeadData(torch.cat(list(rows.states)), torch.cat(list(rows.logits)), labels))
+        return head.to(torch.float16).to(torch.float32)  # as it is stored
+
+    def _answers(self, head: Head) -> tuple[StepAnswers, StepAnswers]:
+        """The early and the full ones to held-out texts; full ones are right where no label says otherwise."""
+        rows = self._held_out
+        both = rows.answered_by(head), rows.logits
+        if not self._material.has_labels:
+            early, full = (StepAnswers.beside(rows.logits, logits) for logits in both)
+        else:
+            early, full = (StepAnswers.of(self._objective, logits, rows.targets) for logits in both)
+        return early, full
 
     def _certified(
         self, early: StepAnswers, full: StepAnswers, confidence: Floats, certifies: np.ndarray[Any, Any]
@@ -207,7 +201,7 @@ class _Search:
         if stays is not None and stays[certifies].mean() > target.tolerance:
             raise InvalidArgumentError(
                 f"hPLM {self._live.id!r} misses {target.shown} with all its layers: it has "
-                f"{1 - stays[certifies].mean():.3f} on {self._selecting.held_out}; more training texts may help"
+                f"{1 - stays[certifies].mean():.3f} on the held-out texts; more training texts may help"
             )
         return certify(
             confidence[certifies],
@@ -216,10 +210,6 @@ class _Search:
             target.risk,
             None if stays is None else stays[certifies],
         )
-
-
-def _labels(example: Example) -> Iterable[str]:
-    return example.tags if isinstance(example, TaggedSentence) else (str(example.label),)
 
 
 def default_exit(num_layers: int) -> int:
@@ -235,12 +225,6 @@ def _counted(target: Target, early: StepAnswers, full: StepAnswers) -> tuple[Boo
     if target.loss == "target-accuracy":
         return ~early.is_right, ~full.is_right
     return full.is_right & ~early.is_right, None
-
-
-def _early_head(train: ServedRows, objective: Objective[Any]) -> Any:
-    labels = torch.cat([labels_of(target, objective.num_outputs) for target in train.targets])
-    head = fit_early_head(HeadData(torch.cat(list(train.states)), torch.cat(list(train.logits)), labels))
-    return head.to(torch.float16).to(torch.float32)  # as it is stored
 
 
 def _rounded(number: Any) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from backends.errors import InvalidArgumentError
 from builder.levels.certificate import least_rows
@@ -55,6 +56,13 @@ class Target:
         if agreement is not None:
             return cls("agreement", 1 - agreement, certainty)
         return cls("max-drop", (DEFAULT_MAX_DROP if max_drop is None else max_drop) / 100, certainty)
+
+    @classmethod
+    def of_ladder(cls, certified: Mapping[str, Any]) -> Target | None:
+        """Return the target that a ladder was selected for; None where an earlier release selected it."""
+        if "loss" not in certified:
+            return None
+        return cls(certified["loss"], certified["tolerance"], certified["certainty"])
 
     @property
     def risk(self) -> float:

@@ -23,6 +23,7 @@ from builder.construct.hplm.hplms import publish_artifact
 from builder.construct.hplm.states import encoded_set
 from builder.construct.tasks.dataset import TaskData, read_examples
 from builder.construct.tasks.task_objectives import objective_of
+from builder.levels.material import LabelledFiles
 from builder.levels.selecting import Selecting, Selection, select_ladder
 from builder.levels.served import served_rows
 from builder.levels.target import Target
@@ -63,7 +64,7 @@ def laddered(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     artifact = read_artifact(home.path / model.folder, RootFolder(home.root("tiny")).fingerprint)
     publish_artifact(home, registry, replace(artifact, hplm=NAME), model.domain, {})
     files = written(work / "train.jsonl", 200, 100), written(work / "held_out.jsonl", 600, 901)
-    selecting = Selecting(NAME, *files, Target.of(agreement=0.3))
+    selecting = Selecting(NAME, LabelledFiles(*files), Target.of(agreement=0.3))
     found = select_ladder(home, registry, selecting, StackSettings(dtype="fp32"), ignore)
     assert found.ladder is not None, found.reason
     folder = home.path / found.entry.folder

@@ -12,7 +12,7 @@ import pytest
 
 import cli
 from backends.home import Home
-from bench.kit.tiny_home import write_pairs, write_tagged, write_task, write_values
+from bench.kit.tiny_home import sample_texts, write_pairs, write_tagged, write_task, write_values
 from builder.construct.training.checkpoint import Checkpoint
 
 Run = Callable[..., tuple[int, str, str]]
@@ -199,3 +199,68 @@ def test_eval_of_a_wrong_file_is_one_line(run: Run, tmp_path: Path) -> None:
 
 def write_task_of_moods(folder: Path, seed: int) -> tuple[Path, Path]:
     return write_task(folder, "mood", seed)
+
+
+def test_select_for_one_hplm_or_for_all(run: Run, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(text.text + "\n" for text in sample_texts(900, 915)))
+    code, out, err = run("select", "--all", "--unlabelled", str(texts), "--agreement", "0.8", "--json")
+    assert code == 0, err
+    rows = {row["id"]: row for row in json.loads(out)}
+    assert rows.keys() >= {"acme/topic", "acme/mood"} and rows["acme/topic"]["outcome"] == "selected"
+    _, out, _ = run("select", "--all", "--show", "--json")
+    told = {row["id"]: row for row in json.loads(out)}
+    assert told["acme/topic"]["levels"] == ["early", "full"]
+    assert told["acme/topic"]["bound"] == rows["acme/topic"]["bound"] <= 0.2
+
+
+def labelled(path: Path, count: int, seed: int) -> str:
+    rows = [{"text": text.text, "label": text.topic} for text in sample_texts(count, seed)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_an_update_goes_on_with_the_ladder(run: Run, tmp_path: Path) -> None:
+    train, held_out = labelled(tmp_path / "a.jsonl", 160, 100), labelled(tmp_path / "b.jsonl", 500, 901)
+    few, dev = labelled(tmp_path / "c.jsonl", 20, 902), labelled(tmp_path / "d.jsonl", 60, 903)
+    target = ("--max-drop", "20", "--certainty", "0.8")
+    code, out, err = run("select", "acme/topic", "--train", train, "--held-out", held_out, *target, "--json")
+    assert code == 0, err
+    selected = json.loads(out)
+    update = ("update", "acme/topic", "--train", train, "--dev", dev, "--epochs", "1", "--force", "--json")
+    code, out, err = run(*update, "--held-out", held_out)
+    assert code == 0, err
+    _, out, _ = run("select", "acme/topic", "--show", "--json")
+    told = json.loads(out)
+    assert told["version"] == selected["version"] + 2 and told["levels"] == ["early", "full"]
+    assert {key: told[key] for key in ("loss", "tolerance", "certainty", "after")} == {
+        "loss": "max-drop",
+        "tolerance": 0.2,
+        "certainty": 0.8,
+        "after": 1,
+    }
+    code, out, err = run(*update, "--held-out", few)
+    assert code == 0 and "is live, without a ladder: " in err and "takes at least 100" in err
+    version = json.loads(out)["version"]
+    assert version == told["version"] + 1
+    run("rollback", "acme/topic")
+    code, out, err = run(*update)
+    assert code == 0 and "'hplm select acme/topic' makes one" in err
+    assert json.loads(out)["version"] == version + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "either the ID of an hPLM, or --all"),
+        (("acme/topic", "--all"), "either the ID of an hPLM, or --all"),
+        (("acme/topic",), "--train and --held-out are needed, or --unlabelled"),
+        (("acme/topic", "--unlabelled", "a.txt", "--train", "b.jsonl"), "either --unlabelled, or --train"),
+        (("--all", "--train", "a.jsonl", "--held-out", "b.jsonl"), "--all goes by --unlabelled"),
+        (("acme/topic", "--unlabelled", "a.txt"), "needs labels; texts without labels certify --agreement"),
+        (("acme/none", "--show"), "acme/none"),
+    ],
+)
+def test_what_select_does_not_take(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    code, _, err = run("select", *arguments)
+    assert code != 0 and message in err

@@ -25,10 +25,14 @@ from builder.construct.hplm.hplms import building_hplm, create_hplm
 from builder.construct.hplm.states import encoded_set
 from builder.construct.tasks.dataset import TaskData, read_examples
 from builder.construct.tasks.task_objectives import objective_of
+from builder.levels.answers import StepAnswers
+from builder.levels.material import LabelledFiles, UnlabelledFile
 from builder.levels.selecting import Selecting, Selection, select_ladder
+from builder.levels.selecting_all import select_all
 from builder.levels.served import served_rows
 from builder.levels.target import Target
 from builder.lifecycle.rollback import rollback_hplm
+from builder.progress import Step
 from builder.requests.hplms import CreateHplm
 
 STACK = StackSettings(dtype="fp32")
@@ -52,7 +56,7 @@ def held_out(tmp_path: Path) -> Path:
 
 
 def select(home: Home, train: Path, held_out: Path, target: Target = EASY, **changes: Any) -> Selection:
-    selecting = replace(Selecting("acme/topic", train, held_out, target), **changes)
+    selecting = replace(Selecting("acme/topic", LabelledFiles(train, held_out), target), **changes)
     return select_ladder(home, Registry.open(home), selecting, STACK, ignore)
 
 
@@ -174,6 +178,79 @@ def test_a_text_that_is_there_twice_counts_once(tiny_home: Home, train: Path, tm
     few.write_text(8 * few.read_text())
     with pytest.raises(TrainingDataError, match="holds 50 different texts"):
         select(tiny_home, train, few)
+
+
+def plain(path: Path, count: int, seed: int) -> UnlabelledFile:
+    path.write_text("".join(text.text + "\n" for text in sample_texts(count, seed)))
+    return UnlabelledFile(path)
+
+
+def test_texts_without_labels_certify_that_answers_stay(tiny_home: Home, tmp_path: Path) -> None:
+    """Counted on other texts: as many answers stay as was promised, and no figure speaks of labels."""
+    target = Target.of(agreement=0.85)
+    found = select_ladder(
+        tiny_home,
+        Registry.open(tiny_home),
+        Selecting("acme/topic", plain(tmp_path / "plain.txt", 900, seed=911), target),
+        STACK,
+        ignore,
+    )
+    assert found.ladder is not None, found.reason
+    figures = found.figures
+    assert "full_accuracy" not in figures and "ece_after" not in figures
+    assert figures["answered_early"] > 0 and figures["agreement"] >= 0.85
+    assert figures["held_out_texts"] <= 450
+    entry = Registry.open(tiny_home).hplm("acme/topic")
+    assert entry.levels == ("early", "full")
+    root = RootFolder(tiny_home.root("tiny"))
+    artifact = read_artifact(tiny_home.path / entry.folder, root.fingerprint)
+    examples = read_examples(written(tmp_path / "others.jsonl", "topic", 300, seed=912), entry.task)
+    objective = objective_of(TaskData(entry.task, entry.labels, examples, examples))
+    texts = encoded_set(tiny_home, entry.domain, objective, examples, "other", ignore)
+    stack = UpperStack(root, replace(STACK, num_slots=2))
+    rows = served_rows(stack, artifact, found.ladder.early.after, objective, texts, "other", ignore)
+    early = StepAnswers.beside(rows.logits, rows.answered_by(found.ladder.early.head))
+    leaves = early.confidence(found.ladder.early.temperature) >= found.ladder.early.threshold
+    assert (leaves & ~early.is_right).mean() <= 0.15
+
+
+def test_texts_without_labels_promise_nothing_about_labels(tiny_home: Home, tmp_path: Path) -> None:
+    selecting = Selecting("acme/topic", plain(tmp_path / "plain.txt", 900, seed=911), EASY)
+    with pytest.raises(InvalidArgumentError, match="needs labels; texts without labels certify --agreement"):
+        select_ladder(tiny_home, Registry.open(tiny_home), selecting, STACK, ignore)
+
+
+def test_all_hplms_by_the_same_texts(tiny_home: Home, tmp_path: Path) -> None:
+    """Who fails stops none, and who has that ladder already keeps its version."""
+    registry, texts = Registry.open(tiny_home), plain(tmp_path / "plain.txt", 900, seed=914)
+    before = {entry.id: entry.version for entry in registry.hplms()}
+    target, steps = Target.of(agreement=0.85), list[Step]()
+
+    def select_every(target: Target) -> dict[str, dict[str, Any]]:
+        with building_hplm(tiny_home, "acme/mood"):  # by somebody else
+            rows = select_all(tiny_home, registry, texts, target, None, STACK, steps.append)
+        return {row["id"]: row for row in rows}
+
+    rows = select_every(target)
+    assert rows.keys() == before.keys() and steps[-1] == Step("select", len(before), len(before))
+    assert "being built by another process" in rows["acme/mood"]["outcome"]
+    selected = {name for name, row in rows.items() if row["outcome"] == "selected"}
+    assert "acme/topic" in selected
+    assert {name: row["version"] - before[name] for name, row in rows.items()} == {
+        name: int(name in selected) for name in before
+    }
+    again = select_every(target)
+    assert {name for name, row in again.items() if row["outcome"] == "has that ladder already"} == selected
+    assert all(again[name]["version"] == rows[name]["version"] for name in selected)
+    other = select_every(Target.of(agreement=0.8))
+    assert other["acme/topic"]["version"] == rows["acme/topic"]["version"] + 1
+
+
+@pytest.mark.parametrize(("count", "needed"), [(60, 200), (3, 200)])
+def test_too_few_texts_without_labels(tiny_home: Home, tmp_path: Path, count: int, needed: int) -> None:
+    selecting = Selecting("acme/topic", plain(tmp_path / "plain.txt", count, seed=913), Target.of(agreement=0.8))
+    with pytest.raises(TrainingDataError, match=f"different texts.* takes at least {needed}"):
+        select_ladder(tiny_home, Registry.open(tiny_home), selecting, STACK, ignore)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from backends.lower.encoder import MANIFEST_NAME, WEIGHTS_NAME
 from backends.registry.registry import Registry
 from bench.kit.tiny_home import ignore, sample_texts, write_corpus
 from builder.construct.domain.domains import create_domain
+from builder.levels.material import LabelledFiles
 from builder.levels.selecting import Selecting, select_ladder
 from builder.levels.target import Target
 from builder.lifecycle.verification import verify_home
@@ -42,7 +43,7 @@ def test_a_damaged_ladder_is_told(tiny_home: Home, tmp_path: Path, file: str, ho
     files = tmp_path / "train.jsonl", tmp_path / "held_out.jsonl"
     for path, part in zip(files, (rows[:160], rows[160:]), strict=True):
         path.write_text("".join(json.dumps(row) + "\n" for row in part))
-    selecting = Selecting("acme/topic", *files, Target.of(max_drop=20))
+    selecting = Selecting("acme/topic", LabelledFiles(*files), Target.of(max_drop=20))
     entry = select_ladder(tiny_home, registry, selecting, StackSettings(dtype="fp32"), ignore).entry
     assert entry.levels == ("early", "full") and verify_home(tiny_home, registry, ignore).damaged == ()
     path = tiny_home.path / entry.folder / file

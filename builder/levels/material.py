@@ -1,0 +1,123 @@
+"""The texts of a selection: those that an early head learns from, and those that certify it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from backends.errors import InvalidArgumentError, TrainingDataError
+from backends.registry.entries import HplmEntry
+from builder.construct.tasks.conll import OUTSIDE
+from builder.construct.tasks.dataset import read_examples
+from builder.construct.tasks.examples import Example, LabelledText, TaggedSentence, normalised
+from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.construct.tasks.unlabelled import unlabelled_examples
+from builder.levels.target import Target
+
+ONE_IN_FITS = 5
+"""One held-out text of this many fits temperatures; the others certify."""
+_LEAST_FITTING = 20
+_MOST_UNLABELLED = 40_000
+_SEED = 29
+
+
+@dataclass(frozen=True)
+class LabelledFiles:
+    """Labelled texts to learn from, and others that neither the hPLM nor the head has learned from."""
+
+    train: Path
+    held_out: Path
+
+
+@dataclass(frozen=True)
+class UnlabelledFile:
+    """Plain texts, a line each: one half is learned from, the other certifies that answers stay the same."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class Material:
+    """Texts of both kinds.
+
+    Attributes:
+        num_dropped: Held-out texts that were left out because something has learned from them.
+        has_labels: False where the labels of the examples say nothing.
+    """
+
+    train: Sequence[Example]
+    held_out: Sequence[Example]
+    num_dropped: int
+    has_labels: bool
+
+
+def material_of(
+    files: LabelledFiles | UnlabelledFile, live: HplmEntry, trained_on: TrainedTexts, target: Target
+) -> Material:
+    """Read the texts for a version.
+
+    Raises:
+        InvalidArgumentError: The target needs labels.
+        TrainingDataError: The files do not fit the hPLM, or hold too few texts.
+    """
+    if isinstance(files, UnlabelledFile):
+        return _unlabelled(files.path, live, trained_on, target)
+    return _labelled(files, live, trained_on, target)
+
+
+def _labelled(files: LabelledFiles, live: HplmEntry, trained_on: TrainedTexts, target: Target) -> Material:
+    train, held_out = (read_examples(path, live.task) for path in (files.train, files.held_out))
+    for path, examples in ((files.train, train), (files.held_out, held_out)):
+        if (examples[0].text_pair is not None) != live.pair:
+            kinds = {True: "pairs of texts", False: "single texts"}
+            raise TrainingDataError(
+                f"{path} holds {kinds[not live.pair]}, but hPLM {live.id!r} reads {kinds[live.pair]}"
+            )
+        if unknown := sorted({label for each in examples for label in _labels(each)} - set(live.labels)):
+            raise TrainingDataError(f"{path} has label {unknown[0]!r}, which hPLM {live.id!r} does not know")
+    strict, num_known = _unknown_to(trained_on.joined(TrainedTexts.of(train)), held_out)
+    _require_enough(files.held_out, len(strict), num_known, target)
+    return Material(train, strict, num_known, has_labels=True)
+
+
+def _unlabelled(path: Path, live: HplmEntry, trained_on: TrainedTexts, target: Target) -> Material:
+    if target.loss != "agreement":
+        raise InvalidArgumentError(f"{target.shown} needs labels; texts without labels certify --agreement")
+    examples, num_known = _unknown_to(trained_on, unlabelled_examples(path, _like_those_of(live), [], _MOST_UNLABELLED))
+    order = np.random.default_rng(_SEED).permutation(len(examples)).tolist()
+    learn, certify = order[: len(order) // 2], order[len(order) // 2 :]
+    _require_enough(path, len(certify), num_known, target, learning=len(learn))
+    return Material([examples[at] for at in learn], [examples[at] for at in certify], num_known, has_labels=False)
+
+
+def _like_those_of(live: HplmEntry) -> Example:
+    if live.task == "ner":
+        return TaggedSentence(("word",), (OUTSIDE,))
+    return LabelledText("text", live.labels[0], "text" if live.pair else None)
+
+
+def _unknown_to(trained_on: TrainedTexts, examples: Sequence[Example]) -> tuple[list[Example], int]:
+    """Return the texts that were not trained on, each once, and the number of those that were."""
+    known = trained_on.are_among(examples)
+    unknown = (each for each, is_known in zip(examples, known, strict=True) if not is_known)
+    # A text that stands there twice proves no more than once.
+    return list({normalised(each): each for each in unknown}.values()), int(known.sum())
+
+
+def _require_enough(path: Path, held_out: int, num_known: int, target: Target, learning: int = 0) -> None:
+    """Check the number of held-out texts, and of those of the same file that are learned from."""
+    needed = max(-(-target.least_rows * ONE_IN_FITS // (ONE_IN_FITS - 1)), _LEAST_FITTING * ONE_IN_FITS)
+    if held_out >= needed:
+        return
+    dropped = f", besides {num_known} that were trained on" if num_known else ""
+    raise TrainingDataError(
+        f"{path} holds {held_out + learning} different texts{dropped}; to certify {target.shown} with certainty "
+        f"{target.certainty:g} takes at least {2 * needed if learning else needed}"
+    )
+
+
+def _labels(example: Example) -> Iterable[str]:
+    return example.tags if isinstance(example, TaggedSentence) else (str(example.label),)
