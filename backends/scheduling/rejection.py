@@ -6,6 +6,7 @@ The message of a rejection ends with a JSON object that clients read: `{"reason"
 from __future__ import annotations
 
 import json
+import math
 from enum import StrEnum
 
 from backends.errors import UnavailableError
@@ -60,7 +61,8 @@ def predicted_late(finish_in_us: float, deadline_in_us: float) -> RejectedError:
     answer_ms, deadline_ms = finish_in_us / 1000, deadline_in_us / 1000
     return RejectedError(
         Rejection.PREDICTED_LATE,
-        f"predicted to be answered in {answer_ms:.0f} ms; the deadline is in {deadline_ms:.0f} ms",
+        # Rounded apart, or they might look alike.
+        f"predicted to be answered in {math.ceil(answer_ms)} ms; the deadline is in {math.floor(deadline_ms)} ms",
         answer_ms - deadline_ms,
     )
 

@@ -135,8 +135,8 @@ def workshop(tmp_path: Path) -> Workshop:
 def test_models_of_ones_own(workshop: Workshop) -> None:
     """The root apart, which the home has already: its distillation takes minutes even for a tiny model."""
     tenant, whole = (commands(content) for content in blocks("sh") if content.startswith("export "))
-    assert tenant[0] == "export HPLM_HOME=quickstart_home PATH=$PWD/.venv/bin:$PATH"
-    assert whole[0] == "export HPLM_HOME=my_home"
+    assert tenant[0] == "export HPLM_HOME=$PWD/quickstart_home PATH=$PWD/.venv/bin:$PATH"
+    assert whole[0] == "export HPLM_HOME=$PWD/my_home"
     assert whole[1].startswith("hplm root add minilm ") and whole[-1] == "hplm serve"
     for command in whole[2:-1]:
         workshop.run(shorter(command), "my_home")
