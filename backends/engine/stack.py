@@ -71,8 +71,8 @@ class ReadyHplm(NamedTuple):
 
 OnEarly = Callable[[Sequence[tuple[int, Early]]], None]
 """Takes what is known of rows at their exits, each with its index, from any compute thread."""
-LEAST_TO_NARROW = 0.15
-"""Share of the tokens that must leave before the others are laid out anew."""
+LEAST_TO_NARROW = 0.04
+"""Share of a batch's layers, over all tokens, that must be saved for the others to be laid out anew."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class UpperStack:
             stay = [position for position, row in enumerate(rows) if row.index not in left]
             if not stay:
                 return left
-            if len(left) > num_left and _pays(batch, stay):
+            if len(left) > num_left and _pays(batch, stay, 1 - last / num_layers):
                 rows = [rows[position] for position in stay]
                 batch = batch.narrowed(hidden, stay, [row.hplm.lease.slot for row in rows])
                 hidden, attend = batch.hidden, self._attention(batch)
@@ -268,10 +268,10 @@ def _may_leave(row: _Row, after: int) -> bool:
     return row.exit is not None and row.exit.after == after
 
 
-def _pays(batch: MicroBatch, stay: Sequence[int]) -> bool:
-    """Whether the rows that stay are to be laid out anew."""
-    tokens = sum(batch.grid.lengths[position] for position in stay)
-    return batch.may_narrow and tokens <= (1 - LEAST_TO_NARROW) * batch.grid.num_tokens
+def _pays(batch: MicroBatch, stay: Sequence[int], remaining: float) -> bool:
+    """Whether the rows that stay are to be laid out anew for this share of the layers."""
+    leaving = 1 - sum(batch.grid.lengths[position] for position in stay) / batch.grid.num_tokens
+    return batch.may_narrow and leaving * remaining >= LEAST_TO_NARROW
 
 
 def _head_row(batch: MicroBatch, position: int, row: _Row, head: Head) -> HeadRow:
