@@ -227,7 +227,7 @@ class Admission(Generic[JobT]):
             return []
         jobs = [self.waiting[index] for index in indices]
         late = self._late(jobs, now_us)
-        if [place for place in late if self._settle(jobs[place])]:
+        if [place for place in late if self._settle(indices[place])]:
             late = self._late(jobs, now_us)
         return [indices[place] for place in late]
 
@@ -260,17 +260,22 @@ class Admission(Generic[JobT]):
         if enough > len(indices):
             return False
         for index in indices[:enough].tolist():
-            self._settle(waiting[index])
-            waiting.update(index)
+            self._settle(index)
         return True
 
-    def _settle(self, job: JobT) -> bool:
+    def _settle(self, index: int) -> bool:
         """Have a job of the queue settle, if it can; its tenant pays for the layers that it will pass."""
+        job = self.waiting[index]
         likely = job.depth
         if not job.settle():
             return False
-        model = self.costs_of(job.root).model
-        self.charge_tenant(job.tenant, model.row_us(job.num_tokens, job.depth) - model.row_us(job.num_tokens, likely))
+        self.waiting.update(index)
+        model, charge = self.costs_of(job.root).model, self._charges[job]
+        saved_us = model.row_us(job.num_tokens, likely) - model.row_us(job.num_tokens, job.depth)
+        self._charges[job] = charge._replace(us=charge.us - saved_us)
+        self._shares.give_back(job.tenant, saved_us)
+        if charge.of_bucket:
+            self._buckets.charge(job.tenant, -saved_us)
         return True
 
     # --- predicting ---

@@ -78,7 +78,20 @@ def test_rows_of_a_batch_settle_before_it_is_staged() -> None:
     admission.batches.began(MINI, BatchShape(1, 100.0, 0.0, 1), 2_900)
     assert admission.infeasible(chosen, 3_000) == chosen[:1]
     assert (late.settles, patient.settles) == (True, False)
+    assert admission.waiting.depth.tolist() == pytest.approx([LEAST, 1])
     assert admission._shares._ends_us["acme"] == pytest.approx(paid_us - 1_000 * (1 - LEAST))
+
+
+def test_a_row_that_settles_and_does_not_run_costs_nothing() -> None:
+    admission = busy()
+    assert admission.admit([row(None, 1.0)], 0) is None
+    before_us = admission._shares._ends_us["acme"]
+    settles, other = row(None), row(4_700, tenant="other")
+    assert admission.admit([settles], 0) is None
+    assert admission.admit([other], 0) is None
+    assert settles.settles
+    admission.drop(indices_of(admission, [settles]))
+    assert admission._shares._ends_us["acme"] == pytest.approx(before_us)
 
 
 def test_the_answer_of_an_exit_is_there_before_its_batch_ends() -> None:
