@@ -34,6 +34,9 @@ class Row:
         self.depth, self.settles = self.least_depth, True
         return True
 
+    def unsettle(self, depth: float) -> None:
+        self.depth, self.settles = depth, False
+
 
 def admission_of(
     model: CostModel | LiveCosts = MODEL,

@@ -33,10 +33,12 @@ class Request:
     answered_us: int | None = None
     depth: float = 1.0
     least_depth: float = 1.0
-    settles: bool = False
 
     def settle(self) -> bool:
         return False
+
+    def unsettle(self, depth: float) -> None:
+        pass
 
     @property
     def tenant(self) -> str:

@@ -50,7 +50,7 @@ class Job:
         level: What the request asks for, one of `LEVELS`.
         depth: Share of the layers that the row is likely to pass.
         least_depth: Share after which it can be answered at the earliest.
-        settles: It leaves at its exit, however sure it is: so it was asked for, or its deadline allows no more.
+        settles: It leaves at its exit, however sure it is: so it was asked for, or the load allows no more.
         passed: Share that it has passed; None before it has run.
         is_retried: Its last run gave NaN or infinity beside other rows; it is laid out isolated.
     """
@@ -104,6 +104,10 @@ class Job:
             return False
         self.depth, self.settles = self.least_depth, True
         return True
+
+    def unsettle(self, depth: float) -> None:
+        """Go on as before, when the row was likely to pass this share of the layers."""
+        self.depth, self.settles = depth, False
 
     def move(self, key: StackKey, hidden: Float16Array) -> None:
         """Go on in another stack, which has slots of its own."""

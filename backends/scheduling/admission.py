@@ -25,7 +25,7 @@ tenants within their shares are ahead of all others.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -65,13 +65,12 @@ class Predicted(Waiting, Protocol):
 class Arriving(Predicted, Protocol):
     """A job as admission sees it; equal to no other job, and hashable."""
 
-    @property
-    def settles(self) -> bool:
-        """Whether it is answered once it has passed `depth`, and not only likely to be."""
+    def settle(self) -> bool:
+        """Be content with the answer after fewer layers, if there is one; `depth` says after how many."""
         ...
 
-    def settle(self) -> bool:
-        """Be content with an answer after fewer layers, if there is one; `depth` says after how many."""
+    def unsettle(self, depth: float) -> None:
+        """Go on as before, when the job was likely to pass this share of the layers."""
         ...
 
 
@@ -83,6 +82,8 @@ class _Charge(NamedTuple):
 
     us: float
     of_bucket: bool
+    saves_us: float
+    """How much less it would be if the job settled."""
 
 
 class Admission(Generic[JobT]):
@@ -116,6 +117,10 @@ class Admission(Generic[JobT]):
         self._beyond = ArrivalRates(order.num_kinds)
         self._charges: dict[JobT, _Charge] = {}
         """Of the jobs that wait."""
+        self._saves: dict[str, float] = defaultdict(float)
+        """How much less the jobs of a tenant would be charged if all of them settled."""
+        self._settled: dict[JobT, tuple[float, _Charge]] = {}
+        """Depths and charges, as they were, of those that have settled since the last request began to be admitted."""
         self._adapters: Counter[int] = Counter()
         """Rows that wait, by hPLM version."""
         self._fullness = 1.0
@@ -139,12 +144,14 @@ class Admission(Generic[JobT]):
             self._within.restart(now_us)
             self._beyond.restart(now_us)
         predicts = self._settings.predicts and not self._may_probe(now_us)
+        self._settled.clear()
         entered: dict[JobT, ArrivalRates] = {}
         try:
             for job in jobs:
                 is_within = self._is_within_share(job.tenant, now_us)
                 rejection = self._rejection(job, is_within, predicts, now_us)
                 if rejection is not None:
+                    self._take_settling_back()
                     return rejection
                 self._enter(job, is_within)
                 entered[job] = self._within if is_within else self._beyond
@@ -225,58 +232,74 @@ class Admission(Generic[JobT]):
         """
         if not self.batches.is_running or not self._settings.predicts or not len(indices):
             return []
-        jobs = [self.waiting[index] for index in indices]
-        late = self._late(jobs, now_us)
-        if [place for place in late if self._settle(indices[place])]:
-            late = self._late(jobs, now_us)
-        return [indices[place] for place in late]
+        late = self._late(indices, now_us)
+        for index in late:
+            self._settle(index)
+        return self._late(indices, now_us) if late else late
 
-    def _late(self, jobs: Sequence[JobT], now_us: int) -> list[int]:
-        """Return the places of jobs that a batch of them all, staged now, would answer too late."""
-        costs, free_us = self.costs_of(jobs[0].root), now_us + self.batches.busy_us(now_us)
-        done_us = {1.0: free_us + costs.predict_us(BatchShape.of(jobs))}
-        for depth in {job.depth for job in jobs if job.settles}:
-            done_us[depth] = free_us + costs.predict_us(BatchShape.of(jobs, depth))
-        ends_us = [done_us[job.depth if job.settles else 1.0] for job in jobs]
-        due = zip(jobs, ends_us, strict=True)
-        return [at for at, (job, end_us) in enumerate(due) if job.deadline_us is not None and job.deadline_us < end_us]
+    def _late(self, indices: Sequence[int], now_us: int) -> list[int]:
+        """Return the jobs that a batch of all these, staged now, would answer too late.
 
-    def _settle_ahead(self, job: JobT, late_us: float, is_within: bool, now_us: int) -> bool:
-        """Have rows settle that run before a job, the next ones first, as many as put it in time; none if all do not.
-
-        A tenant that has requested more than its share is late by that, and makes nobody settle.
+        A row that settles may be answered sooner than its batch ends, but not where shares of it run one after another.
         """
-        assert job.deadline_us is not None
+        jobs = [self.waiting[index] for index in indices]
+        batch_us = self.costs_of(jobs[0].root).predict_us(BatchShape.of(jobs))
+        late = self.waiting.deadline_us[indices] < now_us + self.batches.busy_us(now_us) + batch_us
+        return [index for index, is_late in zip(indices, late.tolist(), strict=True) if is_late]
+
+    # --- settling ---
+
+    def _settle_ahead(self, job: JobT, late_us: float, deadline_in_us: int, is_within: bool, now_us: int) -> bool:
+        """Have rows settle that run before a job, as many as put it in time; none if all do not.
+
+        Those of its own hPLM come first, then the next ones of the queue. Nobody settles for a tenant that has
+        requested more than its share.
+        """
         waiting, costs = self.waiting, self.costs_of(job.root)
         shed = np.where(waiting.root == waiting.number_of(job.root), waiting.depth - waiting.least_depth, 0.0)
-        may_settle = self._is_ahead(job, self._shares.start_us(job.tenant), is_within) & (shed > 0)
-        indices = np.flatnonzero(may_settle)
-        if not len(indices) or self.finish_in_us(job, now_us, is_within, True) > job.deadline_us - now_us:
+        is_ahead = self._is_ahead(job, self._shares.start_us(job.tenant), is_within)
+        indices = np.flatnonzero(is_ahead & (shed > 0))
+        if not is_within or not len(indices):
             return False
+        if self.finish_in_us(job, now_us, is_within, if_all_settle=True) > deadline_in_us:
+            return False
+        indices = indices[np.argsort(waiting.hplm_key[indices] != job.hplm_key, kind="stable")]
         lengths = waiting.num_tokens[indices].astype(np.float64)
         tokens = shed[indices] * lengths
         saved_us = self._margin(costs) * costs.model.rows_us(0, tokens, tokens * lengths)
         enough = int(np.searchsorted(saved_us.cumsum(), late_us)) + 1
-        if enough > len(indices):
-            return False
-        for index in indices[:enough].tolist():
-            self._settle(index)
+        for chosen in (indices[:enough], indices[enough:]):
+            for index in chosen.tolist():
+                self._settle(index)
+            if self.finish_in_us(job, now_us, is_within) <= deadline_in_us:
+                break
         return True
 
-    def _settle(self, index: int) -> bool:
+    def _settle(self, index: int) -> None:
         """Have a job of the queue settle, if it can; its tenant pays for the layers that it will pass."""
         job = self.waiting[index]
-        likely = job.depth
-        if not job.settle():
-            return False
+        depth, charge = job.depth, self._charges[job]
+        if job.settle():
+            self._settled[job] = depth, charge
+            self._recharge(index, charge._replace(us=charge.us - charge.saves_us, saves_us=0.0))
+
+    def _take_settling_back(self) -> None:
+        """Have those go on as before that have settled for a request which is rejected all the same."""
+        for index, job in enumerate(self.waiting):
+            if job in self._settled:
+                depth, charge = self._settled[job]
+                job.unsettle(depth)
+                self._recharge(index, charge)
+
+    def _recharge(self, index: int, charge: _Charge) -> None:
+        """Take over the depth of a job of the queue, and charge this in place of what was charged."""
+        job = self.waiting[index]
         self.waiting.update(index)
-        model, charge = self.costs_of(job.root).model, self._charges[job]
-        saved_us = model.row_us(job.num_tokens, likely) - model.row_us(job.num_tokens, job.depth)
-        self._charges[job] = charge._replace(us=charge.us - saved_us)
-        self._shares.give_back(job.tenant, saved_us)
+        before, self._charges[job] = self._charges[job], charge
+        self._saves[job.tenant] += charge.saves_us - before.saves_us
+        self._shares.give_back(job.tenant, before.us - charge.us)
         if charge.of_bucket:
-            self._buckets.charge(job.tenant, -saved_us)
-        return True
+            self._buckets.charge(job.tenant, charge.us - before.us)
 
     # --- predicting ---
 
@@ -295,7 +318,8 @@ class Admission(Generic[JobT]):
         behind_us = 0.0 if is_ahead.all() else self._load_of(~is_ahead, depths).work_us
         in_us = self._batches_in_us(until + overtaking, num_stacks, behind_us, costs.model)
         if self._order.is_fair:
-            in_us = max(in_us, self._shares.wait_us(job.tenant, start_us))
+            less_us = self._saves.get(job.tenant, 0.0) if if_all_settle else 0.0
+            in_us = max(in_us, self._shares.wait_us(job.tenant, start_us, less_us))
         margin = self._margin(costs)
         return margin * (self.batches.busy_us(now_us) + in_us) - (margin - 1.0) / 2 * overtaking.work_us
 
@@ -345,7 +369,7 @@ class Admission(Generic[JobT]):
         if finish_in_us > deadline_in_us and job.settle():
             finish_in_us = self.finish_in_us(job, now_us, is_within)
         late_us = finish_in_us - deadline_in_us
-        if late_us > 0 and not self._settle_ahead(job, late_us, is_within, now_us):
+        if late_us > 0 and not self._settle_ahead(job, late_us, deadline_in_us, is_within, now_us):
             return predicted_late(finish_in_us, deadline_in_us)
         return None
 
@@ -444,8 +468,11 @@ class Admission(Generic[JobT]):
 
     def _charge(self, job: JobT, pays_bucket: bool) -> None:
         model, num_tokens = self.costs_of(job.root).model, job.num_tokens
-        charge_us = self._with_overhead_us(1, num_tokens, model.row_us(num_tokens, job.depth), model)
-        self._charges[job] = _Charge(charge_us, pays_bucket)
+        work_us = model.row_us(num_tokens, job.depth)
+        charge_us = self._with_overhead_us(1, num_tokens, work_us, model)
+        saves_us = work_us - model.row_us(num_tokens, min(job.depth, job.least_depth))
+        self._charges[job] = _Charge(charge_us, pays_bucket, saves_us)
+        self._saves[job.tenant] += saves_us
         self._shares.enter(job.tenant, charge_us)
         if pays_bucket:
             self._buckets.use(job.tenant, charge_us)
@@ -456,7 +483,11 @@ class Admission(Generic[JobT]):
         self._adapters[job.hplm_key] -= 1
         if not self._adapters[job.hplm_key]:
             del self._adapters[job.hplm_key]
-        return self._charges.pop(job)
+        charge = self._charges.pop(job)
+        self._saves[job.tenant] -= charge.saves_us
+        if not self._shares.rows_of(job.tenant):
+            del self._saves[job.tenant]
+        return charge
 
     def _note_fullness(self, indices: Sequence[int]) -> None:
         """Learn how much of the capacity the policy uses, where its stack's rows are more than that."""

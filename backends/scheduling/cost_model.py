@@ -29,9 +29,8 @@ class BatchShape:
     adapters: int
 
     @classmethod
-    def of(cls, jobs: Sequence[Waiting], until_depth: float = 1.0) -> BatchShape:
-        """Return the shape of a batch, or of as much of it as has run when this share of the layers is passed."""
-        passed = [min(job.depth, until_depth) * job.num_tokens for job in jobs]
+    def of(cls, jobs: Sequence[Waiting]) -> BatchShape:
+        passed = [job.depth * job.num_tokens for job in jobs]
         squares = sum(tokens * job.num_tokens for tokens, job in zip(passed, jobs, strict=True))
         return cls(len(jobs), sum(passed), squares, len({job.hplm_key for job in jobs}))
 

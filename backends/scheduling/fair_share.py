@@ -59,9 +59,13 @@ class FairShare:
         burst_us = self._settings.burst_us
         return max(self._now_us, self._ends_us.get(tenant, self._now_us) - burst_us)
 
-    def wait_us(self, tenant: str, start_us: float) -> float:
-        """How long until the clock reaches a job's start, if all tenants that wait go on doing so."""
-        return max(0.0, start_us - self._now_us) * self._settings.weight(tenant) / self.share_of(tenant)
+    def wait_us(self, tenant: str, start_us: float, less_us: float = 0.0) -> float:
+        """How long until the clock reaches a job's start, if all tenants that wait go on doing so.
+
+        `less_us` is by how much less the tenant's jobs before it would be charged.
+        """
+        weight = self._settings.weight(tenant)
+        return max(0.0, start_us - less_us / weight - self._now_us) * weight / self.share_of(tenant)
 
     def furthest_ahead(self, most: int) -> list[str]:
         """Tenants whose next job would not start now, those that would start last before the others."""

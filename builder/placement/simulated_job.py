@@ -29,11 +29,13 @@ class SimulatedJob:
     root: StackKey = ROOT
     depth: float = 1.0
     least_depth: float = 1.0
-    settles: bool = False
 
     def settle(self) -> bool:
         """Simulated hPLMs have no ladders."""
         return False
+
+    def unsettle(self, depth: float) -> None:
+        pass
 
     def is_late(self, now_us: int) -> bool:
         return self.deadline_us is not None and self.deadline_us <= now_us

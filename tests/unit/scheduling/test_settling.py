@@ -13,7 +13,8 @@ from backends.registry.entries import DomainEntry, HplmEntry
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.estimator import LiveCosts
-from backends.scheduling.settings import AdmissionSettings
+from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order
+from backends.scheduling.settings import AdmissionSettings, Capacity
 from backends.scheduling.wait_forecast import WaitForecast
 
 MODEL = CostModel(1000.0, 0.0, 10.0, 0.0, 0.0)
@@ -94,17 +95,6 @@ def test_a_row_that_settles_and_does_not_run_costs_nothing() -> None:
     assert admission._shares._ends_us["acme"] == pytest.approx(before_us)
 
 
-def test_the_answer_of_an_exit_is_there_before_its_batch_ends() -> None:
-    admission = busy()
-    settled, others = row(6_000), [row(None, 1.0, "other") for _ in range(3)]
-    assert admission.admit([settled, *others], 0) is None
-    chosen = indices_of(admission, [settled, *others])
-    # The batch takes 5,000 us from 2,000 us on; after a third of the layers of all four rows it is at 4,333 us.
-    assert admission.infeasible(chosen, 0) == []
-    assert settled.settles
-    assert admission._late([settled, *others], 3_700) == [0]
-
-
 def test_rows_ahead_settle_as_many_as_it_takes() -> None:
     """The next ones first; rows without an earlier answer stay as they are."""
     admission = busy()
@@ -128,16 +118,49 @@ def test_none_settles_for_a_row_that_would_be_late_all_the_same() -> None:
     assert all(each.settles for each in ahead)
 
 
-def test_nobody_settles_for_a_tenant_beyond_its_share() -> None:
-    admission = busy()
-    flood = [row(None, 1.0, "flood") for _ in range(6)]
-    for each in flood:
-        assert admission.admit([each], 0) is None
+@pytest.mark.parametrize("order", [FairOrder(), LengthOrder(), DeadlineOrder()])
+def test_nobody_settles_for_a_tenant_beyond_its_share(order: Order) -> None:
+    admission = admission_of(LiveCosts(MODEL), AdmissionSettings(margin_percent=0), order=order)
+    running = row(None, 1.0)
+    assert admission.admit([running], 0) is None
+    run(admission, [running], 0)
     others = [row(None, tenant=f"other {number}") for number in range(3)]
     for each in others:
         assert admission.admit([each], 0) is None
+    flood = [row(None, 1.0, "flood") for _ in range(100)]
+    for each in flood:
+        assert admission.admit([each], 0) is None
     assert admission.admit([row(9_000, 1.0, "flood")], 0) is not None
     assert not any(each.settles for each in others)
+
+
+def test_nobody_settles_for_a_request_that_is_rejected() -> None:
+    """Its first row would be in time if others settled, and its second is late all the same."""
+    admission = busy()
+    ahead = [row(None) for _ in range(4)]
+    for each in ahead:
+        assert admission.admit([each], 0) is None
+    paid_us, depths = dict(admission._shares._ends_us), admission.waiting.depth.tolist()
+    assert admission.admit([row(6_000), row(3_100)], 0) is not None
+    assert admission.waiting.depth.tolist() == depths and not any(each.settles for each in ahead)
+    assert admission._shares._ends_us == pytest.approx(paid_us)
+    assert admission.admit([row(6_000)], 0) is None
+    assert any(each.settles for each in ahead)
+
+
+def test_a_backlog_beyond_the_burst_settles_too() -> None:
+    """What a tenant's rows would cost less, if they settled, counts where its turn comes by what it has used."""
+    model = CostModel(1_000.0, 0.0, 100.0, 0.0, 0.0)
+    admission = admission_of(LiveCosts(model), AdmissionSettings(margin_percent=0), Capacity(64, 10_000, 64))
+    running = row(None, 1.0)
+    assert admission.admit([running], 0) is None
+    run(admission, [running], 0)
+    ahead = [row(None) for _ in range(20)]  # 10 ms each
+    for each in ahead:
+        assert admission.admit([each], 0) is None
+    assert admission.admit([row(120_000)], 0) is None
+    assert admission.admit([row(60_000)], 0) is not None
+    assert any(each.settles for each in ahead)
 
 
 def test_the_forecast_counts_on_it() -> None:
