@@ -135,6 +135,7 @@ class Trainer:
 class BestEpoch(Watch):
     """Measures each epoch, keeps the best one's weights, and ends a training that is out of `patience`.
 
+    Of equally good epochs the last counts, which has learned most: on a few dev texts, many are equally good.
     With an `ema_decay` the running average of the weights is measured and kept instead of the last ones.
     """
 
@@ -150,6 +151,8 @@ class BestEpoch(Watch):
         self._patience, self._ema_decay = settings.patience, settings.ema_decay
         self._average = {name: one.detach().clone() for name, one in trained.items()} if self._ema_decay else {}
         self.best = BestWeights()
+        self._risen_in = 0
+        """The epoch in which the metric rose last."""
 
     def begin_round(self) -> None:
         self._model.train()
@@ -165,21 +168,24 @@ class BestEpoch(Watch):
         if not all(bool(torch.isfinite(tensor).all()) for tensor in weights.values()):
             return
         metrics = self._measure(weights)
-        if metrics[self._main_metric] > self.best.metrics.get(self._main_metric, -math.inf):
+        reached, best = metrics[self._main_metric], self.best.metrics.get(self._main_metric, -math.inf)
+        if reached > best:
+            self._risen_in = number
+        if reached >= best:
             kept = {name: tensor.detach().clone() for name, tensor in weights.items()}
             self.best = BestWeights(kept, metrics, number)
 
     def goes_on(self, rounds: int) -> bool:
-        return self._patience is None or rounds - self.best.epoch < self._patience
+        return self._patience is None or rounds - self._risen_in < self._patience
 
     @property
     def note(self) -> str:
         return f", best dev {self._main_metric} {self.best.metrics[self._main_metric]:.3f}" if self.best.epoch else ""
 
     def state(self) -> dict[str, Any]:
-        return {"average": self._average, "best": vars(self.best)}
+        return {"average": self._average, "best": vars(self.best), "risen_in": self._risen_in}
 
     def restore(self, state: dict[str, Any]) -> None:
         for name, average in self._average.items():
             average.copy_(state["average"][name])
-        self.best = BestWeights(**state["best"])
+        self.best, self._risen_in = BestWeights(**state["best"]), state.get("risen_in", state["best"]["epoch"])
