@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from statistics import median
@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from backends.adapters.recipe import AdapterRecipe
-from backends.engine.compute_pool import take_threads
+from backends.engine.compute_pool import ComputePool
 from backends.root.geometry import RootGeometry
 from bench.kit.bare import BareEngine, WaitingRows, bare_engine, fast_dtypes, interleaved, median_ratio, multiply_adds
 from bench.kit.entry import Result, at_least, bench
@@ -34,6 +34,8 @@ from builder.settings.hplm import LORA_EVERYWHERE
 
 _FULL, _TEACHER = "6 x 768", "teacher, 12 x 768"
 _TWO, _HALF = "2 x 768", "2 x 384"
+_ALONE, _BESIDE = "with all threads", "with a thread"
+_CPU = torch.device("cpu")
 _LEAN = replace(LORA_EVERYWHERE, rank=4)
 _BATCHES = ((64, 128), (64, 20), (1, 128), (1, 20))
 
@@ -76,16 +78,18 @@ class Settings:
     timing: str = "all in turn, the median of the ratios within each turn"
 
 
-FULL = Settings(repeats=7)
+FULL = Settings(repeats=5)
 QUICK = Settings(repeats=3, batches=((16, 20), (1, 20)))
 
 
 class Student:
     """Rows of the root's width through a stack of its own width."""
 
-    def __init__(self, engine: BareEngine, shape: Shape, dtype: str, rows: Sequence[Tensor]) -> None:
+    def __init__(
+        self, engine: BareEngine, shape: Shape, dtype: str, rows: Sequence[Tensor], threads: int | None = None
+    ) -> None:
         self._rows = rows
-        self._stack = engine.stack(dtype)
+        self._stack = engine.stack(dtype, compute_pool=None if threads is None else ComputePool(threads, _CPU))
         self._into = None if shape.width == rows[0].shape[1] else torch.randn(shape.width, rows[0].shape[1]) / 28
         self._waiting = engine.waiting(self._stack, rows, 1 if shape.recipe == HEAD_ONLY else len(rows))
 
@@ -111,12 +115,9 @@ def _engines(rows: int, seed: int) -> Iterator[dict[str, BareEngine]]:
 
 
 def _side_by_side(students: Sequence[Student], pool: ThreadPoolExecutor) -> Callable[[], None]:
-    def one(student: Student) -> None:
-        take_threads(1)
-        student.run()
-
     def run() -> None:
-        wait([pool.submit(one, student) for student in students])
+        for each in [pool.submit(student.run) for student in students]:
+            each.result()
 
     return run
 
@@ -140,9 +141,12 @@ def measure(settings: Settings, seed: int) -> list[dict[str, Any]]:
                 students = {name: Student(engines[name], shape, dtype, hidden) for name, shape in _SHAPES.items()}
                 ways: dict[str, Callable[[], object]] = {name: each.run for name, each in students.items()}
                 if rows == 1:
-                    pair = [students[_TWO], Student(engines[_TWO], _SHAPES[_TWO], dtype, hidden)]
-                    ways["two in turn"] = _in_turn(pair)
-                    ways["two side by side"] = _side_by_side(pair, pool)
+                    for name, threads in ((_ALONE, None), (_BESIDE, 1)):
+                        for number in range(2):
+                            student = Student(engines[_TWO], _SHAPES[_TWO], dtype, hidden, threads)
+                            students[f"{name} {number}"] = student
+                    ways["two in turn"] = _in_turn([students[f"{_ALONE} {number}"] for number in range(2)])
+                    ways["two side by side"] = _side_by_side([students[f"{_BESIDE} {each}"] for each in range(2)], pool)
                 seconds = interleaved(ways, settings.repeats)
                 row: dict[str, Any] = {"dtype": dtype, "rows": rows, "tokens": length}
                 row |= {f"{name} ms": 1000 * median(times) for name, times in seconds.items()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from backends.errors import FileError, HplmError
+from backends.errors import FileError, HplmError, InvalidArgumentError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.root.int8_file import read_fidelity
@@ -116,6 +116,8 @@ def update(
 
     opened, registry = open_home(home)
     before = registry.hplm(id)
+    if held_out is not None:
+        _require_ladder(before, held_out)
     request = UpdateHplm(
         id=id,
         train=train,
@@ -132,6 +134,17 @@ def update(
     if (ladder := before.metrics.get("ladder")) is not None:
         entry = _with_ladder(opened, registry, entry, ladder, train, held_out)
     _print_built(entry, as_json)
+
+
+def _require_ladder(before: HplmEntry, held_out: Path) -> None:
+    """Check what a selection after the update needs, before anything is trained."""
+    from builder.construct.tasks.dataset import read_examples
+
+    if "ladder" not in before.metrics:
+        raise InvalidArgumentError(
+            f"{before.id} has no ladder that --held-out could be for; 'hplm select {before.id}' makes one"
+        )
+    read_examples(held_out, before.task)
 
 
 def _with_ladder(
@@ -151,6 +164,11 @@ def _with_ladder(
         )
         return entry
     selecting = Selecting(entry.id, LabelledFiles(train, held_out), target, ladder["after"])
+    typer.echo(
+        f"version {entry.version} is live; if its selection is interrupted: "
+        f"hplm select {entry.id} --train {train} --held-out {held_out}",
+        err=True,
+    )
     try:
         return select_one(home, registry, selecting).entry
     except HplmError as error:

@@ -9,6 +9,7 @@ import typer
 
 from backends.errors import InvalidArgumentError
 from backends.home import Home
+from cli.exit_codes import THRESHOLD_MISSED
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_entry, print_rows
 from cli.progress import resumable_progress
 from cli.session import open_home
@@ -71,15 +72,16 @@ def select(
         _show(registry, id, as_json)
         return
     files = _files(train, held_out, unlabelled, every)
+    from builder.levels.material import UnlabelledFile
     from builder.levels.selecting import Selecting, levels_of
     from builder.levels.target import Target
 
     target = Target.of(max_drop, target_accuracy, agreement, certainty)
-    if id is None:
+    if id is not None:
+        found = select_one(opened, registry, Selecting(id, files, target, after))
+        print_entry(levels_of(found.entry) | found.figures, as_json)
+    elif isinstance(files, UnlabelledFile):
         _select_all(opened, registry, files, target, after, as_json)
-        return
-    found = select_one(opened, registry, Selecting(id, files, target, after))
-    print_entry(levels_of(found.entry) | found.figures, as_json)
 
 
 def _show(registry: Registry, id: str | None, as_json: bool) -> None:
@@ -142,17 +144,19 @@ def select_one(home: Home, registry: Registry, selecting: Selecting) -> Selectio
 def _select_all(
     home: Home,
     registry: Registry,
-    files: LabelledFiles | UnlabelledFile,
+    files: UnlabelledFile,
     target: Target,
     after: int | None,
     as_json: bool,
 ) -> None:
-    from builder.levels.selecting_all import select_all
+    from builder.levels.selecting_all import KEPT, SELECTED, select_all
 
     with resumable_progress("all hPLMs", "hplm select --all --show") as report:
         rows = select_all(home, registry, files, target, after, _stack_of(home), report)
     print_rows(rows, "Selected", as_json)
     _warn_of_missing(home)
+    if not all(row["outcome"].startswith((SELECTED, KEPT)) for row in rows):
+        raise typer.Exit(THRESHOLD_MISSED)
 
 
 def _warn_of_missing(home: Home) -> None:

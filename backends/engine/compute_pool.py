@@ -20,7 +20,7 @@ Share = TypeVar("Share")
 Result = TypeVar("Result")
 
 _WIDTH_PER_TOKEN = 12
-"""Of a model this wide a share may have a single token; of others as many more as they are wider.
+"""A share has at least as many tokens as the hidden size divided by this.
 
 Each share reads all weights, so small shares of wide layers take longer on an idle machine. Narrow layers end their
 products, where threads that share one wait for each other, more often.

@@ -20,6 +20,7 @@ from backends.adapters.device_bank import AdapterBank
 from backends.adapters.product import BatchAdapters, SegmentedAdapters
 from backends.adapters.recipe import AdapterRecipe
 from backends.adapters.segments import Segment
+from backends.engine.compute_pool import ComputePool
 from backends.engine.layouts import MakeLayout
 from backends.engine.precision import fast_float_dtype, missing_for
 from backends.engine.stack import ReadyHplm, StackSettings, UpperStack
@@ -67,10 +68,11 @@ class BareEngine:
         dtype: str = "bf16",
         adapters_of: Callable[[AdapterBank, Sequence[Segment]], BatchAdapters] = SegmentedAdapters,
         layout_of: MakeLayout | None = None,
+        compute_pool: ComputePool | None = None,
     ) -> UpperStack:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         settings = StackSettings(device=device, dtype=dtype, num_slots=len(self._hplms) + 1)
-        return UpperStack(self._root, settings, adapters_of=adapters_of, layout_of=layout_of)
+        return UpperStack(self._root, settings, compute_pool, adapters_of, layout_of)
 
     def rows(self, lengths: Sequence[int]) -> list[Tensor]:
         return random_rows(lengths, self.geometry.hidden_size, self._generator)

@@ -84,13 +84,20 @@ def _labelled(files: LabelledFiles, live: HplmEntry, trained_on: TrainedTexts, t
 
 
 def _unlabelled(path: Path, live: HplmEntry, trained_on: TrainedTexts, target: Target) -> Material:
-    if target.loss != "agreement":
-        raise InvalidArgumentError(f"{target.shown} needs labels; texts without labels certify --agreement")
+    require_plain_texts(path, target)
     examples, num_known = _unknown_to(trained_on, unlabelled_examples(path, _like_those_of(live), [], _MOST_UNLABELLED))
     order = np.random.default_rng(_SEED).permutation(len(examples)).tolist()
     learn, certify = order[: len(order) // 2], order[len(order) // 2 :]
     _require_enough(path, len(certify), num_known, target, learning=len(learn))
     return Material([examples[at] for at in learn], [examples[at] for at in certify], num_known, has_labels=False)
+
+
+def require_plain_texts(path: Path, target: Target) -> None:
+    """Check what does not depend on an hPLM."""
+    if target.loss != "agreement":
+        raise InvalidArgumentError(f"{target.shown} needs labels; texts without labels certify --agreement")
+    if not path.is_file():
+        raise TrainingDataError(f"{path} is no file")
 
 
 def _like_those_of(live: HplmEntry) -> Example:
@@ -107,15 +114,16 @@ def _unknown_to(trained_on: TrainedTexts, examples: Sequence[Example]) -> tuple[
     return list({normalised(each): each for each in unknown}.values()), int(known.sum())
 
 
-def _require_enough(path: Path, held_out: int, num_known: int, target: Target, learning: int = 0) -> None:
-    """Check the number of held-out texts, and of those of the same file that are learned from."""
+def _require_enough(path: Path, held_out: int, num_known: int, target: Target, learning: int | None = None) -> None:
+    """Check the number of held-out texts; of a file that is learned from too, twice as many are needed."""
     needed = max(-(-target.least_rows * ONE_IN_FITS // (ONE_IN_FITS - 1)), _LEAST_FITTING * ONE_IN_FITS)
     if held_out >= needed:
         return
     dropped = f", besides {num_known} that were trained on" if num_known else ""
+    holds, needed = (held_out, needed) if learning is None else (held_out + learning, 2 * needed)
     raise TrainingDataError(
-        f"{path} holds {held_out + learning} different texts{dropped}; to certify {target.shown} with certainty "
-        f"{target.certainty:g} takes at least {2 * needed if learning else needed}"
+        f"{path} holds {holds} different texts{dropped}; to certify {target.shown} with certainty "
+        f"{target.certainty:g} takes at least {needed}"
     )
 
 

@@ -1,6 +1,7 @@
 """`hplm select --all`: a ladder for every hPLM by the same plain texts, one after another; one that fails stops none.
 
-An hPLM whose ladder keeps that target already is left as it is, so that a run which was interrupted goes on.
+An hPLM that has a ladder is left as it is: one for this target, so that a run which was interrupted goes on, and one
+for another, which labelled texts may have certified.
 """
 
 from __future__ import annotations
@@ -12,22 +13,31 @@ from backends.errors import HplmError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
-from builder.levels.material import LabelledFiles, UnlabelledFile
+from builder.levels.material import UnlabelledFile, require_plain_texts
 from builder.levels.selecting import Selecting, levels_of, select_ladder
 from builder.levels.target import Target
 from builder.progress import Report, Step
+
+SELECTED, KEPT = "selected", "keeps its ladder"
+"""How the outcome begins of an hPLM that has a ladder now; of others it says why they have none."""
 
 
 def select_all(
     home: Home,
     registry: Registry,
-    files: LabelledFiles | UnlabelledFile,
+    files: UnlabelledFile,
     target: Target,
     after: int | None,
     settings: StackSettings,
     report: Report,
 ) -> list[dict[str, Any]]:
-    """Select for all live hPLMs; returns a row for each, which says what became of it."""
+    """Select for all live hPLMs; returns a row for each, which says what became of it.
+
+    Raises:
+        InvalidArgumentError: The target needs labels.
+        TrainingDataError: The file is no file of plain texts.
+    """
+    require_plain_texts(files.path, target)
     hplms, rows = registry.hplms(), list[dict[str, Any]]()
     for number, live in enumerate(hplms):
         report(Step("select", number, len(hplms)))
@@ -40,19 +50,13 @@ def select_all(
 def _selected(
     home: Home, registry: Registry, live: HplmEntry, selecting: Selecting, settings: StackSettings
 ) -> dict[str, Any]:
-    if _keeps(live, selecting):
-        return _row(live, "has that ladder already")
+    if (ladder := live.metrics.get("ladder")) is not None:
+        return _row(live, f"{KEPT}: {ladder['target']} with certainty {ladder['certainty']:g}")
     try:
         found = select_ladder(home, registry, selecting, settings, lambda _: None)
     except HplmError as error:
         return _row(live, str(error))
-    return _row(found.entry, "selected" if found.reason is None else found.reason)
-
-
-def _keeps(live: HplmEntry, selecting: Selecting) -> bool:
-    told = levels_of(live)
-    same_target = (told.get("target"), told.get("certainty")) == (selecting.target.shown, selecting.target.certainty)
-    return same_target and selecting.after in (None, told.get("after"))
+    return _row(found.entry, SELECTED if found.reason is None else found.reason)
 
 
 def _row(entry: HplmEntry, outcome: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from backends.adapters.head import Head
 from backends.adapters.ladder import EarlyStep, Ladder, read_ladder, write_ladder
 from backends.clock import now_us
 from backends.engine import stack as stack_module
+from backends.engine.job import Job
 from backends.engine.service import UpperService
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import (
@@ -33,6 +34,7 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from backends.scheduling.admission import Admission
 from backends.storage import read_json, write_json
 from backends.wire import AUTO, EARLY, FULL, Ticket, encode_tickets, fold_rows
 from served_engine import HIDDEN, TINY, Responses, running
@@ -128,6 +130,28 @@ def test_sure_rows_leave_early_and_the_others_go_on(
         assert ("doubtful" in answer) == (one["confidence"] < threshold - 1e-4)
     for answer, whole in zip(by_level[FULL], full, strict=True):
         assert (answer["level"], answer["label"], "doubtful" in answer) == (FULL, whole["label"], False)
+
+
+def test_rows_that_settle_leave_however_sure_they_are(
+    tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which rows do is for `test_settling`; here all do that may."""
+    monkeypatch.setattr(HplmEntry, "least_depth", lambda _, level: 1.0 if level == FULL else 0.5)
+
+    def settling(_: object, job: Job, *__: object) -> None:
+        assert job.settle() == (job.level == AUTO)
+
+    monkeypatch.setattr(Admission, "_rejection", settling)
+    ladder = ladder_of(tiny_home, topic, threshold=2.0)
+    early, full = (expected(tiny_home, topic, ladder, after) for after in (1, None))
+    with running(tiny_home) as service:
+        found = {level: list(answers(ask(service, topic, level))) for level in (AUTO, FULL)}
+        counted = service.answers
+    for answer, one in zip(found[AUTO], early, strict=True):
+        assert (answer["level"], answer["label"], answer["doubtful"]) == (EARLY, one["label"], True)
+    for answer, whole in zip(found[FULL], full, strict=True):
+        assert (answer["level"], answer["label"]) == (FULL, whole["label"])
+    assert counted == {(EARLY, "deadline"): len(LENGTHS), (FULL, "top"): len(LENGTHS)}
 
 
 def test_the_answer_at_hand_is_sent_before_the_deadline(

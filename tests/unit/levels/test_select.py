@@ -240,13 +240,22 @@ def test_all_hplms_by_the_same_texts(tiny_home: Home, tmp_path: Path) -> None:
         name: int(name in selected) for name in before
     }
     again = select_every(target)
-    assert {name for name, row in again.items() if row["outcome"] == "has that ladder already"} == selected
+    assert {name for name, row in again.items() if row["outcome"].startswith("keeps its ladder: ")} == selected
     assert all(again[name]["version"] == rows[name]["version"] for name in selected)
     other = select_every(Target.of(agreement=0.8))
-    assert other["acme/topic"]["version"] == rows["acme/topic"]["version"] + 1
+    assert other["acme/topic"] == again["acme/topic"]
 
 
-@pytest.mark.parametrize(("count", "needed"), [(60, 200), (3, 200)])
+def test_what_no_hplm_could_be_selected_by_is_said_once(tiny_home: Home, tmp_path: Path) -> None:
+    registry, texts = Registry.open(tiny_home), plain(tmp_path / "plain.txt", 300, seed=916)
+    with pytest.raises(InvalidArgumentError, match="needs labels"):
+        select_all(tiny_home, registry, texts, EASY, None, STACK, ignore)
+    with pytest.raises(TrainingDataError, match="is no file"):
+        missing = UnlabelledFile(tmp_path / "none.txt")
+        select_all(tiny_home, registry, missing, Target.of(agreement=0.9), None, STACK, ignore)
+
+
+@pytest.mark.parametrize(("count", "needed"), [(60, 200), (3, 200), (1, 200)])
 def test_too_few_texts_without_labels(tiny_home: Home, tmp_path: Path, count: int, needed: int) -> None:
     selecting = Selecting("acme/topic", plain(tmp_path / "plain.txt", count, seed=913), Target.of(agreement=0.8))
     with pytest.raises(TrainingDataError, match=f"different texts.* takes at least {needed}"):
