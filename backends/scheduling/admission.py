@@ -120,7 +120,7 @@ class Admission(Generic[JobT]):
         self._saves: dict[str, float] = defaultdict(float)
         """How much less the jobs of a tenant would be charged if all of them settled."""
         self._settled: dict[JobT, tuple[float, _Charge]] = {}
-        """Depths and charges, as they were, of those that have settled since the last request began to be admitted."""
+        """Depths and charges, as they were, of those that have settled for the request that is being admitted."""
         self._adapters: Counter[int] = Counter()
         """Rows that wait, by hPLM version."""
         self._fullness = 1.0
@@ -144,20 +144,21 @@ class Admission(Generic[JobT]):
             self._within.restart(now_us)
             self._beyond.restart(now_us)
         predicts = self._settings.predicts and not self._may_probe(now_us)
-        self._settled.clear()
         entered: dict[JobT, ArrivalRates] = {}
         try:
             for job in jobs:
                 is_within = self._is_within_share(job.tenant, now_us)
                 rejection = self._rejection(job, is_within, predicts, now_us)
                 if rejection is not None:
-                    self._take_settling_back()
+                    if self._settled:
+                        self._take_settling_back()
                     return rejection
                 self._enter(job, is_within)
                 entered[job] = self._within if is_within else self._beyond
         finally:
             if 0 < len(entered) < len(jobs):
                 self.drop([index for index, job in enumerate(self.waiting) if job in entered])
+            self._settled.clear()
         if not self._order.is_fair:
             for job, rates in entered.items():
                 rates.add(self._order.kind(job, now_us), Load.of(job, self.costs_of(job.root).model), now_us)
@@ -270,6 +271,7 @@ class Admission(Generic[JobT]):
         enough = int(np.searchsorted(saved_us.cumsum(), late_us)) + 1
         for chosen in (indices[:enough], indices[enough:]):
             for index in chosen.tolist():
+                self._settled[waiting[index]] = waiting[index].depth, self._charges[waiting[index]]
                 self._settle(index)
             if self.finish_in_us(job, now_us, is_within) <= deadline_in_us:
                 break
@@ -278,9 +280,8 @@ class Admission(Generic[JobT]):
     def _settle(self, index: int) -> None:
         """Have a job of the queue settle, if it can; its tenant pays for the layers that it will pass."""
         job = self.waiting[index]
-        depth, charge = job.depth, self._charges[job]
+        charge = self._charges[job]
         if job.settle():
-            self._settled[job] = depth, charge
             self._recharge(index, charge._replace(us=charge.us - charge.saves_us, saves_us=0.0))
 
     def _take_settling_back(self) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from backends.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from backends.scheduling.waiting_room import Waiting
 
-Number = TypeVar("Number", float, npt.NDArray[np.float64])
+Number = TypeVar("Number", float, "npt.NDArray[np.float64]")
 
 
 @dataclass(frozen=True)
