@@ -170,7 +170,7 @@ def _arithmetic(name: str, rows: int, length: int) -> float:
 
 
 def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Of the largest batch of the first dtype, unless a suffix says otherwise."""
+    """Return the figures, of the largest batch of the first dtype unless a suffix says otherwise."""
     found: dict[str, float] = {}
     first, (num_rows, length) = rows[0]["dtype"], (rows[0]["rows"], rows[0]["tokens"])
     for row in rows:

@@ -166,7 +166,7 @@ def _with_ladder(
     selecting = Selecting(entry.id, LabelledFiles(train, held_out), target, ladder["after"])
     typer.echo(
         f"version {entry.version} is live; if its selection is interrupted: "
-        f"hplm select {entry.id} --train {train} --held-out {held_out}",
+        f"hplm select {entry.id} --train {train} --held-out {held_out} {target.options} --after {ladder['after']}",
         err=True,
     )
     try:

@@ -74,7 +74,7 @@ NUM_LABELS = 3
 
 
 def random_ladder(geometry: RootGeometry, after: int, threshold: float, generator: torch.Generator) -> Ladder:
-    """Of an hPLM of `random_hplm`; none of its rows was certified to leave."""
+    """Make a ladder for an hPLM of `random_hplm`; none of its rows was certified to leave."""
     size = geometry.hidden_size
     head = Head(torch.randn(NUM_LABELS, size, generator=generator) / math.sqrt(size), torch.zeros(NUM_LABELS))
     certified = {"after": after, "layers": geometry.num_upper_layers, "answered_early": 0.0}

@@ -73,6 +73,12 @@ class Target:
         return least_rows(self.tolerance, self.risk)
 
     @property
+    def options(self) -> str:
+        """The options of `hplm select` that mean this target."""
+        amount = 100 * self.tolerance if self.loss == "max-drop" else 1 - self.tolerance
+        return f"--{self.loss} {amount:g} --certainty {self.certainty:g}"
+
+    @property
     def shown(self) -> str:
         if self.loss == "max-drop":
             return f"a drop of at most {100 * self.tolerance:g} points"

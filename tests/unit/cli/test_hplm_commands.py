@@ -233,6 +233,7 @@ def test_an_update_goes_on_with_the_ladder(run: Run, tmp_path: Path) -> None:
         assert code != 0 and ("has no ladder" in err or "none.jsonl" in err)
     code, out, err = run(*update, "--held-out", held_out)
     assert code == 0, err
+    assert f"--held-out {held_out} --max-drop 20 --certainty 0.8 --after 1" in err
     _, out, _ = run("select", "acme/topic", "--show", "--json")
     told = json.loads(out)
     assert told["version"] == selected["version"] + 2 and told["levels"] == ["early", "full"]
