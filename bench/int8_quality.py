@@ -26,7 +26,7 @@ from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.int8_file import read_smoothing
-from backends.root.int8_linear import int8_instructions
+from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from backends.root.upper import UpperLayers
 from backends.storage import json_checksum, read_json, write_json

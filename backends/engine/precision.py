@@ -12,7 +12,7 @@ import torch
 
 from backends.errors import FileError
 from backends.root.int8_file import Smoothing, read_smoothing
-from backends.root.int8_linear import int8_instructions
+from backends.root.int8_instructions import int8_instructions
 from backends.root.packed import cpu_multiplies_bf16
 from backends.root.store import RootFolder
 

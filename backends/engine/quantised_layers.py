@@ -11,7 +11,7 @@ from backends.adapters.product import BatchLayer
 from backends.engine.fused_layer import FusedLayer, FusedLayers
 from backends.root.encoder import ACTIVATION_FUNCTIONS, EncoderLayer
 from backends.root.int8_file import Smoothed, Smoothing
-from backends.root.int8_linear import AFTER, CENTRED, QuantisedLinear, Range, blocks
+from backends.root.int8_linear import AFTER, CENTRED, Quantised, QuantisedLinear, Range, blocks
 from backends.root.rowwise_linear import ROWWISE, RowwiseLinear
 from backends.root.upper import UpperLayers
 
@@ -48,18 +48,32 @@ class _Int8Layer(FusedLayer):
         super().__init__(layer.index, *products, layer.attention_norm.to(dtype), layer.ffn_norm.to(dtype))
         self._ffn_in = quantised(layer.ffn_in, smoothed="ffn_in")
         self._ffn_out = quantised(layer.ffn_out, AFTER[activation])
-        self._activation = ACTIVATION_FUNCTIONS[activation]
+        self._activation, self._dtype = activation, dtype
 
     def _feed_forward(self, hidden: Tensor, adapter: BatchLayer, plus: Tensor | None) -> Tensor:
+        outputs, inner = torch.empty_like(hidden), None
         if adapter.changes("ffn_in") or adapter.changes("ffn_out"):
-            inner = self._activation(adapter.project("ffn_in", hidden, self._ffn_in(hidden)))
-            return adapter.project("ffn_out", inner, self._ffn_out(inner, plus))
-        outputs = torch.empty_like(hidden)
+            # What adapters add comes first: then a block of tokens passes both products while it is in the cache.
+            inner = adapter.project("ffn_in", hidden, hidden.new_zeros(len(hidden), self._ffn_in.width))
         for block in blocks(len(hidden)):
-            inner = self._activation(self._ffn_in.multiply_in_fp32(self._ffn_in.quantised(hidden[block])))
-            states = self._ffn_out.inputs.quantised(inner, hidden.dtype)
-            self._ffn_out.multiply(states, outputs[block], None if plus is None else plus[block])
-        return outputs
+            states = self._activated(self._ffn_in.quantised(hidden[block]), _rows(inner, block))
+            self._ffn_out.multiply(states, outputs[block], _rows(plus, block))
+        return outputs if inner is None else adapter.project("ffn_out", inner, outputs)
+
+    def _activated(self, inputs: Quantised, inner: Tensor | None) -> Quantised:
+        """Return what the activation makes of the product and `inner`, quantised; `inner` becomes it."""
+        if self._activation == "gelu":
+            return self._ffn_in.multiply_through_gelu(inputs, inner, self._ffn_out.inputs)
+        states = torch.empty(len(inputs.scales), self._ffn_in.width, dtype=self._dtype)
+        self._ffn_in.multiply(inputs, states, inner)
+        activated = ACTIVATION_FUNCTIONS[self._activation](states)
+        if inner is not None:
+            inner.copy_(activated)
+        return self._ffn_out.quantised(activated)
+
+
+def _rows(states: Tensor | None, block: slice) -> Tensor | None:
+    return None if states is None else states[block]
 
 
 class _RowwiseLayer(FusedLayer):

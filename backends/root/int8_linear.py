@@ -13,29 +13,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+
+from backends.root.int8_instructions import int8_instructions
+from backends.root.int8_kernels import (
+    gelu_and_quantise_above,
+    quantise,
+    quantise_above,
+    rescale,
+)
 
 BLOCK_TOKENS = 256
 """Tokens that are quantised, multiplied and scaled back at once, so that they stay in the cache."""
 _LEVELS = 127
-# Half a level more than this would be 255, beyond which an unsigned byte begins again at 0.
-_ONE_SIDED_LEVELS = 254
-# A float of this size has no bits left for fractions: adding it rounds, and its last byte is the integer.
-_ROUNDING = 1.5 * 2**23
-
-
-def int8_instructions() -> Literal["VNNI", "AVX2"] | None:
-    """Return the best instructions that this machine's processor has for products in int8.
-
-    PyTorch knows the VNNI of AVX-512 only; processors with AVX-VNNI count as AVX2.
-    """
-    if torch.cpu._is_vnni_supported():
-        return "VNNI"
-    return "AVX2" if torch.cpu._is_avx2_supported() else None
 
 
 def _weight_scales(weight: Tensor) -> Tensor:
@@ -70,22 +65,19 @@ class Range:
     def zero_point(self) -> int:
         return _LEVELS + 1 if self.lowest is None else 0
 
-    def quantised(self, states: Tensor, dtype: torch.dtype) -> Quantised:
-        """Quantise states `[T, n]` in fp32, which are overwritten; scales are exact in `dtype`."""
-        highest = states.amax(-1, keepdim=True)
+    def quantised(self, states: Tensor, factors: Tensor | None = None) -> Quantised:
+        """Quantise states `[T, n]`; channels around zero are multiplied by their factors first."""
+        found = Quantised.empty(states)
         if self.lowest is None:
-            scales = torch.maximum(highest, states.amin(-1, keepdim=True).neg_()).div_(_LEVELS).to(dtype)
-            rounded = states.mul_(scales.float().reciprocal()).add_(self.zero_point + _ROUNDING)
+            factors = states.new_ones(states.shape[1], dtype=torch.float32) if factors is None else factors
+            quantise(_array(states), factors.numpy(), *found.arrays())
         else:
-            scales = highest.sub_(self.lowest).div_(_ONE_SIDED_LEVELS).to(dtype)
-            per_level = scales.float().reciprocal()
-            # The offset is no integer: rounded together with the states, its error differs from channel to channel.
-            rounded = torch.addcmul(per_level * -self.lowest, states, per_level, out=states).add_(_ROUNDING)
-        return Quantised(rounded.view(torch.int32).to(torch.uint8), scales)
+            quantise_above(_array(states), self.lowest, *found.arrays())
+        return found
 
     def restored(self, quantised: Quantised) -> Tensor:
         """Return the states that quantised ones stand for, in fp32."""
-        return (quantised.values.float() - self.zero_point) * quantised.scales.float() + (self.lowest or 0.0)
+        return (quantised.values.float() - self.zero_point) * quantised.scales[:, None] + (self.lowest or 0.0)
 
 
 CENTRED = Range()
@@ -97,10 +89,17 @@ AFTER: Mapping[str, Range] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Quantised:
-    """Shape: values `[T, n]` uint8; scales `[T, 1]`."""
+    """Shape: values `[T, n]` uint8; scales `[T]` in fp32."""
 
     values: Tensor
     scales: Tensor
+
+    @classmethod
+    def empty(cls, states: Tensor) -> Quantised:
+        return cls(torch.empty(states.shape, dtype=torch.uint8), torch.empty(len(states)))
+
+    def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        return self.values.numpy(), self.scales.numpy()
 
 
 def quantised_weight(weight: Tensor, smoothing: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -123,7 +122,7 @@ class QuantisedLinear:
         bias: `[out]`.
         dtype: Data type of inputs and outputs.
         inputs: Range of the inputs.
-        smoothing: What inputs are divided by before they are quantised, `[in]`.
+        smoothing: What inputs around zero are divided by before they are quantised, `[in]`.
     """
 
     def __init__(
@@ -137,49 +136,67 @@ class QuantisedLinear:
         values, scales = quantised_weight(weight, smoothing)
         sums = values.sum(dim=1, dtype=torch.float32) * scales
         self.inputs = inputs
-        self._divided = None if smoothing is None else smoothing.reciprocal()
+        self._factors = torch.ones(weight.shape[1]) if smoothing is None else smoothing.float().reciprocal()
         self._dtype = dtype
         self._values = torch.ops.onednn.qlinear_prepack(values, None)
         self._scales = scales
         self._zeros = torch.zeros(len(scales), dtype=torch.int64)
         # What the zero point adds to each sum is taken away inside the product.
         self._correction = -inputs.zero_point * sums if inputs.zero_point else None
-        self._bias = bias.detach().float() + (inputs.lowest or 0.0) * sums
-        self._bias_in_dtype = self._bias.to(dtype)
+        self.bias = bias.detach().float() + (inputs.lowest or 0.0) * sums
 
     def __call__(self, states: Tensor, plus: Tensor | None = None) -> Tensor:
         """Multiply states `[T, in]`; `plus` is added to the result."""
-        outputs = states.new_empty(len(states), len(self._scales))
+        outputs = torch.empty(len(states), self.width, dtype=self._dtype)
         for block in blocks(len(states)):
             self.multiply(self.quantised(states[block]), outputs[block], None if plus is None else plus[block])
         return outputs
 
+    @property
+    def width(self) -> int:
+        """Number of outputs."""
+        return len(self._scales)
+
     def quantised(self, states: Tensor) -> Quantised:
         """Quantise inputs of this layer, `[T, in]`."""
-        copied = states.to(torch.float32, copy=True)
-        return self.inputs.quantised(copied if self._divided is None else copied.mul_(self._divided), self._dtype)
+        return self.inputs.quantised(states, self._factors)
 
     def multiply(self, inputs: Quantised, outputs: Tensor, plus: Tensor | None = None) -> None:
         """Multiply quantised states into `outputs`, of this layer's data type."""
-        product = self._product(inputs, self._dtype)
-        if plus is None:
-            torch.addcmul(self._bias_in_dtype, product, inputs.scales, out=outputs)
-        else:
-            torch.addcmul(plus, product, inputs.scales, out=outputs).add_(self._bias_in_dtype)
+        added = None if plus is None else _array(plus)
+        rescale(self.product(inputs).numpy(), inputs.scales.numpy(), self.bias.numpy(), added, _array(outputs))
 
-    def multiply_in_fp32(self, inputs: Quantised) -> Tensor:
-        product = self._product(inputs, torch.float32)
-        return torch.addcmul(self._bias, product, inputs.scales.float(), out=product)
+    def multiply_through_gelu(self, inputs: Quantised, inner: Tensor | None, outputs: Range) -> Quantised:
+        """Multiply quantised states and return the product's GELU, quantised.
 
-    def _product(self, inputs: Quantised, dtype: torch.dtype) -> Tensor:
-        """Return the product without its tokens' scales and without the bias."""
+        Args:
+            inputs: States of this layer's range.
+            inner: What is added in front of the GELU; it is overwritten with what that returns.
+            outputs: Range of the GELU.
+        """
+        product = self.product(inputs)
+        found = Quantised.empty(product)
+        arguments = product.numpy(), inputs.scales.numpy(), self.bias.numpy(), None if inner is None else _array(inner)
+        gelu_and_quantise_above(*arguments, outputs.lowest, *found.arrays())
+        return found
+
+    def product(self, inputs: Quantised) -> Tensor:
+        """Return the product in fp32, without its tokens' scales and without the bias."""
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             *(inputs.values, 1.0, 0),
             *(self._values, self._scales, self._zeros),
-            *(self._correction, 1.0, 0, dtype),
+            *(self._correction, 1.0, 0, torch.float32),
             *("none", [], ""),
         )
         return product
+
+
+def _array(states: Tensor) -> NDArray[np.float32 | np.int16]:
+    """Return the memory of states, one token after the other, for the kernels; bf16 as its bits."""
+    if states.dtype == torch.bfloat16:
+        states = states.view(torch.int16)
+    array: NDArray[np.float32 | np.int16] = states.detach().numpy()
+    return array
 
 
 def blocks(num_tokens: int) -> Iterator[slice]:

@@ -11,7 +11,8 @@ from functools import partial
 import torch
 
 from backends.engine.precision import fast_float_dtype, precision_of
-from backends.root.int8_linear import Quantised, QuantisedLinear, int8_instructions
+from backends.root.int8_instructions import int8_instructions
+from backends.root.int8_linear import Quantised, QuantisedLinear
 from bench.kit.bare import Seconds
 
 _CPU_SIZES = (1024, 2048, 4096)
@@ -69,9 +70,9 @@ def _int_mm(size: int) -> Callable[[], object]:
 
 
 def _packed_product(size: int) -> Callable[[], object]:
-    states = Quantised(torch.randint(256, (size, size), dtype=torch.uint8), torch.ones(size, 1))
+    states = Quantised(torch.randint(256, (size, size), dtype=torch.uint8), torch.ones(size))
     linear = QuantisedLinear(torch.randn(size, size), torch.zeros(size), torch.bfloat16)
-    return lambda: linear.multiply_in_fp32(states)
+    return lambda: linear.product(states)
 
 
 def _side_by_side(make: Callable[[int], Callable[[], object]]) -> dict[str, Products]:

@@ -33,8 +33,8 @@ class RoundedLinear(nn.Linear):
     def forward(self, states: Tensor) -> Tensor:
         with torch.autocast(states.device.type, enabled=False):
             smooth = states.float() * self.get_buffer("_divided")
-            copied = smooth.detach().flatten(0, -2).clone()
-            rounded = self._inputs.restored(self._inputs.quantised(copied, torch.float32)).view_as(smooth)
+            quantised = self._inputs.quantised(smooth.detach().flatten(0, -2))
+            rounded = self._inputs.restored(quantised).view_as(smooth)
             return functional.linear(smooth + (rounded - smooth).detach(), self.weight, self.bias)
 
 

@@ -13,7 +13,7 @@ from backends.errors import FileError, InvalidArgumentError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.int8_file import Int8Fidelity, read_fidelity
-from backends.root.int8_linear import int8_instructions
+from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from builder.profiling.preparing_int8 import quantise_root
 

@@ -25,7 +25,7 @@ from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from backends.root.encoder import padded_attention
 from backends.root.int8_file import SMOOTHED, Int8Fidelity, Quantisation, Smoothed, Smoothing, version_label
-from backends.root.int8_linear import int8_instructions
+from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from builder.construct.hplm.exact_lower import exact_lower
 from builder.construct.training.corpus import whole_corpus

@@ -17,7 +17,7 @@ import tritonclient.http
 
 from backends.metrics import INTERVAL_S
 from backends.registry.registry import Registry
-from backends.root.int8_linear import int8_instructions
+from backends.root.int8_instructions import int8_instructions
 from bench.kit.reference import ReferenceHplm
 from bench.kit.tiny_home import sample_texts
 from served_home import Served

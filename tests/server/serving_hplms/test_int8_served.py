@@ -14,7 +14,7 @@ from backends.adapters.bank import read_artifact
 from backends.adapters.parts import Lora
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
-from backends.root.int8_linear import int8_instructions
+from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from bench.kit.marks import Mark, publish_marked
 from bench.kit.tiny_home import sample_texts

@@ -8,7 +8,8 @@ from torch import nn
 
 from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
-from backends.root.int8_linear import AFTER, CENTRED, QuantisedLinear, Range, int8_instructions
+from backends.root.int8_instructions import int8_instructions
+from backends.root.int8_linear import AFTER, CENTRED, QuantisedLinear, Range
 from bench.kit.rounded_upper import RoundedLinear, rounded_upper
 from layer_cases import random_upper, relative_error
 
@@ -16,8 +17,7 @@ GEOMETRY = RootGeometry(100, 32, 128, 4, 1, 2, 32, 2, 1e-12, "gelu")
 
 
 @pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
-@pytest.mark.parametrize("inputs", [CENTRED, AFTER["gelu"]])
-@pytest.mark.parametrize("is_smoothed", [False, True])
+@pytest.mark.parametrize(("inputs", "is_smoothed"), [(CENTRED, False), (CENTRED, True), (AFTER["gelu"], False)])
 def test_rounded_products_are_those_in_int8(inputs: Range, is_smoothed: bool) -> None:
     torch.manual_seed(7)
     linear, smoothing = nn.Linear(48, 64), torch.logspace(-1, 1, 48) if is_smoothed else None

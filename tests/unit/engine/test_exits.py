@@ -21,7 +21,7 @@ from backends.engine.exits import Early, Exit, confidences, cuts_of
 from backends.engine.layouts import LAYOUTS, Sharing
 from backends.engine.stack import StackSettings, UpperStack
 from backends.root.geometry import RootGeometry
-from backends.root.int8_linear import int8_instructions
+from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from bench.kit.layouts import ALL_LAYOUTS
 from bench.kit.random_root import random_root

@@ -19,7 +19,7 @@ from backends.engine.layouts import LAYOUTS, Sharing
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import InvalidArgumentError
 from backends.home import Home
-from backends.root.int8_linear import int8_instructions
+from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from bench.kit.layouts import ALL_LAYOUTS
 

@@ -12,7 +12,7 @@ import torch
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.int8_file import Int8Fidelity, read_fidelity, read_smoothing
-from backends.root.int8_linear import int8_instructions
+from backends.root.int8_instructions import int8_instructions
 from backends.root.store import RootFolder
 from backends.storage import read_json, write_json
 from builder.export import chosen_dtype
