@@ -81,7 +81,7 @@ class WaitForecast:
 
         def finish_in_us(num_tokens: int, deadline_in_us: float, tenant: str) -> float:
             row = _LikelyRow(stack, num_tokens, now_us, now_us + round(deadline_in_us), tenant)
-            return admission.finish_in_us(row, now_us, within_share=not tenant, if_all_settle=True)
+            return admission.finish_in_us(row, now_us, not tenant, admission.settling.if_all(tenant))
 
         first_us = finish_in_us(LENGTHS[0], 0.0, "")
         deadlines_in_us = [max(1.0, first_us) * times for times in _DEADLINES]
