@@ -39,7 +39,7 @@ class Supposed(NamedTuple):
     """What predictions count with if some rows that wait settled."""
 
     depths: Float64
-    """Of all rows that wait."""
+    """Shares of the layers that the rows which wait would pass."""
     less_us: float
     """How much less the tenant of the job that is predicted would be charged."""
 

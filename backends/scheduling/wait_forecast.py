@@ -199,7 +199,7 @@ class ForecastReader:
 
     def __init__(self) -> None:
         self._memories: dict[tuple[Path, int], _Memory] = {}
-        """By path and inode: an engine that is loaded anew writes another file of the same name."""
+        """Keyed by path and inode: an engine that is loaded anew writes another file of the same name."""
         self._look_at_us = 0
         self._lock = threading.Lock()
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from backends.adapters.head import Head
 
 _PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
-"""Of the weights' squares, for features of unit deviation."""
+"""Factors on the weights' squares, for features of unit deviation."""
 _ROWS_TO_CHOOSE_BY = 10
 """One row of this many chooses the penalty."""
 _MOST_STEPS = 200

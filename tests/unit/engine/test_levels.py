@@ -80,7 +80,7 @@ def answers(pending: list[Responses]) -> Iterator[dict[str, Any]]:
 
 
 def expected(home: Home, entry: HplmEntry, ladder: Ladder, after: int | None) -> list[dict[str, Any]]:
-    """By the same stack, whose layers are tested elsewhere, without exits."""
+    """Return the answers of the same stack without exits; its layers are tested elsewhere."""
     root = RootFolder(home.root("tiny"))
     stack = UpperStack(root, StackSettings(dtype="fp32", num_slots=2))
     artifact = read_artifact(home.path / entry.folder, root.fingerprint)

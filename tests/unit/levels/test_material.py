@@ -24,7 +24,7 @@ def texts_of(examples: list[Example]) -> set[str]:
 
 
 def test_texts_that_were_trained_on_take_no_room_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 700 texts, half of them known, 300 are drawn: all of these are new."""
+    """300 of 700 texts are drawn, half of which are known: all that are drawn are new."""
     monkeypatch.setattr(material, "_MOST_UNLABELLED", 300)
     texts = list(dict.fromkeys(text.text for text in sample_texts(2_000, seed=21)))[:700]
     path = tmp_path / "texts.txt"
