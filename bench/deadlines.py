@@ -55,7 +55,7 @@ Cell = tuple[str, float, str]
 class Settings:
     geometry: str
     loads: Mapping[str, tuple[float, ...]]
-    """Of each length mix, in multiples of the capacity."""
+    """Loads of each length mix, in multiples of the capacity."""
     runs: int
     duration_batches: int
     profiled_batches: int
@@ -274,7 +274,7 @@ def _goodput(results: Runs, load: float, name: str) -> float | None:
 
 
 def _ratio(one: float | None, other: float | None) -> float | None:
-    """Of nearly nothing, where the other has come to nothing."""
+    """Divide; by nearly nothing where the other has come to nothing."""
     return None if one is None or other is None else one / max(other, 1e-3)
 
 

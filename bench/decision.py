@@ -148,7 +148,7 @@ class SteadyState:
 
 
 def batch_times_ms(settings: Settings, seed: int) -> dict[int, float]:
-    """By the number of rows, each of an hPLM of its own."""
+    """Measure batches by their number of rows, each row of an hPLM of its own."""
     rng = random.Random(seed)
     with bare_engine(geometry_of(settings.layers), ROWS, seed) as engine:
         stack = engine.stack()

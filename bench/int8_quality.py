@@ -48,7 +48,7 @@ from builder.settings.hplm import TuneSettings
 _TASKS = ("chemprot", "sciie-relations", "mrpc", "sst2", "ncbi-disease")
 _PLAIN, _ROUNDED = "plain", "rounded"
 _WAYS = (_PLAIN, _ROUNDED)
-"""Of tuning: against the plain layers, or against ones that round as int8 does."""
+"""Ways of tuning: against the plain layers, or against ones that round as int8 does."""
 _DTYPES = ("fp32", "int8")
 _ROWS_AT_ONCE = 16
 

@@ -47,7 +47,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Taken:
-    """By one more hPLM, on average."""
+    """What one more hPLM takes, on average."""
 
     resident_bytes: float
     swapped_bytes: float

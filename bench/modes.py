@@ -130,7 +130,7 @@ def figures(capacity_per_s: float, results: Mapping[Cell, Sequence[Fates]]) -> d
 
 
 def _ratio(one: float, other: float) -> float:
-    """Of nearly nothing, where the other has come to nothing."""
+    """Divide; by nearly nothing where the other has come to nothing."""
     return one / max(other, 1e-3)
 
 

@@ -85,7 +85,7 @@ def measure(base: TenantHome, settings: Settings, seed: int) -> dict[str, list[f
 
 
 def shares(taken: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Of the pipelined throughput, in the same repeat."""
+    """Return shares of the pipelined throughput in the same repeat."""
     return {
         name: median(one / all_of_it for one, all_of_it in zip(found, taken[PIPELINED], strict=True))
         for name, found in taken.items()

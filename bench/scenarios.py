@@ -167,7 +167,7 @@ class Loads:
         return found
 
     def _ask_all(self, server: TritonServer, tenants: int) -> None:
-        """Of so many tenants each once: memory is full, and no request of another scenario waits, before any counts."""
+        """Ask each tenant once: memory is full, and no request of another scenario waits, before any counts."""
         texts = draw(self._hplms, self._texts, tenants, self._rng)
         rows = [(hplm, text) for hplm, (_, text) in zip(self._hplms, texts, strict=False)]
         saturate(server.grpc_url, rows, self._settings.warm_rows)

@@ -187,7 +187,7 @@ def served_passes(taken_ms: Latencies) -> list[Pass]:
 
 
 def chosen_texts(home: Home, path: Path | None, hplms: Sequence[HplmEntry], count: int, seed: int) -> Texts:
-    """Of a file; without one, of what the demo has kept out."""
+    """Draw texts from a file; without one, from what the demo has kept out."""
     if path is None:
         lines = [text for entry in hplms for text in held_out_texts(home, entry.id)]
     else:

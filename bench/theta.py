@@ -123,7 +123,7 @@ class Tables:
         return create_domain(self.home, self.registry, request, self._progress)
 
     def _counts(self, case: Case) -> FragmentCounts:
-        """Of the whole corpus, as the domain's table counted them."""
+        """Count the fragments of the whole corpus, as the domain's table did."""
         corpus = split_corpus([case.corpus], None)
         batches = corpus.batches(_TEXTS_PER_BATCH)
         return count_fragments(batches, CountTexts(self.root.path), corpus.num_texts, self._progress)

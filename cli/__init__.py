@@ -6,19 +6,24 @@ import json
 import sys
 
 from backends.openmp import limit_spinning
-from cli import exit_codes
+from cli.stopping import exit_code_of, termination_interrupts
 
 
 def main() -> None:
     """Run the command; what goes wrong is one line on stderr and an exit code above zero."""
     limit_spinning()
+    with termination_interrupts():
+        _run()
+
+
+def _run() -> None:
     try:
         from cli.app import app  # here, because it takes a second, in which one may think better of it
 
         sys.exit(app(prog_name="hplm", standalone_mode=False))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         sys.stderr.write("hplm: interrupted\n")
-        sys.exit(exit_codes.INTERRUPTED)
+        sys.exit(exit_code_of(stop))
     except Exception as error:
         from cli.failures import described
 

@@ -16,3 +16,5 @@ DAMAGED = 6
 THRESHOLD_MISSED = 7
 """The command ran, and its result is below what was asked: a load test whose sender was late, or a worse update."""
 INTERRUPTED = 130
+TERMINATED = 143
+"""SIGTERM ended the command."""

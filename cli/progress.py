@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from builder.progress import Report, in_words, progress_bars
-from cli.exit_codes import INTERRUPTED
+from cli.stopping import exit_code_of
 
 
 @contextmanager
@@ -21,8 +21,8 @@ def resumable_progress(title: str, then: str | None = None) -> Iterator[Report]:
     with progress_bars(title) as report:
         try:
             yield report
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             sys.stderr.write("hplm: interrupted; the same command goes on where this one was\n")
-            sys.exit(INTERRUPTED)
+            sys.exit(exit_code_of(stop))
     step = "" if then is None else f"; next: {then}"
     sys.stderr.write(f"{title}: done in {in_words(time.monotonic() - began_s)}{step}\n")

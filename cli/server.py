@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 from rich.console import Console
@@ -99,39 +99,65 @@ def infer(
     as_json: JsonOption = False,
 ) -> None:
     """Ask a running server."""
-    from cli.answering import answer_lines
-    from cli.asking import answer_as_json, lines_of, request_of, shown_answer
-    from hplm_client import ClientError, HplmClient
-
-    deadline_ms = None if deadline is None else read_deadline_ms(deadline)
+    asking = _Asking(id, url, None if deadline is None else read_deadline_ms(deadline), level)
     if file is not None:
         if texts or pair:
             raise InvalidArgumentError("--file goes without texts; a TAB separates the texts of a pair")
-        with HplmClient(url) as client:
-            num_errors = answer_lines(client, id, file, out, deadline_ms, level)
-        if num_errors:
-            typer.echo(f"{num_errors:,} texts were not answered; their lines have an error", err=True)
-            raise typer.Exit(UNAVAILABLE)
+        _answer_file(asking, file, out)
         return
     if out is not None:
         raise InvalidArgumentError("--out goes with --file")
+    _answer_texts(asking, _wanted(texts), pair, as_json)
+
+
+class _Asking(NamedTuple):
+    """The hPLM and the server that texts are sent to, and how they are to be answered."""
+
+    id: str
+    url: str
+    deadline_ms: int | None
+    level: str | None
+
+
+def _wanted(texts: list[str] | None) -> list[str]:
+    from cli.asking import lines_of
+
     if texts is None and sys.stdin.isatty():
         raise InvalidArgumentError("give a text, or '-' to read lines from the terminal")
-    wanted = lines_of(sys.stdin.buffer) if texts in (None, ["-"]) else texts or []
-    rows = [request_of(id, text, pair) for text in wanted]
-    with HplmClient(url) as client:
-        outcomes = client.infer_many(rows, on_error="return", deadline_ms=deadline_ms, level=level)
-    errors = [outcome for outcome in outcomes if isinstance(outcome, ClientError)]
+    return lines_of(sys.stdin.buffer) if texts in (None, ["-"]) else texts or []
+
+
+def _answer_file(asking: _Asking, file: Path, out: Path | None) -> None:
+    from cli.answering import answer_lines
+    from hplm_client import HplmClient
+
+    with HplmClient(asking.url) as client:
+        num_errors = answer_lines(client, asking.id, file, out, asking.deadline_ms, asking.level)
+    if num_errors:
+        typer.echo(f"{num_errors:,} texts were not answered; their lines have an error", err=True)
+        raise typer.Exit(UNAVAILABLE)
+
+
+def _answer_texts(asking: _Asking, texts: list[str], pair: str | None, as_json: bool) -> None:
+    """Show the answers; the first error, if there is one, is raised when that is done."""
+    from cli.asking import answer_as_json, request_of, shown_answer
+    from hplm_client import ClientError, HplmClient
+
+    rows = [request_of(asking.id, text, pair) for text in texts]
+    with HplmClient(asking.url) as client:
+        outcomes = client.infer_many(rows, on_error="return", deadline_ms=asking.deadline_ms, level=asking.level)
+    answered = [(text, one) for text, one in zip(texts, outcomes, strict=True) if not isinstance(one, ClientError)]
+    errors = [(number, one) for number, one in enumerate(outcomes, start=1) if isinstance(one, ClientError)]
     if as_json:
         print_json([answer_as_json(outcome) for outcome in outcomes])
-    elif len(errors) < len(outcomes):
-        asked = zip(wanted, outcomes, strict=True)
-        print_rows([shown_answer(text, one) for text, one in asked if not isinstance(one, ClientError)], id, as_json)
-    if errors and len(outcomes) > 1:
-        first = next(number for number, one in enumerate(outcomes, start=1) if isinstance(one, ClientError))
+    elif answered:
+        print_rows([shown_answer(text, answer) for text, answer in answered], asking.id, as_json)
+    if not errors:
+        return
+    first, error = errors[0]
+    if len(outcomes) > 1:
         typer.echo(f"{len(errors)} of {len(outcomes)} texts were not answered, number {first} as the first", err=True)
-    if errors:
-        raise errors[0]
+    raise error
 
 
 def doctor(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:

@@ -53,13 +53,23 @@ def _draw_domain(above: Tree, domain: Mapping[str, Any], limit: int | None) -> N
     if hplms := domain["hplms"]:
         facts.append(_counted(len(hplms), "hPLM"))
     branch = above.add(_line(domain["domain"], facts, "cyan" if domain["live"] else "dim"))
-    for hplm in hplms[:limit]:
+    shown = _shown(hplms, domain["newest_hplm"], limit)
+    for hplm in shown:
         pinned = [f"pinned to {hplm['pinned']}"] if hplm["pinned"] else []
-        branch.add(_line(f"{hplm['id']}@{hplm['version']}", [hplm["task"], *pinned], "green"))
-    if limit is not None and len(hplms) > limit:
-        branch.add(Text(f"and {len(hplms) - limit:,} more; --all shows them", style="dim"))
+        newest = ["newest"] if len(shown) < len(hplms) and hplm["id"] == domain["newest_hplm"] else []
+        branch.add(_line(f"{hplm['id']}@{hplm['version']}", [hplm["task"], *pinned, *newest], "green"))
+    if len(shown) < len(hplms):
+        branch.add(Text(f"and {len(hplms) - len(shown):,} more; --all shows them", style="dim"))
     for child in domain["domains"]:
         _draw_domain(branch, child, limit)
+
+
+def _shown(hplms: Sequence[Mapping[str, Any]], newest: str | None, limit: int | None) -> Sequence[Mapping[str, Any]]:
+    """Take the first hPLMs, and the newest in place of the last of these: it is what one has just made."""
+    if limit is None or len(hplms) <= limit:
+        return hplms
+    first, others = hplms[: limit - 1], hplms[limit - 1 :]
+    return [*first, next((hplm for hplm in others if hplm["id"] == newest), others[0])]
 
 
 def _line(name: str, facts: Sequence[str], style: str) -> Text:

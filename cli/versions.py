@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from backends.home import Home
 from backends.registry.entries import DomainEntry, HplmEntry, Version
+from backends.registry.registry import Registry
 from builder.root_choice import chosen_root
 from cli.exit_codes import DAMAGED
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_json, print_rows, read_span_s
@@ -117,10 +119,24 @@ def gc(
     if report.removed:
         print_rows([asdict(removal) for removal in report.removed], "would go" if dry_run else "gone", as_json=False)
     typer.echo(f"{'would free' if dry_run else 'freed'} {report.size_bytes / _BYTES_PER_MIB:,.1f} MiB")
+    if not report.removed:
+        typer.echo(_why_nothing_goes(opened, registry))
     if report.domains_kept:
         typer.echo("a build has just begun, so all domain versions and roots stay this time")
     for name in report.in_use:
         typer.echo(f"{name} stays: a build is at work on it")
+
+
+def _why_nothing_goes(home: Home, registry: Registry) -> str:
+    from builder.lifecycle.garbage import GarbageSettings, collect_garbage
+
+    left = collect_garbage(home, registry, GarbageSettings(keep=0, grace_s=0.0, unfinished_s=0.0), dry_run=True)
+    if not left.removed:
+        return "every version is live, pinned, or under one that is"
+    return (
+        f"--keep, --grace and --unfinished leave {len(left.removed)} versions or remains of builds, "
+        f"{left.size_bytes / _BYTES_PER_MIB:,.1f} MiB; 'hplm gc --dry-run --keep 0 --grace 0 --unfinished 0' lists them"
+    )
 
 
 def verify(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:

@@ -33,7 +33,7 @@ from demo.root import DISTILLED, ROOT, SOURCE
 from hplm_client import Classification, ClientError, HplmClient
 
 _LARGEST_DIFFERENCE = 0.002
-"""Of the mean share of right answers, between a quickstart home and the demo home."""
+"""How far the mean shares of right answers may lie apart, of a quickstart home and of the demo home."""
 _OF_THIS_HOME = {"size_bytes"}
 """Figures that are measured again where an hPLM is published."""
 

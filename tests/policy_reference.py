@@ -147,7 +147,7 @@ def deadline_aware(moment: Moment, eta: float, q: float, slotted: bool = False) 
 
 
 def most_worth(moment: Moment, root: str) -> float:
-    """Of the shortest jobs that fit together, whatever their adapters."""
+    """Add up the worths of the shortest jobs that fit together, whatever their adapters."""
     limits = Capacity(moment.capacity.max_rows, moment.capacity.max_tokens, max_adapters=len(moment.queue))
     shortest = sorted((job for job in moment.queue if job.root == root), key=lambda job: job.num_tokens)
     return sum(1 / job.num_tokens for job in until_full([], shortest, limits))

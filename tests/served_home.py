@@ -34,6 +34,11 @@ class Served:
         return self.server.http_url
 
 
+def config_of(home: Home) -> ServerConfig:
+    """A server that nobody needs any more unloads its models for a second at most, and is ended then."""
+    return ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)}, exit_timeout_s=1)
+
+
 @contextmanager
 def serving(built: Home, folder: Path, dtype: str) -> Iterator[Served]:
     """Serve a copy of a home that was built before."""
@@ -42,8 +47,7 @@ def serving(built: Home, folder: Path, dtype: str) -> Iterator[Served]:
     lower = {"dtype": "bf16" if dtype == "int8" else dtype}
     settings = ExportSettings(lower_instances=2, lower_parameters=lower, upper_parameters=parameters)
     render_repository(home.repository, settings)
-    config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
-    with TritonServer(config) as server:
+    with TritonServer(config_of(home)) as server:
         work = folder / "work"
         work.mkdir()
         yield Served(home, server, work)

@@ -60,6 +60,7 @@ class HostBank:
         self._lock = threading.Lock()
         self._mapped: OrderedDict[int, HplmArtifact] = OrderedDict()
         self._checked: set[int] = set()
+        self._without_ladder: set[int] = set()
         self._failures = Failures()
 
     def prefetch(self, entry: HplmEntry) -> None:
@@ -81,6 +82,7 @@ class HostBank:
         if artifact is None:
             artifact = self._map(entry, root_fingerprint, hidden_size)
             artifact = _with_ladder(artifact, self._home.path / entry.folder, num_layers)
+            (self._without_ladder.add if artifact.ladder is None else self._without_ladder.discard)(entry.key)
         with self._lock:
             self._mapped[entry.key] = artifact
             self._mapped.move_to_end(entry.key)
@@ -88,6 +90,10 @@ class HostBank:
             if len(self._mapped) > self._max_mapped:
                 self._mapped.popitem(last=False)
         return artifact
+
+    def lacks_ladder(self, key: int) -> bool:
+        """Whether a version was mapped without a ladder: it has none, or a damaged one. From any thread."""
+        return key in self._without_ladder
 
     def unmap_unknown(self) -> None:
         """Unmap the versions that no request can name any more; at most once in `unmap_every_s`."""
@@ -97,6 +103,7 @@ class HostBank:
             self._unmapped_s = time.monotonic()
             for key in [key for key in self._checked if not self._is_known(key)]:
                 self._checked.remove(key)
+                self._without_ladder.discard(key)
                 self._mapped.pop(key, None)
 
     def _map(self, entry: HplmEntry, root_fingerprint: str, hidden_size: int) -> HplmArtifact:

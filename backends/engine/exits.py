@@ -15,7 +15,7 @@ from backends.adapters.head import Head
 
 @dataclass(frozen=True)
 class Exit:
-    """Of one row.
+    """The place where one row may leave the layers.
 
     Attributes:
         after: Number of layers that the row has passed by then.

@@ -48,6 +48,7 @@ class Job:
         lease: Held from staging until the job ends or moves to another stack.
         fallback: The last `SoFar`.
         level: What the request asks for, one of `LEVELS`.
+        lacks_ladder: Whatever the registry says, its rows pass all layers: the ladder is damaged.
         depth: Share of the layers that the row is likely to pass.
         least_depth: Share after which it can be answered at the earliest.
         settles: It leaves at its exit, however sure it is: so it was asked for, or the load allows no more.
@@ -65,6 +66,7 @@ class Job:
     exact: bool = True
     computing_us: int = 0
     level: str = AUTO
+    lacks_ladder: bool = False
     arrived_us: int = field(default_factory=now_us)
     is_wanted: IsWanted = always
     tenant: str = field(init=False)
@@ -79,8 +81,8 @@ class Job:
     passed: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.depth = self.entry.likely_depth(self.level)
-        self.least_depth = self.entry.least_depth(self.level)
+        self.depth = 1.0 if self.lacks_ladder else self.entry.likely_depth(self.level)
+        self.least_depth = 1.0 if self.lacks_ladder else self.entry.least_depth(self.level)
         self.settles = self.level == EARLY
         self.tenant = tenant_of(self.entry.id)
         self.num_tokens = len(self.hidden)

@@ -69,7 +69,7 @@ class JobQueue:
             return client_error(error)
         for job in jobs:
             if job.computing_us:  # also of those that are rejected: it was spent
-                self._admission.charge_tenant(job.tenant, job.computing_us)
+                self._admission.accounts.spend(job.tenant, job.computing_us)
         return rejection
 
     def readd(self, jobs: Sequence[Job]) -> None:

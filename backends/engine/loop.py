@@ -280,7 +280,7 @@ class ServeLoop:
         elsewhere = [job for job in batch.jobs if job.passed not in (None, job.depth)]
         for job in elsewhere:
             if job.passed is not None:
-                self._admission.charge_for_depth(job, job.passed)
+                self._admission.accounts.spend_depth(job, job.passed)
                 job.depth = job.passed
         shape = BatchShape.of(batch.jobs) if elsewhere else None
         self._admission.batches.finished(now_us(), batch.has_run, shape)

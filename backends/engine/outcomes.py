@@ -126,7 +126,7 @@ class Outcomes:
             self._quarantine.add(job.hplm_key, error)
         shapes = [BatchShape.of(jobs) for jobs in reruns if jobs]
         with self._queue.changed:
-            self._admission.charge([job.tenant for job in guilty], batch.stack.key, shapes)
+            self._admission.accounts.spend_batches([job.tenant for job in guilty], batch.stack.key, shapes)
 
 
 def _keep_fallback(job: Job, outcome: SoFar) -> None:

@@ -22,7 +22,7 @@ _STATES: Mapping[str, torch.dtype] = MappingProxyType({"fp32": torch.float32, "b
 _QUANTISED: tuple[Products, ...] = get_args(Products)
 DTYPES = (*_STATES, *_QUANTISED)
 _LEAST_CAPABILITY: Mapping[Products, tuple[int, int]] = MappingProxyType({"fp8": (8, 9), "int8": (7, 5)})
-"""Of GPUs, as CUDA counts."""
+"""Compute capabilities of GPUs, as CUDA counts them."""
 
 
 @dataclass(frozen=True)

@@ -290,6 +290,7 @@ class UpperService:
                 exact=ticket.exact,
                 computing_us=ticket.computing_us,
                 level=ticket.level,
+                lacks_ladder=self._host_bank.lacks_ladder(ticket.hplm_key),
                 is_wanted=open_request.is_open,
             )
             for number, (ticket, row, words_row) in enumerate(

@@ -178,6 +178,12 @@ class RegistryReader:
             at = {key: (published_at, retired_at) for key, published_at, retired_at in session.execute(times)}
             return [Version(entry, entry.key == row.live_version_id, *at[entry.key]) for entry in entries]
 
+    def hplms_published_at(self) -> dict[int, float]:
+        """When the hPLM versions went live that are still there, by their keys; where that is known."""
+        with self._database.reading() as session:
+            times = session.execute(select(HplmVersionRow.id, HplmVersionRow.published_at))
+            return {key: published_at for key, published_at in times if published_at is not None}
+
     def hplm_version(self, key: int) -> HplmEntry:
         """The version with this key, live or not."""
         entries = self._hplms(hplm_columns().where(HplmVersionRow.id == key))

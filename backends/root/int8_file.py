@@ -24,7 +24,7 @@ Smoothed = Literal["query_key_value", "ffn_in"]
 """The products that read a norm's outputs, where the large channels are."""
 SMOOTHED: tuple[Smoothed, ...] = get_args(Smoothed)
 Smoothing = Mapping[tuple[int, Smoothed], "Tensor"]
-"""By layer and product. Shape: `[H]` each, positive."""
+"""Factors for each layer and product. Shape: `[H]` each, positive."""
 _FILE = "int8.json"
 _DIGITS = 5
 

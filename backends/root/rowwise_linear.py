@@ -30,7 +30,7 @@ class RowwiseLinear(ABC):
     """
 
     _largest: float
-    """Of the quantised values."""
+    """The largest of the quantised values."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ and n the batches that hold all these. The margin is at least the one that is se
 than predicted now and then (`estimator`); half of it is enough for rows that are yet to arrive, whose number evens out.
 
 A row that would be late by that settles for the answer of an earlier layer, if its hPLM has one; and rows before it
-settle, as many as put it in time. So an overload costs depth before it costs answers.
+settle, as few as put it in time (`settling`). So an overload costs depth before it costs answers.
 
 First come, first served goes by fair shares: ahead is what starts earlier there. With other policies the rows of
 tenants within their shares are ahead of all others.
@@ -24,17 +24,16 @@ tenants within their shares are ahead of all others.
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
+from backends.scheduling.accounts import Accounts, Predicted
 from backends.scheduling.batch_clock import BatchClock
-from backends.scheduling.cost_model import BatchShape, CostModel
+from backends.scheduling.batch_fill import BatchFill
+from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.estimator import LiveCosts
-from backends.scheduling.fair_share import FairShare, ShareBuckets
 from backends.scheduling.order import NOTHING, ArrivalRates, FairOrder, Load, Order
 from backends.scheduling.rejection import (
     RejectedError,
@@ -45,45 +44,16 @@ from backends.scheduling.rejection import (
     tenant_share,
 )
 from backends.scheduling.settings import AdmissionSettings, Capacity
-from backends.scheduling.waiting_room import Bools, Float64, Indices, Waiting, WaitingRoom
+from backends.scheduling.settling import Settleable, Settling, Supposed
+from backends.scheduling.waiting_room import Bools, Float64, Indices, WaitingRoom
 from backends.stack_key import StackKey
 
 _PROBE_AFTER_US = 1_000_000
 _HORIZON_US = 10_000_000
 """Recent arrivals say nothing about what arrives later."""
-_FULL_BATCHES = 16
-"""How full full batches are is averaged over about so many."""
 
 
-class Predicted(Waiting, Protocol):
-    """A job as predictions see it."""
-
-    @property
-    def tenant(self) -> str: ...
-
-
-class Arriving(Predicted, Protocol):
-    """A job as admission sees it; equal to no other job, and hashable."""
-
-    def settle(self) -> bool:
-        """Be content with the answer after fewer layers, if there is one; `depth` says after how many."""
-        ...
-
-    def unsettle(self, depth: float) -> None:
-        """Go on as before, when the job was likely to pass this share of the layers."""
-        ...
-
-
-JobT = TypeVar("JobT", bound=Arriving)
-
-
-class _Charge(NamedTuple):
-    """What a job costs its tenant: its work, and its part of what a full batch takes anyway."""
-
-    us: float
-    of_bucket: bool
-    saves_us: float
-    """How much less it would be if the job settled."""
+JobT = TypeVar("JobT", bound=Settleable)
 
 
 class Admission(Generic[JobT]):
@@ -111,20 +81,11 @@ class Admission(Generic[JobT]):
         self._capacity = capacity
         self._settings = settings
         self._order = order
-        self._shares = FairShare(settings.shares)
-        self._buckets = ShareBuckets(settings.shares)
+        self._fill = BatchFill(capacity)
+        self.accounts: Accounts[JobT] = Accounts(costs_of, self._fill, settings.shares)
+        self.settling = Settling(self.waiting, self.accounts)
         self._within = ArrivalRates(order.num_kinds)
         self._beyond = ArrivalRates(order.num_kinds)
-        self._charges: dict[JobT, _Charge] = {}
-        """Of the jobs that wait."""
-        self._saves: dict[str, float] = defaultdict(float)
-        """How much less the jobs of a tenant would be charged if all of them settled."""
-        self._settled: dict[JobT, tuple[float, _Charge]] = {}
-        """Depths and charges, as they were, of those that have settled for the request that is being admitted."""
-        self._adapters: Counter[int] = Counter()
-        """Rows that wait, by hPLM version."""
-        self._fullness = 1.0
-        """Part of the capacity that a batch holds where more is offered; a policy may not use all of it."""
         self._stacks: tuple[StackKey, ...] = ()
 
     def serves(self, stack: StackKey) -> None:
@@ -150,15 +111,14 @@ class Admission(Generic[JobT]):
                 is_within = self._is_within_share(job.tenant, now_us)
                 rejection = self._rejection(job, is_within, predicts, now_us)
                 if rejection is not None:
-                    if self._settled:
-                        self._take_settling_back()
+                    self.settling.take_back()
                     return rejection
                 self._enter(job, is_within)
                 entered[job] = self._within if is_within else self._beyond
         finally:
             if 0 < len(entered) < len(jobs):
                 self.drop([index for index, job in enumerate(self.waiting) if job in entered])
-            self._settled.clear()
+            self.settling.keep()
         if not self._order.is_fair:
             for job, rates in entered.items():
                 rates.add(self._order.kind(job, now_us), Load.of(job, self.costs_of(job.root).model), now_us)
@@ -173,48 +133,24 @@ class Admission(Generic[JobT]):
         """Queue jobs in front that were taken, in their order; what they cost was charged when they were admitted."""
         for job in reversed(jobs):
             is_within = self._is_within_share(job.tenant, now_us)
-            self._charge(job, pays_bucket=False)
-            self._shares.give_back(job.tenant, self._charges[job].us)
+            self.accounts.put_back(job)
             self.waiting.put_back(job, is_within)
-
-    def charge(self, tenants: Sequence[str], stack: StackKey, shapes: Sequence[BatchShape]) -> None:
-        """Put batches on the accounts of the tenants, in equal parts, whose rows made them necessary."""
-        cost_us = sum(map(self.costs_of(stack).predict_us, shapes)) / len(tenants)
-        for tenant in tenants:
-            self.charge_tenant(tenant, cost_us)
-
-    def charge_for_depth(self, job: JobT, passed: float) -> None:
-        """Put on a tenant's accounts, or take off, what a row took that left the layers elsewhere than was likely."""
-        if passed != job.depth:
-            model = self.costs_of(job.root).model
-            took_us, likely_us = (model.row_us(job.num_tokens, depth) for depth in (passed, job.depth))
-            self.charge_tenant(job.tenant, took_us - likely_us)
-
-    def charge_tenant(self, tenant: str, cost_us: float) -> None:
-        """Put on a tenant's accounts what was spent on it elsewhere than in a batch."""
-        self._shares.give_back(tenant, -cost_us)
-        self._buckets.charge(tenant, cost_us)
 
     # --- leaving ---
 
     def take_batch(self, indices: Sequence[int], now_us: int) -> list[JobT]:
         """Remove the jobs of a batch that is being staged; their tenants pay."""
-        self._note_fullness(indices)
+        self._fill.note_fullness(self.waiting, indices)
         self.batches.taken(now_us)
-        self._shares.serve(sum(self._charges[self.waiting[index]].us for index in indices))
-        for index in indices:
-            self._leave(self.waiting[index])
+        self.accounts.serve([self.waiting[index] for index in indices])
         jobs = self.waiting.take_batch(indices)  # last: should anything fail, they still wait
-        self._shares.catch_up(float(self.waiting.start_us[0]) if self.waiting else None)
+        self.accounts.shares.catch_up(float(self.waiting.start_us[0]) if self.waiting else None)
         return jobs
 
     def drop(self, indices: Sequence[int] | Indices) -> list[JobT]:
         """Remove jobs that will not run; their tenants do not pay."""
         for job in [self.waiting[index] for index in indices]:
-            charge = self._leave(job)
-            self._shares.give_back(job.tenant, charge.us)
-            if charge.of_bucket:
-                self._buckets.charge(job.tenant, -charge.us)
+            self.accounts.drop(job)
         return self.waiting.take(indices)  # last: should anything fail, they still wait
 
     def close(self) -> list[JobT]:
@@ -235,7 +171,7 @@ class Admission(Generic[JobT]):
             return []
         late = self._late(indices, now_us)
         for index in late:
-            self._settle(index)
+            self.settling.settle(index)
         return self._late(indices, now_us) if late else late
 
     def _late(self, indices: Sequence[int], now_us: int) -> list[int]:
@@ -248,79 +184,24 @@ class Admission(Generic[JobT]):
         late = self.waiting.deadline_us[indices] < now_us + self.batches.busy_us(now_us) + batch_us
         return [index for index, is_late in zip(indices, late.tolist(), strict=True) if is_late]
 
-    # --- settling ---
-
-    def _settle_ahead(self, job: JobT, late_us: float, deadline_in_us: int, is_within: bool, now_us: int) -> bool:
-        """Have rows settle that run before a job, as many as put it in time; none if all do not.
-
-        Those of its own hPLM come first, then the next ones of the queue. Nobody settles for a tenant that has
-        requested more than its share.
-        """
-        waiting, costs = self.waiting, self.costs_of(job.root)
-        shed = np.where(waiting.root == waiting.number_of(job.root), waiting.depth - waiting.least_depth, 0.0)
-        is_ahead = self._is_ahead(job, self._shares.start_us(job.tenant), is_within)
-        indices = np.flatnonzero(is_ahead & (shed > 0))
-        if not is_within or not len(indices):
-            return False
-        if self.finish_in_us(job, now_us, is_within, if_all_settle=True) > deadline_in_us:
-            return False
-        indices = indices[np.argsort(waiting.hplm_key[indices] != job.hplm_key, kind="stable")]
-        lengths = waiting.num_tokens[indices].astype(np.float64)
-        tokens = shed[indices] * lengths
-        saved_us = self._margin(costs) * costs.model.rows_us(0, tokens, tokens * lengths)
-        enough = int(np.searchsorted(saved_us.cumsum(), late_us)) + 1
-        for chosen in (indices[:enough], indices[enough:]):
-            for index in chosen.tolist():
-                self._settled[waiting[index]] = waiting[index].depth, self._charges[waiting[index]]
-                self._settle(index)
-            if self.finish_in_us(job, now_us, is_within) <= deadline_in_us:
-                break
-        return True
-
-    def _settle(self, index: int) -> None:
-        """Have a job of the queue settle, if it can; its tenant pays for the layers that it will pass."""
-        job = self.waiting[index]
-        charge = self._charges[job]
-        if job.settle():
-            self._recharge(index, charge._replace(us=charge.us - charge.saves_us, saves_us=0.0))
-
-    def _take_settling_back(self) -> None:
-        """Have those go on as before that have settled for a request which is rejected all the same."""
-        for index, job in enumerate(self.waiting):
-            if job in self._settled:
-                depth, charge = self._settled[job]
-                job.unsettle(depth)
-                self._recharge(index, charge)
-
-    def _recharge(self, index: int, charge: _Charge) -> None:
-        """Take over the depth of a job of the queue, and charge this in place of what was charged."""
-        job = self.waiting[index]
-        self.waiting.update(index)
-        before, self._charges[job] = self._charges[job], charge
-        self._saves[job.tenant] += charge.saves_us - before.saves_us
-        self._shares.give_back(job.tenant, before.us - charge.us)
-        if charge.of_bucket:
-            self._buckets.charge(job.tenant, charge.us - before.us)
-
     # --- predicting ---
 
     def finish_in_us(
-        self, job: Predicted, now_us: int, within_share: bool = True, if_all_settle: bool = False
+        self, job: Predicted, now_us: int, within_share: bool = True, supposed: Supposed | None = None
     ) -> float:
-        """Predict how long it takes until a job that arrives now would be answered, or if all that can would settle."""
+        """Predict how long it takes until a job that arrives now would be answered, or if rows settled as supposed."""
         within_share = within_share or self._order.is_fair
-        costs, start_us = self.costs_of(job.root), self._shares.start_us(job.tenant)
+        costs, start_us = self.costs_of(job.root), self.accounts.shares.start_us(job.tenant)
+        depths, less_us = supposed or (self.waiting.depth, 0.0)
         is_ahead = self._is_ahead(job, start_us, within_share)
-        depths = self.waiting.least_depth if if_all_settle else self.waiting.depth
         waiting = self._load_of(is_ahead, depths)
         until = waiting + Load.of(job, costs.model)
         overtaking = self._overtaking(job, until, within_share, now_us)
         num_stacks = self.waiting.count_stacks(is_ahead, job.root)
         behind_us = 0.0 if is_ahead.all() else self._load_of(~is_ahead, depths).work_us
-        in_us = self._batches_in_us(until + overtaking, num_stacks, behind_us, costs.model)
+        in_us = self._fill.batches_us(until + overtaking, num_stacks, behind_us, costs.model)
         if self._order.is_fair:
-            less_us = self._saves.get(job.tenant, 0.0) if if_all_settle else 0.0
-            in_us = max(in_us, self._shares.wait_us(job.tenant, start_us, less_us))
+            in_us = max(in_us, self.accounts.shares.wait_us(job.tenant, start_us, less_us))
         margin = self._margin(costs)
         return margin * (self.batches.busy_us(now_us) + in_us) - (margin - 1.0) / 2 * overtaking.work_us
 
@@ -347,18 +228,19 @@ class Admission(Generic[JobT]):
         """Predict what rows delay those behind them: their own work, and their parts of what full batches take."""
         costs = self.costs_of(stack)
         margin, model = self._margin(costs), costs.model
-        return [margin * self._with_overhead_us(1, tokens, model.row_us(tokens), model) for tokens in lengths]
+        return [margin * self._fill.row_us(tokens, model.row_us(tokens), model) for tokens in lengths]
 
     def beyond_share(self, now_us: int, most: int) -> list[str]:
         """The tenants that have requested most beyond their shares; a row of theirs would stand behind others."""
-        return self._shares.furthest_ahead(most) if self._order.is_fair else self._buckets.most_beyond(now_us, most)
+        accounts = self.accounts
+        return accounts.shares.furthest_ahead(most) if self.is_fair else accounts.buckets.most_beyond(now_us, most)
 
     def _rejection(self, job: JobT, is_within: bool, predicts: bool, now_us: int) -> RejectedError | None:
-        num_waiting = self._shares.rows_of(job.tenant)
+        num_waiting = self.accounts.shares.rows_of(job.tenant)
         if num_waiting >= self._settings.quota:
             return tenant_quota(num_waiting)
         is_half_full = 2 * len(self.waiting) > self._settings.max_waiting
-        if is_half_full and num_waiting >= self._shares.share_of(job.tenant) * self._settings.max_waiting:
+        if is_half_full and num_waiting >= self.accounts.shares.share_of(job.tenant) * self._settings.max_waiting:
             return tenant_share(num_waiting)
         if job.deadline_us is None:
             return None
@@ -369,10 +251,25 @@ class Admission(Generic[JobT]):
         finish_in_us = self.finish_in_us(job, now_us, is_within)
         if finish_in_us > deadline_in_us and job.settle():
             finish_in_us = self.finish_in_us(job, now_us, is_within)
-        late_us = finish_in_us - deadline_in_us
-        if late_us > 0 and not self._settle_ahead(job, late_us, deadline_in_us, is_within, now_us):
+        if finish_in_us > deadline_in_us and not self._settle_ahead(job, deadline_in_us, is_within, now_us):
             return predicted_late(finish_in_us, deadline_in_us)
         return None
+
+    def _settle_ahead(self, job: JobT, deadline_in_us: int, is_within: bool, now_us: int) -> bool:
+        """Have rows settle that run before a job, as few as put it in time; returns whether any do.
+
+        None settles for a tenant that has requested more than its share.
+        """
+        if not is_within:
+            return False
+        is_ahead = self._is_ahead(job, self.accounts.shares.start_us(job.tenant), is_within)
+        candidates = self.settling.candidates(job, is_ahead)
+
+        def is_enough(count: int) -> bool:
+            supposed = self.settling.if_first(candidates, count)
+            return self.finish_in_us(job, now_us, is_within, supposed) <= deadline_in_us
+
+        return self.settling.settle_fewest(candidates, is_enough)
 
     @property
     def _is_busy(self) -> bool:
@@ -389,7 +286,7 @@ class Admission(Generic[JobT]):
         return finished_us is None or now_us - finished_us >= _PROBE_AFTER_US
 
     def _is_within_share(self, tenant: str, now_us: int) -> bool:
-        return self._order.is_fair or self._buckets.allows(tenant, now_us)
+        return self._order.is_fair or self.accounts.buckets.allows(tenant, now_us)
 
     def _margin(self, costs: LiveCosts) -> float:
         return max(1.0 + self._settings.margin_percent / 100.0, costs.safety)
@@ -417,7 +314,7 @@ class Admission(Generic[JobT]):
         if job.deadline_us is None or self._order.is_fair:
             return NOTHING
         soon = self._arriving(job, within_share, self.batches.busy_us(now_us), now_us)
-        if self._batches(until + soon) <= self._order.sure_part:
+        if self._fill.batches(until + soon) <= self._order.sure_part:
             return soon
         latest_us = max(0.0, job.deadline_us - now_us - 2 * self.batches.last_us)
         latest_us = min(latest_us, _HORIZON_US)
@@ -430,71 +327,7 @@ class Admission(Generic[JobT]):
             return self._within.during(times_us, now_us)
         return self._within.during(in_us, now_us) + self._beyond.during(times_us, now_us)
 
-    def _batches_in_us(self, until: Load, num_stacks: int, behind_us: float, model: CostModel) -> float:
-        """What the batches take that hold a load, filled up with rows that wait behind it."""
-        filled = self._batches(until)
-        num_batches = max(math.ceil(filled), num_stacks)
-        room_us = until.work_us * (num_batches - filled) / filled
-        overhead_us = num_batches * self._overhead_us(until.rows / num_batches, model)
-        return until.work_us + min(behind_us, room_us) + overhead_us
-
-    def _batches(self, load: Load) -> float:
-        """How many batches a load fills."""
-        return self._filled(load.rows, load.tokens) / self._fullness
-
-    def _filled(self, rows: float, tokens: float) -> float:
-        """Part of the capacity of one batch."""
-        return max(rows / self._capacity.max_rows, tokens / self._capacity.max_tokens)
-
-    def _with_overhead_us(self, rows: float, tokens: float, work_us: float, model: CostModel) -> float:
-        """What rows cost: their work, and their part of what a full batch takes anyway."""
-        filled = self._filled(rows, tokens)
-        return work_us + filled * self._overhead_us(rows / filled, model)
-
-    def _overhead_us(self, rows: float, model: CostModel) -> float:
-        """What a batch takes beside the work of its rows."""
-        return model.constant_us + model.per_adapter_us * self._distinct(rows)
-
-    def _distinct(self, rows: float) -> float:
-        """Different hPLMs that so many rows are of, if all that wait are equally likely."""
-        kinds = len(self._adapters)
-        return max(1.0, kinds * (1.0 - math.exp(-rows / kinds))) if kinds else 1.0
-
-    # --- accounts ---
-
     def _enter(self, job: JobT, is_within: bool) -> None:
-        start_us = self._shares.start_us(job.tenant)
-        self._charge(job, pays_bucket=is_within)
+        start_us = self.accounts.shares.start_us(job.tenant)
+        self.accounts.enter(job, pays_bucket=is_within)
         self.waiting.add([job], start_us, is_within)
-
-    def _charge(self, job: JobT, pays_bucket: bool) -> None:
-        model, num_tokens = self.costs_of(job.root).model, job.num_tokens
-        work_us = model.row_us(num_tokens, job.depth)
-        charge_us = self._with_overhead_us(1, num_tokens, work_us, model)
-        saves_us = work_us - model.row_us(num_tokens, min(job.depth, job.least_depth))
-        self._charges[job] = _Charge(charge_us, pays_bucket, saves_us)
-        self._saves[job.tenant] += saves_us
-        self._shares.enter(job.tenant, charge_us)
-        if pays_bucket:
-            self._buckets.use(job.tenant, charge_us)
-        self._adapters[job.hplm_key] += 1
-
-    def _leave(self, job: JobT) -> _Charge:
-        self._shares.leave(job.tenant)
-        self._adapters[job.hplm_key] -= 1
-        if not self._adapters[job.hplm_key]:
-            del self._adapters[job.hplm_key]
-        charge = self._charges.pop(job)
-        self._saves[job.tenant] -= charge.saves_us
-        if not self._shares.rows_of(job.tenant):
-            del self._saves[job.tenant]
-        return charge
-
-    def _note_fullness(self, indices: Sequence[int]) -> None:
-        """Learn how much of the capacity the policy uses, where its stack's rows are more than that."""
-        waiting = self.waiting
-        is_of_stack = waiting.root == waiting.root[indices[0]]
-        offered = self._filled(int(np.count_nonzero(is_of_stack)), int(waiting.num_tokens @ is_of_stack))
-        used = self._filled(len(indices), int(waiting.num_tokens[list(indices)].sum()))
-        if offered > 1.0 or used > self._fullness:
-            self._fullness += (min(1.0, used) - self._fullness) / _FULL_BATCHES

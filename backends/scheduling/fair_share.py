@@ -129,7 +129,7 @@ class ShareBuckets:
         self._used_us: dict[str, float] = {}
         """What was used of each active tenant's bucket at the time of `_requested_us`."""
         self._owing: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        """Of tenants that were active: when they requested something last, and what was used then."""
+        """Tenants that were active: when they requested something last, and what was used then."""
         self._beyond: set[str] = set()
         """Active tenants whose last row was beyond their share."""
         self._mean_row_us = 0.0

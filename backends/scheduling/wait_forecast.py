@@ -81,7 +81,7 @@ class WaitForecast:
 
         def finish_in_us(num_tokens: int, deadline_in_us: float, tenant: str) -> float:
             row = _LikelyRow(stack, num_tokens, now_us, now_us + round(deadline_in_us), tenant)
-            return admission.finish_in_us(row, now_us, within_share=not tenant, if_all_settle=True)
+            return admission.finish_in_us(row, now_us, not tenant, admission.settling.if_all(tenant))
 
         first_us = finish_in_us(LENGTHS[0], 0.0, "")
         deadlines_in_us = [max(1.0, first_us) * times for times in _DEADLINES]
@@ -199,7 +199,7 @@ class ForecastReader:
 
     def __init__(self) -> None:
         self._memories: dict[tuple[Path, int], _Memory] = {}
-        """By path and inode: an engine that is loaded anew writes another file of the same name."""
+        """Keyed by path and inode: an engine that is loaded anew writes another file of the same name."""
         self._look_at_us = 0
         self._lock = threading.Lock()
 

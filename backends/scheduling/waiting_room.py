@@ -49,7 +49,7 @@ Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
-"""Of jobs in a waiting room: 0 is the front of the queue."""
+"""Positions of jobs in a waiting room: 0 is the front of the queue."""
 
 _JOB, _ROOT, _HPLM_KEY, _NUM_TOKENS, _DEADLINE_US, _ARRIVED_US, _START_US, _WITHIN_SHARE, _DEPTH, _LEAST = range(10)
 _DTYPES = (

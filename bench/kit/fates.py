@@ -43,7 +43,7 @@ _INTERRUPTED_MS = 5.0
 
 @dataclass(frozen=True, eq=False)
 class Fates:
-    """Of all requests of a load, in its order."""
+    """The fates of all requests of a load, in its order."""
 
     played: Played
 
@@ -72,7 +72,7 @@ class Fates:
         return int(self.are(*fates).sum())
 
     def share(self, *fates: Fate) -> float:
-        """Of all that were planned."""
+        """Return the share of all that were planned."""
         return float(self.are(*fates).mean())
 
     @property

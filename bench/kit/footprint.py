@@ -52,12 +52,12 @@ class Footprint:
 
 
 def _prefix(server: psutil.Process) -> str:
-    """Of the server's own files, whatever else runs on this machine."""
+    """Return the prefix of the server's own files, whatever else runs on this machine."""
     return next(part.partition(_PREFIX_ARGUMENT)[2] for part in server.cmdline() if _PREFIX_ARGUMENT in part)
 
 
 def _name(process: psutil.Process) -> str:
-    """Of the model, as it stands in the arguments of its stub; or of the program."""
+    """Return the model's name, as it stands in the arguments of its stub, or the program's."""
     found = _MODEL.search(" ".join(process.cmdline()))
     return found[0] if found else process.name()
 
@@ -67,7 +67,7 @@ def _rss_bytes(process: psutil.Process) -> int:
 
 
 def _sum(processes: Sequence[psutil.Process], measure: Callable[[psutil.Process], int]) -> int:
-    """Of those that are still there."""
+    """Add up what is measured of the processes that are still there."""
     total = 0
     for process in processes:
         with suppress(psutil.NoSuchProcess):

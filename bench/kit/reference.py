@@ -89,7 +89,7 @@ class ReferenceHplm:
         return pooled @ self._own["head.weight"].T + self._own["head.bias"]
 
     def words(self, text: str) -> list[tuple[int, int, int]]:
-        """Of each word the first token, and where it begins and ends in the text."""
+        """Return each word's first token, and where the word begins and ends in the text."""
         found: dict[int, tuple[int, int, int]] = {}
         encoding = self._tokenizer.encode(text)
         for token, (word, (start, end)) in enumerate(zip(encoding.word_ids, encoding.offsets, strict=True)):

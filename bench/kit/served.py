@@ -22,7 +22,7 @@ class Serving:
     name: str = "repository"
     lower_instances: int = 1
     lower: Mapping[str, str] = field(default_factory=lambda: {"missing": "fallback"})
-    """By default nothing is computed for fragments that no table holds: most benches are about the upper model."""
+    """Nothing is computed by default for fragments that no table holds: most benches are about the upper model."""
     upper: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     device: Literal["cpu", "gpu"] = "cpu"

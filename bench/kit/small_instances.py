@@ -66,7 +66,7 @@ class Instance:
 
 
 def random_instance(rng: random.Random) -> Instance:
-    """Of the kinds on which a policy may go wrong: lengths all alike or far apart, deadlines tight or loose."""
+    """Draw one where a policy may go wrong: lengths all alike or far apart, deadlines tight or loose."""
     num_batches = rng.randint(1, 4)
     max_tokens = rng.randint(8, 40)
     lengths = rng.choice([range(1, max_tokens + 1), range(max_tokens // 4, max_tokens // 2 + 1), (1, max_tokens)])
@@ -116,7 +116,7 @@ class _Limits:
         self._at_most.append(at_most)
 
     def maximum(self, worths: Sequence[float]) -> float:
-        """Of the sum of the first variables, each times its worth; of the others the sum does not depend."""
+        """Maximise the sum of the first variables, each times its worth; it does not depend on the others."""
         objective = np.zeros(self._num_variables)
         objective[: len(worths)] = worths
         found = milp(

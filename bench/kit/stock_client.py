@@ -52,7 +52,7 @@ class Replies:
     """On the machine's monotonic clock."""
     unanswered: int = 0
     messages: Mapping[str, int] = field(default_factory=dict)
-    """Of a few errors."""
+    """Messages of a few errors, and their counts."""
 
     @property
     def in_time(self) -> NDArray[np.bool_]:

@@ -77,7 +77,7 @@ class Comparison:
 
     @property
     def attainment(self) -> float:
-        """Of the server: what left it in time, whatever a busy client did with it."""
+        """The share of requests whose answers left the server in time, whatever a busy client did with them."""
         return Fates(self.played).share(Fate.ON_TIME, Fate.OVERTAKEN)
 
     @property
@@ -184,7 +184,7 @@ class Twin:
 
 @dataclass(frozen=True)
 class _BatchTime:
-    """Of all batches until now."""
+    """Times of all batches until now."""
 
     measured_us: float
     profiled_us: float

@@ -25,7 +25,7 @@ _TAILS = (2.5, 97.5)
 
 @dataclass(frozen=True)
 class Gap:
-    """By how much the first scheme is above the second; `drawn` has the same of each resample of the texts."""
+    """How much the first scheme is above the second; `drawn` has the same of each resample of the texts."""
 
     value: float
     drawn: Floats

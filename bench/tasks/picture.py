@@ -28,6 +28,6 @@ def draw_quality(rows: Sequence[Mapping[str, Any]], schemes: Sequence[str], path
 
 
 def _value_and_spread(shown: str) -> tuple[float, float]:
-    """Of one seed there is no spread."""
+    """Read a figure; one seed has no spread."""
     value, _, spread = shown.partition(" ± ")
     return float(value), float(spread or 0)

@@ -14,7 +14,6 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.hplm.build import HplmBuild
 from builder.construct.hplm.hplms import building_hplm, publish_artifact, publish_build
-from builder.construct.root.distilled import TRAINED_PARTS
 from builder.construct.tasks.dataset import TaskFiles, read_task
 from builder.construct.training.device import training_device
 from builder.importing.base import Base, require_same_base
@@ -26,6 +25,7 @@ from builder.progress import Report
 from builder.requests.domains import GENERAL_DOMAIN
 from builder.requests.hplms import ImportHplm, Retuning
 from builder.settings.hplm import TuneSettings
+from builder.settings.root import TRAINED_PARTS
 
 LOGGER = logging.getLogger(__name__)
 _RETUNING_RATE = 5e-4

@@ -15,11 +15,11 @@ from torch.nn import functional
 from backends.adapters.head import Head
 
 _PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
-"""Of the weights' squares, for features of unit deviation."""
+"""Factors on the weights' squares, for features of unit deviation."""
 _ROWS_TO_CHOOSE_BY = 10
 """One row of this many chooses the penalty."""
 _MOST_STEPS = 200
-_MOST_ANSWERS = 50_000
+MOST_ANSWERS = 50_000
 """Texts have many words, and more of them teach a head no more."""
 _LEAST_DEVIATION = 1e-6
 
@@ -51,7 +51,7 @@ class HeadData:
 
 def fit_early_head(data: HeadData) -> Head:
     """Fit a head; the penalty of its weights is chosen by rows that it does not learn from."""
-    data = data.thinned(_MOST_ANSWERS)
+    data = data.thinned(MOST_ANSWERS)
     mean, deviation = data.states.double().mean(dim=0), data.states.double().std(dim=0)
     features = (data.states.double() - mean) / deviation.clamp_min(_LEAST_DEVIATION)
     wanted = data.wanted

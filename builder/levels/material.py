@@ -14,7 +14,7 @@ from builder.construct.tasks.conll import OUTSIDE
 from builder.construct.tasks.dataset import read_examples
 from builder.construct.tasks.examples import Example, LabelledText, TaggedSentence, normalised
 from builder.construct.tasks.trained_texts import TrainedTexts
-from builder.construct.tasks.unlabelled import unlabelled_examples
+from builder.construct.tasks.unlabelled import draw_unlabelled
 from builder.levels.target import Target
 
 ONE_IN_FITS = 5
@@ -85,7 +85,8 @@ def _labelled(files: LabelledFiles, live: HplmEntry, trained_on: TrainedTexts, t
 
 def _unlabelled(path: Path, live: HplmEntry, trained_on: TrainedTexts, target: Target) -> Material:
     require_plain_texts(path, target)
-    examples, num_known = _unknown_to(trained_on, unlabelled_examples(path, _like_those_of(live), [], _MOST_UNLABELLED))
+    drawn = draw_unlabelled(path, _like_those_of(live), trained_on, _MOST_UNLABELLED)
+    examples, num_known = drawn.examples, drawn.num_known
     order = np.random.default_rng(_SEED).permutation(len(examples)).tolist()
     learn, certify = order[: len(order) // 2], order[len(order) // 2 :]
     _require_enough(path, len(certify), num_known, target, learning=len(learn))

@@ -28,6 +28,7 @@ from backends.root.store import RootFolder
 from backends.storage import publishing
 from builder.construct.hplm.hplms import building_hplm
 from builder.construct.hplm.states import encoded_set
+from builder.construct.hplm.tunable import EncodedSet
 from builder.construct.tasks.dataset import REGRESSION, TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.task_objectives import objective_of
@@ -35,9 +36,9 @@ from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.answers import NO_LABEL, StepAnswers, labels_of
 from builder.levels.calibration import Bools, Floats, calibration_error
 from builder.levels.certificate import Certificate, certify
-from builder.levels.early_head import HeadData, fit_early_head
+from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head
 from builder.levels.material import ONE_IN_FITS, LabelledFiles, UnlabelledFile, material_of
-from builder.levels.served import ServedRows, served_rows
+from builder.levels.served import answered_rows, served_rows
 from builder.levels.target import Target
 from builder.progress import Report, Step
 
@@ -123,17 +124,15 @@ class _Search:
         self._material = material_of(selecting.files, live, trained_on, selecting.target)
         train, held_out = self._material.train, self._material.held_out
         self._objective = objective_of(TaskData(live.task, live.labels, train, held_out))
-        self._train, self._held_out = self._rows("training", train), self._rows("held-out", held_out)
 
-    def _rows(self, what: str, examples: Sequence[Example]) -> ServedRows:
-        texts = encoded_set(self._home, self._live.domain, self._objective, examples, what, self._report)
-        return served_rows(self._stack, self._artifact, self.after, self._objective, texts, what, self._report)
+    def _encoded(self, what: str, examples: Sequence[Example]) -> EncodedSet:
+        return encoded_set(self._home, self._live.domain, self._objective, examples, what, self._report)
 
     def found(self) -> Selection:
         target = self._selecting.target
         head = self._early_head()
-        self._report(Step("certify", 0, 1))
         early, full = self._answers(head)
+        self._report(Step("certify", 0, 1))
         order = np.random.default_rng(_SEED).permutation(len(full.is_right))
         fits, certifies = np.split(order, [len(order) // ONE_IN_FITS])
         # Nothing says how sure full answers may be where no label does.
@@ -176,8 +175,12 @@ class _Search:
         return Selection(self._live, Ladder(step, temperatures[1], figures), figures)
 
     def _early_head(self) -> Head:
-        rows = self._train
-        labels = torch.cat([labels_of(target, self._objective.num_outputs) for target in rows.targets])
+        what, objective = "training", self._objective
+        texts = self._encoded(what, self._material.train)
+        labels = torch.cat([labels_of(target, objective.num_outputs) for target in texts.targets])
+        every = max(1, len(labels) // MOST_ANSWERS)
+        rows = served_rows(self._stack, self._artifact, self.after, objective, texts, what, self._report, every)
+        labels = labels[::every]
         if not self._material.has_labels:
             labels = torch.full_like(labels, NO_LABEL)
         head = fit_early_head(HeadData(torch.cat(list(rows.states)), torch.cat(list(rows.logits)), labels))
@@ -185,12 +188,14 @@ class _Search:
 
     def _answers(self, head: Head) -> tuple[StepAnswers, StepAnswers]:
         """The early and the full ones to held-out texts; full ones are right where no label says otherwise."""
-        rows = self._held_out
-        both = rows.answered_by(head), rows.logits
+        what, objective = "held-out", self._objective
+        texts = self._encoded(what, self._material.held_out)
+        rows = answered_rows(self._stack, self._artifact, self.after, head, objective, texts, what, self._report)
+        both = rows.early, rows.full
         if not self._material.has_labels:
-            early, full = (StepAnswers.beside(rows.logits, logits) for logits in both)
+            early, full = (StepAnswers.beside(rows.full, logits) for logits in both)
         else:
-            early, full = (StepAnswers.of(self._objective, logits, rows.targets) for logits in both)
+            early, full = (StepAnswers.of(objective, logits, texts.targets) for logits in both)
         return early, full
 
     def _certified(

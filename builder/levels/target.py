@@ -17,7 +17,7 @@ DEFAULT_CERTAINTY = 0.9
 
 @dataclass(frozen=True)
 class Target:
-    """Of the answers of a ladder, with a certainty.
+    """What the answers of a ladder may lose, and how certain that is.
 
     Attributes:
         loss: What is counted: rows that full has right and the ladder wrong, rows that the ladder has wrong, or rows

@@ -50,7 +50,7 @@ class Inbox:
         self._jobs: list[SimulatedJob] = []
         self._times_us: list[int] = []
         self._taken = 0
-        """Of the block."""
+        """Jobs taken of the block."""
         self.next_us: float = math.inf
         self._tenants = {key: f"tenant{key}" for key in np.unique(load.tenants).tolist()}
         self._make_block()

@@ -71,7 +71,7 @@ class Simulation:
 
     @property
     def latencies_us(self) -> Int64:
-        """Of the answered, from arrival."""
+        """Times from arrival to answer, of the rows that were answered."""
         return (self.answered_us - self.load.arrived_us)[self.is_answered]
 
     @property

@@ -27,7 +27,7 @@ _LOOK_EVERY_POLLS = 10
 LOST_PROCESS_CODE = 70
 """The exit code when a model's process has ended by itself, which Triton neither restarts nor reports as unready."""
 _STACK_BYTES = 256 << 20
-"""Of each thread of the server, which takes memory as it is used; enough for bodies of about 120 MB."""
+"""The stack of each thread of the server, which takes memory as it is used; enough for bodies of about 120 MB."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 

@@ -8,6 +8,8 @@ from backends.errors import InvalidArgumentError
 from backends.plot.header import Store
 from builder.settings.seeds import require_seed
 
+TRAINED_PARTS = "trained_parts"
+"""The entry of a root's origin that names what of it differs from its model."""
 WORD_EMBEDDINGS = "word_embeddings"
 
 

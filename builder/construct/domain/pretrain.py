@@ -23,7 +23,8 @@ from builder.construct.domain.masking import MaskedRows, Masking
 from builder.construct.domain.mlm import MaskedLanguageModel, MlmHead
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.device import CPU
-from builder.construct.training.loop import ParameterGroup, Schedule, TrainingLoop
+from builder.construct.training.loop import Schedule, TrainingLoop
+from builder.construct.training.optimiser import ParameterGroup
 from builder.construct.training.rows import numbered_batches
 from builder.progress import Report
 from builder.settings.domain import Pace, PretrainSettings

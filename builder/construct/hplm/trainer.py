@@ -23,7 +23,8 @@ from builder.construct.hplm.trainable import (
 from builder.construct.tasks.objective import Objective
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.device import mixed_precision
-from builder.construct.training.loop import DivergedError, ParameterGroup, Schedule, TrainingLoop, Watch
+from builder.construct.training.loop import DivergedError, Schedule, TrainingLoop, Watch
+from builder.construct.training.optimiser import ParameterGroup
 from builder.progress import Report
 from builder.settings.hplm import TuneSettings
 

@@ -19,7 +19,8 @@ from builder.construct.root.student import Student
 from builder.construct.root.teacher import Teacher
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.device import mixed_precision
-from builder.construct.training.loop import ParameterGroup, Schedule, TrainingLoop, Watch
+from builder.construct.training.loop import Schedule, TrainingLoop, Watch
+from builder.construct.training.optimiser import ParameterGroup
 from builder.construct.training.rows import PaddedRows, numbered_batches
 from builder.progress import Report
 from builder.settings.root import DistilSettings

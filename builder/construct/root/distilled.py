@@ -17,10 +17,8 @@ from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder, float16_state
 from backends.storage import write_tensors
 from builder.construct.root.conversion import RootParts
-from builder.settings.root import WORD_EMBEDDINGS
+from builder.settings.root import TRAINED_PARTS, WORD_EMBEDDINGS
 
-TRAINED_PARTS = "trained_parts"
-"""The entry of a root's origin that names what of it differs from its model."""
 _ALWAYS_TRAINED = ("lower", "aggregation")
 
 

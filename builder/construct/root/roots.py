@@ -24,7 +24,6 @@ from builder.construct.root.config import config_of
 from builder.construct.root.conversion import RootParts, convert
 from builder.construct.root.distil import Distiller
 from builder.construct.root.distilled import (
-    TRAINED_PARTS,
     DistilledWeights,
     fitting_weights,
     num_sinks,
@@ -44,7 +43,7 @@ from builder.locks import exclusive
 from builder.progress import Report, Step
 from builder.requests.domains import GENERAL_DOMAIN
 from builder.requests.roots import AddRoot
-from builder.settings.root import DistilSettings
+from builder.settings.root import TRAINED_PARTS, DistilSettings
 
 LOGGER = logging.getLogger(__name__)
 MIN_TEXTS = 200

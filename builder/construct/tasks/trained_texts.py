@@ -36,7 +36,7 @@ class TrainedTexts:
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> Self:
-        return cls(np.unique(_hashes(examples)))
+        return cls(np.unique(hashes_of(examples)))
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -63,10 +63,11 @@ class TrainedTexts:
 
     def are_among(self, examples: Sequence[Example]) -> npt.NDArray[np.bool_]:
         """Tell of each example whether its text is among these."""
-        return np.isin(_hashes(examples), self.hashes)
+        return np.isin(hashes_of(examples), self.hashes)
 
 
-def _hashes(examples: Sequence[Example]) -> Hashes:
+def hashes_of(examples: Sequence[Example]) -> Hashes:
+    """Return the hash of each example's text."""
     texts = (_SEGMENT_SEPARATOR.join(normalised(example)) for example in examples)
     return np.fromiter(
         (xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass")) for text in texts), np.uint64, len(examples)

@@ -5,44 +5,74 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 
 from backends.errors import TrainingDataError
 from builder.construct.tasks.conll import OUTSIDE, is_conll
-from builder.construct.tasks.examples import Example, LabelledText, TaggedSentence, normalised
+from builder.construct.tasks.examples import Example, LabelledText, TaggedSentence
+from builder.construct.tasks.trained_texts import TrainedTexts, hashes_of
 from builder.construct.training.corpus import numbered_texts
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _SEGMENT_SEPARATOR = "\t"
 _SEED = 41
+_TEXTS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Texts drawn from a file, in its order; and the number of different texts that were left out as known."""
+
+    examples: list[Example]
+    num_known: int
 
 
 def unlabelled_examples(path: Path, like: Example, known: Sequence[Example], most: int) -> list[Example]:
-    """The distinct texts of a file, of a kind with `like`; where there are more than `most`, so many drawn from all.
+    """Draw from the texts that are not among `known`, as `draw_unlabelled` does.
 
-    None is among `known`. Their labels say nothing.
+    Raises:
+        TrainingDataError: There is none, or the file holds no plain texts.
+    """
+    drawn = draw_unlabelled(path, like, TrainedTexts.of(known), most)
+    if not drawn.examples:
+        raise TrainingDataError(f"{path} holds no text that the task's own files lack")
+    return drawn.examples
+
+
+def draw_unlabelled(path: Path, like: Example, known: TrainedTexts, most: int) -> Drawn:
+    """Draw `most` of the distinct texts of a file that are not known, or all where there are no more.
+
+    They are of a kind with `like`; their labels say nothing.
     """
     _require_plain_texts(path)
-    seen, num_new, rng = {hash(normalised(example)) for example in known}, 0, random.Random(_SEED)
+    seen, num_known, num_new, rng = set[int](), 0, 0, random.Random(_SEED)
     kept: list[tuple[int, Example]] = []
-    for number, text in numbered_texts(path):
-        example = _example(text, like, f"{path}:{number}")
-        name = hash(normalised(example))
-        if name in seen:
-            continue
-        seen.add(name)
-        num_new += 1
-        # However many there are, no more than these are held, and each is as likely to be among them.
-        if len(kept) < most:
-            kept.append((number, example))
-        elif (index := rng.randrange(num_new)) < most:
-            kept[index] = number, example
-    if not kept:
-        raise TrainingDataError(f"{path} holds no text that the task's own files lack")
-    return [example for _, example in sorted(kept, key=itemgetter(0))]
+    for block in _blocks((number, _example(text, like, f"{path}:{number}")) for number, text in numbered_texts(path)):
+        examples = [example for _, example in block]
+        hashes = hashes_of(examples).tolist()
+        for row, name, is_known in zip(block, hashes, known.are_among(examples).tolist(), strict=True):
+            if name in seen:
+                continue
+            seen.add(name)
+            if is_known:
+                num_known += 1
+                continue
+            num_new += 1
+            # However many there are, no more than these are held, and each is as likely to be among them.
+            if len(kept) < most:
+                kept.append(row)
+            elif (index := rng.randrange(num_new)) < most:
+                kept[index] = row
+    return Drawn([example for _, example in sorted(kept, key=itemgetter(0))], num_known)
+
+
+def _blocks(rows: Iterator[tuple[int, Example]]) -> Iterator[list[tuple[int, Example]]]:
+    while block := list(islice(rows, _TEXTS_AT_ONCE)):
+        yield block
 
 
 def _require_plain_texts(path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from backends.errors import HplmError
 from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.optimiser import AdamW, ParameterGroup
 from builder.progress import Report, Step
 
 LOGGER = logging.getLogger(__name__)
@@ -28,15 +29,6 @@ BatchT = TypeVar("BatchT")
 
 class DivergedError(HplmError):
     """A loss or a gradient became NaN or infinite; the weights are those before that step."""
-
-
-@dataclass(frozen=True)
-class ParameterGroup:
-    """Parameters that learn at one rate; their names are those in the checkpoint."""
-
-    parameters: Mapping[str, nn.Parameter]
-    learning_rate: float
-    weight_decay: float
 
 
 @dataclass(frozen=True)
@@ -119,9 +111,7 @@ class TrainingLoop(Generic[BatchT]):
         self._phase, self._schedule, self._batches, self._loss = phase, schedule, batches, loss
         self._watch = watch or Watch()
         self._parameters = {name: one for group in groups for name, one in group.parameters.items()}
-        self._peaks = [group.learning_rate for group in groups]
-        described = [{"params": [*group.parameters.values()], "weight_decay": group.weight_decay} for group in groups]
-        self._optimiser = torch.optim.AdamW(described, fused=True)
+        self._optimiser = AdamW(groups)
 
     def run(self, checkpoint: Checkpoint | None, report: Report) -> float:
         """Train to the end, from the checkpoint where there is one; return the seconds that this took in all.
@@ -157,15 +147,13 @@ class TrainingLoop(Generic[BatchT]):
         return step % self._schedule.round_steps == 0 or step == self._schedule.steps
 
     def _step(self, batch: BatchT, step: int) -> float:
-        for group, peak in zip(self._optimiser.param_groups, self._peaks, strict=True):
-            group["lr"] = peak * self._schedule.share(step)
         loss = self._loss(batch, step)
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimiser.clear_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = nn.utils.clip_grad_norm_(self._parameters.values(), self._schedule.clip_norm)
         if not (bool(torch.isfinite(loss)) and (bool(torch.isfinite(norm)) or self._clipped_to_nothing())):
             raise DivergedError(f"the training diverged at step {step}; try a lower learning rate")
-        self._optimiser.step()
+        self._optimiser.step(self._schedule.share(step))
         self._watch.after_step(step)
         return float(loss.detach())
 

@@ -26,8 +26,9 @@ from backends.scheduling.settings import AdmissionSettings
 from bench.kit.turns import Ablation, code_with_turns
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
-from builder.serving import ServerConfig, TritonServer
+from builder.serving import TritonServer
 from hplm_client import HplmClient
+from served_home import config_of
 
 pytestmark = [pytest.mark.server, pytest.mark.serial]
 DEADLINE_MS = 1000
@@ -85,7 +86,7 @@ def slow(built_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         ExportSettings(lower_instances=1, upper_parameters={**parameters, **admission.parameters}),
         code_with_turns(folder / "code", Ablation(upper_turns=turns)),
     )
-    with TritonServer(ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})) as server:
+    with TritonServer(config_of(home)) as server:
         with HplmClient(f"grpc://{server.grpc_url}") as client:
             for entry in Registry.open(home).hplms():
                 client.infer(entry.id, "my cat is lovely")

@@ -28,8 +28,8 @@ from bench.kit.tiny_home import sample_texts
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.plugin import build_plugin
-from builder.serving import ServerConfig, TritonServer
-from served_home import Served
+from builder.serving import TritonServer
+from served_home import Served, config_of
 
 pytestmark = pytest.mark.server
 LOGIT_TOLERANCE = 2e-2  # the table is fp16
@@ -55,8 +55,7 @@ def serving(folder: Path, settings: ExportSettings, late_plugin: Path | None = N
     render_repository(home.repository, settings)
     if late_plugin is not None:
         (home.repository / "hplm_upper" / "1" / FILE_NAME).write_bytes(late_plugin.read_bytes())
-    config = ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})
-    with TritonServer(config) as server:
+    with TritonServer(config_of(home)) as server:
         yield Served(home, server, folder)
 
 
@@ -64,6 +63,7 @@ def settings(plugin: Path | None, delay_us: int = 1000, cost: CostModel | None =
     parameters = {"dtype": "fp32", "slots": "4", "threads": "1", **upper}
     return ExportSettings(
         mode="triton",
+        lower_instances=1,
         plugin=plugin,
         queue_delay_us=delay_us,
         cost_model=cost,

@@ -18,9 +18,10 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from bench.kit.reference import ReferenceHplm
 from bench.kit.tiny_home import FILLER, MOODS, TOPICS
-from builder.serving import ServerConfig, TritonServer
+from builder.serving import TritonServer
 from hplm_client import Classification, HplmClient, RequestTimeoutError, UnavailableError
 from seeds import SEED
+from served_home import config_of
 
 pytestmark = pytest.mark.server
 RNG = random.Random(SEED)
@@ -30,7 +31,7 @@ IDS = ("acme/topic", "globex/topic", "initech/mood", "acme/mood")
 
 @contextmanager
 def serving(home: Home) -> Iterator[TritonServer]:
-    with TritonServer(ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)})) as server:
+    with TritonServer(config_of(home)) as server:
         yield server
 
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,8 @@ from backends.home import Home
 from living_processes import living
 
 pytestmark = pytest.mark.server
+LOADED_AT_ONCE = "class TritonPythonModel:\n    pass\n"
+"""Triton loads the other models to their end before it gives up."""
 HPLM = str(Path(sys.executable).with_name("hplm"))
 
 
@@ -60,11 +63,13 @@ def test_serve_infer_and_stop(tiny_home: Home, stop: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--verbose",)], ids=["quiet", "verbose"])
-def test_a_server_that_does_not_start_shows_the_end_of_its_log(tiny_home: Home, options: tuple[str, ...]) -> None:
+def test_a_server_that_does_not_start_shows_the_end_of_its_log(
+    tiny_home: Home, run_hplm: Callable[..., str], options: tuple[str, ...]
+) -> None:
     home = ("--home", str(tiny_home.path))
-    subprocess.run([HPLM, "export", *home], check=True, capture_output=True)
-    code = tiny_home.repository / "hplm_upper" / "1" / "model.py"
-    code.write_text("raise RuntimeError('not today')\n")
+    run_hplm("export", *home)
+    for model, code in (("hplm_upper", "raise RuntimeError('not today')\n"), ("hplm_lower", LOADED_AT_ONCE)):
+        (tiny_home.repository / model / "1" / "model.py").write_text(code)
     ports = ("--http", "0", "--grpc", "0", "--metrics", "0")
     done = subprocess.run([HPLM, "serve", *home, *ports, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 1

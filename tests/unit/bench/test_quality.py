@@ -240,7 +240,7 @@ def test_entities_have_a_line_of_their_own() -> None:
 
 
 def test_the_interval_of_a_gap_is_paired() -> None:
-    """Of 400 texts the two differ on 40; the interval is that of 40 texts, not of two times 400."""
+    """The two differ on 40 of 400 texts; the interval is that of 40 texts, not of two times 400."""
     right = np.ones((400, 2))
     first, second = right.copy(), right.copy()
     first[:100, 0] = 0

@@ -14,7 +14,7 @@ from bench.selffill import chosen_texts, served_passes
 
 
 def test_every_request_by_turns_counts() -> None:
-    """Of the self-filled server's three rounds one is slow throughout, which no median of a text's rounds shows."""
+    """One of the self-filled server's three rounds is slow throughout, which no median of a text's rounds shows."""
     taken_ms = np.ones((3, 2, 200))
     taken_ms[1, 0] = 50.0
     mine, theirs, my_medians, their_medians = served_passes(taken_ms)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -146,17 +149,22 @@ def test_texts_without_labels_need_a_teacher_and_two_halves_where_pairs_are_lear
     assert 0 <= created["teacher_dev_accuracy"] <= 1
 
 
+@pytest.mark.parametrize(("stop", "ends_with"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_build_says_that_its_command_goes_on(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: signal.Signals, ends_with: int
 ) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
     def interrupted(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), stop)
+        time.sleep(10.0)
 
     wanted = ("create", "new/one", "--domain", "farm", *files(*write_task(tmp_path / "s", "mood", 7)))
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoint, "save", interrupted)
         code, _, err = run(*wanted)
-    assert (code, err.splitlines()[-1]) == (130, "hplm: interrupted; the same command goes on where this one was")
+    assert (code, err.splitlines()[-1]) == (ends_with, "hplm: interrupted; the same command goes on where this one was")
+    assert signal.getsignal(signal.SIGTERM) == before
     assert run(*wanted)[0] == 0
 
 

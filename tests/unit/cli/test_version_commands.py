@@ -139,7 +139,13 @@ def test_domains_roll_back_and_go(run: Run, tiny_home: Home, registry: Registry)
 def test_garbage(run: Run, tiny_home: Home, registry: Registry) -> None:
     for _ in range(3):
         publish_again(tiny_home, registry, "acme/topic")
-    assert run("gc").endswith("freed 0.0 MiB\n")  # all of them were live less than a minute ago
+    (freed, why) = run("gc", "--dry-run").splitlines()  # all of them were live less than a minute ago
+    assert freed == "would free 0.0 MiB"
+    assert why.startswith("--keep, --grace and --unfinished leave 3 versions or remains of builds, ")
+    assert "'hplm gc --dry-run --keep 0 --grace 0 --unfinished 0' lists them" in why
+    lists = run("gc", "--dry-run", "--keep", "0", "--grace", "0", "--unfinished", "0")
+    assert [f"acme/topic@{version}" in lists for version in (1, 2, 3, 4)] == [True, True, True, False]
+    assert run("gc").splitlines() == ["freed 0.0 MiB", why]
     retired_long_ago(tiny_home)
     report = json.loads(run("gc", "--dry-run", "--json"))
     assert [removal["name"] for removal in report["removed"]] == ["acme/topic@1", "acme/topic@2"]
@@ -148,6 +154,8 @@ def test_garbage(run: Run, tiny_home: Home, registry: Registry) -> None:
     assert "acme/topic@1" in run("gc")
     assert not tiny_home.bank("tiny", "acme/topic", 1).exists()
     assert [row["version"] for row in json.loads(run("versions", "acme/topic", "--json"))] == [3, 4]
+    run("gc", "--keep", "0")
+    assert run("gc", "--keep", "0").splitlines()[-1] == "every version is live, pinned, or under one that is"
     assert run("gc", "--keep", "-1") == "hplm: keep must be at least 0, not -1"
 
 
@@ -171,6 +179,8 @@ def test_a_tree_of_many_stays_readable(run: Run, registry: Registry) -> None:
     assert "42 hPLMs" in drawn
     assert "and 34 more; --all shows them" in drawn
     assert len(drawn.splitlines()) < 25
+    (newest,) = (line for line in drawn.splitlines() if "newest" in line)
+    assert "many/t39@1" in newest
     assert len(run("tree", "--all").splitlines()) > 45
 
 

@@ -246,7 +246,7 @@ def test_a_deadline_that_cannot_be_met_is_not_asked_again() -> None:
 
 
 def test_retries_end_with_the_budget_and_answers_renew_it() -> None:
-    """Of a hundred requests that find no room once, not every one is sent a second time."""
+    """A hundred requests find no room once; not every one is sent a second time."""
     asker = speaker()
 
     def retried(count: int) -> int:

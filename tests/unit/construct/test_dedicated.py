@@ -109,6 +109,6 @@ def test_entities_are_learnt(tiny_bert: Path, tokenizer: RootTokenizer) -> None:
         ]
 
     data = TaskData("ner", ("O", "B-X", "I-X"), tagged(160, 1), tagged(60, 2))
-    dedicated = fine_tuned(tiny_bert, tokenizer, data, replace(SETTINGS, epochs=16, patience=16))
+    dedicated = fine_tuned(tiny_bert, tokenizer, data, replace(SETTINGS, epochs=10, patience=10))
     assert dedicated.best.metrics["f1"] > 0.8
     assert [len(row) for row in answers(dedicated, data.dev)] == [len(sentence.words) for sentence in data.dev]

@@ -202,7 +202,7 @@ def test_a_cache_that_is_cleared_meanwhile_costs_nothing_but_time(tiny_home: Hom
 
 
 def test_what_is_kept_comes_back_as_it_was(tiny_home: Home) -> None:
-    """Of pairs a state of each half, of sentences one of each word."""
+    """Pairs have a state for each half, sentences one for each word."""
     texts = classification(40, 1)
     pairs = [replace(one, text_pair=other.text) for one, other in itertools.pairwise(texts)]
     lengths = [len(one.text.split()) for one in texts]

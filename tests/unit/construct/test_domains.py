@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import random
-import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from pydantic import ValidationError
 from safetensors import safe_open
-from safetensors.torch import load_file
 
 from backends.errors import (
-    ConflictError,
     CorruptFileError,
     FingerprintMismatchError,
     HplmError,
@@ -30,87 +23,25 @@ from backends.lower.layers import fragment_values
 from backends.lower.model import LowerModel
 from backends.plot.counts import FragmentCounts
 from backends.plot.header import Store
-from backends.plot.overlay_log import LearnedFragments, overlay_folder, write_uses
-from backends.plot.table import Table
-from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.storage import file_checksum
 from bench.kit.tiny_home import (
-    FILLER,
     MAX_TOKENS,
-    MOODS,
-    TOPICS,
     held_out_of,
     ignore,
-    sample_texts,
     tiny_root,
     write_corpus,
     write_tiny_bert,
 )
 from builder.construct.domain.domains import create_domain, update_domain
 from builder.construct.domain.mlm_head import HeadFile
-from builder.construct.domain.ngrams import CountTexts
 from builder.construct.root.roots import add_root
 from builder.executors.processes import ProcessMap
-from builder.progress import Report, Step
-from builder.settings.domain import Pace, PretrainSettings
+from builder.progress import Step
 from builder.settings.root import DistilSettings
+from garden_domain import PRETRAIN, InterruptedRunError, counted, folders, interrupt, keys_of, opened
 from short_requests import changed, new_domain, new_root, next_domain
-
-PRETRAIN = PretrainSettings(
-    lower=Pace(steps=16, learning_rate=3e-3, tokens_per_batch=256, checkpoint_every=4),
-    head=Pace(steps=24, learning_rate=1e-2, tokens_per_batch=256, checkpoint_every=8),
-    anchor=0.1,
-)
-WORDS = sorted({*FILLER, *(word for words in [*TOPICS.values(), *MOODS.values()] for word in words)})
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random texts, and more of words that follow each other as in the alphabet, to learn from."""
-    path = write_corpus(tmp_path_factory.mktemp("corpora") / "garden.txt", 150, seed=31)
-    chance = random.Random(31)
-    with path.open("a") as file:
-        for _ in range(300):
-            start = chance.randrange(len(WORDS))
-            file.write(" ".join((WORDS * 2)[start : start + chance.randint(6, 16)]) + "\n")
-    return path
-
-
-@pytest.fixture(scope="module")
-def pretrained(built_home: Home, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """The tiny home with the further pretrained domain "garden"; to be read only."""
-    home = Home(Path(shutil.copytree(built_home.path, tmp_path_factory.mktemp("pretrained") / "home")))
-    create_domain(
-        home, Registry.open(home), new_domain("garden", "tiny", (corpus,), "farm", PRETRAIN, theta=0.5), ignore
-    )
-    return home
-
-
-@pytest.fixture
-def home(pretrained: Home, tmp_path: Path) -> Home:
-    """A copy of it for one test to change."""
-    return Home(Path(shutil.copytree(pretrained.path, tmp_path / "home")))
-
-
-def opened(home: Home, name: str) -> tuple[RootFolder, DomainEntry, Table]:
-    root, entry = RootFolder(home.root("tiny")), Registry.open(home).find_domain("tiny", name)
-    return root, entry, Table.open(home.path / entry.folders[0], root.fingerprint)
-
-
-def keys_of(home: Home, name: str) -> np.ndarray:
-    return opened(home, name)[2].keys(Store.TRI)
-
-
-def folders(home: Home, entry: DomainEntry) -> list[Path]:
-    return [home.path / folder for folder in entry.folders]
-
-
-def counted(home: Home, texts: list[str]) -> FragmentCounts:
-    batch = CountTexts(home.root("tiny"))(texts)
-    order = np.argsort(-batch.counts, kind="stable")
-    return FragmentCounts(batch.keys[order], batch.counts[order])
 
 
 def test_pretraining_lowers_the_held_out_loss_and_changes_the_lower_layers_only(pretrained: Home) -> None:
@@ -177,18 +108,6 @@ def test_a_child_without_pretraining_repeats_only_what_other_layers_computed(hom
     np.testing.assert_allclose(stored, fragment_values(layers, Store.TRI, own), rtol=2e-3, atol=2e-3)
 
 
-class InterruptedRunError(Exception):
-    pass
-
-
-def interrupt(phase: str, done: int) -> Report:
-    def report(step: Step) -> None:
-        if step.phase.startswith(phase) and step.done >= done:
-            raise InterruptedRunError
-
-    return report
-
-
 @pytest.mark.parametrize(
     ("phase", "done", "first_done", "skipped"),
     [
@@ -219,132 +138,6 @@ def test_an_interrupted_build_ends_as_an_uninterrupted_one(
         path.name: path.read_bytes() for path in two.iterdir()
     }
     assert not list((tiny_home.path / "plots/tiny").glob(".garden*"))
-
-
-def distance(some: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> float:
-    common = some.keys() & others.keys()
-    assert common
-    return sum(float((some[name].float() - others[name].float()).square().sum()) for name in common)
-
-
-def test_an_update_adds_counts_and_goes_on_from_the_live_layers(home: Home, corpus: Path, tmp_path: Path) -> None:
-    registry = Registry.open(home)
-    new = write_corpus(tmp_path / "new.txt", 200, seed=32)
-    update = next_domain("garden", "tiny", (new,), pace=PRETRAIN)
-    entry = update_domain(home, registry, update, ignore)
-    assert (entry.version, entry.folders[1:]) == (2, registry.domain("tiny", "garden", 1).folders[1:])
-    texts = []
-    for path in (corpus, new):
-        lines = path.read_text().splitlines()
-        texts += [text for text in lines if text not in held_out_of(lines)]
-    counts = counted(home, texts)
-    stored = FragmentCounts.read(home.path / entry.folders[0])
-    assert np.array_equal(stored.keys, counts.keys)
-    assert np.array_equal(stored.counts, counts.counts)
-    assert np.array_equal(keys_of(home, "garden"), counts.top(0.5).keys)  # theta as it was
-    first, second = (registry.domain("tiny", "garden", version).metrics for version in (1, 2))
-    root, one, two = (
-        load_file(path)
-        for path in (
-            home.root("tiny") / "lower.safetensors",
-            *(home.plot("tiny", "garden", version) / WEIGHTS_NAME for version in (1, 2)),
-        )
-    )
-    assert distance(two, one) < distance(two, root)
-    assert second["boundary_cosine"] < first["boundary_cosine"]
-
-
-def test_an_update_without_pretraining_keeps_the_live_layers(home: Home, tmp_path: Path) -> None:
-    new = write_corpus(tmp_path / "new.txt", 200, seed=33)
-    entry = update_domain(home, Registry.open(home), next_domain("garden", "tiny", (new,), theta=0.3), ignore)
-    one, two = (home.plot("tiny", "garden", version) / WEIGHTS_NAME for version in (1, 2))
-    assert one.read_bytes() == two.read_bytes()
-    assert entry.metrics["theta"] == 0.3
-    assert entry.metrics["mlm_loss_after"] == Registry.open(home).domain("tiny", "garden", 1).metrics["mlm_loss_after"]
-
-
-def test_an_update_folds_in_what_servers_learned(home: Home, tmp_path: Path) -> None:
-    registry = Registry.open(home)
-    live = home.path / registry.domain("tiny", "garden").folders[0]
-    learned = np.sort(np.array([5 << 42 | 6 << 21 | 7, 8 << 42 | 9 << 21 | 10], np.uint64))
-    overlay_folder(live).mkdir()
-    write_uses(overlay_folder(live) / "0.uses", LearnedFragments(learned, np.array([5000, 7000], np.uint32)))
-    new = write_corpus(tmp_path / "new.txt", 100, seed=34)
-    update_domain(home, registry, next_domain("garden", "tiny", (new,)), ignore)
-    assert keys_of(home, "garden")[:2].tolist() == learned[::-1].tolist()
-
-
-def learn(home: Home, version: int, uses: dict[int, int]) -> np.ndarray:
-    """Let servers have learned fragments, `a << 42 | b << 21 | c` of token ids, beside a version of the garden."""
-    keys = np.array(sorted(uses), np.uint64)
-    folder = overlay_folder(home.plot("tiny", "garden", version))
-    folder.mkdir(exist_ok=True)
-    counts = np.array([uses[int(key)] for key in keys], np.uint32)
-    write_uses(folder / "0.uses", LearnedFragments(keys, counts))
-    return keys
-
-
-def test_what_was_learned_outlives_theta_in_all_later_versions(home: Home, tmp_path: Path) -> None:
-    registry = Registry.open(home)
-    rare = learn(home, 1, {5 << 42 | 6 << 21 | 7: 1, 8 << 42 | 9 << 21 | 10: 2})
-    new = write_corpus(tmp_path / "new.txt", 100, seed=34)
-    second = update_domain(home, registry, next_domain("garden", "tiny", (new,), theta=0.01), ignore)
-    counts = FragmentCounts.read(home.path / second.folders[0])
-    assert keys_of(home, "garden").tolist() == [*counts.top(0.01).keys.tolist(), int(rare[1]), int(rare[0])]
-    assert second.metrics["learned_fragments"] == 2
-    update_domain(home, registry, next_domain("garden", "tiny", (new,)), ignore)
-    assert np.isin(rare, keys_of(home, "garden")).all()
-    cut = update_domain(home, registry, next_domain("garden", "tiny", (new,), keep_learned=False), ignore)
-    assert not np.isin(rare, keys_of(home, "garden")).any()
-    assert cut.metrics["learned_fragments"] == 0
-
-
-def test_what_was_learned_takes_half_of_a_small_table(home: Home, tmp_path: Path) -> None:
-    registry = Registry.open(home)
-    rare = learn(home, 1, {9 << 42 | 9 << 21 | token: 1 + token for token in range(5, 15)})
-    new = write_corpus(tmp_path / "new.txt", 100, seed=34)
-    update = next_domain("garden", "tiny", (new,), max_fragments=9)
-    entry = update_domain(home, registry, update, ignore)
-    counts = FragmentCounts.read(home.path / entry.folders[0])
-    assert keys_of(home, "garden").tolist() == [*counts.keys[:5].tolist(), *rare[:-5:-1].tolist()]
-
-
-def test_what_older_versions_learned_is_folded_in_once(home: Home, tmp_path: Path) -> None:
-    registry = Registry.open(home)
-    first, later = 5 << 42 | 6 << 21 | 7, 8 << 42 | 9 << 21 | 10
-    learn(home, 1, {first: 1000})
-    new = write_corpus(tmp_path / "new.txt", 100, seed=34)
-    update_domain(home, registry, next_domain("garden", "tiny", (new,)), ignore)
-    learn(home, 1, {first: 1000, later: 700})  # asked by an hPLM that stays on version 1
-    learn(home, 2, {later: 10})
-    entry = update_domain(home, registry, next_domain("garden", "tiny", (new,)), ignore)
-    counts = FragmentCounts.read(home.path / entry.folders[0])
-    known = dict(zip(counts.keys.tolist(), counts.counts.tolist(), strict=True))
-    assert (known[first], known[later]) == (1000, 710)
-
-
-def test_a_failed_update_leaves_the_live_version(home: Home, tmp_path: Path) -> None:
-    registry = Registry.open(home)
-    before = registry.domain("tiny", "garden")
-    new = write_corpus(tmp_path / "new.txt", 100, seed=35)
-    with pytest.raises(InterruptedRunError):
-        update_domain(home, registry, next_domain("garden", "tiny", (new,)), interrupt("compute", 1))
-    (tmp_path / "bad.txt").write_bytes(b"fine\n" * 100 + b"\xff\n")
-    with pytest.raises(TrainingDataError, match=r"bad\.txt:101: not UTF-8"):
-        update_domain(home, registry, next_domain("garden", "tiny", (tmp_path / "bad.txt",)), ignore)
-    assert registry.domain("tiny", "garden") == before
-    with pytest.raises(NotFoundError):
-        update_domain(home, registry, next_domain("moon", "tiny", (new,)), ignore)
-    with pytest.raises(ConflictError, match="domain update"):
-        create_domain(home, registry, new_domain("garden", "tiny", (new,)), ignore)
-
-
-def test_the_roots_own_domain_can_be_updated(home: Home, tmp_path: Path) -> None:
-    new = write_corpus(tmp_path / "new.txt", 200, seed=36)
-    entry = update_domain(home, Registry.open(home), next_domain("general", "tiny", (new,)), ignore)
-    assert entry.folders == ("plots/tiny/general@2",)
-    assert set(entry.metrics["entries"]) == {"tri", "bi", "uni"}
-    assert LowerModel.open(home, entry).encode([text.text for text in sample_texts(3, seed=1)]).rows
 
 
 def test_a_parents_version_can_be_named(home: Home, corpus: Path, tmp_path: Path) -> None:
@@ -467,9 +260,3 @@ def test_divergence_publishes_nothing(tiny_home: Home, corpus: Path) -> None:
     with pytest.raises(HplmError, match=r"diverged at step \d; try a lower learning rate"):
         create_domain(tiny_home, registry, new_domain("wild", "tiny", (corpus,), pace=wild), ignore)
     assert not registry.has_domain("tiny", "wild")
-
-
-@pytest.mark.parametrize("nothing", [{"theta": 0.0}, {"max_fragments": 0}])
-def test_an_update_to_nothing_is_refused(tiny_home: Home, corpus: Path, nothing: dict[str, float]) -> None:
-    with pytest.raises(ValidationError):
-        update_domain(tiny_home, Registry.open(tiny_home), next_domain("farm", "tiny", (corpus,), **nothing), ignore)

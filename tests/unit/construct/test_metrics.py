@@ -13,7 +13,7 @@ from builder.construct.tasks import metrics
 
 
 def slow_f1(true: Sequence[object], found: Sequence[object]) -> float:
-    """Of two lists of distinct things."""
+    """Compute F1 of two lists of distinct things."""
     hits = [thing for thing in found if thing in true]
     if not hits:
         return 0.0

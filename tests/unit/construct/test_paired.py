@@ -22,7 +22,7 @@ def hits(right: int, wrong: int) -> Floats:
 
 
 def test_the_interval_is_that_of_the_texts_on_which_they_differ() -> None:
-    """Of 1,000 texts 40 were wrong before and 20 are now: certain, though 96 % and 98 % of 1,000 texts are not."""
+    """40 of 1,000 texts were wrong before and 20 are now: certain, though 96 % and 98 % of 1,000 texts are not."""
     before, now = hits(960, 40), hits(980, 20)
     difference = paired_difference(now, before, metrics.ratio_of_sums)
     assert difference.value == pytest.approx(0.02)

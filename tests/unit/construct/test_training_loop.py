@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from bench.kit.tiny_home import ignore
 from builder.construct.training.checkpoint import Checkpoint
-from builder.construct.training.loop import DivergedError, ParameterGroup, Schedule, TrainingLoop, Watch
+from builder.construct.training.loop import DivergedError, Schedule, TrainingLoop, Watch
+from builder.construct.training.optimiser import ParameterGroup
 from builder.progress import Report, Step
 from builder.settings.seeds import step_seed
 

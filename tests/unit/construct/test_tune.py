@@ -290,7 +290,7 @@ def test_numbers_are_learnt_by_answers_alone(
 
 
 def test_the_distance_is_measured_by_the_spread() -> None:
-    """Of all words, each counts the same."""
+    """Each word counts the same, whatever its row."""
     states = [torch.tensor([[0.0, 10.0, 7.0]]), torch.tensor([[2.0, 30.0, 7.0], [0.0, 10.0, 7.0], [2.0, 30.0, 7.0]])]
     reading = reading_of(states, Head(torch.ones(1, 3), torch.zeros(1)), "none")
     least = 0.01 * float(torch.cat(states).square().mean().sqrt())

@@ -31,7 +31,7 @@ NUM_BATCHES = int(os.environ.get("HPLM_RANDOM_BATCHES", "12"))
 GEOMETRY = RootGeometry(100, 32, 128, 4, 1, 4, 32, 2, 1e-12, "gelu")
 INT8 = 3e-1 if int8_instructions() == "VNNI" else 6e-1
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-1, "int8": INT8}
-"""Of a row's largest logit."""
+"""Shares of a row's largest logit."""
 
 
 @pytest.fixture(scope="module")

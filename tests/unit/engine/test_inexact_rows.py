@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backends.home import Home
-from backends.scheduling.admission import Admission
+from backends.scheduling.accounts import Accounts
 from backends.wire import Ticket, encode_tickets, fold_rows
 from served_engine import HIDDEN, Responses, keys_of, running
 
@@ -18,13 +18,13 @@ Charge = tuple[str, float]
 
 def test_an_inexact_answer_says_so_and_computing_is_charged(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     charges: list[Charge] = []
-    charge = Admission.charge_tenant
+    charge = Accounts.spend
 
-    def watched(admission: Admission[object], tenant: str, cost_us: float) -> None:  # type: ignore[type-var]
+    def watched(accounts: Accounts[object], tenant: str, cost_us: float) -> None:  # type: ignore[type-var]
         charges.append((tenant, cost_us))
-        charge(admission, tenant, cost_us)  # type: ignore[arg-type]
+        charge(accounts, tenant, cost_us)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Admission, "charge_tenant", watched)
+    monkeypatch.setattr(Accounts, "spend", watched)
     keys = keys_of(tiny_home)
     responses: Responses = queue.Queue()
     tickets = [

@@ -36,7 +36,7 @@ HAS_VNNI = int8_instructions() == "VNNI"
 """Without it weights have three quarters as many levels."""
 RELATIVE_ERROR_OF_LINEAR = 0.02 if HAS_VNNI else 0.04
 RELATIVE_ERROR_OF_LAYERS = 0.05 if HAS_VNNI else 0.08
-"""Of two layers of random weights, adapters included: 0.02 at the median and 0.04 at most, of thousands of batches."""
+"""Two layers of random weights, adapters included: 0.02 at the median and 0.04 at most, of thousands of batches."""
 GEOMETRY = RootGeometry(100, 32, 128, 4, 1, 2, 32, 2, 1e-12, "gelu")
 
 

@@ -80,7 +80,7 @@ def answers(pending: list[Responses]) -> Iterator[dict[str, Any]]:
 
 
 def expected(home: Home, entry: HplmEntry, ladder: Ladder, after: int | None) -> list[dict[str, Any]]:
-    """By the same stack, whose layers are tested elsewhere, without exits."""
+    """Return the answers of the same stack without exits; its layers are tested elsewhere."""
     root = RootFolder(home.root("tiny"))
     stack = UpperStack(root, StackSettings(dtype="fp32", num_slots=2))
     artifact = read_artifact(home.path / entry.folder, root.fingerprint)
@@ -223,6 +223,30 @@ def test_early_of_a_damaged_ladder_is_an_error_and_not_silently_full(tiny_home: 
         error = ask(service, topic, EARLY)[0].get(timeout=30)
         assert isinstance(error, HplmError) and "level early of hPLM 'acme/topic' is damaged" in str(error)
         assert all("level" not in answer for answer in answers(ask(service, topic, AUTO)))
+
+
+def with_certificate(home: Home, entry: HplmEntry) -> HplmEntry:
+    """Publish a version with the same weights, whose ladder the registry knows of."""
+    metrics = {**entry.metrics, "levels": [EARLY, FULL], "ladder": {"after": 1, "layers": 2, "answered_early": 0.5}}
+    registry = Registry.open(home)
+    return registry.publish_hplm(entry.id, entry.domain, entry.task, entry.labels, entry.folder, metrics)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_only_rows_that_can_be_answered_early_settle(tiny_home: Home, topic: HplmEntry, is_damaged: bool) -> None:
+    """What the registry says of a ladder counts until the files are read."""
+    ladder_of(tiny_home, topic, threshold=1.1)
+    if is_damaged:
+        damaged(tiny_home.path / topic.folder, "heads")
+    entry = with_certificate(tiny_home, topic)
+    with running(tiny_home) as service:
+        assert all(("level" in answer) != is_damaged for answer in answers(ask(service, entry, AUTO)))
+        with service._loop._changed:
+            pending = ask(service, entry, AUTO)
+            waiting = list(service.admission.waiting)
+            assert {job.least_depth for job in waiting} == {1.0 if is_damaged else 0.5}
+            assert {job.settle() for job in waiting} == {not is_damaged}
+        assert len(list(answers(pending))) == len(LENGTHS)
 
 
 def test_the_cost_model_learns_from_the_layers_that_rows_passed(tiny_home: Home, topic: HplmEntry) -> None:

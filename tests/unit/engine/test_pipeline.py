@@ -8,8 +8,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,69 +18,17 @@ import torch
 
 from backends.adapters.bank import read_artifact
 from backends.adapters.host_bank import HostBank
-from backends.clock import now_us
 from backends.engine.encoder_stack import EncoderStack
-from backends.engine.service import UpperService
-from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import HplmError, UnavailableError, UnusableError
+from backends.engine.stack import UpperStack
+from backends.errors import UnavailableError, UnusableError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
-from backends.registry.snapshot import RegistrySnapshot
-from backends.scheduling.admission import Admission
 from backends.scheduling.settings import Capacity
-from backends.wire import Ticket, encode_tickets, fold_rows
-from bench.kit.marks import Mark, mark_all, publish_marked
+from backends.wire import Ticket, encode_tickets
+from bench.kit.marks import Mark
+from marked_engine import HIDDEN, Responses, ask, marked_keys, running
 from served_engine import TINY, hold_runs
-
-HIDDEN = 64
-Responses = queue.Queue[list[bytes] | HplmError]
-
-
-@contextmanager
-def running(
-    home: Home,
-    num_slots: int,
-    capacity: Capacity,
-    device: str = "cpu",
-    threads: int | None = None,
-) -> Iterator[UpperService]:
-    snapshot = RegistrySnapshot(Registry.open(home))
-    settings = StackSettings(device=device, dtype="fp32", num_slots=num_slots)
-    service = UpperService(home, snapshot, settings, capacity, threads=threads)
-    try:
-        yield service
-    finally:
-        service.close()
-        snapshot.close()
-
-
-def ask(
-    service: UpperService,
-    key: int,
-    length: int = 5,
-    put: Callable[[Any], None] | None = None,
-    deadline_ms: int | None = None,
-) -> Responses:
-    rows = [np.random.default_rng(key % 1000).normal(size=(length, HIDDEN)).astype(np.float16)]
-    responses: Responses = queue.Queue()
-    deadline_us = None if deadline_ms is None else now_us() + 1000 * deadline_ms
-    tickets = encode_tickets([Ticket(key, length, False, deadline_us)])
-    service.submit(fold_rows(rows), tickets, [b""], put or responses.put)
-    return responses
-
-
-def marked_keys(home: Home, versions: int = 3) -> dict[int, tuple[str, int]]:
-    """Many hPLMs whose answers show who computed them."""
-    registry = Registry.open(home)
-    entries = {entry.key: (entry.id, entry.version) for entry in mark_all(home, registry)}
-    for number in range(versions):
-        for model in registry.hplms()[:4]:
-            name = f"extra{number}/{model.id.replace('/', '-')}"
-            entry = publish_marked(home, registry, name, model, model.domain)
-            entries[entry.key] = (entry.id, entry.version)
-    registry.close()
-    return entries
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -211,98 +158,6 @@ def test_closing_while_a_batch_runs_and_another_is_staged(tiny_home: Home, monke
         assert isinstance(runs.get(timeout=1), list)
         assert all(isinstance(responses.get(timeout=1), UnavailableError) for responses in others)
         assert begun.empty()
-
-
-def told(responses: Responses, timeout_s: float = 30) -> str:
-    error = responses.get(timeout=timeout_s)
-    assert isinstance(error, UnavailableError)
-    return str(error).partition(" {")[0]  # without the facts for clients
-
-
-def test_who_becomes_late_while_a_batch_runs_is_told_at_once(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where another batch is staged; the waiting thread sleeps until the next deadline."""
-    key = next(iter(marked_keys(tiny_home, versions=0)))
-    go, begun = hold_runs(monkeypatch)
-    looks: list[None] = []
-    drop_late = Admission.drop_late
-
-    def counted(admission: Admission[Any], now_us: int) -> Any:
-        looks.append(None)
-        return drop_late(admission, now_us)
-
-    monkeypatch.setattr(Admission, "drop_late", counted)
-    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=2, max_adapters=3)) as service:
-        runs = ask(service, key)
-        assert begun.get(timeout=30) == 1
-        joins = ask(service, key, deadline_ms=100)
-        assert "waited" in told(joins, timeout_s=10)
-        staged = [ask(service, key) for _ in range(2)]
-        late = [ask(service, key, deadline_ms=deadline_ms) for deadline_ms in (300, 150)]
-        in_time = ask(service, key, deadline_ms=60_000)
-        assert all("waited" in told(responses, timeout_s=10) for responses in late)
-        assert 0 < len(looks) < 40
-        go.set()
-        assert all(isinstance(responses.get(timeout=30), list) for responses in [runs, *staged, in_time])
-        assert len(service.admission.waiting) == 0, "a late row still counts as waiting, and is held in memory"
-
-
-def test_who_becomes_late_in_a_staged_batch_is_not_answered(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its neighbours are; a batch of nobody else is not run."""
-    key = next(iter(marked_keys(tiny_home, versions=0)))
-    go, begun = hold_runs(monkeypatch)
-    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=2, max_adapters=3)) as service:
-        for others_deadline_ms in (None, 100):
-            go.clear()
-            with service._loop._changed:
-                runs = [ask(service, key), ask(service, key)]
-            assert begun.get(timeout=30) == 2
-            late, other = ask(service, key, deadline_ms=100), ask(service, key, deadline_ms=others_deadline_ms)
-            time.sleep(0.3)
-            go.set()
-            assert "waited" in told(late)
-            if others_deadline_ms is None:
-                assert isinstance(other.get(timeout=30), list)
-                assert begun.get(timeout=30) == 2
-            else:
-                assert "waited" in told(other)
-            assert all(isinstance(responses.get(timeout=30), list) for responses in runs)
-        assert isinstance(ask(service, key).get(timeout=30), list)
-        assert begun.get(timeout=30) == 1, "the batch of late rows ran"
-        assert not any(service._stacks.of(TINY).upper.slots._pins)
-
-
-def test_who_would_come_too_late_is_refused_and_leaves_room(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused while another batch runs, long before the deadline; whoever waits behind runs in the batch instead."""
-    key = next(iter(marked_keys(tiny_home, versions=0)))
-    go, begun = hold_runs(monkeypatch)
-
-    def with_deadline(admission: Admission[Any], indices: Sequence[int], now_us: int) -> list[int]:
-        return [index for index in indices if admission.waiting[index].deadline_us is not None]
-
-    monkeypatch.setattr(Admission, "infeasible", with_deadline)
-    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=2, max_adapters=3)) as service:
-        pending = [ask(service, key)]
-        assert begun.get(timeout=30) == 1
-        with service._loop._changed:
-            late, *others = [ask(service, key, deadline_ms=ms) for ms in (60_000, None, None)]
-        assert told(late) == "the deadline passes before a batch with the request could be done"
-        go.set()
-        assert all(isinstance(responses.get(timeout=30), list) for responses in [*pending, *others])
-        assert begun.get(timeout=30) == 2
-        assert len(service._loop._admission.waiting) == 0
-
-
-def test_a_result_that_comes_too_late_is_none(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = next(iter(marked_keys(tiny_home, versions=0)))
-    go, begun = hold_runs(monkeypatch)
-    with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=2, max_adapters=3)) as service:
-        with service._loop._changed:
-            late, other = ask(service, key, deadline_ms=300), ask(service, key)
-        assert begun.get(timeout=30) == 2
-        time.sleep(0.4)
-        go.set()
-        assert told(late) == "the deadline passed while the request was computed"
-        assert isinstance(other.get(timeout=30), list)
 
 
 def test_computing_has_the_threads_that_its_maker_had(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ PRODUCTS = ("fp8", "int8")
 Products = Literal["fp8", "int8"]
 ERROR_OF_LINEAR = {"fp8": 0.1, "int8": 0.03}
 ERROR_OF_LAYERS = {"fp8": 0.25, "int8": 0.08}
-"""Of two layers of random weights, adapters included: at most two thirds of it, of hundreds of batches."""
+"""Two layers of random weights, adapters included: at most two thirds of it, of hundreds of batches."""
 GEOMETRY = RootGeometry(100, 32, 128, 4, 1, 2, 32, 2, 1e-12, "gelu")
 
 

@@ -275,7 +275,7 @@ def rename_base(folder: Path, name: str | None) -> None:
 
 
 def test_another_base_never_slips_in(importer: Importer, tmp_path: Path, tiny_bert: Path) -> None:
-    """By its sizes alone nobody could tell: `tiny_bert` is the same model, but not rounded."""
+    """Sizes alone do not tell: `tiny_bert` is the same model, but not rounded."""
     folder = tmp_path / "x"
     make_peft(tiny_bert, folder, "SEQ_CLS")
     ours = importer.root.manifest.origin["weights_checksum"]

@@ -58,7 +58,7 @@ def test_equal_confidences_leave_together() -> None:
 
 
 def test_a_tenant_in_ten_may_exceed_its_tolerance_and_no_more() -> None:
-    """Of drawn tenants whose true harm at each threshold is known."""
+    """Tenants are drawn, whose true harm at each threshold is known."""
     seed = random.randrange(1 << 32)
     rng = np.random.default_rng(seed)
     tenants, too_many = 500, 0

@@ -29,7 +29,7 @@ from builder.levels.answers import StepAnswers
 from builder.levels.material import LabelledFiles, UnlabelledFile
 from builder.levels.selecting import Selecting, Selection, select_ladder
 from builder.levels.selecting_all import select_all
-from builder.levels.served import served_rows
+from builder.levels.served import answered_rows, served_rows
 from builder.levels.target import Target
 from builder.lifecycle.rollback import rollback_hplm
 from builder.progress import Step
@@ -336,3 +336,24 @@ def test_numbers_have_no_ladder_and_entities_do(tmp_path: Path) -> None:
     held_out = write_tagged(tmp_path / "more", seed=904, train=400)[0]
     found = select(home, tagged[0], held_out, Target.of(max_drop=40), id="acme/things")
     assert found.ladder is not None and found.entry.levels == ("early", "full")
+    check_that_less_is_kept_of_the_same(home, found, held_out)
+
+
+def check_that_less_is_kept_of_the_same(home: Home, found: Selection, file: Path) -> None:
+    """Rows of words: one answer of some, evenly spread, and a head's answers in place of states."""
+    root, entry, ladder = RootFolder(home.root("tiny")), found.entry, found.ladder
+    artifact, examples = read_artifact(home.path / entry.folder, root.fingerprint), read_examples(file, entry.task)[:40]
+    assert ladder is not None
+    after, head = ladder.early.after, ladder.early.head
+    objective = objective_of(TaskData(entry.task, entry.labels, examples, examples))
+    texts, stack = encoded_set(home, entry.domain, objective, examples, "texts", ignore), UpperStack(root, STACK)
+    rows = served_rows(stack, artifact, after, objective, texts, "texts", ignore)
+    states, logits = torch.cat(list(rows.states)), torch.cat(list(rows.logits))
+    assert len(states) > 5 * len(examples)
+    for every in (2, 7, 1000):
+        some = served_rows(stack, artifact, after, objective, texts, "texts", ignore, every)
+        assert torch.equal(torch.cat(list(some.states)), states[::every])
+        assert torch.equal(torch.cat(list(some.logits)), logits[::every])
+    answered = answered_rows(stack, artifact, after, head, objective, texts, "texts", ignore)
+    assert all(map(torch.equal, answered.early, rows.answered_by(head)))
+    assert all(map(torch.equal, answered.full, rows.logits))

@@ -29,7 +29,7 @@ def random_schedule(
 
 
 def random_outcomes(schedule: Schedule, seed: int, share: float = 0.9) -> list[Outcome]:
-    """Of about that share of the rows, in the order of their ends."""
+    """Draw the outcomes of about that share of the rows, in the order of their ends."""
     rng = np.random.default_rng(seed)
     outcomes = []
     for row, at_s in enumerate(schedule.times_s.tolist()):

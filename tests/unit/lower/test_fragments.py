@@ -14,7 +14,7 @@ from seeds import SEED
 
 RNG = np.random.default_rng(SEED)
 RELATIVE_ERROR = {"bf16": 0.02, "fp32": 1e-3}
-"""Of a fragment's vectors; those of fp32 are rounded to fp16."""
+"""Errors of a fragment's vectors; those of fp32 are rounded to fp16."""
 needs_bf16 = pytest.mark.skipif(not cpu_multiplies_bf16(), reason="this CPU has no bf16 instructions")
 
 

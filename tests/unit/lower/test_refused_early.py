@@ -112,7 +112,7 @@ def test_a_text_that_is_cut_counts_no_more_tokens_than_are_left_of_it(
 
 
 def test_a_tenant_beyond_its_share_is_refused_alone(service: LowerService, signal: ForecastWriter) -> None:
-    """Of several that the engine says are far behind, only requests of these."""
+    """Requests of tenants that the engine says are far behind, and no others."""
     soon = '{"deadline_ms": 100}'
     signal.tell(WaitForecast.alike(0.0, {"globex": 500_000.0}), now_us())
     assert isinstance(ask(service, soon)[0], HiddenRequest)

@@ -137,12 +137,12 @@ def test_whoever_is_late_when_it_comes_has_not_waited() -> None:
 def test_what_is_put_back_is_charged_once() -> None:
     admission, row = admission_of(order=LengthOrder()), Row("acme", 20, 0)
     assert admission.admit([row, Row("globex", 20, 0)], 0) is None
-    charged_us = admission._shares._ends_us["acme"]
+    charged_us = admission.accounts.shares._ends_us["acme"]
     admission.put_back(admission.take_batch(indices_of(admission, [row]), 0), 0)
     assert charged_us > 0
-    assert admission._shares._ends_us["acme"] == pytest.approx(charged_us)
+    assert admission.accounts.shares._ends_us["acme"] == pytest.approx(charged_us)
     admission.drop(indices_of(admission, [row]))
-    assert admission._shares._ends_us["acme"] == pytest.approx(0.0)
+    assert admission.accounts.shares._ends_us["acme"] == pytest.approx(0.0)
 
 
 def test_a_request_waits_with_all_its_rows_or_with_none() -> None:
@@ -193,7 +193,7 @@ def test_work_ahead_is_that_of_the_rows_which_run_before_through_all_ways_in_and
         assert {id(row) for row in waiting} == {id(row) for row in admission.waiting}
         job = random_row(rng, now)
         for within_share in (True, False):
-            start_us = admission._shares.start_us(job.tenant)
+            start_us = admission.accounts.shares.start_us(job.tenant)
             ahead = admission._is_ahead(job, start_us, within_share)
             found = admission._load_of(ahead, admission.waiting.depth)
             ahead = rows_ahead(admission, job, order, within_share)
@@ -201,7 +201,7 @@ def test_work_ahead_is_that_of_the_rows_which_run_before_through_all_ways_in_and
             assert found.tokens == sum(row.num_tokens for row in ahead)
             assert found.work_us == pytest.approx(sum(MODEL.row_us(row.num_tokens) for row in ahead))
     admission.drop(range(len(admission.waiting)))
-    assert not admission._charges and not admission._adapters and not admission._shares._rows
+    assert not admission.accounts._charges and not admission._fill._adapters and not admission.accounts.shares._rows
 
 
 def random_row(rng: random.Random, now_us: int) -> Row:
@@ -220,7 +220,7 @@ def rows_ahead(admission: Admission[Row], job: Row, order: Order, within_share: 
     for index, row in enumerate(room):
         match order:
             case FairOrder():
-                if room.start_us[index] <= admission._shares.start_us(job.tenant):
+                if room.start_us[index] <= admission.accounts.shares.start_us(job.tenant):
                     ahead.append(row)
                 continue
             case LengthOrder():
@@ -282,7 +282,7 @@ def test_a_policy_that_fills_batches_again_is_believed_again() -> None:
             assert admission.admit([*rows, *extra], 0) is None
             admission.take_batch(range(size), 0)
             admission.drop(range(len(admission.waiting)))
-        assert admission._fullness == pytest.approx(fullness, abs=0.02)
+        assert admission._fill._fullness == pytest.approx(fullness, abs=0.02)
 
 
 def test_a_row_that_is_put_back_has_its_tenants_share_of_now_and_gets_back_what_it_paid() -> None:
@@ -290,13 +290,13 @@ def test_a_row_that_is_put_back_has_its_tenants_share_of_now_and_gets_back_what_
     assert admission.admit([Row("other", 20, 0)], 0) is None
     for _ in range(60):
         assert admission.admit([Row("overload", 60, 0)], 0) is None
-    used_us = admission._buckets._used_us["overload"]
+    used_us = admission.accounts.buckets._used_us["overload"]
     beyond = [index for index, within in enumerate(admission.waiting.within_share.tolist()) if not within]
     assert beyond
     admission.put_back(admission.take_batch(beyond[:1], 0), 0)
     assert not admission.waiting.within_share[0]
     admission.drop([0])
-    assert admission._buckets._used_us["overload"] == used_us
+    assert admission.accounts.buckets._used_us["overload"] == used_us
 
 
 def test_far_deadlines_are_not_judged_by_what_arrived_in_a_moment() -> None:

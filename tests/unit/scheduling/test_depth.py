@@ -45,11 +45,11 @@ def test_a_tenant_of_hard_texts_pays_for_them() -> None:
     for each in (easy, hard, other):
         assert admission.admit([each], 0) is None
     admission.take_batch([0, 1], 0)
-    starts = {tenant: admission._shares.start_us(tenant) for tenant in ("easy", "hard")}
-    admission.charge_for_depth(easy, 0.5)
-    admission.charge_for_depth(hard, 1.0)
-    assert admission._shares.start_us("easy") == starts["easy"]
-    assert admission._shares._ends_us["hard"] - admission._shares._ends_us["easy"] == pytest.approx(
+    starts = {tenant: admission.accounts.shares.start_us(tenant) for tenant in ("easy", "hard")}
+    admission.accounts.spend_depth(easy, 0.5)
+    admission.accounts.spend_depth(hard, 1.0)
+    assert admission.accounts.shares.start_us("easy") == starts["easy"]
+    assert admission.accounts.shares._ends_us["hard"] - admission.accounts.shares._ends_us["easy"] == pytest.approx(
         MODEL.row_us(100) - MODEL.row_us(100, 0.5)
     )
 

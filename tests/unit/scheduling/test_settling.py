@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_rows_of_a_batch_settle_before_it_is_staged() -> None:
     late, patient = row(5_500), row(9_000, tenant="other")
     assert admission.admit([late, patient], 0) is None
     assert not late.settles
-    paid_us = admission._shares._ends_us["acme"]
+    paid_us = admission.accounts.shares._ends_us["acme"]
     chosen = indices_of(admission, [late, patient])
     assert admission.infeasible(chosen, 1_000) == []
     assert (late.settles, patient.settles) == (False, False)
@@ -80,19 +81,19 @@ def test_rows_of_a_batch_settle_before_it_is_staged() -> None:
     assert admission.infeasible(chosen, 3_000) == chosen[:1]
     assert (late.settles, patient.settles) == (True, False)
     assert admission.waiting.depth.tolist() == pytest.approx([LEAST, 1])
-    assert admission._shares._ends_us["acme"] == pytest.approx(paid_us - 1_000 * (1 - LEAST))
+    assert admission.accounts.shares._ends_us["acme"] == pytest.approx(paid_us - 1_000 * (1 - LEAST))
 
 
 def test_a_row_that_settles_and_does_not_run_costs_nothing() -> None:
     admission = busy()
     assert admission.admit([row(None, 1.0)], 0) is None
-    before_us = admission._shares._ends_us["acme"]
+    before_us = admission.accounts.shares._ends_us["acme"]
     settles, other = row(None), row(4_700, tenant="other")
     assert admission.admit([settles], 0) is None
     assert admission.admit([other], 0) is None
     assert settles.settles
     admission.drop(indices_of(admission, [settles]))
-    assert admission._shares._ends_us["acme"] == pytest.approx(before_us)
+    assert admission.accounts.shares._ends_us["acme"] == pytest.approx(before_us)
 
 
 def test_rows_ahead_settle_as_many_as_it_takes() -> None:
@@ -140,10 +141,10 @@ def test_nobody_settles_for_a_request_that_is_rejected() -> None:
     ahead = [row(None) for _ in range(4)]
     for each in ahead:
         assert admission.admit([each], 0) is None
-    paid_us, depths = dict(admission._shares._ends_us), admission.waiting.depth.tolist()
+    paid_us, depths = dict(admission.accounts.shares._ends_us), admission.waiting.depth.tolist()
     assert admission.admit([row(6_000), row(3_100)], 0) is not None
     assert admission.waiting.depth.tolist() == depths and not any(each.settles for each in ahead)
-    assert admission._shares._ends_us == pytest.approx(paid_us)
+    assert admission.accounts.shares._ends_us == pytest.approx(paid_us)
     assert admission.admit([row(6_000)], 0) is None
     assert any(each.settles for each in ahead)
 
@@ -161,6 +162,104 @@ def test_a_backlog_beyond_the_burst_settles_too() -> None:
     assert admission.admit([row(120_000)], 0) is None
     assert admission.admit([row(60_000)], 0) is not None
     assert any(each.settles for each in ahead)
+
+
+def waiting_behind_a_batch(ahead: list[Row], model: CostModel) -> Admission[Row]:
+    """Rows that wait in batches of up to 64, while a row without an early answer runs."""
+    admission = admission_of(LiveCosts(model), AdmissionSettings(margin_percent=0), Capacity(64, 10_000, 64))
+    running = row(None, 1.0, "running")
+    assert admission.admit([running], 0) is None
+    run(admission, [running], 0)
+    for each in ahead:
+        assert admission.admit([each], 0) is None
+    return admission
+
+
+def test_no_more_settle_than_the_tenant_s_own_account_needs() -> None:
+    """Its backlog is beyond its burst: that others' rows settle would not help, and one row of its own suffices."""
+    model = CostModel(1_000.0, 0.0, 100.0, 0.0, 0.0)  # 10 ms a row
+    others = [replace(row(None, tenant="other"), hplm_key=2) for _ in range(5)]
+    acme = [replace(row(None), hplm_key=number % 2) for number in range(20)]
+    admission = waiting_behind_a_batch([*others, *acme], model)
+    arriving = replace(row(None, 1.0), hplm_key=0)
+    finish_us = admission.finish_in_us(arriving, 0)
+    assert admission.admit([replace(arriving, deadline_us=round(finish_us - 12_000))], 0) is None
+    assert sum(each.settles for each in acme) == 1
+    assert acme[0].settles
+    assert not any(each.settles for each in others)
+
+
+def test_rows_of_the_same_tenant_settle_before_those_of_others() -> None:
+    model = CostModel(1_000.0, 0.0, 100.0, 0.0, 0.0)
+    other, another = (replace(row(None, tenant="other"), hplm_key=key) for key in (7, 8))
+    its_other_hplm, own = (replace(row(None), hplm_key=key) for key in (5, 6))
+    waiting = [other, its_other_hplm, another, own]
+    admission = waiting_behind_a_batch(waiting, model)
+    for settled in ([own], [own, its_other_hplm], [own, its_other_hplm, other]):
+        arriving = replace(row(None, 1.0), hplm_key=6)
+        finish_us = admission.finish_in_us(arriving, 0)
+        assert admission.admit([replace(arriving, deadline_us=round(finish_us - 1_000))], 0) is None
+        assert [each for each in waiting if each.settles] == [each for each in waiting if each in settled]
+
+
+def test_one_row_less_would_not_be_enough() -> None:
+    """In random queues of several tenants, against settling one row after the other."""
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    compared = 0
+    for _ in range(60):
+        model = CostModel(1_000.0, 0.0, rng.choice([10.0, 100.0]), 0.0, 0.0)
+        ahead = [random_row(rng) for _ in range(rng.randint(1, 40))]
+        arriving = random_row(rng)
+        admissions = [waiting_behind_a_batch([replace(each) for each in ahead], model) for _ in range(2)]
+        fast, slow = admissions
+        arriving.depth = arriving.least_depth  # has settled itself
+        full_us = fast.finish_in_us(arriving, 0)
+        least_us = fast.finish_in_us(arriving, 0, supposed=fast.settling.if_all(arriving.tenant))
+        arriving.deadline_us = round(rng.uniform(least_us, full_us)) + 1
+        assert fast.admit([replace(arriving)], 0) is None, f"seed {seed}"
+        settled = settled_one_by_one(slow, arriving)
+        assert [each.settles for each in fast.waiting if each.deadline_us is None] == settled, f"seed {seed}"
+        compared += 0 < sum(settled) < len(settled)
+    assert compared > 10, f"seed {seed}"
+
+
+def random_row(rng: random.Random) -> Row:
+    tenant = rng.randrange(3)
+    least_depth = rng.choice([LEAST, 0.5, 1.0])
+    return Row(
+        f"tenant {tenant}", rng.randint(20, 150), 0, hplm_key=2 * tenant + rng.randrange(2), least_depth=least_depth
+    )
+
+
+def settled_one_by_one(admission: Admission[Row], arriving: Row) -> list[bool]:
+    """Settle the next best row until the arriving one is in time, predicting anew after each."""
+    waiting, start_us = list(admission.waiting), admission.accounts.shares.start_us(arriving.tenant)
+    ahead = [index for index in range(len(waiting)) if admission.waiting.start_us[index] <= start_us]
+    ahead.sort(
+        key=lambda index: (waiting[index].tenant != arriving.tenant, waiting[index].hplm_key != arriving.hplm_key)
+    )
+    for index in ahead:
+        assert arriving.deadline_us is not None
+        if admission.finish_in_us(arriving, 0) <= arriving.deadline_us:
+            break
+        admission.settling.settle(index)
+    return [each.settles for each in waiting]
+
+
+def test_settling_among_many_rows_looks_at_few_of_them() -> None:
+    """The number of predictions that a row costs does not grow with the queue where few have to settle."""
+    admission = waiting_behind_a_batch([row(None, tenant=f"tenant {number}") for number in range(2_000)], MODEL)
+    counts: list[int] = []
+    settling = admission.settling
+
+    def is_enough(count: int) -> bool:
+        counts.append(count)
+        return count >= 3
+
+    assert settling.settle_fewest(settling.candidates(row(None), np.ones(2_000, np.bool_)), is_enough)
+    assert counts == [2_000, 1, 2, 4, 3]
+    assert int((admission.waiting.depth < 1).sum()) == 3
 
 
 def test_the_forecast_counts_on_it() -> None:

@@ -44,7 +44,7 @@ print(resident_mb() - before_mb)
 
 
 def test_fewer_are_kept_where_a_process_asks_for_it() -> None:
-    """Of 1,400 shapes."""
+    """1,400 shapes are computed."""
 
     def grown_mb(which: str) -> float:
         environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
