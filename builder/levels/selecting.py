@@ -35,7 +35,7 @@ from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.answers import NO_LABEL, StepAnswers, labels_of
 from builder.levels.calibration import Bools, Floats, calibration_error
-from builder.levels.certificate import Certificate, certify, least_tolerance
+from builder.levels.certificate import Certificate, certify, least_tolerance, upper_bound
 from builder.levels.early_head import HeadData, fit_early_head
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
 from builder.levels.served import ServedRows, served_rows
@@ -162,6 +162,7 @@ class _Search:
             "counted": certificate.harms,
             "bound": _rounded(certificate.bound),
             "answered_early": _rounded(certificate.exit_share),
+            "disagreement": _rounded(self._disagreement(early, full, certifies[leaves])),
             "accuracy" if self._material.has_labels else "agreement": _rounded(is_right.mean()),
             "mean_layers": _rounded(self._num_layers - (self._num_layers - self.after) * certificate.exit_share),
         }
@@ -204,6 +205,11 @@ class _Search:
             None if stays is None else stays[certifies],
         )
 
+    def _disagreement(self, early: StepAnswers, full: StepAnswers, leaving: np.ndarray[Any, Any]) -> float:
+        """Return a bound of the share of early answers that differ from the full ones, for the running audit."""
+        different = _different(early, full)[leaving]
+        return upper_bound(int(different.sum()), len(different), self._selecting.target.risk)
+
     def _least_tolerance(
         self, early: StepAnswers, full: StepAnswers, confidence: Floats, certifies: np.ndarray[Any, Any]
     ) -> float:
@@ -242,11 +248,15 @@ def exit_of(hplm: HplmTask, root: str, num_layers: int, after: int | None) -> in
 def _counted(target: Target, early: StepAnswers, full: StepAnswers) -> tuple[Bools, Bools | None]:
     """Return what is counted of rows that leave, and of rows that stay."""
     if target.loss == "agreement":
-        pairs = zip(early.logits, full.logits, strict=True)
-        return np.array([bool((one.argmax(-1) != other.argmax(-1)).any()) for one, other in pairs]), None
+        return _different(early, full), None
     if target.loss == "target-accuracy":
         return ~early.is_right, ~full.is_right
     return full.is_right & ~early.is_right, None
+
+
+def _different(early: StepAnswers, full: StepAnswers) -> Bools:
+    pairs = zip(early.logits, full.logits, strict=True)
+    return np.array([bool((one.argmax(-1) != other.argmax(-1)).any()) for one, other in pairs])
 
 
 def _rounded(number: Any) -> float:
