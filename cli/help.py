@@ -15,7 +15,10 @@ _PANELS = {
 }
 _FILES = "--train train.jsonl --dev dev.jsonl"
 _EXAMPLES: dict[str, tuple[str, ...]] = {
-    "create": (f"hplm create acme/returns --domain shop {_FILES}",),
+    "create": (
+        f"hplm create acme/returns --domain shop {_FILES}",
+        f"hplm create acme/returns --domain shop {_FILES} --held-out held_out.jsonl --max-drop 1",
+    ),
     "update": (f"hplm update acme/returns {_FILES}",),
     "list": ("hplm list --tenant acme", "hplm list --json"),
     "show": ("hplm show acme/returns",),

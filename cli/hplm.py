@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from backends.errors import FileError, HplmError, InvalidArgumentError
+from backends.errors import FileError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.root.int8_file import read_fidelity
 from builder.root_choice import chosen_root
+from cli.ladder_options import LadderOptions
 from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry, print_json, print_rows
 from cli.progress import resumable_progress
-from cli.select import select_one
+from cli.select import warn_of_missing
 from cli.session import open_home
 from cli.tuning_options import TuningOptions
 
 if TYPE_CHECKING:
     from backends.registry.registry import Registry
+    from builder.levels.plan import LadderPlan
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")]
 TrainOption = Annotated[
@@ -58,6 +60,7 @@ def create(
     home: HomeOption = DEFAULT_HOME,
     root: RootOption = None,
     tuning: TuningOptions,
+    ladder: LadderOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Tune an hPLM's adapters and head; a running server answers it within a second of the end.
@@ -65,6 +68,7 @@ def create(
     Interrupted, it goes on at its last epoch when the same command is given again.
     """
     from builder.construct.hplm.hplms import create_hplm
+    from builder.levels.plan import plan_creation
     from builder.requests.hplms import CreateHplm
 
     opened, registry = open_home(home)
@@ -77,10 +81,12 @@ def create(
         test=test,
         task=task,
         **tuning.fields(),
+        ladder=ladder.ladder(),
     )
+    plan = plan_creation(opened, request)
     with resumable_progress(id, f"hplm infer {id} TEXT, of a running 'hplm serve'") as report:
-        entry = create_hplm(opened, registry, request, report)
-    _print_built(entry, as_json)
+        entry = create_hplm(opened, registry, request, report, noted=plan.figures)
+    _print_built(_with_ladder(opened, registry, entry, plan), as_json)
 
 
 def update(
@@ -96,15 +102,12 @@ def update(
     labels_may_change: Annotated[
         bool, typer.Option("--labels-may-change", help="Accept other labels; those that stay keep what they know.")
     ] = False,
-    held_out: Annotated[
-        Path | None,
-        typer.Option(help="Texts that certify a ladder for the new version, with the target of the one before."),
-    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Publish it also where it does worse on the dev file than the live version.")
     ] = False,
     home: HomeOption = DEFAULT_HOME,
     tuning: TuningOptions,
+    ladder: LadderOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Tune the next version of an hPLM, from the live one on; the old one serves until that is done.
@@ -112,12 +115,10 @@ def update(
     It moves to the live version of its domain, unless it is pinned. Other adapters than the live version's begin anew.
     """
     from builder.construct.hplm.hplms import update_hplm
+    from builder.levels.plan import plan_update
     from builder.requests.hplms import UpdateHplm
 
     opened, registry = open_home(home)
-    before = registry.hplm(id)
-    if held_out is not None:
-        _require_ladder(before, held_out)
     request = UpdateHplm(
         id=id,
         train=train,
@@ -128,52 +129,28 @@ def update(
         from_scratch=from_scratch,
         labels_may_change=labels_may_change,
         force=force,
+        ladder=ladder.ladder(),
     )
+    plan = plan_update(opened, registry, request)
     with resumable_progress(id, f"hplm infer {id} TEXT; 'hplm rollback {id}' goes back") as report:
-        entry = update_hplm(opened, registry, request, report)
-    if (ladder := before.metrics.get("ladder")) is not None:
-        entry = _with_ladder(opened, registry, entry, ladder, train, held_out)
-    _print_built(entry, as_json)
+        entry = update_hplm(opened, registry, request, report, noted=plan.figures)
+    _print_built(_with_ladder(opened, registry, entry, plan), as_json)
 
 
-def _require_ladder(before: HplmEntry, held_out: Path) -> None:
-    """Check what a selection after the update needs, before anything is trained."""
-    from builder.construct.tasks.dataset import read_examples
-
-    if "ladder" not in before.metrics:
-        raise InvalidArgumentError(
-            f"{before.id} has no ladder that --held-out could be for; 'hplm select {before.id}' makes one"
-        )
-    read_examples(held_out, before.task)
-
-
-def _with_ladder(
-    home: Home, registry: Registry, entry: HplmEntry, ladder: dict[str, Any], train: Path, held_out: Path | None
-) -> HplmEntry:
-    """Select for a new version what the one before it had, or say that it has none."""
-    from builder.levels.material import LabelledFiles
-    from builder.levels.selecting import Selecting
-    from builder.levels.target import Target
-
-    target = Target.of_ladder(ladder)
-    if held_out is None or target is None:
-        typer.echo(
-            f"version {entry.version} has no ladder; the one before had ({ladder['target']}): "
-            f"'hplm select {entry.id}' makes one",
-            err=True,
-        )
+def _with_ladder(home: Home, registry: Registry, entry: HplmEntry, plan: LadderPlan) -> HplmEntry:
+    """Select for a version that was just tuned, or say why it has no ladder."""
+    if plan.target is None:
         return entry
-    selecting = Selecting(entry.id, LabelledFiles(train, held_out), target, ladder["after"])
-    typer.echo(
-        f"version {entry.version} is live; if its selection is interrupted: "
-        f"hplm select {entry.id} --train {train} --held-out {held_out} {target.options} --after {ladder['after']}",
-        err=True,
-    )
-    try:
-        return select_one(home, registry, selecting).entry
-    except HplmError as error:
-        typer.echo(f"version {entry.version} is live, without a ladder: {error}", err=True)
-        return entry
+    if plan.files is None:
+        outcome = plan.select(home, registry, entry, lambda _: None)
+    else:
+        typer.echo(f"version {entry.version} is live; if its selection is interrupted: {plan.command}", err=True)
+        with resumable_progress(f"{entry.id}: ladder", f"hplm select {entry.id} --show") as report:
+            outcome = plan.select(home, registry, entry, report)
+        warn_of_missing(home)
+    if outcome.reason is not None:
+        typer.echo(f"version {entry.version} is live, without a ladder: {outcome.reason}", err=True)
+    return outcome.entry
 
 
 def list_hplms(

@@ -58,6 +58,18 @@ class ContentOptions:
     texts: Annotated[
         Path | None, typer.Option(help="Texts to ask about, one per line. \\[default: common words in random order]")
     ] = None
+    labelled: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID=FILE",
+            help='Texts of one hPLM with the right labels, {"text": …, "label": …} per line, so that the report says '
+            "how many answers are right; may be repeated. Without --hplm only these hPLMs are asked.",
+        ),
+    ] = None
+    level: Annotated[
+        Literal["auto", "early", "full"] | None,
+        typer.Option(help="The level of the hPLMs' ladders to ask for. \\[default: as far up as a text needs]"),
+    ] = None
     lengths: Annotated[
         str | None,
         typer.Option(
@@ -77,12 +89,14 @@ class ContentOptions:
 
     def content(self) -> Content:
         """The content of a load; which hPLMs read pairs is not known yet."""
+        from loadtest.labelled import LabelledTexts, parse_labelled
         from loadtest.scenarios import Content
         from loadtest.texts import FileTexts, Texts, WordTexts
         from workload.lengths import EmpiricalLengths, NormalLengths
         from workload.spec import TRACE, parse_deadlines, parse_lengths
 
-        hplms = self.hplm or [entry.id for entry in open_home(self.home)[1].hplms()]
+        labelled = parse_labelled(self.labelled or ())
+        hplms = self.hplm or list(labelled) or [entry.id for entry in open_home(self.home)[1].hplms()]
         if not hplms:
             raise InvalidArgumentError(f"{self.home} has no hPLM; 'hplm create' makes one")
         texts: Texts = WordTexts()
@@ -93,7 +107,14 @@ class ContentOptions:
             texts = FileTexts.read(self.texts)
             lengths = lengths or EmpiricalLengths(texts.lengths, longest=int(texts.lengths.max()))
         deadlines = None if self.deadlines is None else parse_deadlines(self.deadlines).after(full_batch_ms=None)
-        return Content(tuple(dict.fromkeys(hplms)), texts, lengths or NormalLengths(20), deadlines)
+        return Content(
+            tuple(dict.fromkeys(hplms)),
+            texts,
+            lengths or NormalLengths(20),
+            deadlines,
+            labelled=LabelledTexts.read(labelled) if labelled else None,
+            level=self.level,
+        )
 
 
 @dataclass(frozen=True)

@@ -79,9 +79,9 @@ class LoadTestRun:
     def _checked_by_server(self) -> Content:
         from loadtest.server import check_hplms
 
-        hplms = self._content.hplms
+        hplms, level = self._content.hplms, self._content.level
         with Console(stderr=True).status(f"asking {self._target.url} for {len(hplms):,} hPLMs"):
-            return dataclasses.replace(self._content, pairs=check_hplms(self._target, hplms))
+            return dataclasses.replace(self._content, pairs=check_hplms(self._target, hplms, level))
 
     def _measured_capacity(self, rows: Schedule) -> float:
         from loadtest.capacity import measure_capacity
@@ -96,7 +96,14 @@ class LoadTestRun:
 
 
 def print_results(results: Results, path: Path, as_json: bool) -> None:
-    from loadtest.report import BREAKDOWN_HEAD, breakdown_rows, notices, printed_rows
+    from loadtest.report import (
+        BREAKDOWN_HEAD,
+        LEVELS_HEAD,
+        breakdown_rows,
+        level_rows,
+        notices,
+        printed_rows,
+    )
 
     if as_json:
         print_json(dict(results.summary))
@@ -104,6 +111,8 @@ def print_results(results: Results, path: Path, as_json: bool) -> None:
     capacity_per_s = results.run["settings"].get("measured_capacity_per_s")
     measured = [] if capacity_per_s is None else [("capacity, measured before", f"{capacity_per_s:,.1f} /s")]
     print_table([*measured, *printed_rows(results.summary)])
+    if levels := results.summary["by_level"]:
+        print_table(level_rows(levels), LEVELS_HEAD)
     lines = results.summary["by_hplm"]
     if 1 < len(lines) <= _SHOWN_HPLMS:
         print_table(breakdown_rows(lines), ("hPLM", *BREAKDOWN_HEAD[1:]))

@@ -10,12 +10,12 @@ import typer
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from cli.exit_codes import THRESHOLD_MISSED
+from cli.ladder_options import AfterOption, AgreementOption, MaxDropOption, TargetAccuracyOption
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_entry, print_rows
 from cli.progress import resumable_progress
 from cli.session import open_home
 
 if TYPE_CHECKING:
-    from backends.engine.stack import StackSettings
     from backends.registry.registry import Registry
     from builder.levels.material import LabelledFiles, UnlabelledFile
     from builder.levels.selecting import Selecting, Selection
@@ -41,19 +41,11 @@ def select(
             help="In place of both: plain texts, a line each (pairs with a TAB between). They certify --agreement."
         ),
     ] = None,
-    max_drop: Annotated[
-        float | None, typer.Option(help="Points of accuracy that may be lost against all layers. \\[default: 1]")
-    ] = None,
-    target_accuracy: Annotated[
-        float | None, typer.Option(help="In place of --max-drop: the least accuracy of all answers, as 0.9.")
-    ] = None,
-    agreement: Annotated[
-        float | None, typer.Option(help="In place of --max-drop: the least share of answers that stay, as 0.98.")
-    ] = None,
+    max_drop: MaxDropOption = None,
+    target_accuracy: TargetAccuracyOption = None,
+    agreement: AgreementOption = None,
     certainty: Annotated[float, typer.Option(help="How likely the promise holds.")] = 0.9,
-    after: Annotated[
-        int | None, typer.Option(help="Layers before the early answer. \\[default: a third, at least 2]")
-    ] = None,
+    after: AfterOption = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every hPLM, by the texts of --unlabelled; one that fails stops none.")
     ] = False,
@@ -78,7 +70,7 @@ def select(
 
     target = Target.of(max_drop, target_accuracy, agreement, certainty)
     if id is not None:
-        found = select_one(opened, registry, Selecting(id, files, target, after))
+        found = _select_one(opened, registry, Selecting(id, files, target, after))
         print_entry(levels_of(found.entry) | found.figures, as_json)
     elif isinstance(files, UnlabelledFile):
         _select_all(opened, registry, files, target, after, as_json)
@@ -113,31 +105,19 @@ def _files(
     return LabelledFiles(train, held_out)
 
 
-def _stack_of(home: Home) -> StackSettings:
-    """The layers as the export has them served."""
-    import torch
-
-    from backends.engine.settings import EngineSettings
-    from builder.export.rendered import upper_settings
-
-    settings, on_gpu = upper_settings(home)
-    if on_gpu and not torch.cuda.is_available():
-        raise InvalidArgumentError("the export is for a GPU, which PyTorch does not find here; select where it serves")
-    return EngineSettings.from_model(settings, "cuda:0" if on_gpu else "cpu").stack
-
-
-def select_one(home: Home, registry: Registry, selecting: Selecting) -> Selection:
+def _select_one(home: Home, registry: Registry, selecting: Selecting) -> Selection:
     """Select for one hPLM, and say on stderr what the user has to know."""
     from builder.levels.selecting import select_ladder
+    from builder.levels.served_stack import served_stack
 
     before = registry.hplm(selecting.id).version
     with resumable_progress(selecting.id) as report:
-        found = select_ladder(home, registry, selecting, _stack_of(home), report)
+        found = select_ladder(home, registry, selecting, served_stack(home), report)
     if found.reason is not None:
         typer.echo(found.reason, err=True)
     if found.entry.version != before:
         typer.echo(f"'hplm rollback {selecting.id}' goes back to version {before}", err=True)
-    _warn_of_missing(home)
+    warn_of_missing(home)
     return found
 
 
@@ -150,20 +130,18 @@ def _select_all(
     as_json: bool,
 ) -> None:
     from builder.levels.selecting_all import KEPT, SELECTED, select_all
+    from builder.levels.served_stack import served_stack
 
     with resumable_progress("all hPLMs", "hplm select --all --show") as report:
-        rows = select_all(home, registry, files, target, after, _stack_of(home), report)
+        rows = select_all(home, registry, files, target, after, served_stack(home), report)
     print_rows(rows, "Selected", as_json)
-    _warn_of_missing(home)
+    warn_of_missing(home)
     if not all(row["outcome"].startswith((SELECTED, KEPT)) for row in rows):
         raise typer.Exit(THRESHOLD_MISSED)
 
 
-def _warn_of_missing(home: Home) -> None:
-    from builder.export.in_force import effective_settings
+def warn_of_missing(home: Home) -> None:
+    from builder.levels.served_stack import warning_of_missing
 
-    missing = effective_settings(home.repository).get("lower missing", "compute")
-    if missing != "compute":
-        typer.echo(
-            f"the export has --missing {missing}: the certificate is of texts whose fragments are all there", err=True
-        )
+    if (warning := warning_of_missing(home)) is not None:
+        typer.echo(warning, err=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from backends.errors import InvalidArgumentError
 from builder.root_choice import chosen_root
 from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry, print_json, print_rows
@@ -17,6 +19,7 @@ from cli.workload_help import LANGUAGE, SIMULATED
 if TYPE_CHECKING:
     from backends.scheduling.cost_model import CostModel
     from backends.scheduling.settings import Capacity
+    from builder.placement import Exits
     from builder.placement.described_workload import DescribedWorkload
 
 _HELP = f"""Play a load against a cost model in virtual time.
@@ -31,6 +34,7 @@ An hour of a thousand requests a second takes half a minute, by slotted-das up t
 hplm simulate --load 2x --deadlines 5x-20x --policy fcfs --policy das
 hplm simulate --load 300/s --arrivals bursts --tenants zipf:count=500 --duration 10m
 hplm simulate --arrivals trace:monday.csv --lengths trace --tenants trace
+hplm simulate --load 1.2x --deadlines 5x-20x --early-share 0.6 --early-after 2/6
 """
 
 
@@ -115,6 +119,34 @@ class WorkloadOptions:
         return None if self.duration is None else read_duration_s(self.duration, "--duration")
 
 
+@dataclass(frozen=True)
+class ExitOptions:
+    early_share: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of texts that are answered early, as ladders would ('hplm select' says answered_early). "
+            "\\[default: no ladders]"
+        ),
+    ] = None
+    early_after: Annotated[
+        str, typer.Option(help="With --early-share: share of the upper layers that they pass, as 2/6.")
+    ] = "1/3"
+
+    def exits(self) -> Exits | None:
+        from builder.placement import Exits
+
+        if self.early_share is None:
+            return None
+        return Exits(self.early_share, _share_of(self.early_after, "--early-after"))
+
+
+def _share_of(text: str, option: str) -> float:
+    try:
+        return float(Fraction(text))
+    except (ValueError, ZeroDivisionError) as error:
+        raise InvalidArgumentError(f"{option}: {text!r} is no share, such as 2/6 or 0.33") from error
+
+
 def register(app: typer.Typer) -> None:
     app.command(help=_HELP)(grouped(simulate))
 
@@ -122,6 +154,7 @@ def register(app: typer.Typer) -> None:
 def simulate(
     machine: MachineOptions,
     workload: WorkloadOptions,
+    ladders: ExitOptions,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="What runs next; may be repeated, all meet the same load. \\[default: fcfs]"),
@@ -137,14 +170,15 @@ def simulate(
     from builder.placement.policies import policy_named
     from builder.progress import progress_bars
 
-    model, capacity = machine.model(), machine.capacity()
+    model, capacity, exits = machine.model(), machine.capacity(), ladders.exits()
     policies = {name: policy_named(name, model) for name in policy or ["fcfs"]}
     described = workload.described()
     load = described.on(Machine(model, capacity)).draw(described.duration_s(workload.duration_s()), workload.seed)
     results = []
     for name, chosen in policies.items():
         with progress_bars(name) as report:
-            simulation = Simulator(chosen, model, capacity, AdmissionSettings(predicts=admission)).run(load, report)
+            settings = AdmissionSettings(predicts=admission)
+            simulation = Simulator(chosen, model, capacity, settings, exits=exits).run(load, report)
         results.append({"policy": name, **simulation.figures(), "rejected": simulation.rejected()})
     _print(results, as_json)
 

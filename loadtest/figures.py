@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadtest.levels import FULL
 from loadtest.outcome import Kind
 from loadtest.requests import Requests
 
@@ -37,13 +38,18 @@ class Planned:
 
 @dataclass(frozen=True, eq=False)
 class Overtime:
-    """A run in bins of its scheduled time. Shape: [bins]; NaN where nothing was planned."""
+    """A run in bins of its scheduled time. Shape: [bins]; NaN where there is nothing to compute a share of.
+
+    `below_full` is of the answers of ladders, `accuracy` of those whose right label is known.
+    """
 
     middles_s: Column
     offered_per_s: Column
     answered_per_s: Column
     rejected_per_s: Column
     attainment: Column
+    below_full: Column
+    accuracy: Column
 
 
 def summary(
@@ -145,16 +151,20 @@ def over_time(requests: Requests, planned: Planned) -> Overtime:
     def count(times: Column) -> Column:
         return np.histogram(times, edges)[0].astype(np.float64)
 
+    def share(part: NDArray[np.bool_], whole: Column) -> Column:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(whole > 0, count(requests.scheduled_s[part]) / whole, np.nan)
+
     offered = count(planned.times_s)
-    in_time = count(requests.scheduled_s[requests.in_time])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        attainment = np.where(offered > 0, in_time / offered, np.nan)
+    laddered = requests.answered & (requests.levels != "")
     return Overtime(
         middles_s=(edges[1:] + edges[:-1]) / 2,
         offered_per_s=offered / width_s,
         answered_per_s=count(requests.done_s[requests.answered]) / width_s,
         rejected_per_s=count(requests.done_s[requests.kinds == Kind.REJECTED]) / width_s,
-        attainment=attainment,
+        attainment=share(requests.in_time, offered),
+        below_full=share(laddered & (requests.levels != FULL), count(requests.scheduled_s[laddered])),
+        accuracy=share(requests.right == 1, count(requests.scheduled_s[requests.judged])),
     )
 
 

@@ -29,7 +29,10 @@ class Kind(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """The end of one request. Times count from the start of the load; `number` is its row in the whole schedule."""
+    """The end of one request. Times count from the start of the load; `number` is its row in the whole schedule.
+
+    Of an answer: `level` is that of its hPLM's ladder, empty without one; `right` is None where no label is known.
+    """
 
     number: int
     sent_s: float
@@ -37,12 +40,24 @@ class Outcome(NamedTuple):
     kind: str
     reason: str
     version: int | None
+    level: str = ""
+    doubtful: bool = False
+    right: bool | None = None
 
     @classmethod
-    def of(cls, number: int, sent_s: float, done_s: float, result: Answer | ClientError | None) -> Outcome:
-        """The outcome of a request that was sent; None is an answer of a model that has no versions."""
+    def of(
+        cls, number: int, sent_s: float, done_s: float, result: Answer | ClientError | None, label: str | None = None
+    ) -> Outcome:
+        """The outcome of a request that was sent; None is an answer of a model that has no versions.
+
+        `label` is the right one of the text, if it is known.
+        """
+        if result is None:
+            return cls(number, sent_s, done_s, Kind.ANSWERED, "", None)
         if not isinstance(result, ClientError):
-            return cls(number, sent_s, done_s, Kind.ANSWERED, "", None if result is None else result.version)
+            right = None if label is None else getattr(result, "label", None) == label
+            level, doubtful = result.level or "", result.doubtful
+            return cls(number, sent_s, done_s, Kind.ANSWERED, "", result.version, level, doubtful, right)
         code = "NOT_READY" if isinstance(result, NotReadyError) else result.code
         kind = Kind.REJECTED if code == "UNAVAILABLE" else Kind.FAILED
         return cls(number, sent_s, done_s, kind, f"{code}: {general(result.message)}", None)

@@ -67,6 +67,7 @@ def pictures(runs: Sequence[Shown]) -> dict[str, str]:
         "latency": _draw_latency,
         "throughput": _draw_throughput,
         "attainment": _draw_attainment,
+        "levels": _draw_levels,
         "fairness": _draw_fairness,
         "reasons": _draw_reasons,
         "batches": _draw_batches,
@@ -139,6 +140,26 @@ def _draw_attainment(axes: Axes, runs: Sequence[Shown]) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     if len(runs) > 1:
         _legend_above(axes)
+
+
+def _draw_levels(axes: Axes, runs: Sequence[Shown]) -> None:
+    axes.set(title="Levels and accuracy", xlabel="scheduled time since the start (s)", ylabel="share of answers")
+    drawn = False
+    for run, (colour, dashes) in zip(runs, _LINES, strict=False):
+        curve, prefix = figures.over_time(run.requests, run.planned), _prefix(run, runs)
+        for values, marker, label in ((curve.below_full, "", "below full"), (curve.accuracy, ".", "right")):
+            there = ~np.isnan(values)
+            if there.any():
+                points = curve.middles_s[there], values[there]
+                axes.plot(*points, color=colour, linestyle=dashes, marker=marker, label=f"{prefix}{label}")
+                drawn = True
+    if not drawn:
+        _say_nothing(axes, "no ladder answered, and no label is known")
+        return
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xlim(left=0)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    _legend_above(axes)
 
 
 def _draw_fairness(axes: Axes, runs: Sequence[Shown]) -> None:

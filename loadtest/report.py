@@ -45,12 +45,14 @@ _CAPTIONS = {
     "latency": "Counted from the time at which a request was to be sent, so waiting behind a slow server is in it.",
     "throughput": "Offered by scheduled time; answers and rejections by when they came.",
     "attainment": "Of the requests planned for each moment, those answered before their deadline.",
+    "levels": "Below full: answers of ladders that left early. Right: of the answers whose labels are known.",
     "fairness": "A flat line is even treatment.",
     "reasons": "Numbers and names in the server's messages are left out, so that equal reasons count together.",
     "batches": "From Triton's statistics before and after the run; of these rows the engine forms its own batches.",
     "sending": "What the load generator itself was late by. A run beyond the limit says little about the server.",
 }
 
+LEVELS_HEAD = ("answered by", "answers", "share", "doubtful", "known labels", "right", "p50", "p99")
 BREAKDOWN_HEAD = ("", "planned", "in time", "rejected", "failed", "p50", "p99")
 _SHOWN_LINES = 50
 _SAME_LENGTH = 0.05
@@ -105,6 +107,9 @@ _ROWS: tuple[Row, ...] = (
     ("attainment: in time, of all planned", _at("attainment"), _percent),
     ("in time, of those answered", _at("answered_in_time"), _percent),
     ("utility: sum of 1 / tokens, in time", _at("utility"), _plain),
+    ("right, of answers with a known label", _at("accuracy"), _percent),
+    ("answered below full, of ladders' answers", _at("below_full"), _percent),
+    ("doubtful answers", _at("doubtful"), _count),
     ("latency, mean", _at("latency_ms", "mean"), _ms),
     ("latency, p50", _at("latency_ms", "p50"), _ms),
     ("latency, p90", _at("latency_ms", "p90"), _ms),
@@ -158,6 +163,8 @@ def run_report(results: Results) -> str:
         "<h2>Machine that sent</h2>",
         _table(("", ""), [(key, _setting(value)) for key, value in results.run.get("machine", {}).items()]),
         "</section></div>",
+        "<h2>By level</h2>",
+        _table(LEVELS_HEAD, level_rows(results.summary["by_level"])),
         "<h2>By tenant</h2>",
         *_breakdown(results.summary["by_tenant"]),
         "<h2>By hPLM</h2>",
@@ -229,6 +236,23 @@ def breakdown_rows(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
             _count(line["failed"]),
             _cell(_ms, line["p50_ms"]),
             _cell(_ms, line["p99_ms"]),
+        )
+        for line in lines
+    ]
+
+
+def level_rows(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """List the lines of levels as in the page's table; `LEVELS_HEAD` names the columns."""
+    return [
+        (
+            line["level"],
+            _count(line["answers"]),
+            _percent(line["share"]),
+            _count(line["doubtful"]),
+            _count(line["judged"]),
+            _cell(_percent, line["accuracy"]),
+            _ms(line["p50_ms"]),
+            _ms(line["p99_ms"]),
         )
         for line in lines
     ]

@@ -16,6 +16,7 @@ from loadtest.schedule import Schedule
 class Requests:
     """All times in seconds from the start of the load; NaN for no deadline.
 
+    `levels` are empty where no ladder answered; `right` is 1 or 0, and NaN where there is no answer or no known label.
     A request is on time if it is answered before its planned deadline: `scheduled_s` plus `deadline_ms`.
 
     Shape: [requests] each.
@@ -30,6 +31,9 @@ class Requests:
     hplms: NDArray[np.str_]
     kinds: NDArray[np.str_]
     reasons: NDArray[np.str_]
+    levels: NDArray[np.str_]
+    doubtful: NDArray[np.bool_]
+    right: NDArray[np.float64]
 
     @classmethod
     def of(cls, schedule: Schedule, outcomes: Sequence[Outcome]) -> Requests:
@@ -47,6 +51,9 @@ class Requests:
             hplms=np.array(schedule.hplms, np.str_)[schedule.hplm_of[rows]],
             kinds=np.array([outcome.kind for outcome in ordered], np.str_),
             reasons=np.array([outcome.reason for outcome in ordered], np.str_),
+            levels=np.array([outcome.level for outcome in ordered], np.str_),
+            doubtful=np.array([outcome.doubtful for outcome in ordered], np.bool_),
+            right=np.array([outcome.right for outcome in ordered], np.float64),
         )
 
     def __len__(self) -> int:
@@ -55,6 +62,11 @@ class Requests:
     @property
     def answered(self) -> NDArray[np.bool_]:
         return np.equal(self.kinds, str(Kind.ANSWERED))
+
+    @property
+    def judged(self) -> NDArray[np.bool_]:
+        """Answers of which it is known whether they are right."""
+        return ~np.isnan(self.right)
 
     @property
     def latency_s(self) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ import numpy as np
 from loadtest import figures
 from loadtest.breakdown import by_hplm, by_tenant
 from loadtest.figures import Planned
+from loadtest.levels import answer_figures, by_level
 from loadtest.requests import Requests
 from loadtest.run_folder import RunFolder, State
 from loadtest.schedule import Schedule
@@ -32,6 +33,7 @@ def read_results(folder: RunFolder) -> Results:
     requests, schedule = folder.read_requests(), folder.read_schedule()
     planned = _planned(schedule, run, requests)
     summary = figures.summary(requests, planned, run["lateness_limit_ms"], run.get("client_cpu_s"))
+    summary |= answer_figures(requests) | {"by_level": by_level(requests)}
     summary |= {"by_tenant": by_tenant(requests, planned), "by_hplm": by_hplm(requests, planned)}
     return Results(run, requests, planned, summary)
 

@@ -41,8 +41,12 @@ _COLUMNS = (
     "outcome",
     "reason",
     "version",
+    "level",
+    "doubtful",
+    "right",
 )
-
+_FORMER_COLUMNS = _COLUMNS[:-3]
+"""Of a run before answers said their level."""
 
 _KINDS_BEFORE = {"refused": str(Kind.REJECTED)}
 """Outcomes as earlier versions wrote them."""
@@ -125,14 +129,16 @@ class RunFolder:
             whole = content.rpartition(b"\n")[0].decode("utf-8")  # a run that was killed may have cut a letter
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{path} cannot be read") from error
-        rows = list(csv.reader(whole.splitlines()))[1:]
+        head, *rows = list(csv.reader(whole.splitlines())) or [list(_COLUMNS)]
+        names = _FORMER_COLUMNS if head == list(_FORMER_COLUMNS) else _COLUMNS
         for number, row in enumerate(rows, start=2):
-            if len(row) != len(_COLUMNS):
+            if len(row) != len(names):
                 raise RunError(
-                    f"{path} is damaged: line {number} has {len(row)} fields, not {len(_COLUMNS)}; without that line "
+                    f"{path} is damaged: line {number} has {len(row)} fields, not {len(names)}; without that line "
                     "the others can be reported"
                 )
-        columns = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(_COLUMNS, ())
+        columns: dict[str, Sequence[str]] = {name: [""] * len(rows) for name in _COLUMNS}
+        columns |= zip(names, zip(*rows, strict=True), strict=True) if rows else {}
         try:
             return _requests(columns)
         except ValueError as error:
@@ -170,6 +176,9 @@ class RequestWriter:
             outcome.kind,
             outcome.reason,
             outcome.version,
+            outcome.level,
+            int(outcome.doubtful),
+            None if outcome.right is None else int(outcome.right),
         )
 
 
@@ -185,4 +194,7 @@ def _requests(columns: Mapping[str, Sequence[str]]) -> Requests:
         hplms=np.array(columns["hplm"], np.str_),
         kinds=np.array([_KINDS_BEFORE.get(kind, kind) for kind in columns["outcome"]], np.str_),
         reasons=np.array(columns["reason"], np.str_),
+        levels=np.array(columns["level"], np.str_),
+        doubtful=np.array([value == "1" for value in columns["doubtful"]], np.bool_),
+        right=np.array([value or "nan" for value in columns["right"]], np.float64),
     )

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadtest.labelled import LabelledText, LabelledTexts
 from loadtest.schedule import Schedule
-from loadtest.texts import Texts
+from loadtest.texts import Texts, tokens_of
 from workload.arrivals import Arrivals, TraceArrivals
 from workload.checks import check_positive
 from workload.deadlines import UniformDeadlines
@@ -30,17 +31,32 @@ Column = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Content:
-    """The content of requests: hPLMs, texts, deadlines. `pairs` are the hPLMs that read two segments."""
+    """The content of requests.
+
+    Attributes:
+        hplms: Those that are asked.
+        texts: Texts of hPLMs that have no labelled ones.
+        lengths: Their lengths.
+        deadlines: Of all requests.
+        pairs: hPLMs that read two segments.
+        labelled: Texts of which the right label is known; their lengths are their own.
+        level: Level of their ladders that all requests ask for; None leaves that to the server.
+    """
 
     hplms: tuple[str, ...]
     texts: Texts
     lengths: Lengths
     deadlines: UniformDeadlines | None = None
     pairs: frozenset[str] = frozenset()
+    labelled: LabelledTexts | None = None
+    level: str | None = None
 
     def __post_init__(self) -> None:
         if not self.hplms:
             raise WorkloadError("a load needs at least one hPLM")
+        for hplm in self.labelled.of_hplm if self.labelled else ():
+            if hplm not in self.hplms:
+                raise WorkloadError(f"--labelled: {hplm} is not among the hPLMs of this load")
 
     def schedule(
         self, times_s: NDArray[np.float64], hplm_of: Column, rng: np.random.Generator, tokens: Column | None = None
@@ -50,9 +66,31 @@ class Content:
             raise WorkloadError("this load has no request; make it longer or its rate higher")
         drawn = self.texts.of_lengths(self.lengths.draw(len(times_s), rng) if tokens is None else tokens, rng)
         deadlines_ms = None if self.deadlines is None else self.deadlines.draw_ms(len(times_s), rng)
-        return Schedule(
-            times_s, hplm_of, drawn.text_of, drawn.tokens, deadlines_ms, self.hplms, drawn.texts, self.pairs
+        schedule = Schedule(
+            times_s,
+            hplm_of,
+            drawn.text_of,
+            drawn.tokens,
+            deadlines_ms,
+            self.hplms,
+            drawn.texts,
+            self.pairs,
+            level=self.level,
         )
+        return schedule if self.labelled is None else self._with_labels(schedule, self.labelled, rng)
+
+    def _with_labels(self, schedule: Schedule, labelled: LabelledTexts, rng: np.random.Generator) -> Schedule:
+        """Give rows of hPLMs with labelled texts one of these."""
+        index_of: dict[LabelledText, int] = {}
+        text_of, tokens = schedule.text_of.copy(), schedule.tokens.copy()
+        for hplm in labelled.of_hplm:
+            rows = np.flatnonzero(schedule.hplm_of == self.hplms.index(hplm))
+            drawn = labelled.draw(hplm, len(rows), rng)
+            text_of[rows] = [len(schedule.texts) + index_of.setdefault(one, len(index_of)) for one in drawn]
+            tokens[rows] = [tokens_of(one.text) for one in drawn]
+        texts = (*schedule.texts, *(one.text for one in index_of))
+        labels = (*(None for _ in schedule.texts), *(one.label for one in index_of))
+        return replace(schedule, text_of=text_of, tokens=tokens, texts=texts, labels=labels)
 
 
 class Scenario(ABC):

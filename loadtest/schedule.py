@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -37,6 +37,8 @@ class Schedule:
     - `hplm_of`, `text_of`: indices into the two tables.
     - `deadlines_ms`: 0 for a row without one; None where no row has one.
     - `pairs`: the hPLMs that read two segments; their texts are cut by `segments`.
+    - `labels`: of each text the right one, None where it is not known; empty where none is.
+    - `level`: the level of their ladders that all rows ask for; None leaves that to the server.
     - `numbers`: the rows' indices in the whole load, of which this may be a share.
 
     Shape: [rows] each.
@@ -51,6 +53,8 @@ class Schedule:
     texts: tuple[str, ...]
     pairs: frozenset[str] = frozenset()
     numbers: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
+    labels: tuple[str | None, ...] = ()
+    level: str | None = None
 
     def __post_init__(self) -> None:
         if not len(self.numbers):
@@ -83,13 +87,17 @@ class Schedule:
     def deadline_ms(self, row: int) -> int | None:
         return None if self.deadlines_ms is None else int(self.deadlines_ms[row]) or None
 
+    def label(self, row: int) -> str | None:
+        """The right label of a row's text, if it is known."""
+        return self.labels[int(self.text_of[row])] if self.labels else None
+
     def request(self, row: int, deadline_ms: int | None) -> Request:
         """Make the SDK's request of a row, with the rest of its deadline."""
         hplm = self.hplms[int(self.hplm_of[row])]
         text = self.texts[int(self.text_of[row])]
         if hplm in self.pairs:
-            return Request(hplm, *segments(text), deadline_ms=deadline_ms)
-        return Request(hplm, text, deadline_ms=deadline_ms)
+            return Request(hplm, *segments(text), deadline_ms=deadline_ms, level=self.level)
+        return Request(hplm, text, deadline_ms=deadline_ms, level=self.level)
 
     def share(self, index: int, shares: int) -> Schedule:
         """Every `shares`-th row from `index` on, so that all shares are equally busy at all times."""
@@ -104,12 +112,22 @@ class Schedule:
             self.texts,
             self.pairs,
             self.numbers[of],
+            self.labels,
+            self.level,
         )
 
     def to_bytes(self) -> bytes:
         """Serialise for another process or machine."""
         columns = {name: getattr(self, name) for name in _COLUMNS if getattr(self, name) is not None}
-        tables = json.dumps({"hplms": self.hplms, "texts": self.texts, "pairs": sorted(self.pairs)})
+        tables = json.dumps(
+            {
+                "hplms": self.hplms,
+                "texts": self.texts,
+                "pairs": sorted(self.pairs),
+                "labels": self.labels,
+                "level": self.level,
+            }
+        )
         packed = io.BytesIO()
         np.savez_compressed(packed, tables=np.frombuffer(tables.encode(), np.uint8), **columns)
         return packed.getvalue()
@@ -117,13 +135,15 @@ class Schedule:
     @classmethod
     def from_bytes(cls, packed: bytes) -> Schedule:
         with np.load(io.BytesIO(packed), allow_pickle=False) as columns:
-            tables: dict[str, Sequence[str]] = json.loads(columns["tables"].tobytes())
+            tables: dict[str, Any] = json.loads(columns["tables"].tobytes())
             read: dict[str, Any] = {name: columns.get(name) for name in _COLUMNS}
         return cls(
             **read,
             hplms=tuple(tables["hplms"]),
             texts=tuple(tables["texts"]),
             pairs=frozenset(tables["pairs"]),
+            labels=tuple(tables.get("labels", ())),
+            level=tables.get("level"),
         )
 
 

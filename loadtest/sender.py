@@ -61,6 +61,7 @@ async def open_sdk(target: Target) -> AsyncIterator[Ask]:
                 request.text,
                 request.text_pair,
                 deadline_ms=request.deadline_ms,
+                level=request.level,
                 timeout_s=target.timeout_s,
             )
 
@@ -156,7 +157,8 @@ class Sender:
             outcome = Outcome.unsent(number, sent_s)
         else:
             result = await _result_of(ask, self._schedule, row, left_ms)
-            outcome = Outcome.of(number, sent_s, time.monotonic() - starts_at, result)
+            done_s = time.monotonic() - starts_at
+            outcome = Outcome.of(number, sent_s, done_s, result, self._schedule.label(row))
         self._report(outcome)
         return outcome
 

@@ -22,18 +22,18 @@ _CONFIGURED_MODELS = ("hplm_lower", _BATCHING_MODEL)
 _TIMEOUT_S = 5.0
 
 
-def check_hplms(target: Target, hplms: Sequence[str]) -> frozenset[str]:
-    """Ask every hPLM once; return those that read pairs.
+def check_hplms(target: Target, hplms: Sequence[str], level: str | None = None) -> frozenset[str]:
+    """Ask every hPLM once, for a level of its ladder; return those that read pairs.
 
     Raises:
         MissingError: The server does not know one of them.
         ClientError: It cannot be reached, or rejects a request.
     """
     with HplmClient(target.url, target.protocol) as client:
-        return pairs_among(client, hplms, target.url)
+        return pairs_among(client, hplms, target.url, level)
 
 
-def pairs_among(client: HplmClient, hplms: Sequence[str], url: str) -> frozenset[str]:
+def pairs_among(client: HplmClient, hplms: Sequence[str], url: str, level: str | None = None) -> frozenset[str]:
     """Ask every hPLM once through a client that is open; errors are those of `check_hplms`."""
     client.infer_many([(hplms[0], _TEXT)], on_error="return")
     outcomes = client.infer_many([(hplm, _TEXT) for hplm in hplms], on_error="return")
@@ -46,6 +46,8 @@ def pairs_among(client: HplmClient, hplms: Sequence[str], url: str) -> frozenset
         if not isinstance(error, InvalidRequestError):
             raise error
     client.infer_many([(hplm, *_PAIR) for hplm in failed], on_error="raise")
+    if level is not None:
+        client.infer_many([(hplm, *_PAIR) if hplm in failed else (hplm, _TEXT) for hplm in hplms], level=level)
     return frozenset(failed)
 
 

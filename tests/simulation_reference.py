@@ -33,12 +33,18 @@ class Request:
     answered_us: int | None = None
     depth: float = 1.0
     least_depth: float = 1.0
+    is_sure: bool = False
+    has_settled: bool = False
+    level: str = "full"
 
     def settle(self) -> bool:
-        return False
+        if self.has_settled or self.least_depth == 1.0:
+            return False
+        self.has_settled, self.depth = True, self.least_depth
+        return True
 
     def unsettle(self, depth: float) -> None:
-        pass
+        self.has_settled, self.depth = False, depth
 
     @property
     def tenant(self) -> str:
@@ -61,6 +67,7 @@ class ReferenceLoop:
     staged: list[Request] | None = None
     running: list[Request] | None = None
     ends_us: int | None = None
+    exits_us: int | None = None
     batches: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
     batches_taken: int = 0
 
@@ -75,6 +82,7 @@ class ReferenceLoop:
             while coming and coming[0].arrived_us <= now_us:
                 self._arrive(coming.pop(0), now_us)
                 self._expire(now_us)
+            self._answer_early(now_us)
             if self.ends_us is not None and self.ends_us <= now_us:
                 self._finish(now_us)
             while self._start(now_us) or self._stage(now_us):
@@ -117,6 +125,23 @@ class ReferenceLoop:
             self.admission.drop(self._indices(late))
         self.waiting = [request for request in self.waiting if request not in late]
 
+    def _answer_early(self, now_us: int) -> None:
+        """At the exit rows leave; later those go whose deadlines come, with the answers that they have."""
+        if self.running is None or self.exits_us is None or now_us < self.exits_us:
+            return
+        for request in self.running:
+            if request.fate is not None or request.least_depth == 1.0:
+                continue
+            leaves = request.is_sure or request.has_settled
+            is_due = request.deadline_us is not None and now_us >= request.deadline_us - 2_000
+            if leaves or (is_due and self.ends_us is not None and now_us < self.ends_us):
+                late = request.is_late(now_us)
+                if late and not leaves:
+                    continue  # it has no answer before the end, and then it is late
+                request.fate = "late_computed" if late else "answered"
+                request.answered_us = None if late else now_us
+                request.level = "early" if request.is_sure else "doubtful"
+
     def _finish(self, now_us: int) -> None:
         assert self.running is not None
         for request in self.running:
@@ -125,8 +150,21 @@ class ReferenceLoop:
                 request.fate = "late_computed" if late else "answered"
                 request.answered_us = None if late else now_us
         if self.admission:
-            self.admission.batches.finished(now_us)
-        self.running = self.ends_us = None
+            passed = self._passed(self.running)
+            for request, depth in zip(self.running, passed, strict=True):
+                self.admission.accounts.spend_depth(request, depth)
+                request.depth = depth
+            self.admission.batches.finished(now_us, passed=BatchShape.of(self.running))
+        self.running = self.ends_us = self.exits_us = None
+
+    def _passed(self, batch: list[Request]) -> list[float]:
+        return [request.least_depth if request.is_sure or request.has_settled else 1.0 for request in batch]
+
+    def _takes_us(self, batch: list[Request], depths: list[float]) -> int:
+        tokens = sum(depth * request.num_tokens for depth, request in zip(depths, batch, strict=True))
+        squares = sum(depth * request.num_tokens**2 for depth, request in zip(depths, batch, strict=True))
+        shape = BatchShape(len(batch), tokens, squares, len({request.hplm_key for request in batch}))
+        return max(1, round(self.cost_model.predict_us(shape)))
 
     def _start(self, now_us: int) -> bool:
         if self.running is not None or self.staged is None:
@@ -140,7 +178,12 @@ class ReferenceLoop:
                 request.fate = "late_waiting"
         if any(request.fate is None for request in batch):
             self.running = batch
-            self.ends_us = now_us + max(1, round(self.cost_model.predict_us(shape)))
+            self.ends_us = now_us + self._takes_us(batch, self._passed(batch))
+            self.exits_us = now_us + self._takes_us(batch, [request.least_depth for request in batch])
+            dues = [request.deadline_us - 2_000 for request in batch if request.deadline_us is not None]
+            for event_us in (self.exits_us, *dues):
+                if now_us < event_us < self.ends_us:
+                    heapq.heappush(self._events, event_us)
             self.batches.append((now_us, self.ends_us, tuple(request.index for request in batch)))
             heapq.heappush(self._events, self.ends_us)
         elif self.admission:

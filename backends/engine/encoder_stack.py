@@ -1,13 +1,14 @@
 """The stack of all upper layers of an encoder: runs the serve loop's jobs on an `UpperStack`.
 
-A job whose hPLM has a ladder may end between two layers; one that goes on keeps what was known of it there.
+A job whose hPLM has a ladder may end between two layers; one that goes on keeps what was known of it there. Some that
+end there stay in their batch, so that the audit can compare both answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor
 
 from backends.adapters.bank import HplmArtifact
+from backends.adapters.ladder import EarlyStep
 from backends.device_errors import require_device
 from backends.engine.answer_level import AnswerLevel
-from backends.engine.exits import Early, Exit
+from backends.engine.audit import Audit
+from backends.engine.exits import NEVER, Early, Exit, are_same
 from backends.engine.job import Job
 from backends.engine.packing import PackedRows
 from backends.engine.stack import OnEarly, ReadyHplm, UpperStack
@@ -59,12 +62,14 @@ class EncoderStack:
         key: Its name.
         upper: The layers, slots and heads.
         load: Reads an hPLM version's weights.
+        audit: Compares early answers with full ones.
     """
 
-    def __init__(self, key: StackKey, upper: UpperStack, load: Load) -> None:
+    def __init__(self, key: StackKey, upper: UpperStack, load: Load, audit: Audit) -> None:
         self.key = key
         self.upper = upper
         self._load = load
+        self._audit = audit
 
     def require_row(self, num_tokens: int, hidden_size: int) -> None:
         self.upper.require_row(num_tokens, hidden_size)
@@ -86,27 +91,60 @@ class EncoderStack:
         return EncoderBatch(jobs, hplms, packed, self.upper.copies.mark())
 
     def run(self, batch: EncoderBatch, emit: Emit) -> None:
-        exits = [_exit_of(job, hplm) for job, hplm in zip(batch.jobs, batch.hplms, strict=True)]
+        exits = [self._exit_of(job, hplm) for job, hplm in zip(batch.jobs, batch.hplms, strict=True)]
+        audited = {index: each for index, each in enumerate(exits) if each and self._is_audited(batch, index)}
         left: set[int] = set()
+        compared: dict[int, Tensor] = {}
 
         def on_early(found: Sequence[tuple[int, Early]]) -> None:
-            left.update(index for index, early in found if early.leaves)
             for index, early in found:
+                job, hplm = batch.jobs[index], batch.hplms[index]
+                if index in audited and audited[index].lets_go(early.confidence):
+                    early, compared[index] = early._replace(leaves=True), early.logits
+                level = self._early_level(job, hplm, early)
                 if early.leaves:
-                    batch.jobs[index].passed = self._passed(exits[index])
-                level = _early_level(batch.hplms[index], early)
-                outcome = Done(early.logits, level) if early.leaves else SoFar(early.logits, level)
-                # What is no number is no answer to fall back on.
-                if early.leaves or early.confidence > 0:
-                    emit(batch.jobs[index], outcome)
+                    left.add(index)
+                    job.passed = 1.0 if index in compared else self._passed(exits[index])
+                    emit(job, Done(early.logits, level))
+                elif early.confidence > 0:  # what is no number is no answer to fall back on
+                    emit(job, SoFar(early.logits, level))
 
         # A job's lease ends with its early answer, while others of its batch may be computed beside its tokens.
         with self._pinned([hplm for hplm, each in zip(batch.hplms, exits, strict=True) if each is not None]):
-            logits = self._logits(batch, exits, on_early)
+            staying = [replace(audited[i], threshold=NEVER) if i in audited else each for i, each in enumerate(exits)]
+            logits = self._logits(batch, staying, on_early)
         for index, job in enumerate(batch.jobs):
             if index not in left:
                 job.passed = 1.0
                 emit(job, Done(logits[index], _full_level(batch.hplms[index])))
+        for index, early_logits in compared.items():
+            ladder = batch.hplms[index].ladder
+            if ladder is not None and torch.isfinite(logits[index]).all():
+                self._audit.note(batch.jobs[index], ladder, are_same(early_logits, logits[index], audited[index]))
+
+    def _is_audited(self, batch: EncoderBatch, index: int) -> bool:
+        ladder = batch.hplms[index].ladder
+        return ladder is not None and self._audit.takes(batch.jobs[index], ladder)
+
+    def _exit_of(self, job: Job, hplm: ReadyHplm) -> Exit | None:
+        """Return where a row may leave the layers, by what its request asks for."""
+        if hplm.ladder is None or job.level == FULL:
+            return None
+        early = hplm.ladder.early
+        words = None if job.words is None else job.words.words.first_tokens.tolist()
+        threshold = None if job.settles else self._trusted_from(job, early)
+        return Exit(early.after, early.head, early.temperature, threshold, words)
+
+    def _early_level(self, job: Job, hplm: ReadyHplm, early: Early) -> AnswerLevel | None:
+        if hplm.ladder is None:
+            return None
+        step = hplm.ladder.early
+        is_doubtful = early.leaves and early.confidence < self._trusted_from(job, step)
+        return AnswerLevel(EARLY, step.temperature, is_doubtful)
+
+    def _trusted_from(self, job: Job, step: EarlyStep) -> float:
+        """Return the least confidence of an early answer that stands for the full one."""
+        return NEVER if self._audit.has_failed(job.hplm_key) else step.threshold
 
     def _passed(self, leaving: Exit | None) -> float:
         return 1.0 if leaving is None else leaving.after / self.upper.num_layers
@@ -130,23 +168,6 @@ class EncoderStack:
             # Kernels may still run, and read memory that the next copies are given.
             self.upper.copies.wait_for_computing()
             raise
-
-
-def _exit_of(job: Job, hplm: ReadyHplm) -> Exit | None:
-    """Return where a row may leave the layers, by what its request asks for."""
-    if hplm.ladder is None or job.level == FULL:
-        return None
-    early = hplm.ladder.early
-    words = None if job.words is None else job.words.words.first_tokens.tolist()
-    threshold = None if job.settles else early.threshold
-    return Exit(early.after, early.head, early.temperature, threshold, words)
-
-
-def _early_level(hplm: ReadyHplm, early: Early) -> AnswerLevel | None:
-    if hplm.ladder is None:
-        return None
-    step = hplm.ladder.early
-    return AnswerLevel(EARLY, step.temperature, is_doubtful=early.leaves and early.confidence < step.threshold)
 
 
 def _full_level(hplm: ReadyHplm) -> AnswerLevel | None:

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from backends.adapters.head import Head
 
+NEVER = 2.0
+"""A threshold that no confidence reaches."""
+
 
 @dataclass(frozen=True)
 class Exit:
@@ -72,6 +75,12 @@ def confidences(logits: Sequence[Tensor], exits: Sequence[Exit]) -> list[float]:
         for index, confidence in zip(members, least.tolist(), strict=True):
             measured[index] = confidence
     return measured
+
+
+def are_same(logits: Tensor, others: Tensor, of_exit: Exit) -> bool:
+    """Whether two outputs for a row name the same label, or the same ones for all its words."""
+    one, other = (_counted(each, of_exit).argmax(dim=-1) for each in (logits, others))
+    return bool((one == other).all())
 
 
 def _counted(logits: Tensor, of_exit: Exit) -> Tensor:

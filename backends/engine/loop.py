@@ -106,6 +106,11 @@ class ServeLoop:
         """Answers of hPLMs with ladders so far, by level and reason."""
         return self._outcomes.answers.copy()
 
+    @property
+    def answer_us(self) -> Counter[str]:
+        """Time from a row's arrival to its answer, in all, by level; of hPLMs with ladders."""
+        return self._outcomes.answer_us.copy()
+
     # --- arriving ---
 
     def submit(self, jobs: Sequence[Job]) -> None:

@@ -46,6 +46,27 @@ def _families(pb_utils: Any, service: UpperService, process: str) -> list[Family
             ("answer_level", "reason"),
             lambda: {(level, reason): count for (level, reason), count in service.answers.items()},
         ),
+        Counters(
+            pb_utils,
+            "hplm_answer_us_total",
+            "Time from arrival in the engine to the answer, of hPLMs with ladders, by level",
+            ("answer_level",),
+            by_label(lambda: service.answer_us),
+        ),
+        Counters(
+            pb_utils,
+            "hplm_audited_answers_total",
+            "Early answers that were compared with those of all layers",
+            ("result",),
+            by_label(lambda: service.audit.counts),
+        ),
+        Counters(
+            pb_utils,
+            "hplm_audit_failures_total",
+            "Versions that answer by all their layers because their early answers differ too often",
+            (),
+            lambda: {(): service.audit.num_failed},
+        ),
         Counters(pb_utils, "hplm_batches_total", "Batches that ran", (), lambda: {(): figures.batches}),
         waiting_rows(pb_utils, process, lambda: len(admission.waiting)),
     ]

@@ -44,6 +44,8 @@ class Outcomes:
         self._quarantine = quarantine
         self.answers: Counter[tuple[str, str]] = Counter()
         """Answers of hPLMs with ladders, by level and reason."""
+        self.answer_us: Counter[str] = Counter()
+        """Time from their rows' arrival to these answers, by level."""
 
     def take(self, emitted: Sequence[Emitted], conclude: Conclude) -> None:
         """Handle outcomes in the order in which they were emitted; a job's first final outcome counts.
@@ -98,6 +100,7 @@ class Outcomes:
         for one, scored in of_healthy:
             if scored.level is not None:
                 self.answers[scored.level.name, scored.level.reason(one.job.level)] += 1
+                self.answer_us[scored.level.name] += now_us() - one.job.arrived_us
         answer([one.job for one, _ in of_healthy], [scored for _, scored in of_healthy])
 
     def _deal_with_unhealthy(self, unhealthy: Sequence[Emitted]) -> None:

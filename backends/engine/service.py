@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from backends.adapters.host_bank import HostBank
+from backends.engine.audit import Audit
 from backends.engine.cold_start import ColdStartQueue
 from backends.engine.compute_pool import ComputePool
 from backends.engine.costs import EngineCosts
@@ -34,7 +35,7 @@ from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySett
 from backends.scheduling.wait_forecast import WaitForecast
 from backends.stack_key import StackKey
 from backends.trace import Lane, span
-from backends.wire import Float16Array, Int64Array, Ticket, decode_tickets, decode_words, owned, unfold_rows
+from backends.wire import AUTO, Float16Array, Int64Array, Ticket, decode_tickets, decode_words, owned, unfold_rows
 
 LOGGER = logging.getLogger(__name__)
 
@@ -129,6 +130,7 @@ class UpperService:
         self._host_bank = HostBank(home, snapshot.knows)
         self._snapshot = snapshot
         threads = torch.get_num_threads() if threads is None else threads
+        self.audit = Audit()
         self._costs = EngineCosts(home, EngineSettings(settings, capacity, threads))
         chooser = policy_of(policy, lambda key: self._costs.of(key).model)
         self.admission: Admission[Job] = Admission(self._costs.of, capacity, admission, chooser.order)
@@ -217,6 +219,11 @@ class UpperService:
         """Answers of hPLMs with ladders so far, by level and reason."""
         return self._loop.answers
 
+    @property
+    def answer_us(self) -> Counter[str]:
+        """Time from a row's arrival to its answer, in all, by level; of hPLMs with ladders."""
+        return self._loop.answer_us
+
     def delay_for_batching(self) -> None:
         """Wait a moment while a batch runs and the next one is not about to be chosen.
 
@@ -297,6 +304,9 @@ class UpperService:
                 zip(request.tickets, hidden_rows, request.words, strict=True)
             )
         ]
+        for job in jobs:
+            if job.level == AUTO and self.audit.has_failed(job.hplm_key):
+                job.depth = 1.0
         for stack, job in {job.hplm_key: (stack, job) for stack, job in zip(stacks, jobs, strict=True)}.values():
             if not stack.holds(job):
                 self._host_bank.prefetch(job.entry)
@@ -309,6 +319,7 @@ class UpperService:
             key,
             upper,
             lambda entry: self._host_bank.artifact(entry, upper.fingerprint, upper.hidden_size, upper.num_layers),
+            self.audit,
         )
 
     def _forget(self, key: StackKey) -> None:

@@ -30,7 +30,12 @@ class BatchShape:
 
     @classmethod
     def of(cls, jobs: Sequence[Waiting]) -> BatchShape:
-        passed = [job.depth * job.num_tokens for job in jobs]
+        return cls.of_depths(jobs, [job.depth for job in jobs])
+
+    @classmethod
+    def of_depths(cls, jobs: Sequence[Waiting], depths: Sequence[float]) -> BatchShape:
+        """Return the shape of jobs that pass other shares of the layers than are likely."""
+        passed = [depth * job.num_tokens for depth, job in zip(depths, jobs, strict=True)]
         squares = sum(tokens * job.num_tokens for tokens, job in zip(passed, jobs, strict=True))
         return cls(len(jobs), sum(passed), squares, len({job.hplm_key for job in jobs}))
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from builder.levels.calibration import Bools, Floats
+if TYPE_CHECKING:  # the manager checks targets without PyTorch
+    from builder.levels.calibration import Bools, Floats
 
 NUM_THRESHOLDS = 201
 THRESHOLDS: tuple[float, ...] = tuple(
@@ -75,6 +77,13 @@ def certify(
         return None
     threshold, harms, leaving = passed
     return Certificate(threshold, rows, harms, upper_bound(harms, rows, risk), leaving / rows)
+
+
+def least_tolerance(confidence: Floats, is_harm: Bools, risk: float, harmed_if_it_stays: Bools | None = None) -> float:
+    """Return the least share of harm for which `certify` finds a threshold: what the strictest one may cost."""
+    leaves = confidence >= THRESHOLDS[0]
+    staying = 0 if harmed_if_it_stays is None else int(harmed_if_it_stays[~leaves].sum())
+    return upper_bound(int(is_harm[leaves].sum()) + staying, len(confidence), risk)
 
 
 def binomial_tail(most: int, rows: int, share: float) -> float:

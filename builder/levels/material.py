@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -40,6 +41,20 @@ class UnlabelledFile:
 
 
 @dataclass(frozen=True)
+class HplmTask:
+    """What an hPLM reads, and which labels it answers with."""
+
+    id: str
+    task: str
+    labels: tuple[str, ...]
+    pair: bool
+
+    @classmethod
+    def of(cls, entry: HplmEntry) -> Self:
+        return cls(entry.id, entry.task, entry.labels, entry.pair)
+
+
+@dataclass(frozen=True)
 class Material:
     """Texts of both kinds.
 
@@ -55,9 +70,9 @@ class Material:
 
 
 def material_of(
-    files: LabelledFiles | UnlabelledFile, live: HplmEntry, trained_on: TrainedTexts, target: Target
+    files: LabelledFiles | UnlabelledFile, live: HplmTask, trained_on: TrainedTexts, target: Target
 ) -> Material:
-    """Read the texts for a version.
+    """Read the texts for a version, which may still have to be made.
 
     Raises:
         InvalidArgumentError: The target needs labels.
@@ -68,7 +83,7 @@ def material_of(
     return _labelled(files, live, trained_on, target)
 
 
-def _labelled(files: LabelledFiles, live: HplmEntry, trained_on: TrainedTexts, target: Target) -> Material:
+def _labelled(files: LabelledFiles, live: HplmTask, trained_on: TrainedTexts, target: Target) -> Material:
     train, held_out = (read_examples(path, live.task) for path in (files.train, files.held_out))
     for path, examples in ((files.train, train), (files.held_out, held_out)):
         if (examples[0].text_pair is not None) != live.pair:
@@ -83,7 +98,7 @@ def _labelled(files: LabelledFiles, live: HplmEntry, trained_on: TrainedTexts, t
     return Material(train, strict, num_known, has_labels=True)
 
 
-def _unlabelled(path: Path, live: HplmEntry, trained_on: TrainedTexts, target: Target) -> Material:
+def _unlabelled(path: Path, live: HplmTask, trained_on: TrainedTexts, target: Target) -> Material:
     require_plain_texts(path, target)
     drawn = draw_unlabelled(path, _like_those_of(live), trained_on, _MOST_UNLABELLED)
     examples, num_known = drawn.examples, drawn.num_known
@@ -101,7 +116,7 @@ def require_plain_texts(path: Path, target: Target) -> None:
         raise TrainingDataError(f"{path} is no file")
 
 
-def _like_those_of(live: HplmEntry) -> Example:
+def _like_those_of(live: HplmTask) -> Example:
     if live.task == "ner":
         return TaggedSentence(("word",), (OUTSIDE,))
     return LabelledText("text", live.labels[0], "text" if live.pair else None)

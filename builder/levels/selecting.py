@@ -6,6 +6,7 @@ ladder is published as the next version: its weights are the live one's files.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Sequence
@@ -35,11 +36,11 @@ from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.answers import NO_LABEL, StepAnswers, labels_of
 from builder.levels.calibration import Bools, Floats, calibration_error
-from builder.levels.certificate import Certificate, certify
+from builder.levels.certificate import Certificate, certify, least_tolerance, upper_bound
 from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head
-from builder.levels.material import ONE_IN_FITS, LabelledFiles, UnlabelledFile, material_of
+from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
 from builder.levels.served import answered_rows, served_rows
-from builder.levels.target import Target
+from builder.levels.target import DECLARED, Target
 from builder.progress import Report, Step
 
 _LEVELS = "levels"
@@ -47,6 +48,7 @@ _LEVELS = "levels"
 _LADDER = "ladder"
 _SEED = 17
 _DIGITS = 4
+_PER_UNIT = 10_000
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def select_ladder(
         found = _Search(home, registry, live, selecting, settings, report).found()
         if found.ladder is None:
             return found
-        return replace(found, entry=_publish(home, registry, live, found.ladder))
+        return replace(found, entry=_publish(home, registry, live, found.ladder, selecting.target))
 
 
 class _Search:
@@ -104,24 +106,14 @@ class _Search:
         settings: StackSettings,
         report: Report,
     ) -> None:
-        if live.task == REGRESSION:
-            raise InvalidArgumentError(f"hPLM {live.id!r} answers with numbers; only labels and entities have ladders")
         self._home, self._live, self._selecting, self._report = home, live, selecting, report
         self._root = RootFolder(home.root(live.domain.root))
-        num_layers = self._root.geometry.num_upper_layers
-        self.after = default_exit(num_layers) if selecting.after is None else selecting.after
-        if num_layers == 1:
-            raise InvalidArgumentError(f"root {live.domain.root!r} has one upper layer, so no text can leave before it")
-        if not 0 < self.after < num_layers:
-            raise InvalidArgumentError(
-                f"root {live.domain.root!r} has {num_layers} upper layers; an early head can stand after 1 to "
-                f"{num_layers - 1} of them, not after {self.after}"
-            )
-        self._num_layers = num_layers
+        self._num_layers = self._root.geometry.num_upper_layers
+        self.after = exit_of(HplmTask.of(live), live.domain.root, self._num_layers, selecting.after)
         self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
         self._stack = UpperStack(self._root, replace(settings, num_slots=2))
         trained_on = TrainedTexts.read(home.path / live.folder)
-        self._material = material_of(selecting.files, live, trained_on, selecting.target)
+        self._material = material_of(selecting.files, HplmTask.of(live), trained_on, selecting.target)
         train, held_out = self._material.train, self._material.held_out
         self._objective = objective_of(TaskData(live.task, live.labels, train, held_out))
 
@@ -140,10 +132,7 @@ class _Search:
         confidence = early.confidence(temperatures[0])
         certificate = self._certified(early, full, confidence, certifies)
         figures: dict[str, Any] = {
-            "target": target.shown,
-            "loss": target.loss,
-            "tolerance": target.tolerance,
-            "certainty": target.certainty,
+            **target.noted,
             "after": self.after,
             "layers": self._num_layers,
             "held_out_texts": len(order),
@@ -158,7 +147,11 @@ class _Search:
             }
         if certificate is None:
             kept = "keeps the ladder that it has" if _LEVELS in self._live.metrics else "answers by all its layers"
-            reason = f"no threshold keeps {target.shown} with certainty {target.certainty:g}"
+            could = target.with_tolerance(self._least_tolerance(early, full, confidence, certifies))
+            reason = (
+                f"no threshold keeps {target.shown} with certainty {target.certainty:g}; these texts could certify "
+                f"{could}, and more texts may certify more"
+            )
             return Selection(self._live, None, figures, f"{reason}; nothing was published: {self._live.id} {kept}")
         leaves = confidence[certifies] >= certificate.threshold
         is_right = np.where(leaves, early.is_right[certifies], full.is_right[certifies])
@@ -168,6 +161,7 @@ class _Search:
             "counted": certificate.harms,
             "bound": _rounded(certificate.bound),
             "answered_early": _rounded(certificate.exit_share),
+            "disagreement": _rounded(self._disagreement(early, full, certifies[leaves])),
             "accuracy" if self._material.has_labels else "agreement": _rounded(is_right.mean()),
             "mean_layers": _rounded(self._num_layers - (self._num_layers - self.after) * certificate.exit_share),
         }
@@ -216,45 +210,84 @@ class _Search:
             None if stays is None else stays[certifies],
         )
 
+    def _disagreement(self, early: StepAnswers, full: StepAnswers, leaving: np.ndarray[Any, Any]) -> float:
+        """Return a bound of the share of early answers that differ from the full ones, for the running audit."""
+        different = _different(early, full)[leaving]
+        return upper_bound(int(different.sum()), len(different), self._selecting.target.risk)
+
+    def _least_tolerance(
+        self, early: StepAnswers, full: StepAnswers, confidence: Floats, certifies: np.ndarray[Any, Any]
+    ) -> float:
+        """Return the least tolerance that some threshold would keep on these texts, rounded up."""
+        target = self._selecting.target
+        harm, stays = _counted(target, early, full)
+        always = None if stays is None else stays[certifies]
+        least = least_tolerance(confidence[certifies], harm[certifies], target.risk, always)
+        return math.ceil(least * _PER_UNIT) / _PER_UNIT
+
 
 def default_exit(num_layers: int) -> int:
     """Return the layer that texts leave after unless another is named."""
     return min(max(2, num_layers // 3), num_layers - 1)
 
 
+def exit_of(hplm: HplmTask, root: str, num_layers: int, after: int | None) -> int:
+    """Return the layer that texts of an hPLM leave after.
+
+    Raises:
+        InvalidArgumentError: It answers with numbers, or no early head can stand there.
+    """
+    if hplm.task == REGRESSION:
+        raise InvalidArgumentError(f"hPLM {hplm.id!r} answers with numbers; only labels and entities have ladders")
+    if num_layers == 1:
+        raise InvalidArgumentError(f"root {root!r} has one upper layer, so no text can leave before it")
+    chosen = default_exit(num_layers) if after is None else after
+    if not 0 < chosen < num_layers:
+        raise InvalidArgumentError(
+            f"root {root!r} has {num_layers} upper layers; an early head can stand after 1 to "
+            f"{num_layers - 1} of them, not after {chosen}"
+        )
+    return chosen
+
+
 def _counted(target: Target, early: StepAnswers, full: StepAnswers) -> tuple[Bools, Bools | None]:
     """Return what is counted of rows that leave, and of rows that stay."""
     if target.loss == "agreement":
-        pairs = zip(early.logits, full.logits, strict=True)
-        return np.array([bool((one.argmax(-1) != other.argmax(-1)).any()) for one, other in pairs]), None
+        return _different(early, full), None
     if target.loss == "target-accuracy":
         return ~early.is_right, ~full.is_right
     return full.is_right & ~early.is_right, None
+
+
+def _different(early: StepAnswers, full: StepAnswers) -> Bools:
+    pairs = zip(early.logits, full.logits, strict=True)
+    return np.array([bool((one.argmax(-1) != other.argmax(-1)).any()) for one, other in pairs])
 
 
 def _rounded(number: Any) -> float:
     return round(float(number), _DIGITS)
 
 
-def _publish(home: Home, registry: Registry, live: HplmEntry, ladder: Ladder) -> HplmEntry:
+def _publish(home: Home, registry: Registry, live: HplmEntry, ladder: Ladder, target: Target) -> HplmEntry:
     """Publish the next version, whose weights are the live one's files."""
     version = registry.next_hplm_version(live.id)
-    target = home.bank(live.domain.root, live.id, version)
-    registry.require_unknown_folder(home.relative(target))
+    place = home.bank(live.domain.root, live.id, version)
+    registry.require_unknown_folder(home.relative(place))
     artifact: HplmArtifact = read_artifact(home.path / live.folder, registry.root(live.domain.root).fingerprint)
-    with publishing(target) as folder:
+    with publishing(place) as folder:
         for path in (home.path / live.folder).iterdir():
             if path.name not in LADDER_FILES:
                 _link_or_copy(path, folder / path.name)
         write_ladder(folder, ladder, artifact.root_fingerprint)
-    metrics = {**live.metrics, _LEVELS: [*ladder.levels], _LADDER: dict(ladder.certified)}
-    metrics["size_bytes"] = sum(path.stat().st_size for path in target.iterdir())
+    of_ladder = {_LEVELS: [*ladder.levels], _LADDER: dict(ladder.certified)}
+    metrics = {**live.metrics, **of_ladder, DECLARED: target.noted | {"after": ladder.early.after}}
+    metrics["size_bytes"] = sum(path.stat().st_size for path in place.iterdir())
     return registry.publish_hplm(
         live.id,
         live.domain,
         live.task,
         live.labels,
-        home.relative(target),
+        home.relative(place),
         metrics,
         pair=live.pair,
         version=version,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
-from backends.engine.exits import Early, Exit
+from backends.engine.exits import NEVER, Early, Exit
 from backends.engine.stack import UpperStack
 from builder.construct.hplm.tunable import EncodedSet
 from builder.construct.tasks.objective import Objective
@@ -20,8 +20,6 @@ from builder.progress import Report, Step
 _ROWS_AT_ONCE = 32
 _MOST_WEIGHTS = 64_000_000
 """Each row of a batch has its own copy of the head's weights."""
-_NEVER = 2.0
-"""No answer is that sure."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def _served(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the states and the answers of each row; a head that changes nothing reads the states after some layers."""
     width = artifact.head.hidden_size
-    reads = Exit(after, Head(torch.eye(width), torch.zeros(width)), 1.0, _NEVER)
+    reads = Exit(after, Head(torch.eye(width), torch.zeros(width)), 1.0, NEVER)
     ready = stack.ready(0, lambda: artifact)
     try:
         at_once = max(1, min(_ROWS_AT_ONCE, _MOST_WEIGHTS // width**2))

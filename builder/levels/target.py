@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from backends.errors import InvalidArgumentError
 from builder.levels.certificate import least_rows
+from builder.requests.levels import LadderTarget
 
 Loss = Literal["max-drop", "target-accuracy", "agreement"]
 DEFAULT_MAX_DROP = 1.0
 DEFAULT_CERTAINTY = 0.9
+DECLARED = "declared"
+"""The figure of a version that holds its tenant's target, whether or not a ladder keeps it."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,29 @@ class Target:
         return cls("max-drop", (DEFAULT_MAX_DROP if max_drop is None else max_drop) / 100, certainty)
 
     @classmethod
-    def of_ladder(cls, certified: Mapping[str, Any]) -> Target | None:
-        """Return the target that a ladder was selected for; None where an earlier release selected it."""
-        if "loss" not in certified:
+    def requested(cls, request: LadderTarget, before: Target | None = None) -> Target:
+        """Return the target of a request; one that names none means the target before it, or the default."""
+        given = request.max_drop, request.target_accuracy, request.agreement
+        certainty = DEFAULT_CERTAINTY if request.certainty is None else request.certainty
+        if before is None or any(value is not None for value in given):
+            return cls.of(*given, certainty)
+        return before if request.certainty is None else replace(before, certainty=certainty)
+
+    @classmethod
+    def of_version(cls, figures: Mapping[str, Any]) -> Target | None:
+        """Return the target that a version was made for, by its figures; None where there is none.
+
+        Earlier releases wrote it only with a ladder, or not at all.
+        """
+        noted = figures.get(DECLARED) or figures.get("ladder", {})
+        if "loss" not in noted:
             return None
-        return cls(certified["loss"], certified["tolerance"], certified["certainty"])
+        return cls(noted["loss"], noted["tolerance"], noted["certainty"])
+
+    @property
+    def noted(self) -> dict[str, Any]:
+        """The target as figures of a version have it."""
+        return {"target": self.shown, "loss": self.loss, "tolerance": self.tolerance, "certainty": self.certainty}
 
     @property
     def risk(self) -> float:
@@ -80,7 +101,16 @@ class Target:
 
     @property
     def shown(self) -> str:
+        return self.with_tolerance(self.tolerance)
+
+    def with_tolerance(self, tolerance: float) -> str:
+        """Say this kind of target with another tolerance."""
         if self.loss == "max-drop":
-            return f"a drop of at most {100 * self.tolerance:g} points"
+            return f"a drop of at most {100 * tolerance:g} points"
         named = "accuracy" if self.loss == "target-accuracy" else "agreement with the full answers"
-        return f"{named} of at least {1 - self.tolerance:g}"
+        return f"{named} of at least {1 - tolerance:g}"
+
+
+def check_target(request: LadderTarget) -> None:
+    """Raise InvalidArgumentError where a request's target is none that a ladder could keep."""
+    Target.requested(request)

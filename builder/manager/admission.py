@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 
 from backends.errors import ConflictError, NotFoundError
 from backends.registry.registry import Registry
+from builder.levels.target import check_target
 from builder.manager.jobs import Job, JobSpec
 from builder.manager.store import JobStore
 from builder.manager.targets import exists
 from builder.manager.uploads import Uploads
+from builder.requests.hplms import Training
 from builder.requests.jobs import JobRequest
+from builder.requests.levels import LadderTarget
 from builder.requests.targets import Target
 from builder.settings.hplm import TuneSettings
 
@@ -56,6 +59,8 @@ class Admission:
         for upload, kind in request.files.items():
             self.uploads.content(str(upload), kind)
         TuneSettings().changed(request.tune_changes)
+        if (ladder := _ladder_of(request)) is not None:
+            check_target(ladder)
         unfinished = self.store.unfinished()
         if request.domain_needed is not None:
             self._require(request.domain_needed, unfinished)
@@ -82,6 +87,16 @@ def spec_of(request: JobRequest) -> JobSpec:
         uploads=tuple(map(str, request.files)),
         request=request.model_dump(mode="json"),
     )
+
+
+def _ladder_of(request: JobRequest) -> LadderTarget | None:
+    match request:
+        case LadderTarget():
+            return request
+        case Training():
+            return request.ladder
+        case _:
+            return None
 
 
 def _is_worked_on(target: Target, unfinished: Sequence[Job]) -> bool:

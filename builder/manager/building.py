@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from backends.errors import InvalidArgumentError
+from backends.registry.entries import HplmEntry
 from builder.construct.domain.domains import create_domain, update_domain
 from builder.construct.hplm.hplms import create_hplm, update_hplm
 from builder.importing.hplms import import_hplm
+from builder.levels.material import LabelledFiles, UnlabelledFile
+from builder.levels.plan import LadderPlan, plan_creation, plan_update
+from builder.levels.selecting import Selecting, select_ladder
+from builder.levels.served_stack import served_stack
+from builder.levels.target import Target
 from builder.manager.archives import unpack
 from builder.manager.job_context import JobContext
 from builder.manager.naming import replacing_path_in_errors
+from builder.manager.pulse import JobCancelledError
+from builder.manager.targets import WITHOUT_LADDER
 from builder.requests.domains import CreateDomain, UpdateDomain
-from builder.requests.hplms import CreateHplm, ImportHplm, UpdateHplm
+from builder.requests.hplms import CreateHplm, ImportHplm, SelectHplm, UpdateHplm
 
-BuildRequest = CreateDomain | UpdateDomain | CreateHplm | UpdateHplm | ImportHplm
+BuildRequest = CreateDomain | UpdateDomain | CreateHplm | UpdateHplm | SelectHplm | ImportHplm
 
 
-def build(ctx: JobContext, request: BuildRequest) -> None:
-    """Build what a request asks for, whose files are uploads, and make it live."""
+def build(ctx: JobContext, request: BuildRequest) -> dict[str, Any]:
+    """Build what a request asks for, whose files are uploads, and make it live; returns what else there is to say."""
     located = request.with_files(ctx.upload_paths(request))
     match located:
         case CreateDomain():
@@ -26,11 +36,38 @@ def build(ctx: JobContext, request: BuildRequest) -> None:
         case UpdateDomain():
             update_domain(ctx.home, ctx.registry, located, ctx.report, ctx.fan_out)
         case CreateHplm():
-            create_hplm(ctx.home, ctx.registry, located, ctx.report)
+            plan = plan_creation(ctx.home, located)
+            return _with_ladder(ctx, plan, create_hplm(ctx.home, ctx.registry, located, ctx.report, noted=plan.figures))
         case UpdateHplm():
-            update_hplm(ctx.home, ctx.registry, located, ctx.report)
+            plan = plan_update(ctx.home, ctx.registry, located)
+            return _with_ladder(ctx, plan, update_hplm(ctx.home, ctx.registry, located, ctx.report, noted=plan.figures))
+        case SelectHplm():
+            return _select(ctx, located)
         case ImportHplm():
             _import(ctx, located)
+    return {}
+
+
+def _with_ladder(ctx: JobContext, plan: LadderPlan, entry: HplmEntry) -> dict[str, Any]:
+    """Select for a version that is live already, so that a job which is cancelled meanwhile is done all the same."""
+    try:
+        outcome = plan.select(ctx.home, ctx.registry, entry, ctx.report)
+    except JobCancelledError:
+        return {WITHOUT_LADDER: f"the job was cancelled after version {entry.version} was live; hplm.select makes one"}
+    return {} if outcome.reason is None else {WITHOUT_LADDER: outcome.reason}
+
+
+def _select(ctx: JobContext, request: SelectHplm) -> dict[str, Any]:
+    files: LabelledFiles | UnlabelledFile
+    if request.unlabelled is not None:
+        files = UnlabelledFile(request.unlabelled)
+    elif request.train is not None and request.held_out is not None:
+        files = LabelledFiles(request.train, request.held_out)
+    else:
+        raise InvalidArgumentError("train and held_out are needed, or unlabelled")
+    selecting = Selecting(request.id, files, Target.requested(request), request.after)
+    found = select_ladder(ctx.home, ctx.registry, selecting, served_stack(ctx.home), ctx.report)
+    return {} if found.reason is None else {WITHOUT_LADDER: found.reason}
 
 
 def _import(ctx: JobContext, request: ImportHplm) -> None:

@@ -36,5 +36,6 @@ def run_job(ctx: JobContext, request: JobRequest) -> dict[str, Any]:
         case _:
             from builder.manager.building import build
 
-            build(ctx, request)
+            said = build(ctx, request)
+            return described(request.target, ctx.registry) | said
     return described(request.target, ctx.registry)

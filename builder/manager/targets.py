@@ -10,8 +10,10 @@ from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.registry import Registry
 from builder.requests.targets import Target
 
-_PUBLISHING = frozenset({"domain.create", "domain.update", "hplm.create", "hplm.update", "hplm.import"})
+_PUBLISHING = frozenset({"domain.create", "domain.update", "hplm.create", "hplm.update", "hplm.select", "hplm.import"})
 _SWITCHING = frozenset({"domain.rollback", "domain.delete", "hplm.rollback", "hplm.delete"})
+WITHOUT_LADDER = "without_ladder"
+"""The field of a job's result that says why an hPLM with a declared target has no ladder."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,11 @@ def described(target: Target, registry: Registry) -> dict[str, Any]:
     entry = _entry(target, registry)
     if entry is None:
         return {"target": str(target), "live": False}
-    return {"target": str(target), "live": True, "version": entry.version, "metrics": entry.metrics}
+    found = {"target": str(target), "live": True, "version": entry.version, "metrics": entry.metrics}
+    declared = entry.metrics.get("declared")
+    if declared is not None and "ladder" not in entry.metrics:
+        found[WITHOUT_LADDER] = f"nothing was selected for {declared['target']} yet; hplm.select does it"
+    return found
 
 
 def _entry(target: Target, registry: Registry) -> DomainEntry | HplmEntry | None:

@@ -1,7 +1,17 @@
 """The effect of a placement on a load, played in virtual time."""
 
+from builder.placement.simulated_exits import Exits
 from builder.placement.simulated_load import ConstantDelay, ObservedDelays, SimulatedLoad, Workload
 from builder.placement.simulation_log import Batches, Simulation
 from builder.placement.simulator import Simulator
 
-__all__ = ["Batches", "ConstantDelay", "ObservedDelays", "SimulatedLoad", "Simulation", "Simulator", "Workload"]
+__all__ = [
+    "Batches",
+    "ConstantDelay",
+    "Exits",
+    "ObservedDelays",
+    "SimulatedLoad",
+    "Simulation",
+    "Simulator",
+    "Workload",
+]

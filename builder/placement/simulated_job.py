@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
+from numpy.typing import NDArray
 
 from backends.stack_key import StackKey
 from builder.placement.simulated_load import SimulatedLoad
@@ -18,7 +19,10 @@ _BLOCK = 65_536
 
 @dataclass(eq=False, slots=True)
 class SimulatedJob:
-    """`place` is its row of the load; it arrives where the upper half queues it, as a job of the engine does."""
+    """`place` is its row of the load; it arrives where the upper half queues it, as a job of the engine does.
+
+    `leaves` is known once it runs: whether it is sure enough at its exit. The depths are those of the engine's jobs.
+    """
 
     place: int
     arrived_us: int
@@ -26,26 +30,48 @@ class SimulatedJob:
     tenant: str
     num_tokens: int
     deadline_us: int | None
-    root: StackKey = ROOT
+    leaves: bool = False
     depth: float = 1.0
     least_depth: float = 1.0
+    root: StackKey = ROOT
+    settles: bool = False
+
+    @property
+    def passed(self) -> float:
+        """Share of the layers that it passes when it runs."""
+        return self.least_depth if self.leaves or self.settles else 1.0
 
     def settle(self) -> bool:
-        """Simulated hPLMs have no ladders."""
-        return False
+        """Take the answer of the exit, if there is one."""
+        if self.settles or self.least_depth == 1.0:
+            return False
+        self.depth, self.settles = self.least_depth, True
+        return True
 
     def unsettle(self, depth: float) -> None:
-        pass
+        """Go on as before, when the row was likely to pass this share of the layers."""
+        self.depth, self.settles = depth, False
 
     def is_late(self, now_us: int) -> bool:
         return self.deadline_us is not None and self.deadline_us <= now_us
 
 
 class Inbox:
-    """Who is still to come. Jobs are made in blocks: few at a time are in memory, and none is made by itself."""
+    """Who is still to come. Jobs are made in blocks: few at a time are in memory, and none is made by itself.
 
-    def __init__(self, load: SimulatedLoad) -> None:
+    Args:
+        load: The requests.
+        leaving: Which of them leave early.
+        depth: Share of the layers that each is likely to pass.
+        least_depth: Share after which it can be answered.
+    """
+
+    def __init__(
+        self, load: SimulatedLoad, leaving: NDArray[np.bool_], depth: float = 1.0, least_depth: float = 1.0
+    ) -> None:
         self._load = load
+        self._leaving = leaving
+        self._depths = repeat(depth), repeat(least_depth)
         self._made = 0
         self._jobs: list[SimulatedJob] = []
         self._times_us: list[int] = []
@@ -75,7 +101,8 @@ class Inbox:
         tenants = map(self._tenants.__getitem__, keys)
         deadlines_us = repeat(None) if load.deadlines_us is None else load.deadlines_us[rows].tolist()
         places = range(rows.start, len(load))
-        columns = (self._times_us, keys, tenants, load.tokens[rows].tolist(), deadlines_us)
+        leaving = self._leaving[rows].tolist()
+        columns = (self._times_us, keys, tenants, load.tokens[rows].tolist(), deadlines_us, leaving, *self._depths)
         self._jobs = list(map(SimulatedJob, places, *columns))
         self._made += len(self._jobs)
         self._taken = 0

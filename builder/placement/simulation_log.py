@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.rejection import Rejection
+from builder.placement.simulated_exits import Answered, Answers
 from builder.placement.simulated_job import SimulatedJob
 from builder.placement.simulated_load import Int64, SimulatedLoad
 
@@ -38,6 +39,7 @@ class Simulation:
 
     Shape:
         is_answered: `[requests]`, in time; the others were rejected.
+        levels: `[requests]`, of those that were answered how, as numbers of `Answered`.
         answered_us: `[requests]`, of those that were answered the moment, of others without meaning.
         rejections: each reason's requests, as places in the load.
     """
@@ -45,6 +47,7 @@ class Simulation:
     load: SimulatedLoad
     is_answered: NDArray[np.bool_]
     answered_us: Int64
+    levels: NDArray[np.int8]
     rejections: Mapping[Rejection, Int64]
     batches: Batches
 
@@ -80,6 +83,10 @@ class Simulation:
         ended_us, started_us = self.batches.ended_us, self.batches.started_us
         return float((ended_us - started_us).sum() / ended_us[-1]) if len(ended_us) else 0.0
 
+    def share_of(self, level: Answered) -> float:
+        """Share of the answers that came about in this way."""
+        return float((self.levels[self.is_answered] == level).mean()) if self.is_answered.any() else 0.0
+
     def figures(self) -> dict[str, float]:
         batches, latencies_us = self.batches, self.latencies_us
         found: dict[str, float] = {
@@ -89,6 +96,8 @@ class Simulation:
             "goodput_per_s": self.goodput_per_s,
             "utility": self.utility,
         }
+        if self.levels.any():
+            found |= {"early": self.share_of(Answered.EARLY), "doubtful": self.share_of(Answered.DOUBTFUL)}
         if len(latencies_us):
             values_ms = np.percentile(latencies_us, _PERCENTILES) / 1e3
             found |= {f"p{percent}_ms": float(ms) for percent, ms in zip(_PERCENTILES, values_ms, strict=True)}
@@ -113,6 +122,8 @@ class SimulationLog:
 
     def __init__(self) -> None:
         self._places = array("q")
+        self._answered_us = array("q")
+        self._levels = array("b")
         self._columns = tuple(array("q") for _ in range(5))
         self._rejected: dict[Rejection, array[int]] = {}
 
@@ -120,8 +131,17 @@ class SimulationLog:
     def num_batches(self) -> int:
         return len(self._columns[0])
 
-    def batch(self, start_us: int, end_us: int, shape: BatchShape, jobs: Sequence[SimulatedJob]) -> None:
+    def batch(
+        self,
+        start_us: int,
+        end_us: int,
+        shape: BatchShape,
+        jobs: Sequence[SimulatedJob],
+        answers: Answers,
+    ) -> None:
         self._places.extend([job.place for job in jobs])
+        self._answered_us.extend(answers.answered_us)
+        self._levels.extend(answers.levels)
         row = (start_us, end_us, shape.rows, round(shape.tokens), shape.adapters)
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)
@@ -133,21 +153,23 @@ class SimulationLog:
         """Whoever ran in no batch and was let in was late in the queue."""
         batches = Batches(_column(self._places), *map(_column, self._columns))
         places = batches.places
-        started_us, ended_us = (np.repeat(times, batches.rows) for times in (batches.started_us, batches.ended_us))
+        started_us, done_us = np.repeat(batches.started_us, batches.rows), _column(self._answered_us)
         is_late = np.zeros((2, len(places)), bool)
         if load.deadlines_us is not None:
-            is_late = load.deadlines_us[places] <= np.stack((started_us, ended_us))
+            is_late = load.deadlines_us[places] <= np.stack((started_us, done_us))
         is_answered = np.zeros(len(load), bool)
         is_answered[places[~is_late[1]]] = True
         answered_us = np.zeros(len(load), np.int64)
-        answered_us[places] = ended_us
+        answered_us[places] = done_us
+        levels = np.zeros(len(load), np.int8)
+        levels[places] = np.frombuffer(self._levels, np.int8) if self._levels else 0
         rejections = {reason: _column(rejected) for reason, rejected in self._rejected.items()}
         rejections[Rejection.LATE_COMPUTED] = np.sort(places[is_late[1] & ~is_late[0]])
         is_told = is_answered.copy()
         for rejected in rejections.values():
             is_told[rejected] = True
         rejections[Rejection.LATE_WAITING] = np.flatnonzero(~is_told)
-        return Simulation(load, is_answered, answered_us, rejections, batches)
+        return Simulation(load, is_answered, answered_us, levels, rejections, batches)
 
 
 def _column(values: array[int]) -> Int64:

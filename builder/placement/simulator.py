@@ -3,7 +3,9 @@
 One batch runs; the next is staged as soon as it is full, otherwise when the machine becomes free. Rejected are rows
 that the forecast or admission predicts to be late, rows that become late in the queue or infeasible in a batch that is
 staged while another runs, and rows that are late when their batch runs or is done; a staged batch runs whole or, where
-all its rows are late, not at all. At one moment rows arrive first, then the batch ends, then the next is chosen.
+all its rows are late, not at all. With exits, rows that are sure enough are answered once their batch has passed the
+lower part of the layers, and rows settle as in the engine. At one moment rows arrive first, then the batch ends, then
+the next is chosen.
 
 Events that move nothing are not played: time goes from batch to batch, and from one arrival to the next only while a
 batch might be staged; from one passed deadline to the next only where the policy may choose otherwise for it. What
@@ -15,6 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.estimator import LiveCosts
@@ -22,6 +26,7 @@ from backends.scheduling.policies import Policy
 from backends.scheduling.rejection import Rejection
 from backends.scheduling.settings import AdmissionSettings, Capacity
 from backends.scheduling.wait_forecast import FRESH_US, WaitForecast
+from builder.placement.simulated_exits import Answers, Exits
 from builder.placement.simulated_job import ROOT, Inbox, SimulatedJob
 from builder.placement.simulated_load import SimulatedLoad
 from builder.placement.simulated_queue import SimulatedQueue
@@ -41,6 +46,7 @@ class Simulator:
         cost_model: What admission knows, and what batches take unless `measured_us` says otherwise.
         admission: Decides about arriving rows; without it all wait, as long as no more than `max_waiting` do.
         measured_us: What a batch really takes.
+        exits: Where rows leave early, and how many; without it all pass all layers.
     """
 
     def __init__(
@@ -51,6 +57,7 @@ class Simulator:
         admission: AdmissionSettings | None = None,
         max_waiting: int = AdmissionSettings.max_waiting,
         measured_us: Callable[[BatchShape], float] | None = None,
+        exits: Exits | None = None,
     ) -> None:
         self._policy = policy
         self._cost_model = cost_model
@@ -58,12 +65,13 @@ class Simulator:
         self._admission = admission
         self._max_waiting = max_waiting
         self._measured_us = measured_us or cost_model.predict_us
+        self._exits = exits
 
     def run(self, load: SimulatedLoad, report: Report = lambda _: None) -> Simulation:
         """Play a load to its last answer."""
         admission = self._new_admission()
         queue = SimulatedQueue(self._policy, self._capacity, admission)
-        return _Run(load, queue, self._measured_us, admission, self._max_waiting).play(report)
+        return _Run(load, queue, self._measured_us, admission, self._max_waiting, self._exits).play(report)
 
     def _new_admission(self) -> Admission[SimulatedJob] | None:
         """Each load meets one that remembers no other."""
@@ -87,9 +95,11 @@ class _Run:
         measured_us: Callable[[BatchShape], float],
         admission: Admission[SimulatedJob] | None,
         max_waiting: int,
+        exits: Exits | None,
     ) -> None:
         self._load = load
-        self._inbox = Inbox(load)
+        self._has_exits = exits is not None
+        self._inbox = _inbox(load, exits)
         self._queue = queue
         self._measured_us = measured_us
         self._admission = admission
@@ -130,16 +140,27 @@ class _Run:
 
     def _run_batch(self, start_us: int, jobs: list[SimulatedJob]) -> tuple[int, list[SimulatedJob]]:
         """Play until the batch is done; returns when, and the staged batch, with no row where none is staged."""
-        shape = BatchShape.of(jobs)
-        end_us = start_us + max(1, round(self._measured_us(shape)))
-        self._log.batch(start_us, end_us, shape, jobs)
         if self._admission is not None:
-            self._admission.batches.began(ROOT, shape, start_us)
+            self._admission.batches.began(ROOT, BatchShape.of(jobs), start_us)
+        shape = BatchShape.of_depths(jobs, [job.passed for job in jobs])
+        end_us = start_us + self._takes_us(shape)
+        self._log.batch(start_us, end_us, shape, jobs, self._answers(jobs, start_us, end_us))
         staged = self._staged_until(start_us, end_us)
         self._receive(end_us)
         if self._admission is not None:
-            self._admission.batches.finished(end_us)
+            for job in jobs:
+                self._admission.accounts.spend_depth(job, job.passed)
+            self._admission.batches.finished(end_us, passed=shape)
         return end_us, self._on_time(staged, end_us)
+
+    def _takes_us(self, shape: BatchShape) -> int:
+        return max(1, round(self._measured_us(shape)))
+
+    def _answers(self, jobs: list[SimulatedJob], start_us: int, end_us: int) -> Answers:
+        if not self._has_exits:
+            return Answers.at_end(len(jobs), end_us)
+        at_exit = BatchShape.of_depths(jobs, [job.least_depth for job in jobs])
+        return Answers.of(jobs, min(end_us, start_us + self._takes_us(at_exit)), end_us)
 
     def _staged_until(self, start_us: int, end_us: int) -> list[SimulatedJob]:
         """The batch that became full while another ran, if one did."""
@@ -199,3 +220,9 @@ class _Run:
             self._queue.add((job,))
         else:
             self._log.reject(job, Rejection.QUEUE_FULL)
+
+
+def _inbox(load: SimulatedLoad, exits: Exits | None) -> Inbox:
+    if exits is None:
+        return Inbox(load, np.zeros(len(load), bool))
+    return Inbox(load, exits.leaving(len(load)), exits.likely_depth, exits.depth)

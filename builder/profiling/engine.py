@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from backends.adapters.bank import HplmArtifact, read_artifact
+from backends.engine.audit import Audit
 from backends.engine.encoder_stack import EncoderStack
 from backends.engine.job import Answer, Job
 from backends.engine.stack import StackSettings, UpperStack
@@ -46,7 +47,7 @@ class ProfiledEngine:
         if not live:
             raise NotFoundError(f"root {root!r} has no hPLM yet, and a batch cannot run without any; make one first")
         self._kinds = [(entry, read_artifact(home.path / entry.folder, folder.fingerprint)) for entry in live]
-        self._serving = EncoderStack(StackKey(root), self.stack, self._artifact)
+        self._serving = EncoderStack(StackKey(root), self.stack, self._artifact, Audit(share=0.0))
         self._generator = torch.Generator().manual_seed(seed)
 
     def run(self, planned: PlannedBatch) -> Sample:

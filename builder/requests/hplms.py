@@ -22,6 +22,7 @@ from builder.requests.base import (
     UploadKind,
 )
 from builder.requests.domains import GENERAL_DOMAIN
+from builder.requests.levels import DeclaredLadder, HeldOut, LadderTarget
 from builder.requests.targets import DomainTarget, HplmTarget, Target
 from builder.settings.device import AUTO
 
@@ -88,6 +89,10 @@ class Training(HplmRequest, LabelledTexts):
     search: Search = 1
     teacher: TeacherKind = None
     unlabelled: Unlabelled = None
+    ladder: Annotated[
+        DeclaredLadder | None,
+        Field(description="What may be lost by answering early: once tuned, the version gets a ladder for it."),
+    ] = None
 
     @property
     def tune_changes(self) -> dict[str, Any]:
@@ -95,8 +100,8 @@ class Training(HplmRequest, LabelledTexts):
 
     @property
     def files(self) -> dict[Path, UploadKind]:
-        labelled = super().files
-        return labelled if self.unlabelled is None else {**labelled, self.unlabelled: UploadKind.CORPUS}
+        of_teacher = {} if self.unlabelled is None else {self.unlabelled: UploadKind.CORPUS}
+        return {**super().files, **of_teacher, **({} if self.ladder is None else self.ladder.files)}
 
     @model_validator(mode="after")
     def _require_teacher_for_unlabelled(self) -> Self:
@@ -150,6 +155,34 @@ class UpdateHplm(Training):
     @property
     def domain_needed(self) -> DomainTarget | None:
         return self._domain_needed
+
+
+class SelectHplm(HplmRequest, LadderTarget):
+    """Let texts that are sure after some layers be answered there; the ladder is a version with the same weights.
+
+    Labelled texts to learn from and to certify by, or in place of both texts without labels, which certify agreement.
+    """
+
+    kind: Literal["hplm.select"] = "hplm.select"
+    train: Annotated[InputFile | None, Field(description="Upload of kind task that the early head learns from.")] = None
+    held_out: HeldOut | None = None
+    unlabelled: Annotated[
+        InputFile | None, Field(description="Upload of kind corpus in place of both; it certifies agreement.")
+    ] = None
+
+    @property
+    def files(self) -> dict[Path, UploadKind]:
+        labelled = {path: UploadKind.TASK for path in (self.train, self.held_out) if path is not None}
+        return labelled if self.unlabelled is None else {self.unlabelled: UploadKind.CORPUS}
+
+    @model_validator(mode="after")
+    def _require_texts(self) -> Self:
+        labelled = (self.train is not None, self.held_out is not None)
+        if self.unlabelled is not None and any(labelled):
+            raise ValueError("either unlabelled, or train and held_out")
+        if self.unlabelled is None and not all(labelled):
+            raise ValueError("train and held_out are needed, or unlabelled")
+        return self
 
 
 class RollbackHplm(HplmRequest):

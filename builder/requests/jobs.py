@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from backends.errors import InvalidArgumentError
 from builder.requests.base import Request, one_line
 from builder.requests.domains import CreateDomain, DeleteDomain, RollbackDomain, UpdateDomain
-from builder.requests.hplms import CreateHplm, DeleteHplm, ImportHplm, PinHplm, RollbackHplm, UpdateHplm
+from builder.requests.hplms import CreateHplm, DeleteHplm, ImportHplm, PinHplm, RollbackHplm, SelectHplm, UpdateHplm
 
 
 class CollectGarbage(Request):
@@ -27,6 +27,7 @@ JobRequest = Annotated[
     | DeleteDomain
     | CreateHplm
     | UpdateHplm
+    | SelectHplm
     | RollbackHplm
     | PinHplm
     | DeleteHplm

@@ -42,6 +42,7 @@ class UserClient:
         text_pair: str | None = None,
         *,
         deadline_ms: int | None = None,
+        level: str | None = None,
         timeout_s: float | None = None,
         name: str | None = None,
     ) -> Answer | None:
@@ -56,7 +57,7 @@ class UserClient:
         if left_ms is not None and left_ms < 1:
             self._report(name or hplm, due_s, Outcome.unsent(0, sent_s), None, None)
             return None
-        result = self._ask(Request(hplm, text, text_pair, left_ms), timeout_s)
+        result = self._ask(Request(hplm, text, text_pair, left_ms, level), timeout_s)
         error = result if isinstance(result, ClientError) else None
         answer = None if isinstance(result, ClientError) else result
         self._report(name or hplm, due_s, Outcome.of(0, sent_s, time.monotonic(), result), answer, error)
@@ -69,6 +70,7 @@ class UserClient:
                 request.text,
                 request.text_pair,
                 deadline_ms=request.deadline_ms,
+                level=request.level,
                 timeout_s=timeout_s,
             )
         except ClientError as error:

@@ -35,6 +35,7 @@ def add_options(parser: Any, **_: Any) -> None:
         ("texts", "", "a file of texts, one per line; by default common words in random order"),
         ("lengths", "", "tokens: normal:deviation=20, fixed:tokens=20"),
         ("deadlines", "", "how long an answer is worth waiting for: 200ms, 100ms-400ms; by default no deadline"),
+        ("level", "", "the level of the hPLMs' ladders to ask for: auto, early, full; by default the server's choice"),
         ("tenants", "uniform", "whose requests: uniform, zipf:exponent=1.1 (the first hPLM most)"),
         ("arrivals", "poisson", "OverloadUser: poisson, even, gamma:cv=2, bursts:ratio=9,stay=2s"),
         ("rate", "1", "OverloadUser: requests per second of each user"),
@@ -94,7 +95,8 @@ def content_of(options: Namespace, hplms: tuple[str, ...], pairs: frozenset[str]
         texts = FileTexts.read(Path(options.texts))
         lengths = lengths or EmpiricalLengths(texts.lengths, longest=int(texts.lengths.max()))
     deadlines = parse_deadlines(options.deadlines).after(full_batch_ms=None) if options.deadlines else None
-    return Content(hplms, texts, lengths or NormalLengths(20), deadlines, pairs)
+    level = options.level or None
+    return Content(hplms, texts, lengths or NormalLengths(20), deadlines, pairs, level=level)
 
 
 def _message(failure: str) -> str:

@@ -50,7 +50,7 @@ def prepare(environment: Environment, **_: Any) -> None:
         if not isinstance(environment.runner, MasterRunner):
             url = environment.host or HplmUser.host or ""
             with GreenletClient(url) as client:
-                pairs = pairs_among(client, hplms, url)
+                pairs = pairs_among(client, hplms, url, options.level or None)
             ScenarioUser.content = content_of(options, hplms, pairs)
     except (RunError, WorkloadError, ClientError) as error:
         _logger.error("%s", error)
@@ -100,7 +100,9 @@ class ScenarioUser(HplmUser):
     @task
     def ask(self) -> None:
         request = self._requests.popleft()
-        self.client.infer(request.hplm, request.text, request.text_pair, deadline_ms=request.deadline_ms)
+        self.client.infer(
+            request.hplm, request.text, request.text_pair, deadline_ms=request.deadline_ms, level=request.level
+        )
 
 
 class SteadyUser(ScenarioUser):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,13 +37,20 @@ from builder.progress import Report, Step
 from builder.requests.hplms import CreateHplm, Training, UpdateHplm
 from builder.settings.hplm import TEACHING, TuneSettings
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 
 def create_hplm(
-    home: Home, registry: Registry, request: CreateHplm, report: Report, teacher: Teacher | None = None
+    home: Home,
+    registry: Registry,
+    request: CreateHplm,
+    report: Report,
+    teacher: Teacher | None = None,
+    noted: Mapping[str, Any] = _NOTHING,
 ) -> HplmEntry:
     """Tune and publish the first version of an hPLM; a killed one goes on at its last epoch.
 
-    `teacher` stands in for the one that the request names.
+    `teacher` stands in for the one that the request names; `noted` joins the version's figures.
     """
     device = training_device(request.device)
     teacher = teacher or _requested_teacher(home, request, request.root_name, device)
@@ -57,13 +65,22 @@ def create_hplm(
         hold.will_read(domain.folders)
         build = HplmBuild(home, domain, request.id, version, files, data, report, device)
         trial, figures = build.measured(build.tune(settings, request.search, teacher=teacher))
-        return publish_build(registry, build, build.artifact(trial, {}), figures, pinned=names_version(request.domain))
+        pinned = names_version(request.domain)
+        return publish_build(registry, build, build.artifact(trial, {}), {**figures, **noted}, pinned=pinned)
 
 
 def update_hplm(
-    home: Home, registry: Registry, request: UpdateHplm, report: Report, teacher: Teacher | None = None
+    home: Home,
+    registry: Registry,
+    request: UpdateHplm,
+    report: Report,
+    teacher: Teacher | None = None,
+    noted: Mapping[str, Any] = _NOTHING,
 ) -> HplmEntry:
-    """Tune the next version, from the live one on, and publish it unless it is worse; meanwhile the old one serves."""
+    """Tune the next version, from the live one on, and publish it unless it is worse; meanwhile the old one serves.
+
+    `teacher` and `noted`: see `create_hplm`.
+    """
     device = training_device(request.device)
     with building_hplm(home, request.id) as hold:
         if not registry.has_hplm(request.id):
@@ -82,7 +99,7 @@ def update_hplm(
         artifact = read_artifact(home.path / live.folder, build.root.fingerprint)
         settings, start = _next_start(home, live, artifact, data, request, teacher is not None)
         trial, figures = build.measured(build.tune(settings, request.search, start, teacher))
-        figures |= _compared(build, trial, live, artifact, request.force)
+        figures |= {**_compared(build, trial, live, artifact, request.force), **noted}
         return publish_build(
             registry,
             build,

@@ -33,6 +33,23 @@ JOB_EXAMPLES: dict[str, Example] = {
     "hplm.update": _example(
         "The next version of an hPLM", kind="hplm.update", id="acme/returns", train=EXAMPLE_TASK, dev=EXAMPLE_TASK
     ),
+    "hplm.create with a ladder": _example(
+        "An hPLM whose easy texts are answered early, at a certified cost",
+        kind="hplm.create",
+        id="acme/returns",
+        domain="shop",
+        train=EXAMPLE_TASK,
+        dev=EXAMPLE_TASK,
+        ladder={"held_out": EXAMPLE_TASK, "max_drop": 1.0},
+    ),
+    "hplm.select": _example(
+        "Such a ladder for an hPLM that exists",
+        kind="hplm.select",
+        id="acme/returns",
+        train=EXAMPLE_TASK,
+        held_out=EXAMPLE_TASK,
+        max_drop=1.0,
+    ),
     "hplm.rollback": _example("Back to the version before", kind="hplm.rollback", id="acme/returns"),
     "hplm.pin": _example("Hold it on its domain's version", kind="hplm.pin", id="acme/returns"),
     "hplm.import": _example(

@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,6 +109,26 @@ def test_a_level_that_an_hplm_lacks_is_never_silently_full(laddered: tuple[Serve
             client.infer(NAME, "my cat is lovely", level="students-9")
         plain = client.infer("acme/topic", "my cat is lovely", level="full")
     assert (plain.level, plain.confidence, plain.doubtful) == (None, None, False)
+
+
+def test_a_load_says_who_answered_and_how_many_are_right(
+    laddered: tuple[Served, Selection], run_hplm: Callable[..., str], tmp_path: Path
+) -> None:
+    served, _ = laddered
+    texts = f"{NAME}={written(tmp_path / 'texts.jsonl', 300, 902)}"
+    load = ("loadtest", "overload", "--load", "60/s", "--duration", "3s", "--url", f"grpc://{served.grpc_url}")
+    load = (*load, "--max-lateness", "5s", "--labelled", texts, "--json")
+    lines = {}
+    for level in ("auto", "early", "full"):
+        summary = json.loads(run_hplm(*load, "--level", level, "--out", tmp_path / level))
+        assert summary["judged"] == summary["answered"] == summary["planned"] and 0.3 < summary["accuracy"] <= 1
+        lines[level] = {line["level"]: line for line in summary["by_level"]}
+    assert lines["auto"].keys() == {"early", "full"} and lines["auto"]["early"]["doubtful"] == 0
+    assert lines["early"].keys() == {"early"} and lines["early"]["early"]["doubtful"] > 0
+    assert lines["full"].keys() == {"full"}
+    other = ("--labelled", texts.replace(NAME, "acme/topic"), "--level", "early", "--out", tmp_path / "none")
+    assert "has no level 'early'" in run_hplm(*load[:-3], *other)
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_rollback_takes_the_ladder_back_within_a_second_or_two(laddered: tuple[Served, Selection]) -> None:

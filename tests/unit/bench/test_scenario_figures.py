@@ -29,6 +29,9 @@ def results(latencies_s: list[float], kinds: list[Kind]) -> Played:
         hplms=texts,
         kinds=np.array(kinds, np.str_),
         reasons=texts,
+        levels=texts,
+        doubtful=np.zeros(count, bool),
+        right=np.full(count, np.nan),
     )
     return Played(requests, Effort(wall_s=1.0, cpu_s=0.1))
 

@@ -236,9 +236,11 @@ def test_an_update_goes_on_with_the_ladder(run: Run, tmp_path: Path) -> None:
     assert code == 0, err
     selected = json.loads(out)
     update = ("update", "acme/topic", "--train", train, "--dev", dev, "--epochs", "1", "--force", "--json")
-    for name, file in (("acme/mood", held_out), ("acme/topic", str(tmp_path / "none.jsonl"))):
-        code, _, err = run("update", name, *update[2:], "--held-out", file)
-        assert code != 0 and ("has no ladder" in err or "none.jsonl" in err)
+    for file, message in ((str(tmp_path / "none.jsonl"), "none.jsonl"), (few, "takes at least 100")):
+        code, _, err = run(*update, "--held-out", file)
+        assert code != 0 and message in err
+    code, _, err = run(*update, "--max-drop", "3")
+    assert code != 0 and "--max-drop needs --held-out" in err
     code, out, err = run(*update, "--held-out", held_out)
     assert code == 0, err
     assert f"--held-out {held_out} --max-drop 20 --certainty 0.8 --after 1" in err
@@ -251,14 +253,19 @@ def test_an_update_goes_on_with_the_ladder(run: Run, tmp_path: Path) -> None:
         "certainty": 0.8,
         "after": 1,
     }
-    code, out, err = run(*update, "--held-out", few)
-    assert code == 0 and "is live, without a ladder: " in err and "takes at least 100" in err
-    version = json.loads(out)["version"]
-    assert version == told["version"] + 1
-    run("rollback", "acme/topic")
     code, out, err = run(*update)
-    assert code == 0 and "'hplm select acme/topic' makes one" in err
-    assert json.loads(out)["version"] == version + 1
+    assert code == 0 and "is live, without a ladder: it was tuned for a drop of at most 20 points" in err
+    without = json.loads(out)
+    assert (without["version"], without["declared"]["tolerance"]) == (told["version"] + 1, 0.2)
+
+
+def test_a_creation_comes_with_its_ladder(run: Run, tmp_path: Path) -> None:
+    train, held_out = labelled(tmp_path / "a.jsonl", 160, 100), labelled(tmp_path / "b.jsonl", 400, 901)
+    create = ("create", "new/easy", "--domain", "farm", *files(Path(train), Path(train)))
+    code, out, err = run(*create, "--held-out", held_out, "--max-drop", "25", "--json")
+    assert code == 0, err
+    made = json.loads(out)
+    assert (made["version"], made["levels"], made["declared"]["tolerance"]) == (2, ["early", "full"], 0.25)
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,24 @@ def test_earlier_spellings_draw_the_same_load(run: Run, tmp_path: Path) -> None:
     )
 
 
+def test_ladders_gain_what_they_save(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(MODEL.to_json()))
+    at = ("--cost-model", str(path), *SHORT, "--json")
+    (full,), (ladders,) = (
+        json.loads(run(*at, *more)) for more in ((), ("--early-share", "0.6", "--early-after", "2/6"))
+    )
+    assert full["requests"] == ladders["requests"] and ladders["attainment"] > full["attainment"]
+    assert ladders["early"] == pytest.approx(0.6, abs=0.1)
+
+
 def test_what_cannot_be_simulated_is_one_line(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(MODEL.to_json()))
+    for after in ("2/0", "a third"):
+        said = run("--cost-model", str(path), "--early-share", "0.5", "--early-after", after)
+        assert "is no share, such as 2/6" in said
+    assert "is 0 to 1, not 1.5" in run("--cost-model", str(path), "--early-share", "1.5")
     assert "policy 'best' is not one of" in run("--cost-model", str(path), "--policy", "best")
     assert "--duration must be above 0, not '-1'" in run("--cost-model", str(path), "--duration-s", "-1")
     assert "arrivals 'often' is not one of poisson, even," in run("--cost-model", str(path), "--arrivals", "often")

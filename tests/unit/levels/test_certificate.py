@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from builder.levels.certificate import THRESHOLDS, binomial_tail, certify, least_rows, upper_bound
+from builder.levels.certificate import THRESHOLDS, binomial_tail, certify, least_rows, least_tolerance, upper_bound
 
 RISK = 0.1
 
@@ -49,6 +49,15 @@ def test_the_last_threshold_before_the_first_that_fails_is_taken() -> None:
     assert found.threshold > 0.9 and found.exit_share == 0.6 and found.harms == 0
     following = THRESHOLDS[THRESHOLDS.index(found.threshold) + 1]
     assert following <= 0.9
+
+
+@pytest.mark.parametrize("harmed_if_it_stays", [None, np.random.default_rng(2).random(400) < 0.1])
+def test_the_least_tolerance_is_the_least_that_passes(harmed_if_it_stays: np.ndarray | None) -> None:
+    rng = np.random.default_rng(1)
+    confidence, is_harm = np.where(rng.random(400) < 0.5, 0.9999, 0.7), rng.random(400) < 0.2
+    least = least_tolerance(confidence, is_harm, RISK, harmed_if_it_stays)
+    assert certify(confidence, is_harm, least + 1e-6, RISK, harmed_if_it_stays) is not None
+    assert certify(confidence, is_harm, least - 1e-6, RISK, harmed_if_it_stays) is None
 
 
 def test_equal_confidences_leave_together() -> None:

@@ -157,6 +157,7 @@ def test_a_target_that_no_threshold_keeps_publishes_nothing(
     assert (
         without.reason is not None and "nothing was published: acme/topic answers by all its layers" in without.reason
     )
+    assert "these texts could certify a drop of at most 0." in without.reason
     monkeypatch.undo()
     laddered = select(tiny_home, train, held_out)
     monkeypatch.setattr("builder.levels.selecting.certify", lambda *_: None)

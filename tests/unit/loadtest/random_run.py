@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from loadtest.labelled import LabelledText, LabelledTexts
 from loadtest.outcome import Kind, Outcome
 from loadtest.run_folder import RunFolder, State
 from loadtest.scenarios import Content
@@ -23,7 +24,8 @@ def random_schedule(
     seed: int, count: int = 400, deadlines: UniformDeadlines | None = UniformDeadlines(20, 120)
 ) -> Schedule:
     rng = np.random.default_rng(seed)
-    content = Content(HPLMS, WordTexts(), NormalLengths(20), deadlines)
+    labelled = LabelledTexts({HPLMS[0]: [LabelledText(f"text {number}", f"label {number % 3}") for number in range(9)]})
+    content = Content(HPLMS, WordTexts(), NormalLengths(20), deadlines, labelled=labelled, level="auto")
     times_s = np.sort(rng.random(count) * 10)
     return content.schedule(times_s, rng.integers(len(HPLMS), size=count), rng)
 
@@ -39,8 +41,16 @@ def random_outcomes(schedule: Schedule, seed: int, share: float = 0.9) -> list[O
         kind = rng.choice([Kind.ANSWERED, Kind.REJECTED, Kind.FAILED], p=[0.7, 0.2, 0.1])
         reason = {Kind.ANSWERED: "", Kind.REJECTED: REASONS[row % 2], Kind.FAILED: REASONS[2]}[Kind(kind)]
         version = 3 if kind == Kind.ANSWERED else None
-        outcomes.append(Outcome(row, sent_s, sent_s + rng.exponential(0.05), str(kind), reason, version))
+        of_answer = _of_answer(schedule.label(row), rng) if kind == Kind.ANSWERED else ()
+        outcomes.append(Outcome(row, sent_s, sent_s + rng.exponential(0.05), str(kind), reason, version, *of_answer))
     return sorted(outcomes, key=lambda outcome: outcome.done_s)
+
+
+def _of_answer(label: str | None, rng: np.random.Generator) -> tuple[str, bool, bool | None]:
+    """Level, whether it is doubtful, and whether it is right: early answers are less often."""
+    level = str(rng.choice(["", "early", "full"], p=[0.2, 0.5, 0.3]))
+    doubtful = level == "early" and rng.random() < 0.2
+    return level, doubtful, None if label is None else bool(rng.random() < (0.7 if level == "early" else 0.9))
 
 
 def random_folder(path: Path, seed: int, state: State = State.COMPLETE, **more: Any) -> RunFolder:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from random_run import REASONS, random_folder, random_outcomes, random_schedule
+from random_run import HPLMS, REASONS, random_folder, random_outcomes, random_schedule
 
 from loadtest import figures
 from loadtest.outcome import Kind, Outcome
@@ -63,6 +63,35 @@ def test_summary_is_what_counting_by_hand_gives(tmp_path: Path, seed: int) -> No
     assert sum(summary["reasons"].values()) == summary["rejected"] + summary["failed"]
 
 
+def test_levels_are_what_counting_by_hand_gives(tmp_path: Path, seed: int) -> None:
+    schedule = random_schedule(seed)
+    answered = [one for one in random_outcomes(schedule, seed) if one.kind == Kind.ANSWERED]
+    results = read_results(random_folder(tmp_path / "run", seed))
+    judged = [one for one in answered if one.right is not None]
+    assert {one.number for one in judged} == {
+        one.number for one in answered if schedule.hplms[int(schedule.hplm_of[one.number])] == HPLMS[0]
+    }
+    assert results.summary["judged"] == len(judged) > 0
+    assert results.summary["accuracy"] == pytest.approx(sum(bool(one.right) for one in judged) / len(judged))
+    laddered = [one for one in answered if one.level]
+    assert results.summary["below_full"] == pytest.approx(sum(one.level == "early" for one in laddered) / len(laddered))
+    assert results.summary["doubtful"] == sum(one.doubtful for one in answered)
+    lines = {line["level"]: line for line in results.summary["by_level"]}
+    assert lines.keys() == {"early", "full", "without a ladder"}
+    for level in ("early", "full"):
+        of_level = [one for one in answered if one.level == level]
+        right = [one.right for one in of_level if one.right is not None]
+        assert (lines[level]["answers"], lines[level]["judged"]) == (len(of_level), len(right))
+        assert lines[level]["accuracy"] == (pytest.approx(sum(right) / len(right)) if right else None)
+    curve = figures.over_time(results.requests, results.planned)
+    there = ~np.isnan(curve.accuracy)
+    edges = np.linspace(0, 2 * curve.middles_s[0] * len(curve.middles_s), len(curve.middles_s) + 1)
+    in_bins = np.histogram([schedule.times_s[one.number] for one in judged], edges)[0]
+    assert (in_bins > 0).tolist() == there.tolist()
+    rights = np.histogram([schedule.times_s[one.number] for one in judged if one.right], edges)[0]
+    assert curve.accuracy[there] == pytest.approx(rights[there] / in_bins[there])
+
+
 @pytest.mark.parametrize("times_s", [[0.0], [0.0] * 50, [0.0, 0.1, 0.2, 0.3], [0.0, 20.0], [0.0, 1.0, 2.0]])
 def test_a_server_that_answers_all_at_once_answers_what_is_offered(times_s: list[float]) -> None:
     sent = np.array(times_s)
@@ -77,6 +106,9 @@ def test_a_server_that_answers_all_at_once_answers_what_is_offered(times_s: list
         hplms=names,
         kinds=np.array([Kind.ANSWERED] * len(sent)),
         reasons=np.array([""] * len(sent)),
+        levels=np.array([""] * len(sent)),
+        doubtful=np.zeros(len(sent), bool),
+        right=np.full(len(sent), np.nan),
     )
     found = figures.summary(requests, figures.Planned(sent, names), 20.0)
     assert found["answered_per_s"] == found["in_time_per_s"] == found["offered_per_s"] > 0

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from random_run import random_folder, random_outcomes, random_schedule
 
@@ -22,6 +23,18 @@ def test_requests_come_back_as_they_were_written(tmp_path: Path, seed: int) -> N
         assert requests.deadline_ms[row] == schedule.deadline_ms(outcome.number)
         assert requests.hplms[row] == schedule.hplms[int(schedule.hplm_of[outcome.number])]
         assert (requests.kinds[row], requests.reasons[row]) == (outcome.kind, outcome.reason)
+        assert (requests.levels[row], bool(requests.doubtful[row])) == (outcome.level, outcome.doubtful)
+        right = None if np.isnan(requests.right[row]) else bool(requests.right[row])
+        assert right == outcome.right
+
+
+def test_a_run_of_an_earlier_release_has_no_levels(tmp_path: Path, seed: int) -> None:
+    folder = random_folder(tmp_path / "run", seed)
+    path = folder.path / "requests.csv"
+    path.write_text("".join(line.rsplit(",", 3)[0] + "\n" for line in path.read_text().splitlines()))
+    results = write_report(folder)
+    assert (results.summary["by_level"], results.summary["accuracy"], results.summary["doubtful"]) == ([], None, None)
+    assert results.summary["answered"] > 0
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 7, 30])

@@ -93,7 +93,7 @@ def test_the_page_holds_the_runs_numbers_and_fetches_nothing(results: Results) -
 def test_every_picture_has_a_title_and_axes_with_units(results: Results) -> None:
     html = run_report(results)
     drawings = re.findall(r"<svg.*?</svg>", html, re.S)
-    assert len(drawings) == 7
+    assert len(drawings) == 8
     for drawing in drawings:
         ElementTree.fromstring(drawing)
     text = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", html))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from peft import LoraConfig, get_peft_model
@@ -19,14 +21,22 @@ from builder.construct.hplm.dedicated_teacher import REWRITING
 from builder.construct.hplm.state_rows import find_rows
 from builder.executors.mapping import map_here
 from builder.manager.admission import Admission, spec_of
+from builder.manager.job_context import JobContext
 from builder.manager.job_log import log_path
 from builder.manager.jobs import JobSpec, JobState
+from builder.manager.pulse import JobCancelledError
+from builder.manager.running import run_job
 from builder.manager.store import JobStore
+from builder.manager.targets import described
 from builder.manager.upload_checks import CHECKS
 from builder.manager.uploads import UploadKind, Uploads
 from builder.manager.worker import run_attempt
 from builder.manager.workers import TRY_AGAIN
+from builder.progress import Step
+from builder.requests.hplms import CreateHplm
 from builder.requests.jobs import stored_request
+from builder.requests.levels import DeclaredLadder
+from builder.requests.targets import HplmTarget
 
 
 def deletion(store: JobStore) -> int:
@@ -167,6 +177,76 @@ def test_a_teacher_may_be_given_texts_without_labels(tiny_home: Home, tmp_path: 
     states = find_rows(store_of_states)
     assert states is not None
     assert len(states) > (1 + REWRITING.variants) * 30
+
+
+def labelled(path: Path, count: int, seed: int) -> Path:
+    rows = [{"text": text.text, "label": text.topic} for text in sample_texts(count, seed)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_ladders_are_selected_by_jobs(tiny_home: Home, tmp_path: Path) -> None:
+    uploads, store = Uploads(tiny_home, 100 << 20), JobStore.open(tiny_home)
+    counts = {"train": (160, 100), "dev": (60, 903), "held_out": (400, 901)}
+    ids = {}
+    for name, count in counts.items():
+        path = labelled(tmp_path / f"{name}.jsonl", *count)
+        with uploads.receiving(UploadKind.TASK, path.name) as incoming:
+            incoming.write(path.read_bytes())
+            ids[name] = incoming.keep(CHECKS[UploadKind.TASK]).id
+    admission = Admission(Registry.open(tiny_home), store, uploads)
+
+    def result(**wanted: object) -> dict[str, Any]:
+        job, _ = admission.submit(stored_request(wanted), None)
+        assert store.claim(job.id) is not None
+        assert run_attempt(tiny_home, job.id, 1, map_here) == 0
+        ended = store.job(job.id)
+        assert ended.state is JobState.DONE and ended.result is not None, ended.failure
+        return ended.result
+
+    tuned = {"id": "new/easy", "train": ids["train"], "dev": ids["dev"], "tune": {"epochs": 1}}
+    declared = {"held_out": ids["held_out"], "max_drop": 25}
+    made = result(kind="hplm.create", domain="farm", ladder=declared, **tuned)
+    assert (made["version"], made["metrics"]["levels"]) == (2, ["early", "full"]) and "without_ladder" not in made
+    made = result(kind="hplm.update", force=True, **tuned)
+    assert made["version"] == 3 and "it was tuned for a drop of at most 25 points" in made["without_ladder"]
+    texts = {"train": ids["train"], "held_out": ids["held_out"]}
+    made = result(kind="hplm.select", id="new/easy", max_drop=25, **texts)
+    assert (made["version"], made["metrics"]["declared"]["tolerance"]) == (4, 0.25)
+    for wrong, message in (
+        ({"max_drop": 0, **texts}, "leaves no share"),
+        ({"train": ids["train"]}, "train and held_out are needed"),
+        ({"unlabelled": ids["train"], **texts}, "either unlabelled"),
+        ({"unlabelled": ids["train"], "agreement": 0.9}, "is a task"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            admission.submit(stored_request({"kind": "hplm.select", "id": "new/easy", **wrong}), None)
+
+
+def test_a_job_that_is_cancelled_while_it_selects_has_tuned_all_the_same(tiny_home: Home, tmp_path: Path) -> None:
+    train, held_out = labelled(tmp_path / "train.jsonl", 160, 100), labelled(tmp_path / "held_out.jsonl", 400, 901)
+    request = CreateHplm(
+        id="new/easy",
+        root="tiny",
+        domain="farm",
+        train=train,
+        dev=train,
+        tune={"epochs": 1},
+        ladder=DeclaredLadder(held_out=held_out, max_drop=25),
+    )
+    registry = Registry.open(tiny_home)
+
+    def cancelled(step: Step) -> None:
+        if registry.has_hplm("new/easy"):
+            raise JobCancelledError
+
+    class Local(Uploads):
+        def content(self, upload_id: str, kind: UploadKind) -> Path:
+            return Path(upload_id)
+
+    result = run_job(JobContext(tiny_home, registry, Local(tiny_home), cancelled, map_here), request)
+    assert (result["version"], result["live"]) == (1, True) and "was cancelled" in result["without_ladder"]
+    assert "hplm.select does it" in described(HplmTarget("new/easy"), registry)["without_ladder"]
 
 
 def zipped_adapter(bert: Path, folder: Path) -> bytes:

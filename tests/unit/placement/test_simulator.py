@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from backends.errors import HplmError
+from backends.errors import HplmError, InvalidArgumentError
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.estimator import LiveCosts
@@ -16,7 +16,7 @@ from backends.scheduling.policies import FirstComeFirstServed, Policy
 from backends.scheduling.rejection import Rejection
 from backends.scheduling.settings import AdmissionSettings, Capacity, ShareSettings
 from backends.scheduling.waiting_room import WaitingRoom
-from builder.placement import ConstantDelay, ObservedDelays, SimulatedLoad, Simulation, Simulator, Workload
+from builder.placement import ConstantDelay, Exits, ObservedDelays, SimulatedLoad, Simulation, Simulator, Workload
 from builder.placement.policies import POLICY_NAMES, policy_named
 from builder.placement.simulated_job import SimulatedJob
 from simulation_reference import SIMULATED, ReferenceLoop, Request
@@ -25,6 +25,7 @@ from workload.deadlines import UniformDeadlines
 from workload.lengths import FixedLengths, NormalLengths
 from workload.tenants import UniformTenants, ZipfTenants
 
+LEVELS = ("full", "early", "doubtful")
 COST_MODEL = CostModel(1_000.0, 200.0, 20.0, 0.1, 50.0)
 
 
@@ -50,10 +51,14 @@ def random_load(chance: random.Random) -> SimulatedLoad:
     return SimulatedLoad.in_order(1.0, arrived_us, arrived_us + delays_us, tokens, tenants, deadlines_us)
 
 
-def requests_of(load: SimulatedLoad) -> list[Request]:
+def requests_of(load: SimulatedLoad, exits: Exits | None = None) -> list[Request]:
     deadlines = [None] * len(load) if load.deadlines_us is None else load.deadlines_us.tolist()
     columns = (load.queued_us.tolist(), load.tenants.tolist(), load.tokens.tolist(), deadlines)
-    return [Request(place, *row) for place, row in enumerate(zip(*columns, strict=True))]
+    requests = [Request(place, *row) for place, row in enumerate(zip(*columns, strict=True))]
+    if exits is not None:
+        for request, is_sure in zip(requests, exits.leaving(len(load)).tolist(), strict=True):
+            request.depth, request.least_depth, request.is_sure = exits.likely_depth, exits.depth, is_sure
+    return requests
 
 
 def fates_of(simulation: Simulation) -> list[str]:
@@ -76,8 +81,9 @@ def batches_of(simulation: Simulation) -> list[tuple[int, int, list[int]]]:
 def test_every_request_meets_the_fate_of_the_reference(policy: str, asks_admission: bool, seed: int) -> None:
     chance = random.Random(seed)
     seen: set[str] = set()
+    levels: set[str] = set()
     for number in range(120):
-        load = random_load(chance)
+        load, exits = random_load(chance), random_exits(chance)
         # Powers of two and whole microseconds: the two add in other orders, and no rounding is to part them.
         capacity = Capacity(2 ** chance.randint(0, 3), 2 ** chance.randint(5, 7), chance.randint(1, 6))
         cost_model = CostModel(chance.choice([0, 4096]), chance.choice([0, 500]), chance.randrange(1, 100), 0, 0)
@@ -85,9 +91,9 @@ def test_every_request_meets_the_fate_of_the_reference(policy: str, asks_admissi
         settings = random_settings(chance, max_waiting) if asks_admission else None
         chosen = policy_named(policy, cost_model)
         admission = None if settings is None else admission_of(cost_model, capacity, settings, chosen)
-        simulation = Simulator(chosen, cost_model, capacity, settings, max_waiting).run(load)
+        simulation = Simulator(chosen, cost_model, capacity, settings, max_waiting, exits=exits).run(load)
         reference = ReferenceLoop(chosen, cost_model, capacity, max_waiting, admission)
-        requests = requests_of(load)
+        requests = requests_of(load, exits)
         reference.play(requests)
         case = f"case {number} of seed {seed}"
         assert fates_of(simulation) == [request.fate for request in requests], case
@@ -97,11 +103,19 @@ def test_every_request_meets_the_fate_of_the_reference(policy: str, asks_admissi
         for place, request in enumerate(requests):
             if request.answered_us is not None:
                 assert simulation.answered_us[place] == request.answered_us, case
+                assert LEVELS[simulation.levels[place]] == request.level, case
+                levels.add(request.level)
         seen |= set(fates_of(simulation))
     refused = {Rejection.LATE_WAITING, Rejection.LATE_COMPUTED, Rejection.QUEUE_FULL}
     if asks_admission:
         refused |= {Rejection.PREDICTED_LATE, Rejection.LATE_ON_ARRIVAL, Rejection.TENANT_QUOTA, Rejection.TENANT_SHARE}
     assert seen == {"answered"} | refused
+    assert levels == set(LEVELS)
+
+
+def random_exits(chance: random.Random) -> Exits | None:
+    """In powers of two, for the same reason."""
+    return chance.choice([None, Exits(chance.choice([0.0, 0.5, 1.0]), chance.choice([0.25, 0.5]))])
 
 
 def random_settings(chance: random.Random, max_waiting: int) -> AdmissionSettings:
@@ -153,6 +167,40 @@ def test_overload_is_refused_not_forgotten() -> None:
     assert simulation.busy > 0.95
     assert (simulation.batches.rows <= 16).all()
     assert (simulation.batches.started_us[1:] >= simulation.batches.ended_us[:-1]).all()
+
+
+def test_lone_rows_that_leave_are_answered_at_their_exit() -> None:
+    exits = Exits(0.4, 0.25)
+    workload = Workload(DeterministicArrivals(10.0), FixedLengths(10), UniformTenants(1), None, ConstantDelay(300))
+    simulation = Simulator(FirstComeFirstServed(), COST_MODEL, exits=exits).run(workload.draw(20.0, seed=3))
+    leaving = exits.leaving(len(simulation.load))
+    whole_us, early_us = (round(1_000 + 200 + 50 + depth * (20 * 10 + 0.1 * 100)) for depth in (1, 0.25))
+    assert simulation.latencies_us.tolist() == [300 + (early_us if leaves else whole_us) for leaves in leaving.tolist()]
+    figures = simulation.figures()
+    assert (figures["early"], figures["doubtful"]) == (pytest.approx(leaving.mean()), 0.0)
+    assert 0.2 < figures["early"] < 0.6
+
+
+def test_ladders_answer_more_of_an_overload_and_settle_for_it() -> None:
+    per_token = CostModel(0.0, 0.0, 100.0, 0.0, 0.0)
+    workload = Workload(PoissonArrivals(2_500.0), FixedLengths(10), UniformTenants(9), UniformDeadlines(50, 200))
+    load, settings = workload.draw(5.0, seed=3), AdmissionSettings()
+
+    def figures(exits: Exits | None) -> dict[str, float]:
+        return (
+            Simulator(policy_named("das", per_token), per_token, Capacity(), settings, exits=exits).run(load).figures()
+        )
+
+    full, ladders = figures(None), figures(Exits(0.5, 0.25))
+    assert full["goodput_per_s"] < 1_050 < 2_000 < ladders["goodput_per_s"]
+    assert ladders["early"] > 0.4 and ladders["doubtful"] > 0
+    assert "early" not in full
+
+
+@pytest.mark.parametrize(("share", "depth"), [(-0.1, 0.5), (1.1, 0.5), (0.5, 0.0), (0.5, 1.0), (float("nan"), 0.5)])
+def test_exits_that_cannot_be(share: float, depth: float) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Exits(share, depth)
 
 
 def test_one_seed_one_result_and_each_column_its_own_chance() -> None:

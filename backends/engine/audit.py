@@ -1,0 +1,159 @@
+"""The running audit of ladders: are early answers still those of all layers, as often as was certified?
+
+One different text in a hundred that is answered early goes on through the other layers after its answer was sent. Both
+answers are compared. Where they differ more often than the ladder's certificate allows, beyond reasonable doubt, the
+version answers by all its layers in this server from then on. It notices texts that drift and tables that shorten.
+
+Usage:
+    audit = Audit()
+    if audit.takes(job, ladder): …                # before the batch runs
+    audit.note(job, ladder, is_same)              # after it
+    audit.has_failed(job.hplm_key)
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+import xxhash
+
+from backends.adapters.ladder import Ladder
+from backends.engine.job import Job
+from backends.wire import AUTO
+
+LOGGER = logging.getLogger(__name__)
+SHARE = 0.01
+_MARGIN = 1.5
+"""Times the certified share of different answers: what is certified is a bound for other texts, not a limit."""
+_ODDS = (2.0, 4.0, 8.0)
+"""Times the allowed share: violations that are looked for."""
+_LEAST_EVIDENCE = 100.0
+"""A share that is allowed exceeds this once in a hundred rounds, however often one looks."""
+_TEXTS_A_ROUND = 1_000
+"""After so many texts an audit begins anew, as old texts say nothing of new ones."""
+_HASHED_COLUMNS = 4
+_HASHES = 1 << 64
+_SLOTS = 4096
+_MOST_ROUNDS = 10_000
+
+
+def evidence(texts: int, different: int, allowed: float) -> float:
+    """Return how much likelier the counts are under violations than under the allowed share.
+
+    It is a mean of likelihood ratios, so that of an allowed share exceeds `x` ever with a probability of at most 1 / x.
+    """
+    logs = []
+    for odds in _ODDS:
+        violation = min(odds * allowed, (1 + allowed) / 2)
+        same = (texts - different) * math.log((1 - violation) / (1 - allowed))
+        logs.append(different * math.log(violation / allowed) + same)
+    largest = max(logs)
+    return math.exp(min(largest, 700.0)) * sum(math.exp(each - largest) for each in logs) / len(logs)
+
+
+@dataclass
+class _Round:
+    """What is known of one version; `seen` marks texts that were taken by the last bits of their hashes.
+
+    Two texts may share a mark: then the second one is not taken.
+    """
+
+    seen: bytearray = field(default_factory=lambda: bytearray(_SLOTS))
+    texts: int = 0
+    different: int = 0
+
+    def takes(self, text: int) -> bool:
+        slot = text % _SLOTS
+        was_seen, self.seen[slot] = self.seen[slot], 1
+        return not was_seen
+
+
+class Audit:
+    """Compares early answers with full ones, for each hPLM version. Safe among threads.
+
+    Args:
+        share: Share of different texts that go on.
+    """
+
+    def __init__(self, share: float = SHARE) -> None:
+        self._below = share * _HASHES
+        self._rounds: OrderedDict[int, _Round] = OrderedDict()
+        """By version, the one that was used last at the end."""
+        self._failed: set[int] = set()
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Compared answers so far: `same` and `different`."""
+        return self._counts.copy()
+
+    @property
+    def num_failed(self) -> int:
+        """Versions that have come to answer by all their layers because of this."""
+        return len(self._failed)
+
+    def has_failed(self, hplm_key: int) -> bool:
+        return hplm_key in self._failed
+
+    def takes(self, job: Job, ladder: Ladder) -> bool:
+        """Whether a row goes on if it is answered early; a text is taken once a round.
+
+        Rows whose level the request or the load decided are not: nothing is certified of these.
+        """
+        if job.level != AUTO or job.settles or self._allowed(ladder) is None or self.has_failed(job.hplm_key):
+            return False
+        # A few columns tell texts apart, and whole rows take long to read.
+        text = xxhash.xxh3_64_intdigest(job.hidden[:, :_HASHED_COLUMNS].tobytes())
+        if text >= self._below:
+            return False
+        with self._lock:
+            return self._round(job.hplm_key).takes(text)
+
+    def note(self, job: Job, ladder: Ladder, is_same: bool) -> None:
+        """Count a comparison; the version fails once its evidence suffices."""
+        allowed = self._allowed(ladder)
+        if allowed is None:
+            return
+        with self._lock:
+            self._counts["same" if is_same else "different"] += 1
+            state = self._round(job.hplm_key)
+            state.texts += 1
+            state.different += not is_same
+            if evidence(state.texts, state.different, allowed) >= _LEAST_EVIDENCE:
+                self._fail(job, state, allowed)
+            elif state.texts >= _TEXTS_A_ROUND:
+                del self._rounds[job.hplm_key]
+
+    def _round(self, hplm_key: int) -> _Round:
+        """Return a version's round; so many are kept that versions of the past go."""
+        state = self._rounds.setdefault(hplm_key, _Round())
+        self._rounds.move_to_end(hplm_key)
+        if len(self._rounds) > _MOST_ROUNDS:
+            self._rounds.popitem(last=False)
+        return state
+
+    def _fail(self, job: Job, state: _Round, allowed: float) -> None:
+        self._failed.add(job.hplm_key)
+        del self._rounds[job.hplm_key]
+        entry = job.entry
+        LOGGER.warning(
+            "hPLM %s version %d answers by all its layers from now on: %d of %d early answers differ from those of all "
+            "layers, where at most %.1f %% may; 'hplm select %s' makes another ladder",
+            entry.id,
+            entry.version,
+            state.different,
+            state.texts,
+            100 * allowed,
+            entry.id,
+        )
+
+    def _allowed(self, ladder: Ladder) -> float | None:
+        """Return the share of early answers that may differ; None where a ladder says nothing that could be tested."""
+        certified = ladder.certified.get("disagreement")
+        allowed = None if certified is None else _MARGIN * float(certified)
+        return allowed if allowed is not None and 0 < allowed < 1 else None

@@ -1,0 +1,42 @@
+"""Requests about what may be lost by answering early, which several others carry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from builder.requests.base import EXAMPLE_TASK, InputFile, Request, UploadKind
+
+HeldOut = Annotated[
+    InputFile,
+    Field(
+        description="Upload of kind task that certifies the ladder; texts that were trained on are left out.",
+        examples=[EXAMPLE_TASK],
+    ),
+]
+
+
+class LadderTarget(Request):
+    """The target of a ladder: one of the three, by default a drop of one point."""
+
+    max_drop: Annotated[
+        float | None, Field(description="Points of accuracy that may be lost against all layers.", examples=[1.0])
+    ] = None
+    target_accuracy: Annotated[float | None, Field(description="The least accuracy of all answers, as 0.9.")] = None
+    agreement: Annotated[float | None, Field(description="The least share of answers that stay, as 0.98.")] = None
+    certainty: Annotated[float | None, Field(description="How likely the promise holds; by default 0.9.")] = None
+    after: Annotated[
+        int | None, Field(description="Layers before the early answer; by default a third of them, at least 2.")
+    ] = None
+
+
+class DeclaredLadder(LadderTarget):
+    """The target that an hPLM is tuned for; an update without one goes on with that of the version before."""
+
+    held_out: HeldOut
+
+    @property
+    def files(self) -> dict[Path, UploadKind]:
+        return {self.held_out: UploadKind.TASK}

@@ -1,0 +1,183 @@
+"""The running audit: which rows it takes, what it counts, and when a version falls back to all its layers."""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from backends.adapters.bank import read_artifact
+from backends.adapters.head import Head
+from backends.adapters.ladder import EarlyStep, Ladder, write_ladder
+from backends.engine import audit as audit_module
+from backends.engine import service as service_module
+from backends.engine.audit import SHARE, Audit, evidence
+from backends.engine.job import Job
+from backends.engine.service import UpperService
+from backends.home import Home
+from backends.registry.entries import HplmEntry
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.wire import AUTO, EARLY, FULL, Ticket, encode_tickets, fold_rows
+from served_engine import HIDDEN, Responses, running
+
+Rows = list[np.ndarray]
+
+
+@pytest.fixture
+def topic(tiny_home: Home) -> HplmEntry:
+    return Registry.open(tiny_home).hplm("acme/topic")
+
+
+def with_ladder(home: Home, entry: HplmEntry, disagreement: float) -> Ladder:
+    """A random head, whose answers have nothing to do with those of all layers; every row leaves."""
+    root = RootFolder(home.root("tiny"))
+    own = read_artifact(home.path / entry.folder, root.fingerprint).head
+    torch.manual_seed(4)
+    head = Head(torch.randn(own.weight.shape), torch.randn(own.bias.shape))
+    ladder = Ladder(EarlyStep(1, head, 2.0, 0.0), 0.5, {"disagreement": disagreement})
+    write_ladder(home.path / entry.folder, ladder, root.fingerprint)
+    return ladder
+
+
+def rows(count: int, seed: int) -> Rows:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(rng.integers(3, 20), HIDDEN)).astype(np.float16) for _ in range(count)]
+
+
+def answers(service: UpperService, entry: HplmEntry, texts: Rows, level: str = AUTO) -> Iterator[dict[str, Any]]:
+    pending: list[Responses] = []
+    for row in texts:
+        pending.append(queue.Queue())
+        ticket = Ticket(entry.key, len(row), False, None, level=level)
+        service.submit(fold_rows([row]), encode_tickets([ticket]), [b""], pending[-1].put)
+    for each in pending:
+        answered = each.get(timeout=30)
+        assert isinstance(answered, list), answered
+        yield json.loads(answered[0])
+
+
+def said(found: list[dict[str, Any]]) -> list[tuple[str, str, bool]]:
+    return [(answer["label"], answer["level"], "doubtful" in answer) for answer in found]
+
+
+@contextmanager
+def audited(home: Home, monkeypatch: pytest.MonkeyPatch, share: float = 1.0) -> Iterator[UpperService]:
+    monkeypatch.setattr(service_module, "Audit", partial(Audit, share))
+    with running(home) as service:
+        yield service
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Comparisons come after the answers."""
+    give_up_at = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+
+
+def test_answers_stay_early_and_are_compared_with_the_full_ones(
+    tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_ladder(tiny_home, topic, disagreement=0.6)
+    texts = rows(40, seed=1)
+    with audited(tiny_home, monkeypatch) as service:
+        early, auto, full = (list(answers(service, topic, texts, level)) for level in (EARLY, AUTO, FULL))
+        wait_until(lambda: service.audit.counts.total() == len(texts))
+        again = list(answers(service, topic, texts))
+        list(answers(service, topic, rows(1, seed=2)))
+        wait_until(lambda: service.audit.counts.total() > len(texts))
+    assert said(auto) == said(early) == said(again) and {answer["level"] for answer in auto} == {EARLY}
+    counts, same = service.audit.counts, sum(a["label"] == b["label"] for a, b in zip(auto, full, strict=True))
+    assert counts.total() == len(texts) + 1, "a text was compared twice"
+    assert counts["same"] - same in (0, 1) and 0 < same < len(texts)
+    assert service.audit.num_failed == 0
+
+
+def test_a_ladder_that_breaks_its_promise_is_left(
+    tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_ladder(tiny_home, topic, disagreement=0.01)
+    with audited(tiny_home, monkeypatch) as service:
+        list(answers(service, topic, rows(40, seed=1)))
+        wait_until(lambda: service.audit.has_failed(topic.key))
+        texts = rows(10, seed=3)
+        auto, full, early = (list(answers(service, topic, texts, level)) for level in (AUTO, FULL, EARLY))
+    assert said(auto) == said(full) and {answer["level"] for answer in auto} == {FULL}
+    assert all(answer["level"] == EARLY and answer["doubtful"] for answer in early)
+    assert service.audit.num_failed == 1
+    assert "hPLM acme/topic version 1 answers by all its layers from now on" in caplog.text
+
+
+@pytest.mark.parametrize("certified", [{}, {"disagreement": 1.0}, {"disagreement": 0.0}])
+def test_what_cannot_be_tested_is_not_audited(certified: dict[str, float], topic: HplmEntry) -> None:
+    head = Head(torch.zeros(2, HIDDEN), torch.zeros(2))
+    job = Job(topic, rows(1, seed=1)[0], False, None, lambda _: None)
+    assert not Audit(1.0).takes(job, Ladder(EarlyStep(1, head, 1.0, 0.0), 1.0, certified))
+
+
+def test_one_text_in_a_hundred_is_taken_always_the_same(topic: HplmEntry) -> None:
+    ladder = Ladder(EarlyStep(1, Head(torch.zeros(2, HIDDEN), torch.zeros(2)), 1.0, 0.0), 1.0, {"disagreement": 0.1})
+
+    def job(row: np.ndarray, level: str = AUTO) -> Job:
+        return Job(topic, row, False, None, lambda _: None, level=level)
+
+    texts = [row[:3] for row in rows(20_000, seed=5)]
+    taken = [Audit().takes(job(row), ladder) for row in texts]
+    assert abs(np.mean(taken) - SHARE) < 4 * math.sqrt(SHARE / len(texts))
+    one = texts[taken.index(True)]
+    audit = Audit()
+    assert not audit.takes(job(one, EARLY), ladder) and not audit.takes(job(one, FULL), ladder)
+    settling = job(one)
+    settling.settles = True
+    assert not audit.takes(settling, ladder)
+    assert [audit.takes(job(one), ladder) for _ in range(3)] == [True, False, False]
+
+
+def test_a_new_round_begins_without_the_old_counts(topic: HplmEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "_TEXTS_A_ROUND", 10)
+    ladder = Ladder(EarlyStep(1, Head(torch.zeros(2, HIDDEN), torch.zeros(2)), 1.0, 0.0), 1.0, {"disagreement": 0.02})
+    job, audit = Job(topic, rows(1, seed=1)[0], False, None, lambda _: None), Audit(1.0)
+    for _ in range(10):
+        audit.note(job, ladder, is_same=True)
+    assert audit.takes(job, ladder)
+    number = 0
+    while not audit.has_failed(topic.key):
+        audit.note(job, ladder, is_same=False)
+        number += 1
+    assert evidence(number, number, 0.03) >= 100 > evidence(number - 1, number - 1, 0.03)
+
+
+@pytest.mark.parametrize("allowed", [0.01, 0.05])
+def test_the_evidence_rarely_lies_and_finds_what_is_there(allowed: float, seed: int) -> None:
+    """Of rounds at the allowed share, and at four times it, looked at after every text."""
+    rng = np.random.default_rng(seed)
+    rounds, texts, most = 400, 1000, 80
+    table = np.array([[evidence(n, k, allowed) if k <= n else 0.0 for k in range(most)] for n in range(texts + 1)])
+
+    def alarms(share: float) -> float:
+        different = np.cumsum(rng.random((rounds, texts)) < share, axis=1)
+        capped = np.minimum(different, most - 1)
+        return float((table[np.arange(1, texts + 1), capped] >= 100).any(axis=1).mean())
+
+    assert alarms(allowed) <= 0.01 + 4 * math.sqrt(0.01 / rounds)
+    assert alarms(4 * allowed) > 0.97
+
+
+@pytest.mark.parametrize("allowed", [0.01, 0.05, 0.3, 0.8])
+def test_evidence_is_a_mean_of_likelihood_ratios(allowed: float) -> None:
+    logs = [evidence(50, k, allowed) for k in range(51)]
+    assert logs == sorted(logs)
+    assert evidence(0, 0, allowed) == pytest.approx(1.0)
+    odds = [min(each * allowed, (1 + allowed) / 2) for each in (2.0, 4.0, 8.0)]
+    expected = [math.prod([each / allowed] * 3 + [(1 - each) / (1 - allowed)] * 9) for each in odds]
+    assert evidence(12, 3, allowed) == pytest.approx(sum(expected) / 3)

@@ -1,0 +1,120 @@
+"""A target that is declared when an hPLM is tuned: kept with the version, selected for, or said to be missed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backends.errors import InvalidArgumentError, TrainingDataError
+from backends.home import Home
+from backends.registry.registry import Registry
+from bench.kit.tiny_home import ignore, sample_texts, write_values
+from builder.construct.hplm.hplms import create_hplm, update_hplm
+from builder.levels.plan import LadderPlan, Outcome, plan_creation, plan_update
+from builder.levels.target import Target
+from builder.requests.hplms import CreateHplm, UpdateHplm
+from builder.requests.levels import DeclaredLadder, LadderTarget
+
+NAME = "plan/topic"
+SHORT = {"epochs": 1}
+
+
+def written(path: Path, count: int, seed: int) -> Path:
+    rows = [{"text": text.text, "label": text.topic} for text in sample_texts(count, seed)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    counts = {"train": (160, 100), "dev": (60, 903), "held_out": (400, 901)}
+    return {name: written(tmp_path / f"{name}.jsonl", *count) for name, count in counts.items()}
+
+
+def creation(files: dict[str, Path], **ladder: Any) -> CreateHplm:
+    declared = DeclaredLadder(held_out=files["held_out"], **ladder)
+    task = {"train": files["train"], "dev": files["dev"], "tune": SHORT}
+    return CreateHplm(id=NAME, root="tiny", domain="farm", ladder=declared, **task)
+
+
+def created(home: Home, request: CreateHplm) -> Outcome:
+    registry, plan = Registry.open(home), plan_creation(home, request)
+    entry = create_hplm(home, registry, request, ignore, noted=plan.figures)
+    assert (entry.version, entry.levels, entry.metrics["declared"]) == (1, ("full",), plan.figures["declared"])
+    return plan.select(home, registry, entry, ignore)
+
+
+def updated(home: Home, files: dict[str, Path], ladder: DeclaredLadder | None) -> tuple[LadderPlan, Outcome]:
+    registry = Registry.open(home)
+    task = {"train": files["train"], "dev": files["dev"], "tune": SHORT}
+    request = UpdateHplm(id=NAME, force=True, ladder=ladder, **task)
+    plan = plan_update(home, registry, request)
+    entry = update_hplm(home, registry, request, ignore, noted=plan.figures)
+    return plan, plan.select(home, registry, entry, ignore)
+
+
+def test_a_target_goes_with_its_hplm(tiny_home: Home, files: dict[str, Path]) -> None:
+    """Declared once: the ladder comes with the tuning, and updates keep the target, with texts or without."""
+    made = created(tiny_home, creation(files, max_drop=25, certainty=0.8, after=1))
+    assert made.reason is None and (made.entry.version, made.entry.levels) == (2, ("early", "full"))
+    noted = {"target": "a drop of at most 25 points", "loss": "max-drop", "tolerance": 0.25, "certainty": 0.8}
+    assert made.entry.metrics["declared"] == {**noted, "after": 1}
+    _, without = updated(tiny_home, files, None)
+    assert without.entry.levels == ("full",) and without.entry.metrics["declared"] == {**noted, "after": 1}
+    assert without.reason is not None and "held-out texts have to certify" in without.reason
+    plan, again = updated(tiny_home, files, DeclaredLadder(held_out=files["held_out"]))
+    assert plan.target == Target("max-drop", 0.25, 0.8) and plan.after == 1
+    assert plan.command.endswith(f"--held-out {files['held_out']} --max-drop 25 --certainty 0.8 --after 1")
+    assert again.entry.levels == ("early", "full") and again.entry.metrics["ladder"]["certainty"] == 0.8
+    other, _ = updated(tiny_home, files, DeclaredLadder(held_out=files["held_out"], agreement=0.7))
+    assert other.target == Target.of(agreement=0.7) and other.after == 1
+
+
+def test_a_target_that_is_missed_stays_declared(tiny_home: Home, files: dict[str, Path]) -> None:
+    made = created(tiny_home, creation(files, target_accuracy=0.99))
+    assert made.reason is not None and "misses accuracy of at least 0.99 with all its layers" in made.reason
+    assert (made.entry.version, made.entry.levels) == (1, ("full",))
+    assert made.entry.metrics["declared"]["loss"] == "target-accuracy"
+
+
+@pytest.mark.parametrize(
+    ("ladder", "message"),
+    [
+        ({"max_drop": 0}, "leaves no share of rows"),
+        ({"max_drop": float("nan")}, "must be a number"),
+        ({"max_drop": 1, "agreement": 0.9}, "one target at a time"),
+        ({"certainty": 1.0}, "certainty is at least 0.5 and below 1"),
+        ({"max_drop": 0.1}, "takes at least"),
+        ({"max_drop": 20, "after": 9}, "2 upper layers"),
+    ],
+)
+def test_nothing_is_tuned_for_what_no_selection_could_keep(
+    tiny_home: Home, files: dict[str, Path], ladder: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((InvalidArgumentError, TrainingDataError), match=message):
+        plan_creation(tiny_home, creation(files, **ladder))
+    assert not Registry.open(tiny_home).has_hplm(NAME)
+
+
+def test_held_out_texts_of_another_task(tiny_home: Home, files: dict[str, Path], tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.jsonl"
+    foreign.write_text('{"text": "a cat", "label": "nowhere"}\n' * 300)
+    with pytest.raises(TrainingDataError, match="label 'nowhere', which hPLM 'plan/topic' does not know"):
+        plan_creation(tiny_home, creation({**files, "held_out": foreign}, max_drop=20))
+    train, dev = write_values(tmp_path / "values", 7)
+    request = creation({"train": train, "dev": dev, "held_out": dev}, max_drop=20)
+    with pytest.raises(InvalidArgumentError, match="answers with numbers"):
+        plan_creation(tiny_home, request.model_copy(update={"task": "regression"}))
+
+
+def test_a_request_names_its_target_or_means_the_one_before() -> None:
+    before = Target.of(agreement=0.9, certainty=0.8)
+    assert Target.requested(LadderTarget()) == Target.of()
+    assert Target.requested(LadderTarget(), before) == before
+    assert Target.requested(LadderTarget(certainty=0.95), before) == Target.of(agreement=0.9, certainty=0.95)
+    assert Target.requested(LadderTarget(max_drop=2), before) == Target.of(max_drop=2)
+    assert Target.of_version({"ladder": before.noted}) == Target.of_version({"declared": before.noted}) == before
+    assert Target.of_version({"ladder": {"answered_early": 0.5}}) is None and Target.of_version({}) is None
