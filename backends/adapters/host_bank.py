@@ -24,10 +24,12 @@ from pathlib import Path
 
 from backends.adapters.bank import HplmArtifact, read_artifact, state_of, weights_path
 from backends.adapters.ladder import read_ladder
+from backends.adapters.student_adapters import read_student_adapters
 from backends.errors import FileError, presentable
 from backends.failures import Failures
 from backends.home import Home
 from backends.registry.entries import HplmEntry
+from backends.root.student_set import StudentSet
 
 LOGGER = logging.getLogger(__name__)
 MAX_MAPPED = 16_384
@@ -71,8 +73,18 @@ class HostBank:
             finally:
                 os.close(descriptor)
 
-    def artifact(self, entry: HplmEntry, root_fingerprint: str, hidden_size: int, num_layers: int) -> HplmArtifact:
-        """Return a version's weights, as views into the mapped file; without its ladder where that is damaged.
+    def artifact(
+        self,
+        entry: HplmEntry,
+        root_fingerprint: str,
+        hidden_size: int,
+        num_layers: int,
+        student_set: StudentSet | None = None,
+    ) -> HplmArtifact:
+        """Return a version's weights, as views into the mapped files.
+
+        They come without the ladder where that is damaged, and without what is for students where that is damaged or
+        for another set than the root's `student_set`.
 
         Raises:
             HplmError: The files are missing, damaged, or of another root.
@@ -81,6 +93,8 @@ class HostBank:
         if artifact is None:
             artifact = self._map(entry, root_fingerprint, hidden_size)
             artifact = _with_ladder(artifact, self._home.path / entry.folder, num_layers)
+            if student_set is not None:
+                artifact = _with_students(artifact, self._home.path / entry.folder, student_set)
         with self._lock:
             self._mapped[entry.key] = artifact
             self._mapped.move_to_end(entry.key)
@@ -117,4 +131,13 @@ def _with_ladder(artifact: HplmArtifact, folder: Path, num_layers: int) -> HplmA
         return artifact.with_ladder(read_ladder(folder, artifact.root_fingerprint), num_layers)
     except FileError as error:
         LOGGER.error("%s is answered in full: %s", artifact.hplm, error)
+        return artifact
+
+
+def _with_students(artifact: HplmArtifact, folder: Path, student_set: StudentSet) -> HplmArtifact:
+    """Add what a version has for students; where that cannot be used, it costs the students' answers only."""
+    try:
+        return artifact.with_students(read_student_adapters(folder), student_set)
+    except FileError as error:
+        LOGGER.error("%s is answered without students: %s", artifact.hplm, error)
         return artifact
