@@ -33,6 +33,7 @@ class Request:
     answered_us: int | None = None
     depth: float = 1.0
     least_depth: float = 1.0
+    most_depth: float = 1.0
 
     def settle(self) -> bool:
         return False

@@ -73,18 +73,8 @@ class HostBank:
             finally:
                 os.close(descriptor)
 
-    def artifact(
-        self,
-        entry: HplmEntry,
-        root_fingerprint: str,
-        hidden_size: int,
-        num_layers: int,
-        student_set: StudentSet | None = None,
-    ) -> HplmArtifact:
-        """Return a version's weights, as views into the mapped files.
-
-        They come without the ladder where that is damaged, and without what is for students where that is damaged or
-        for another set than the root's `student_set`.
+    def artifact(self, entry: HplmEntry, root_fingerprint: str, hidden_size: int, num_layers: int) -> HplmArtifact:
+        """Return a version's weights, as views into the mapped file; without its ladder where that is damaged.
 
         Raises:
             HplmError: The files are missing, damaged, or of another root.
@@ -93,8 +83,6 @@ class HostBank:
         if artifact is None:
             artifact = self._map(entry, root_fingerprint, hidden_size)
             artifact = _with_ladder(artifact, self._home.path / entry.folder, num_layers)
-            if student_set is not None:
-                artifact = _with_students(artifact, self._home.path / entry.folder, student_set)
         with self._lock:
             self._mapped[entry.key] = artifact
             self._mapped.move_to_end(entry.key)
@@ -102,6 +90,21 @@ class HostBank:
             if len(self._mapped) > self._max_mapped:
                 self._mapped.popitem(last=False)
         return artifact
+
+    def with_students(
+        self, entry: HplmEntry, root_fingerprint: str, hidden_size: int, num_layers: int, students: StudentSet
+    ) -> HplmArtifact:
+        """Return a version's weights with what it has for a root's students, which is read anew: slots keep it.
+
+        Raises:
+            HplmError: The files are missing, damaged, or of another root or other students.
+        """
+        artifact = self.artifact(entry, root_fingerprint, hidden_size, num_layers)
+        try:
+            with self._failures.remembered((entry.key, students.fingerprint)):
+                return artifact.with_students(read_student_adapters(self._home.path / entry.folder), students)
+        except Exception as error:
+            raise presentable(error, "what this hPLM has for students is") from error
 
     def unmap_unknown(self) -> None:
         """Unmap the versions that no request can name any more; at most once in `unmap_every_s`."""
@@ -131,13 +134,4 @@ def _with_ladder(artifact: HplmArtifact, folder: Path, num_layers: int) -> HplmA
         return artifact.with_ladder(read_ladder(folder, artifact.root_fingerprint), num_layers)
     except FileError as error:
         LOGGER.error("%s is answered in full: %s", artifact.hplm, error)
-        return artifact
-
-
-def _with_students(artifact: HplmArtifact, folder: Path, student_set: StudentSet) -> HplmArtifact:
-    """Add what a version has for students; where that cannot be used, it costs the students' answers only."""
-    try:
-        return artifact.with_students(read_student_adapters(folder), student_set)
-    except FileError as error:
-        LOGGER.error("%s is answered without students: %s", artifact.hplm, error)
         return artifact

@@ -22,9 +22,9 @@ from backends.adapters.head import Head
 from backends.adapters.stored_parts import described, fields_of, prefixed, restored, stored
 from backends.errors import (
     CorruptFileError,
-    FingerprintMismatchError,
     FormatVersionError,
     InvalidArgumentError,
+    OtherStudentsError,
 )
 from backends.root.student_set import StudentSet
 from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
@@ -92,7 +92,7 @@ class StudentAdapters:
 
     def require_of(self, student_set: StudentSet) -> None:
         if self.set_fingerprint != student_set.fingerprint:
-            raise FingerprintMismatchError(
+            raise OtherStudentsError(
                 f"adapters are for students {self.set_fingerprint}, but the root's are {student_set.fingerprint}"
             )
 

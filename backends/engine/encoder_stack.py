@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from backends.adapters.bank import HplmArtifact
-from backends.device_errors import require_device
 from backends.engine.answer_level import AnswerLevel
 from backends.engine.exits import Early, Exit
 from backends.engine.job import Job
@@ -61,6 +60,8 @@ class EncoderStack:
         load: Reads an hPLM version's weights.
     """
 
+    depths: Sequence[float] = ()
+
     def __init__(self, key: StackKey, upper: UpperStack, load: Load) -> None:
         self.key = key
         self.upper = upper
@@ -79,7 +80,7 @@ class EncoderStack:
             raise HplmError(f"the level {EARLY} of hPLM {job.entry.id!r} is damaged; {FULL} answers")
         return lease
 
-    def pack(self, jobs: Sequence[Job], count: int = 1) -> EncoderBatch:
+    def pack(self, jobs: Sequence[Job]) -> EncoderBatch:
         hplms = [_hplm_of(job) for job in jobs]
         rows = [torch.from_numpy(job.hidden) for job in jobs]
         packed = self.upper.pack(rows, hplms, isolated=any(job.is_retried for job in jobs))
@@ -122,14 +123,8 @@ class EncoderStack:
         rows, batch.rows = batch.rows, None
         if rows is None:
             raise HplmError("a batch ran twice")
-        self.upper.copies.wait(batch.mark)
-        try:
+        with self.upper.computing(batch.mark):
             return self.upper.run(rows, batch.hplms, [job.middle for job in batch.jobs], exits, on_early)
-        except Exception:
-            require_device(self.upper.device)
-            # Kernels may still run, and read memory that the next copies are given.
-            self.upper.copies.wait_for_computing()
-            raise
 
 
 def _exit_of(job: Job, hplm: ReadyHplm) -> Exit | None:

@@ -63,6 +63,10 @@ class StudentShape:
             )
         return replace(root, num_upper_layers=self.count * self.layers)
 
+    def depth(self, root: RootGeometry) -> float:
+        """Return what one student costs, as a share of the root's upper layers."""
+        return self.layers / root.num_upper_layers
+
     def span(self, student: int) -> range:
         """Return the layers of a student, counted from 0."""
         return range(student * self.layers, (student + 1) * self.layers)

@@ -267,7 +267,7 @@ class Admission(Generic[JobT]):
         indices = indices[np.argsort(waiting.hplm_key[indices] != job.hplm_key, kind="stable")]
         lengths = waiting.num_tokens[indices].astype(np.float64)
         tokens = shed[indices] * lengths
-        saved_us = self._margin(costs) * costs.model.rows_us(0, tokens, tokens * lengths)
+        saved_us = self.margin(costs) * costs.model.rows_us(0, tokens, tokens * lengths)
         enough = int(np.searchsorted(saved_us.cumsum(), late_us)) + 1
         for chosen in (indices[:enough], indices[enough:]):
             for index in chosen.tolist():
@@ -321,8 +321,21 @@ class Admission(Generic[JobT]):
         if self._order.is_fair:
             less_us = self._saves.get(job.tenant, 0.0) if if_all_settle else 0.0
             in_us = max(in_us, self._shares.wait_us(job.tenant, start_us, less_us))
-        margin = self._margin(costs)
+        margin = self.margin(costs)
         return margin * (self.batches.busy_us(now_us) + in_us) - (margin - 1.0) / 2 * overtaking.work_us
+
+    def margin(self, costs: LiveCosts) -> float:
+        """What predictions are multiplied by that are to hold."""
+        return max(1.0 + self._settings.margin_percent / 100.0, costs.safety)
+
+    def batches_us(self, rows: Float64, tokens: Float64, model: CostModel) -> Float64:
+        """What batches take beside the work of their rows, until so many rows and tokens are done; ascending sums."""
+        filled = np.maximum(rows / self._capacity.max_rows, tokens / self._capacity.max_tokens) / self._fullness
+        num_batches: Float64 = np.ceil(filled)
+        if not len(rows):
+            return num_batches
+        overhead_us: Float64 = num_batches * self._overhead_us(float(rows[-1] / num_batches[-1]), model)
+        return overhead_us
 
     @property
     def predicts(self) -> bool:
@@ -346,7 +359,7 @@ class Admission(Generic[JobT]):
     def work_us(self, stack: StackKey, lengths: Sequence[int]) -> list[float]:
         """Predict what rows delay those behind them: their own work, and their parts of what full batches take."""
         costs = self.costs_of(stack)
-        margin, model = self._margin(costs), costs.model
+        margin, model = self.margin(costs), costs.model
         return [margin * self._with_overhead_us(1, tokens, model.row_us(tokens), model) for tokens in lengths]
 
     def beyond_share(self, now_us: int, most: int) -> list[str]:
@@ -390,9 +403,6 @@ class Admission(Generic[JobT]):
 
     def _is_within_share(self, tenant: str, now_us: int) -> bool:
         return self._order.is_fair or self._buckets.allows(tenant, now_us)
-
-    def _margin(self, costs: LiveCosts) -> float:
-        return max(1.0 + self._settings.margin_percent / 100.0, costs.safety)
 
     def _is_ahead(self, job: Predicted, start_us: float, within_share: bool) -> Bools:
         """Tell which rows that wait the policy would run before a job."""

@@ -16,6 +16,7 @@ from backends.plot.table import Table
 from backends.registry.entries import DomainEntry, HplmEntry, RootEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from backends.wire import EARLY
 from builder.progress import Report, Step
 
 _PHASE = "read and compare"
@@ -90,7 +91,7 @@ def _read_hplm(root: RootEntry, hplm: HplmEntry, folder: Path) -> None:
     artifact = read_artifact(folder, root.fingerprint)
     artifact.require_of(hplm)
     ladder = read_ladder(folder, root.fingerprint)
-    if (ladder is not None) != (len(hplm.levels) > 1):
+    if (ladder is not None) != (EARLY in hplm.levels):
         raise CorruptFileError(f"its levels are {', '.join(hplm.levels)}, but it has {'a' if ladder else 'no'} ladder")
 
 

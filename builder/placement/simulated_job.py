@@ -29,6 +29,7 @@ class SimulatedJob:
     root: StackKey = ROOT
     depth: float = 1.0
     least_depth: float = 1.0
+    most_depth: float = 1.0
 
     def settle(self) -> bool:
         """Simulated hPLMs have no ladders."""

@@ -21,7 +21,13 @@ from backends.adapters.student_adapters import (
     read_student_adapters,
     write_student_adapters,
 )
-from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError, InvalidArgumentError
+from backends.errors import (
+    CorruptFileError,
+    FingerprintMismatchError,
+    FormatVersionError,
+    HplmError,
+    InvalidArgumentError,
+)
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
@@ -64,7 +70,7 @@ def written(tiny_home: Home, topic: HplmEntry, root: RootFolder, students: Stude
 
 def served(home: Home, entry: HplmEntry, root: RootFolder, students: StudentSet) -> HplmArtifact:
     sizes = root.geometry.hidden_size, root.geometry.num_upper_layers
-    return HostBank(home, lambda _: True).artifact(entry, root.fingerprint, *sizes, students)
+    return HostBank(home, lambda _: True).with_students(entry, root.fingerprint, *sizes, students)
 
 
 def test_servers_read_what_was_written(
@@ -160,22 +166,24 @@ def test_what_cannot_be_used_costs_the_answers_of_students_only(
     students: StudentSet,
     written: StudentAdapters,
     how: str,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
     error = damage(tiny_home, topic, how)
     artifact = read_artifact(tiny_home.path / topic.folder, root.fingerprint)
     with pytest.raises(error):
         artifact.with_students(read_student_adapters(tiny_home.path / topic.folder), students)
-    found = served(tiny_home, topic, root, students)
-    assert found.students is None and torch.equal(found.head.weight, artifact.head.weight)
-    assert "acme/topic is answered without students" in caplog.text
+    with pytest.raises(HplmError, match="what this hPLM has for students is"):
+        served(tiny_home, topic, root, students)
+    sizes = root.geometry.hidden_size, root.geometry.num_upper_layers
+    found = HostBank(tiny_home, lambda _: True).artifact(topic, root.fingerprint, *sizes)
+    assert torch.equal(found.head.weight, artifact.head.weight)
 
 
 def test_adapters_never_meet_the_students_of_another_set(
     tiny_home: Home, topic: HplmEntry, root: RootFolder, written: StudentAdapters, caplog: pytest.LogCaptureFixture
 ) -> None:
     others = random_students(root, COUNT, LAYERS, torch.Generator().manual_seed(SEED + 1))
-    assert served(tiny_home, topic, root, others).students is None
+    with pytest.raises(HplmError, match="for students is made for other students of its root"):
+        served(tiny_home, topic, root, others)
     assert f"are for students {written.set_fingerprint}" in caplog.text
 
 
