@@ -63,6 +63,11 @@ class HplmEntry:
         """The levels of its ladder that a request may ask for."""
         return tuple(self.metrics.get("levels", (FULL,)))
 
+    @property
+    def best_students(self) -> int:
+        """The number of its root's students that answer it best; 0 where none does, and none may be more."""
+        return int(self.metrics.get("students", {}).get("best", 0))
+
     def likely_depth(self, level: str) -> float:
         """Return the share of the upper layers that a row is likely to pass, where a request asks for a level."""
         ladder, least = self.metrics.get("ladder"), self.least_depth(level)
