@@ -19,8 +19,8 @@ class StudentSettings:
 
     Without a `count`, students are added until one lowers the error on held-out texts by less than `least_gain` of
     itself, or the next would make all of them cost more than three quarters of the upper layers. Each learns for
-    `steps`, then all of them together for `joint_share` as many. The first learns from all texts; of the batches of the
-    others, `hard_share` are drawn from the `hard_texts` share of texts that those before them say worst.
+    `steps`, then all of them together for `joint_share` as many. Of the batches of later ones, `hard_share` are drawn
+    from the `hard_texts` share of texts that those before them say worst; by default none are, which measures better.
 
     `stacking_weight` is how much it counts that the middle of a later student says what all earlier ones say; students
     of one layer have no middle. `pair_share` of the texts are made into pairs, since some tasks are about them.
@@ -30,17 +30,17 @@ class StudentSettings:
     layers: int | None = None
     steps: int = 700
     tokens_per_batch: int = 2048
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     warmup_steps: int = 40
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     stacking_weight: float = 1.0
     joint_share: float = 0.1
     least_gain: float = 0.05
-    hard_share: float = 0.5
+    hard_share: float = 0.0
     hard_texts: float = 0.2
     pair_share: float = 0.3
-    max_texts: int = 20_000
+    max_texts: int = 10_000
     seed: int = 17
     checkpoint_every: int = 50
 

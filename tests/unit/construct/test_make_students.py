@@ -33,7 +33,9 @@ from seeds import SEED
 
 GEOMETRY = RootGeometry(50, 16, 32, 2, 1, 4, 32, 2, 1e-12, "gelu")
 CPU = torch.device("cpu")
-QUICK = StudentSettings(count=2, layers=1, steps=6, tokens_per_batch=256, warmup_steps=2, checkpoint_every=2)
+QUICK = StudentSettings(
+    count=2, layers=1, steps=6, tokens_per_batch=256, warmup_steps=2, checkpoint_every=2, hard_share=0.5
+)
 
 
 @pytest.fixture(autouse=True)
