@@ -53,6 +53,10 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "root export": ("hplm root export base weights.safetensors",),
     "root delete": ("hplm root delete base",),
     "students make": ("hplm students make base", "hplm students make base --corpus texts.txt --count 2 --layers 1"),
+    "students add": (
+        f"hplm students add acme/returns {_FILES}",
+        f"hplm students add acme/returns {_FILES} --unlabelled texts.txt",
+    ),
     "students show": ("hplm students show base",),
     "domain create": ("hplm domain create shop --corpus shop.txt",),
     "domain update": ("hplm domain update shop --corpus more.txt",),
