@@ -15,7 +15,7 @@ from backends.adapters.bank import read_artifact
 from backends.adapters.head import Head
 from backends.adapters.pooling import PAIR_POOLING
 from backends.adapters.student_adapters import StudentAdapters, StudentStep, write_student_adapters
-from backends.errors import InvalidArgumentError, TrainingDataError
+from backends.errors import ConflictError, InvalidArgumentError, TrainingDataError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
@@ -62,6 +62,7 @@ def add_students(home: Home, registry: Registry, request: AddStudents, report: R
         adding = _Adding(home, live, request, report)
         tuned = adding.tuned()
         students, figures = adding.measured(tuned)
+        adding.require_same_students()
         trained = TrainedTexts.read(home.path / live.folder).joined(TrainedTexts.of(adding.examples))
 
         def write(folder: Path) -> None:
@@ -104,6 +105,14 @@ class _Adding:
             dev,
         )
         return tune_students(self._task, self._settings, self._report, self.checkpoint)
+
+    def require_same_students(self) -> None:
+        """Check that the root still has the students that were read."""
+        if required_students(self._root).fingerprint != self._set.fingerprint:
+            raise ConflictError(
+                f"the students of root {self._live.domain.root!r} were replaced meanwhile; nothing was published, and "
+                "the same command begins anew with the new ones"
+            )
 
     def measured(self, tuned: TunedStudents) -> tuple[StudentAdapters, dict[str, Any]]:
         """Measure every number of students on the dev texts, beside all layers."""

@@ -112,10 +112,10 @@ class Boosting(nn.Module):
         return torch.stack([functional.mse_loss(each, target) for each in sums]).sum() / target.var()
 
     @torch.no_grad()
-    def fidelity(self, texts: HiddenTexts, count: int) -> list[Fidelity]:
-        """Measure the first student, the first two, and so on."""
+    def fidelity(self, texts: HiddenTexts, count: int, most: int | None = None) -> list[Fidelity]:
+        """Measure the first student, the first two, and so on, on all texts or the first ones."""
         sums, tokens, squares = np.zeros((2, count)), 0, torch.zeros(2, dtype=torch.float64)
-        for _, batch in texts.all():
+        for _, batch in texts.all(most):
             target, prefixes = self._both(batch, count)
             for number, each in enumerate(prefixes):
                 sums[0, number] += float((each - target).square().mean(dim=-1).double().sum())

@@ -24,6 +24,7 @@ from builder.settings.students import MOST_STUDENTS, StudentSettings
 _FINAL_RATE_SHARE = 0.05
 _JOINT_RATE_SHARE = 0.3
 _JOINT = "together"
+_WATCHED_TEXTS = 64
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class StudentDistiller:
                 return boosting.boosting_loss(batch, student, settings.stacking_weight)
 
         groups = self._groups_of_texts(student)
-        watch = _HeldOutError(lambda: boosting.fidelity(self._held_out, student + 1)[-1])
+        watch = _HeldOutCosine(lambda: boosting.fidelity(self._held_out, student + 1, _WATCHED_TEXTS)[-1].cosine)
         return self._train(_phase(student), str(student + 1), [student], groups, loss, settings.steps, 1.0, watch)
 
     def _learn_together(self, count: int) -> float:
@@ -99,7 +100,7 @@ class StudentDistiller:
                 return self._boosting.joint_loss(batch, count)
 
         groups = [(1.0, self._everything)]
-        watch = _HeldOutError(lambda: self._boosting.fidelity(self._held_out, count)[-1])
+        watch = _HeldOutCosine(lambda: self._boosting.fidelity(self._held_out, count, _WATCHED_TEXTS)[-1].cosine)
         name = "distil all students together"
         return self._train(name, _JOINT, range(count), groups, loss, steps, _JOINT_RATE_SHARE, watch)
 
@@ -147,19 +148,19 @@ class StudentDistiller:
         return seconds
 
 
-class _HeldOutError(Watch):
-    """The nearness on held-out texts, for the progress."""
+class _HeldOutCosine(Watch):
+    """The nearness on a few held-out texts, for the progress."""
 
-    def __init__(self, measure: Callable[[], Fidelity]) -> None:
+    def __init__(self, measure: Callable[[], float]) -> None:
         self._measure = measure
-        self._found: Fidelity | None = None
+        self._found: float | None = None
 
     def end_round(self, number: int) -> None:
         self._found = self._measure()
 
     @property
     def note(self) -> str:
-        return "" if self._found is None else f", held-out cosine {self._found.cosine:.4f}"
+        return "" if self._found is None else f", held-out cosine {self._found:.4f}"
 
 
 def checkpoint_paths(root: Path) -> list[Path]:

@@ -48,9 +48,9 @@ class HiddenTexts:
         hidden, segments = self._set.padded(indices, self._device)
         return HiddenBatch(hidden, segments > 0)
 
-    def all(self) -> Iterator[tuple[Indices, HiddenBatch]]:
-        """Yield every text once, those of similar lengths together, and which they are."""
-        for indices in token_batches(self.lengths, np.arange(len(self)), _TOKENS_AT_ONCE):
+    def all(self, most: int | None = None) -> Iterator[tuple[Indices, HiddenBatch]]:
+        """Yield every text once, or the first ones, those of similar lengths together, and which they are."""
+        for indices in token_batches(self.lengths, np.arange(len(self))[:most], _TOKENS_AT_ONCE):
             yield indices, self.batch(indices)
 
 

@@ -21,7 +21,7 @@ from backends.root.store import RootFolder
 from backends.root.student_set import StudentSet, read_students
 from bench.kit.random_students import random_students
 from bench.kit.tiny_home import ignore, write_corpus, write_pairs, write_tagged, write_task, write_values
-from builder.construct.hplm.hplms import building_hplm, create_hplm, publish_artifact
+from builder.construct.hplm.hplms import building_hplm, create_hplm, publish_artifact, publish_linked
 from builder.construct.students.add import add_students
 from builder.construct.students.make import make_students
 from builder.construct.tasks.trained_texts import TrainedTexts
@@ -229,6 +229,29 @@ def test_numbers_that_are_all_alike_are_rejected(tiny_home: Home, tmp_path: Path
     files[0].write_text('{"text": "rain", "label": 1}\n{"text": "snow", "label": 1}\n')
     with pytest.raises(TrainingDataError, match="every label is 1"):
         add(tiny_home, files, "acme/worth")
+
+
+def test_students_that_were_replaced_meanwhile_get_no_adapters(
+    tiny_home: Home, students: StudentSet, files: tuple[Path, Path]
+) -> None:
+    def replaced(step: Step) -> None:
+        if step.phase.startswith("tune"):
+            random_students(RootFolder(tiny_home.root("tiny")), 1, 1, torch.Generator().manual_seed(SEED + 1))
+
+    with pytest.raises(ConflictError, match="replaced meanwhile"):
+        add(tiny_home, files, report=replaced)
+    assert Registry.open(tiny_home).hplm(TOPIC).version == 1
+
+
+def test_the_next_version_with_the_same_weights_keeps_the_students(
+    tiny_home: Home, students: StudentSet, files: tuple[Path, Path]
+) -> None:
+    """As a ladder's is."""
+    registry, entry = Registry.open(tiny_home), add(tiny_home, files)
+    with building_hplm(tiny_home, TOPIC):
+        after = publish_linked(tiny_home, registry, entry, lambda folder: None, {"note": 1})
+    assert after.version == 3 and after.best_students == entry.best_students and after.metrics["note"] == 1
+    assert stored(tiny_home, after).steps == stored(tiny_home, entry).steps
 
 
 def test_one_build_of_an_hplm_at_a_time(tiny_home: Home, students: StudentSet, files: tuple[Path, Path]) -> None:

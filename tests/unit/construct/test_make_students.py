@@ -11,7 +11,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from backends.errors import ConflictError, InvalidArgumentError, NotFoundError, TrainingDataError
+from backends.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    NotFoundError,
+    StorageFullError,
+    TrainingDataError,
+)
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.encoder import padded_attention
@@ -305,3 +311,23 @@ def test_corpora_that_cannot_be_learnt_from_are_rejected(tiny_home: Home, tmp_pa
             made(tiny_home, corpus=files)
     with pytest.raises(NotFoundError):
         make_students(tiny_home, Registry.open(tiny_home), MakeStudents(root="unknown"), ignore)
+
+
+def test_students_that_cannot_be_written_leave_those_before_them(
+    tiny_home: Home, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = made(tiny_home, corpus=[corpus]).fingerprint
+
+    def full(path: Path, content: dict[str, Any]) -> None:
+        raise StorageFullError(f"no space left on the disk while writing {path}")
+
+    with monkeypatch.context() as broken, pytest.raises(StorageFullError):
+        broken.setattr("backends.root.student_set.write_json", full)
+        made(tiny_home, corpus=[corpus], replace=True, seed=18)
+    read = read_students(RootFolder(tiny_home.root("tiny")))
+    assert read is not None and read.fingerprint == before
+    assert [path.name for path in read.path.parent.glob(".students.building")] == []
+    assert all(path.exists() for path in checkpoint_paths(tiny_home.root("tiny"))[:2])
+    seen: list[Step] = []
+    made(tiny_home, corpus=[corpus], replace=True, seed=18, report=seen.append)
+    assert [step.done for step in seen if step.phase == "distil student 1"] == [QUICK.steps]
