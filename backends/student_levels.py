@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from backends.stack_key import STUDENTS
 
-MOST_STUDENTS = 9
+MOST_STUDENTS = 8
 """Of one root."""
 
 

@@ -17,10 +17,12 @@ from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_
 from cli.progress import resumable_progress
 from cli.select import select_one
 from cli.session import open_home
+from cli.students import add_to
 from cli.tuning_options import TuningOptions
 
 if TYPE_CHECKING:
     from backends.registry.registry import Registry
+    from builder.requests.hplms import CreateHplm
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")]
 TrainOption = Annotated[
@@ -57,6 +59,10 @@ def create(
     task: TaskOption = None,
     home: HomeOption = DEFAULT_HOME,
     root: RootOption = None,
+    students: Annotated[
+        bool,
+        typer.Option("--students", help="Then teach it to answer by its root's students, as 'hplm students add' does."),
+    ] = False,
     tuning: TuningOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -68,9 +74,12 @@ def create(
     from builder.requests.hplms import CreateHplm
 
     opened, registry = open_home(home)
+    of_root = chosen_root(registry, root)
+    if students:
+        _require_students(opened, of_root)
     request = CreateHplm(
         id=id,
-        root=chosen_root(registry, root),
+        root=of_root,
         domain=domain,
         train=train,
         dev=dev,
@@ -80,7 +89,33 @@ def create(
     )
     with resumable_progress(id, f"hplm infer {id} TEXT, of a running 'hplm serve'") as report:
         entry = create_hplm(opened, registry, request, report)
+    if students:
+        entry = _with_students(opened, registry, entry, request)
     _print_built(entry, as_json)
+
+
+def _require_students(home: Home, root: str) -> None:
+    """Check what students need, before anything is trained."""
+    from backends.root.store import RootFolder
+    from builder.construct.students.add import required_students
+
+    required_students(RootFolder(home.root(root)))
+
+
+def _with_students(home: Home, registry: Registry, entry: HplmEntry, request: CreateHplm) -> HplmEntry:
+    """Add students to a new hPLM; where that fails, the hPLM is there all the same."""
+    files = f"--train {request.train} --dev {request.dev}"
+    if request.unlabelled is not None:
+        files += f" --unlabelled {request.unlabelled}"
+    typer.echo(
+        f"version {entry.version} is live; if its students are interrupted: hplm students add {entry.id} {files}",
+        err=True,
+    )
+    try:
+        return add_to(home, registry, entry.id, request.train, request.dev, request.unlabelled, device=request.device)
+    except HplmError as error:
+        typer.echo(f"version {entry.version} is live, without students: {error}", err=True)
+        return entry
 
 
 def update(
@@ -131,6 +166,10 @@ def update(
     )
     with resumable_progress(id, f"hplm infer {id} TEXT; 'hplm rollback {id}' goes back") as report:
         entry = update_hplm(opened, registry, request, report)
+    if before.best_students:
+        typer.echo(
+            f"version {entry.version} has no students; the one before had: 'hplm students add {id}' adds them", err=True
+        )
     if (ladder := before.metrics.get("ladder")) is not None:
         entry = _with_ladder(opened, registry, entry, ladder, train, held_out)
     _print_built(entry, as_json)

@@ -87,6 +87,11 @@ class HplmEntry:
         offered = self.metrics.get(STUDENTS)
         return None if offered is None else OfferedStudents(offered["set"], offered["best"], offered["depth"])
 
+    @property
+    def best_students(self) -> int:
+        """The number of its root's students that answer it best; 0 where none does, and none may be more."""
+        return 0 if self.students is None else self.students.best
+
     def require_level(self, level: str) -> None:
         """Check that it has a level; it is never answered by another one silently."""
         if level not in self.levels:

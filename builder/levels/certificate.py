@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from builder.levels.calibration import Bools, Floats
+from builder.construct.tasks.calibration import Bools, Floats
 
 NUM_THRESHOLDS = 201
 THRESHOLDS: tuple[float, ...] = tuple(

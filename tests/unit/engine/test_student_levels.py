@@ -169,7 +169,7 @@ def test_hplms_with_fewer_students_run_beside_others(tiny_home: Home, offer: Off
                 require_of(each, answers(of_hplm), count)
 
 
-@pytest.mark.parametrize("level", [STUDENTS, "students-1", "students-9"])
+@pytest.mark.parametrize("level", [STUDENTS, "students-1", "students-8"])
 def test_a_level_that_an_hplm_lacks_is_an_error_before_anything_runs(tiny_home: Home, offer: Offer, level: str) -> None:
     topic = Registry.open(tiny_home).hplm("acme/topic")
     with running(tiny_home) as service:
