@@ -9,7 +9,7 @@ import typer
 
 from backends.errors import NotFoundError
 from builder.settings.device import AUTO
-from cli.options import DEFAULT_HOME, DeviceOption, HomeOption, JsonOption, print_entry
+from cli.options import DEFAULT_HOME, DeviceOption, HomeOption, JsonOption, print_entry, print_json, print_rows
 from cli.progress import resumable_progress
 from cli.session import open_home
 
@@ -64,7 +64,7 @@ def make(
     request = MakeStudents(root=root, corpus=corpus or [], settings=settings, replace=replace, device=device)
     with resumable_progress(f"students of {root}", "hplm students add ID --train FILE --dev FILE") as report:
         made = make_students(opened, registry, request, report)
-    print_entry(_described(root, made), as_json)
+    _print_set(root, made, as_json)
 
 
 @app.command()
@@ -136,7 +136,17 @@ def show(
     found = read_students(RootFolder(opened.root(registry.root(root).name)))
     if found is None:
         raise NotFoundError(f"root {root!r} has no students; 'hplm students make {root}' makes some")
-    print_entry(_described(root, found), as_json)
+    _print_set(root, found, as_json)
+
+
+def _print_set(root: str, students: StudentSet, as_json: bool) -> None:
+    described = _described(root, students)
+    if as_json:
+        print_json(described)
+        return
+    fidelity = described.pop("fidelity")
+    print_entry(described, as_json=False)
+    print_rows(fidelity, "the first students against the upper layers", as_json=False)
 
 
 def _described(root: str, students: StudentSet) -> dict[str, Any]:
@@ -148,6 +158,6 @@ def _described(root: str, students: StudentSet) -> dict[str, Any]:
         "layers": shape.layers,
         "width": shape.width,
         "wiring": shape.wiring,
-        **{f"fidelity_{number}": dict(each) for number, each in enumerate(students.fidelity, start=1)},
+        "fidelity": [{"students": number, **each} for number, each in enumerate(students.fidelity, start=1)],
         **students.origin,
     }

@@ -28,7 +28,9 @@ def test_students_of_a_root_are_made_and_shown(run: Run, tiny_home: Home, tmp_pa
     assert "1 to 8 students" in run(*make, "--count", "0")
     made = json.loads(run(*make, "--count", "2", "--layers", "1", "--json"))
     assert (made["students"], made["layers"], made["width"]) == (2, 1, 64)
-    assert {"cosine", "error"} == set(made["fidelity_2"])
+    assert [each["students"] for each in made["fidelity"]] == [1, 2]
+    assert all({"students", "cosine", "error"} == each.keys() for each in made["fidelity"])
+    assert f"{made['fidelity'][1]['cosine']}" in run("students", "show", "tiny", *home)
     assert json.loads(run("students", "show", "tiny", "--json", *home)) == made
     assert "has students already; --replace" in run(*make)
     again = json.loads(run(*make, "--count", "1", "--replace", "--json"))
