@@ -69,6 +69,12 @@ class FingerprintMismatchError(FileError):
     complaint = "made for another root"
 
 
+class OtherStudentsError(FingerprintMismatchError):
+    """An artefact was made for another set of its root's students, as that was replaced."""
+
+    complaint = "made for other students of its root"
+
+
 class FormatVersionError(FileError):
     """A file was written by a newer version of this project."""
 

@@ -13,14 +13,16 @@ import numpy.typing as npt
 
 from backends.errors import InvalidArgumentError, shown
 from backends.root.words import Int32, RowWords, letter_end
-from backends.stack_key import FULL
+from backends.stack_key import FULL, STUDENTS
+from backends.student_levels import MOST_STUDENTS, STUDENT_LEVELS, student_level
 
 MODEL, TEXT, HIDDEN, TICKET, WORDS, RESULT = "MODEL", "TEXT", "HIDDEN", "TICKET", "WORDS", "RESULT"
 PAIR_SEPARATOR = "\t"
 REQUEST_PARAMETERS = ("deadline_ms", "tenant_token", "level")
 AUTO, EARLY = "auto", "early"
-LEVELS = (AUTO, FULL, EARLY)
-"""What a request may ask for; a ticket names it by its place here."""
+LEVELS = (AUTO, FULL, EARLY, *STUDENT_LEVELS)
+"""What a request may ask for; a ticket names it by its index here, so new ones go to the end."""
+_SHOWN_LEVELS = f"{AUTO}, {FULL}, {EARLY}, {STUDENTS}, {student_level(1)} … {student_level(MOST_STUDENTS)}"
 TICKET_VERSION = 5
 """Counts up with every change of `TICKET_COLUMNS`; 1 was the tensor of six columns that named no version."""
 TICKET_COLUMNS = (
@@ -194,7 +196,7 @@ def parse_parameters(text: str) -> dict[str, Any]:
             f"unknown request parameter {shown(sorted(unknown)[0])}; known are {', '.join(REQUEST_PARAMETERS)}"
         )
     if parameters.get("level", AUTO) not in LEVELS:
-        raise InvalidArgumentError(f"level {shown(str(parameters['level']))} is not one of {', '.join(LEVELS)}")
+        raise InvalidArgumentError(f"level {shown(str(parameters['level']))} is not one of {_SHOWN_LEVELS}")
     return parameters
 
 

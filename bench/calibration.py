@@ -38,10 +38,10 @@ from bench.tasks.data import Caps, task_names
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.trainable import Indices, of_rows
 from builder.construct.hplm.tune import EncodedSet, Tuned, Upper, tune
+from builder.construct.tasks.calibration import Bools, Floats, calibration_error, calibration_floor, labels_of
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
-from builder.levels.answers import StepAnswers, labels_of
-from builder.levels.calibration import Bools, Floats, calibration_error, calibration_floor
+from builder.levels.answers import StepAnswers
 from builder.levels.certificate import certify
 from builder.levels.early_head import HeadData, fit_early_head
 from builder.levels.selecting import default_exit

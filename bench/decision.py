@@ -61,6 +61,7 @@ class QueuedJob:
     arrived_us: int
     depth: float = 1.0
     least_depth: float = 1.0
+    most_depth: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,21 @@ from typing import Annotated
 
 import typer
 
-from cli import domain, hplm, importing, loadtest, manager, profile, root, select, server, simulate, tree, versions
+from cli import (
+    domain,
+    hplm,
+    importing,
+    loadtest,
+    manager,
+    profile,
+    root,
+    select,
+    server,
+    simulate,
+    students,
+    tree,
+    versions,
+)
 from cli.help import add_help
 
 app = typer.Typer(
@@ -19,6 +33,7 @@ app = typer.Typer(
 )
 app.add_typer(root.app, name="root")
 app.add_typer(domain.app, name="domain")
+app.add_typer(students.app, name="students")
 hplm.register(app)
 importing.register(app)
 versions.register(app, root_app=root.app, domain_app=domain.app)

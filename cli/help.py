@@ -8,7 +8,7 @@ import typer
 from typer.models import CommandInfo
 
 _PANELS = {
-    "Build": ("root", "domain", "create", "update", "import", "select"),
+    "Build": ("root", "domain", "create", "update", "import", "select", "students"),
     "Serve": ("export", "serve", "infer", "manager", "doctor"),
     "Versions": ("list", "show", "tree", "versions", "rollback", "pin", "unpin", "delete", "gc", "verify"),
     "Measure": ("eval", "loadtest", "profile", "simulate"),
@@ -55,6 +55,12 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "root show": ("hplm root show base",),
     "root export": ("hplm root export base weights.safetensors",),
     "root delete": ("hplm root delete base",),
+    "students make": ("hplm students make base", "hplm students make base --corpus texts.txt --count 2 --layers 1"),
+    "students add": (
+        f"hplm students add acme/returns {_FILES}",
+        f"hplm students add acme/returns {_FILES} --unlabelled texts.txt",
+    ),
+    "students show": ("hplm students show base",),
     "domain create": ("hplm domain create shop --corpus shop.txt",),
     "domain update": ("hplm domain update shop --corpus more.txt",),
     "domain list": ("hplm domain list",),

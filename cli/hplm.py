@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from backends.errors import FileError
+from backends.errors import FileError, HplmError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.root.int8_file import read_fidelity
@@ -18,11 +18,13 @@ from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_
 from cli.progress import resumable_progress
 from cli.select import warn_of_missing
 from cli.session import open_home
+from cli.students import add_to
 from cli.tuning_options import TuningOptions
 
 if TYPE_CHECKING:
     from backends.registry.registry import Registry
     from builder.levels.plan import LadderPlan
+    from builder.requests.hplms import CreateHplm
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The hPLM, as tenant/name.")]
 TrainOption = Annotated[
@@ -59,6 +61,10 @@ def create(
     task: TaskOption = None,
     home: HomeOption = DEFAULT_HOME,
     root: RootOption = None,
+    students: Annotated[
+        bool,
+        typer.Option("--students", help="Then teach it to answer by its root's students, as 'hplm students add' does."),
+    ] = False,
     tuning: TuningOptions,
     ladder: LadderOptions,
     as_json: JsonOption = False,
@@ -72,9 +78,12 @@ def create(
     from builder.requests.hplms import CreateHplm
 
     opened, registry = open_home(home)
+    of_root = chosen_root(registry, root)
+    if students:
+        _require_students(opened, of_root)
     request = CreateHplm(
         id=id,
-        root=chosen_root(registry, root),
+        root=of_root,
         domain=domain,
         train=train,
         dev=dev,
@@ -86,7 +95,33 @@ def create(
     plan = plan_creation(opened, request)
     with resumable_progress(id, f"hplm infer {id} TEXT, of a running 'hplm serve'") as report:
         entry = create_hplm(opened, registry, request, report, noted=plan.figures)
+    if students:
+        entry = _with_students(opened, registry, entry, request)
     _print_built(_with_ladder(opened, registry, entry, plan), as_json)
+
+
+def _require_students(home: Home, root: str) -> None:
+    """Check what students need, before anything is trained."""
+    from backends.root.store import RootFolder
+    from builder.construct.students.add import required_students
+
+    required_students(RootFolder(home.root(root)))
+
+
+def _with_students(home: Home, registry: Registry, entry: HplmEntry, request: CreateHplm) -> HplmEntry:
+    """Add students to a new hPLM; where that fails, the hPLM is there all the same."""
+    files = f"--train {request.train} --dev {request.dev}"
+    if request.unlabelled is not None:
+        files += f" --unlabelled {request.unlabelled}"
+    typer.echo(
+        f"version {entry.version} is live; if its students are interrupted: hplm students add {entry.id} {files}",
+        err=True,
+    )
+    try:
+        return add_to(home, registry, entry.id, request.train, request.dev, request.unlabelled, device=request.device)
+    except HplmError as error:
+        typer.echo(f"version {entry.version} is live, without students: {error}", err=True)
+        return entry
 
 
 def update(
@@ -131,9 +166,13 @@ def update(
         force=force,
         ladder=ladder.ladder(),
     )
-    plan = plan_update(opened, registry, request)
+    plan, had_students = plan_update(opened, registry, request), registry.hplm(id).best_students
     with resumable_progress(id, f"hplm infer {id} TEXT; 'hplm rollback {id}' goes back") as report:
         entry = update_hplm(opened, registry, request, report, noted=plan.figures)
+    if had_students:
+        typer.echo(
+            f"version {entry.version} has no students; the one before had: 'hplm students add {id}' adds them", err=True
+        )
     _print_built(_with_ladder(opened, registry, entry, plan), as_json)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -93,8 +93,11 @@ def infer(
         typer.Option("--deadline", "--deadline-ms", help="Reject rather than answer later than this: 300ms, 2s."),
     ] = None,
     level: Annotated[
-        Literal["auto", "early", "full"] | None,
-        typer.Option(help="A level of the hPLM's ladder, if it has one. \\[default: as far up as a text needs]"),
+        str | None,
+        typer.Option(
+            help="A level of the hPLM: full, early, students, students-1 … "
+            "\\[default: its ladder, as far up as a text needs]"
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from backends.adapters.head import Head
 from backends.adapters.parts import Bottleneck, Lora, Norm
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
+from backends.root.student_set import StudentSet
 
 Weights = dict[str, Tensor]
 KINDS = ("identity", "attention", "output", "double", "seq_bn", "lora", "norms", "entrance", "all")
@@ -75,18 +77,58 @@ def random_artifact(chance: random.Random, root: RootFolder, kind: str) -> HplmA
 
 def reference_logits(root: RootFolder, artifact: HplmArtifact, hidden: Tensor, num_layers: int | None = None) -> Tensor:
     """One row `[L, H]` of the lower half → its logits, after all layers or some."""
-    weights: Weights = root.upper().state_dict()
-    own: Weights = {name: tensor.float() for name, tensor in artifact.adapters.named().items()}
-    if entrance := artifact.adapters.entrance:
+    layers = range(num_layers or root.geometry.num_upper_layers)
+    states = _states(root.geometry, root.upper().state_dict(), artifact.adapters, hidden, layers)
+    return _answer(artifact.head, _pooled(artifact.pooling, states, None))
+
+
+def reference_student_logits(
+    students: StudentSet, artifact: HplmArtifact, hidden: Tensor, count: int, middle: int | None = None
+) -> Tensor:
+    """One row of the lower half → the sum of what its first students say."""
+    own, weights = artifact.students, students.layers().state_dict()
+    assert own is not None
+    total: Tensor | None = None
+    for student in range(count):
+        first = student * students.shape.layers
+        layers = range(first, first + students.shape.layers)
+        states = _states(students.geometry, weights, own.adapters, hidden, layers)
+        logits = _answer(own.heads[student], _pooled(artifact.pooling, states, middle))
+        total = logits if total is None else total + logits
+    assert total is not None
+    return total
+
+
+def _states(
+    geometry: RootGeometry, weights: Weights, adapters: AdapterSet, hidden: Tensor, layers: Iterable[int]
+) -> Tensor:
+    own: Weights = {name: tensor.float() for name, tensor in adapters.named().items()}
+    if entrance := adapters.entrance:
         down, down_bias, up, up_bias = (own[f"bottleneck.entrance.{name}"][0] for name in _BOTTLENECK)
         hidden = hidden + _ACTIVATIONS[entrance.activation](hidden @ down.T + down_bias) @ up.T + up_bias
-    for layer in range(num_layers or root.geometry.num_upper_layers):
-        hidden = _layer(root.geometry, weights, artifact.adapters, own, layer, hidden)
-    pooled = hidden[0] if artifact.pooling == "cls" else hidden.sum(dim=0) / len(hidden)
-    head = {name: tensor.float() for name, tensor in artifact.head.named().items()}
-    if "dense_weight" in head:
-        pooled = _ACTIVATIONS[artifact.head.activation](head["dense_weight"] @ pooled + head["dense_bias"])
-    return head["weight"] @ pooled + head["bias"]
+    for layer in layers:
+        hidden = _layer(geometry, weights, adapters, own, layer, hidden)
+    return hidden
+
+
+def _pooled(pooling: str, states: Tensor, middle: int | None) -> Tensor:
+    if pooling in ("cls", "none"):
+        return states[0] if pooling == "cls" else states
+    mean = states.sum(dim=0) / len(states)
+    if pooling == "mean":
+        return mean
+    end = len(states) if middle is None else middle
+    first = states[:end].sum(dim=0) / end
+    second = states[end:].sum(dim=0) / max(1, len(states) - end)
+    sizes = (first.norm().clamp(min=1e-12), second.norm().clamp(min=1e-12))
+    return torch.cat([mean, (first - second).abs(), len(mean) * first / sizes[0] * second / sizes[1], first - second])
+
+
+def _answer(head: Head, pooled: Tensor) -> Tensor:
+    own = {name: tensor.float() for name, tensor in head.named().items()}
+    if "dense_weight" in own:
+        pooled = _ACTIVATIONS[head.activation](pooled @ own["dense_weight"].T + own["dense_bias"])
+    return pooled @ own["weight"].T + own["bias"]
 
 
 def _layer(

@@ -26,6 +26,7 @@ class Row:
     root: StackKey = MINI
     depth: float = 1.0
     least_depth: float = 1.0
+    most_depth: float = 1.0
     settles: bool = False
 
     def settle(self) -> bool:

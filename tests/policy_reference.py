@@ -20,6 +20,7 @@ class WaitingJob:
     arrived_us: int = 0
     depth: float = 1.0
     least_depth: float = 1.0
+    most_depth: float = 1.0
 
 
 Queue = Sequence[WaitingJob]

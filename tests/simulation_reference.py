@@ -36,6 +36,7 @@ class Request:
     is_sure: bool = False
     has_settled: bool = False
     level: str = "full"
+    most_depth: float = 1.0
 
     def settle(self) -> bool:
         if self.has_settled or self.least_depth == 1.0:

@@ -16,13 +16,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from backends.adapters.adapter_set import AdapterSet, part_kinds
+from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.head import Head
 from backends.adapters.ladder import Ladder
-from backends.adapters.parts import Bottleneck, Part
 from backends.adapters.pooling import NO_POOLING, PAIR_POOLING, POOLED_STATES
+from backends.adapters.stored_parts import described, fields_of, prefixed, restored, stored, turned
+from backends.adapters.student_adapters import StudentAdapters
 from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError, InvalidArgumentError
 from backends.registry.entries import HplmEntry
+from backends.root.student_set import StudentSet
 from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
 
 BANK_FORMAT_VERSION = 4
@@ -50,6 +52,7 @@ class HplmArtifact:
     stored_dtype: str = "bf16"
     origin: Mapping[str, Any] = field(default_factory=dict)
     ladder: Ladder | None = None
+    students: StudentAdapters | None = None
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLED_STATES:
@@ -101,6 +104,19 @@ class HplmArtifact:
                 )
         return replace(self, ladder=ladder)
 
+    def with_students(self, students: StudentAdapters | None, student_set: StudentSet) -> HplmArtifact:
+        """Add what makes the hPLM of its root's students.
+
+        Raises:
+            CorruptFileError: They are for other layers, states or labels.
+            FingerprintMismatchError: They are for another set of students.
+        """
+        if students is not None:
+            students.require_of(student_set)
+            width = POOLED_STATES[self.pooling] * student_set.shape.width
+            students.require_fits(student_set, width, len(self.head.bias))
+        return replace(self, students=students)
+
     @property
     def size_bytes(self) -> int:
         return self.adapters.size_bytes + self.head.size_bytes
@@ -122,8 +138,7 @@ def write_artifact(folder: Path, artifact: HplmArtifact) -> None:
     adapters.to(ADAPTERS_DTYPE).require_finite(artifact.hplm)
     head.require_finite(f"{artifact.hplm}: head")
     path = weights_path(folder)
-    tensors = {**adapters.named(), **{f"head.{name}": tensor for name, tensor in head.named().items()}}
-    write_tensors(path, {name: _turned(tensor) for name, tensor in tensors.items()})
+    write_tensors(path, {**stored(adapters), **prefixed("head", head)})
     write_json(
         _manifest_path(folder),
         {
@@ -135,7 +150,7 @@ def write_artifact(folder: Path, artifact: HplmArtifact) -> None:
             "pooling": artifact.pooling,
             "pair": artifact.pair,
             "dtype": artifact.stored_dtype,
-            "parts": [_described(name, part) for name, part in adapters.parts().items()],
+            "parts": described(adapters),
             "head": {"activation": head.activation},
             "origin": dict(artifact.origin),
             "size_bytes": path.stat().st_size,
@@ -167,11 +182,11 @@ def read_artifact(folder: Path, root_fingerprint: str, was_checked: bool = False
         raise CorruptFileError(f"{path} does not hold tensors: {error}") from error
     if manifest["format_version"] == 1:
         manifest, tensors = _as_version_2(manifest, tensors)
-    if manifest["format_version"] > 2:
-        tensors = {name: _turned(tensor) for name, tensor in tensors.items()}
+    if manifest["format_version"] <= 2:
+        tensors = {name: turned(tensor) for name, tensor in tensors.items()}
     try:
-        parts = {described["name"]: _part(described, tensors) for described in manifest["parts"]}
-        head = Head(**_fields("head", tensors, manifest["head"]))
+        adapters = restored(manifest["parts"], tensors)
+        head = Head(**fields_of("head", tensors, manifest["head"]))
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptFileError(f"{path} does not hold the tensors that its manifest names") from error
     return HplmArtifact(
@@ -181,7 +196,7 @@ def read_artifact(folder: Path, root_fingerprint: str, was_checked: bool = False
         labels=tuple(manifest["labels"]),
         pooling=manifest["pooling"],
         pair=manifest["pair"],
-        adapters=AdapterSet.from_parts(parts),
+        adapters=adapters,
         head=head,
         stored_dtype=manifest["dtype"],
         origin=manifest["origin"],
@@ -207,30 +222,6 @@ def _state_of_file(path: Path) -> tuple[int, int] | None:
 
 def _manifest_path(folder: Path) -> Path:
     return folder / _MANIFEST
-
-
-def _described(name: str, part: Part) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": name, "width": part.width}
-    if isinstance(part, Bottleneck):
-        described |= {"activation": part.activation, "norm_first": part.norm_first}
-    return described
-
-
-def _part(described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Part:
-    name = described["name"]
-    settings = {key: value for key, value in described.items() if key not in ("name", "width")}
-    return part_kinds()[name](**_fields(name, tensors, settings))
-
-
-def _turned(tensor: Tensor) -> Tensor:
-    """Transpose a part's matrices between their own form and the file's, `[U, in, out]`, which pools use too."""
-    return tensor.transpose(-1, -2) if tensor.ndim == 3 else tensor
-
-
-def _fields(name: str, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a part or a head: the tensors under its name, and its settings."""
-    prefix = f"{name}."
-    return {**{key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}, **settings}
 
 
 def _as_version_2(

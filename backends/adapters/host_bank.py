@@ -24,10 +24,12 @@ from pathlib import Path
 
 from backends.adapters.bank import HplmArtifact, read_artifact, state_of, weights_path
 from backends.adapters.ladder import read_ladder
+from backends.adapters.student_adapters import read_student_adapters
 from backends.errors import FileError, presentable
 from backends.failures import Failures
 from backends.home import Home
 from backends.registry.entries import HplmEntry
+from backends.root.student_set import StudentSet
 
 LOGGER = logging.getLogger(__name__)
 MAX_MAPPED = 16_384
@@ -94,6 +96,21 @@ class HostBank:
     def lacks_ladder(self, key: int) -> bool:
         """Whether a version was mapped without a ladder: it has none, or a damaged one. From any thread."""
         return key in self._without_ladder
+
+    def with_students(
+        self, entry: HplmEntry, root_fingerprint: str, hidden_size: int, num_layers: int, students: StudentSet
+    ) -> HplmArtifact:
+        """Return a version's weights with what it has for a root's students, which is read anew: slots keep it.
+
+        Raises:
+            HplmError: The files are missing, damaged, or of another root or other students.
+        """
+        artifact = self.artifact(entry, root_fingerprint, hidden_size, num_layers)
+        try:
+            with self._failures.remembered((entry.key, students.fingerprint)):
+                return artifact.with_students(read_student_adapters(self._home.path / entry.folder), students)
+        except Exception as error:
+            raise presentable(error, "what this hPLM has for students is") from error
 
     def unmap_unknown(self) -> None:
         """Unmap the versions that no request can name any more; at most once in `unmap_every_s`."""

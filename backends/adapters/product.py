@@ -43,7 +43,7 @@ class BatchAdapters(Adapters, Protocol):
     def layer(self, index: int) -> BatchLayer: ...
 
     def narrowed(self, segments: Sequence[Segment]) -> BatchAdapters:
-        """Return those of fewer tokens; `segments` has at most one of each slot."""
+        """Return those of fewer tokens."""
         ...
 
 
@@ -100,9 +100,8 @@ class SegmentedAdapters:
 
     def narrowed(self, segments: Sequence[Segment]) -> SegmentedAdapters:
         """Read the same tensors: the bank may have changed since this batch was staged."""
-        by_slot = {segment.slot: segment for segment in segments}
         narrower = copy.copy(self)
-        narrower._group({key: [one.narrowed(by_slot) for one in pooled] for key, pooled in self._pooled.items()})
+        narrower._group({key: [one.narrowed(segments) for one in pooled] for key, pooled in self._pooled.items()})
         return narrower
 
     def _group(self, pooled: Mapping[str, Sequence[_Pooled]]) -> None:
@@ -179,9 +178,9 @@ class _Pooled:
         groups = grouped(self.segments, self.rows, self.tensors)
         return [PooledPart(group, self.tensors, **self.settings) for group in groups]
 
-    def narrowed(self, by_slot: Mapping[int, Segment]) -> _Pooled:
-        members = zip(self.segments, self.rows, strict=True)
-        kept = [(by_slot[segment.slot], row) for segment, row in members if segment.slot in by_slot]
+    def narrowed(self, segments: Sequence[Segment]) -> _Pooled:
+        row_of = {segment.slot: row for segment, row in zip(self.segments, self.rows, strict=True)}
+        kept = [(segment, row_of[segment.slot]) for segment in segments if segment.slot in row_of]
         return replace(self, segments=[segment for segment, _ in kept], rows=[row for _, row in kept])
 
 

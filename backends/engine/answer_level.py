@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from backends.stack_key import FULL
+from backends.stack_key import FULL, STUDENTS
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,13 @@ class AnswerLevel:
         name: The step's.
         temperature: Makes the answer's confidence true.
         is_doubtful: Whether the row would have gone on, but for its deadline or because only this step was asked for.
+        is_reduced: Whether the load allowed less than is best for the hPLM.
     """
 
     name: str
     temperature: float
     is_doubtful: bool = False
+    is_reduced: bool = False
 
     def reason(self, asked: str) -> AnswerReason:
         """Say why the answer came from this step; `asked` is the level of the request."""
@@ -30,15 +32,17 @@ class AnswerLevel:
             return "top"
         if self.name == asked:
             return "asked"
+        if asked == STUDENTS:
+            return "load" if self.is_reduced else "asked"
         return "deadline" if self.is_doubtful else "confident"
 
     def doubtful(self) -> AnswerLevel:
         return replace(self, is_doubtful=True)
 
 
-AnswerReason = Literal["confident", "asked", "deadline", "top"]
-"""Why an answer came from its step: it was sure enough, only that one was asked for, the deadline came, or it is the
-last one."""
+AnswerReason = Literal["confident", "asked", "deadline", "load", "top"]
+"""Why an answer came from its step: it was sure enough, only that one was asked for, the deadline came, the load
+allowed no more, or it is the last one."""
 
 
 class Scored(NamedTuple):

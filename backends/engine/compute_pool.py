@@ -34,7 +34,7 @@ class ComputePool:
 
     Args:
         threads: Number of threads; all of them compute a batch that is one share.
-        device: On a GPU a batch is always one share, computed by the calling thread.
+        device: On a GPU the calling thread computes all shares, one after the other; rows are always one share.
     """
 
     def __init__(self, threads: int, device: torch.device) -> None:
@@ -51,9 +51,9 @@ class ComputePool:
 
     def run(self, compute: Callable[[Share], Result], shares: Sequence[Share]) -> list[Result]:
         """Compute all shares and return their results in order; an error is raised once all shares have ended."""
-        if len(shares) == 1:
+        if len(shares) == 1 or not self._is_cpu:
             take_threads(self._threads)
-            return [compute(shares[0])]
+            return [compute(share) for share in shares]
         threads = max(1, self._threads // len(shares))
         futures = [self._executor.submit(partial(_compute, compute, share, threads)) for share in shares]
         wait(futures)

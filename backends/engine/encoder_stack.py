@@ -17,7 +17,6 @@ from torch import Tensor
 
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.ladder import EarlyStep
-from backends.device_errors import require_device
 from backends.engine.answer_level import AnswerLevel
 from backends.engine.audit import Audit
 from backends.engine.exits import NEVER, Early, Exit, are_same
@@ -65,6 +64,8 @@ class EncoderStack:
         audit: Compares early answers with full ones.
     """
 
+    depths: Sequence[float] = ()
+
     def __init__(self, key: StackKey, upper: UpperStack, load: Load, audit: Audit) -> None:
         self.key = key
         self.upper = upper
@@ -84,7 +85,7 @@ class EncoderStack:
             raise HplmError(f"the level {EARLY} of hPLM {job.entry.id!r} is damaged; {FULL} answers")
         return lease
 
-    def pack(self, jobs: Sequence[Job], count: int = 1) -> EncoderBatch:
+    def pack(self, jobs: Sequence[Job]) -> EncoderBatch:
         hplms = [_hplm_of(job) for job in jobs]
         rows = [torch.from_numpy(job.hidden) for job in jobs]
         packed = self.upper.pack(rows, hplms, isolated=any(job.is_retried for job in jobs))
@@ -160,14 +161,8 @@ class EncoderStack:
         rows, batch.rows = batch.rows, None
         if rows is None:
             raise HplmError("a batch ran twice")
-        self.upper.copies.wait(batch.mark)
-        try:
+        with self.upper.computing(batch.mark):
             return self.upper.run(rows, batch.hplms, [job.middle for job in batch.jobs], exits, on_early)
-        except Exception:
-            require_device(self.upper.device)
-            # Kernels may still run, and read memory that the next copies are given.
-            self.upper.copies.wait_for_computing()
-            raise
 
 
 def _full_level(hplm: ReadyHplm) -> AnswerLevel | None:

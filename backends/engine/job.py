@@ -12,7 +12,7 @@ from backends.engine.answer_level import Scored
 from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
 from backends.scheduling.fair_share import tenant_of
-from backends.stack_key import StackKey
+from backends.stack_key import FULL, StackKey
 from backends.wire import AUTO, EARLY, Float16Array, TextWords
 
 LOGGER = logging.getLogger(__name__)
@@ -49,9 +49,10 @@ class Job:
         fallback: The last `SoFar`.
         level: What the request asks for, one of `LEVELS`.
         lacks_ladder: Whatever the registry says, its rows pass all layers: the ladder is damaged.
-        depth: Share of the layers that the row is likely to pass.
+        depth: Share of the layers that the row is likely to pass; once its batch runs, that was chosen for it.
         least_depth: Share after which it can be answered at the earliest.
-        settles: It leaves at its exit, however sure it is: so it was asked for, or the load allows no more.
+        most_depth: Share that it may be given.
+        settles: It is answered as early as it can be, however sure it is: so it was asked for, or so the load wants it.
         passed: Share that it has passed; None before it has run.
         is_retried: Its last run gave NaN or infinity beside other rows; it is laid out isolated.
     """
@@ -77,16 +78,20 @@ class Job:
     is_retried: bool = field(init=False, default=False)
     depth: float = field(init=False)
     least_depth: float = field(init=False)
+    most_depth: float = field(init=False)
     settles: bool = field(init=False)
     passed: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.depth = 1.0 if self.lacks_ladder else self.entry.likely_depth(self.level)
-        self.least_depth = 1.0 if self.lacks_ladder else self.entry.least_depth(self.level)
-        self.settles = self.level == EARLY
+        self.depth = self.entry.likely_depth(self.level)
+        self.least_depth = self.entry.least_depth(self.level)
+        self.most_depth = self.entry.most_depth(self.level)
+        self.stack = self.entry.stack(self.level)
+        self.settles = self.level == EARLY or self.stack.level != FULL
+        if self.lacks_ladder and self.stack.level == FULL:
+            self.depth = self.least_depth = 1.0
         self.tenant = tenant_of(self.entry.id)
         self.num_tokens = len(self.hidden)
-        self.stack = StackKey(self.entry.domain.root)
 
     @property
     def root(self) -> StackKey:

@@ -58,10 +58,10 @@ class LoadedStacks:
         if failures and not self._stacks:
             raise failures[0]
 
-    def keep_roots(self, roots: Collection[str]) -> None:
-        """Unload the stacks of all other roots; a batch that runs on one keeps it until its end."""
+    def keep(self, used: Collection[StackKey]) -> None:
+        """Unload all other stacks; a batch that runs on one keeps it until its end."""
         with self._lock:
-            unused = [key for key in self._stacks if key.root not in roots]
+            unused = [key for key in self._stacks if key not in used]
             for key in unused:
                 del self._stacks[key]
                 self._loading.pop(key, None)

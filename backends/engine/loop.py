@@ -32,6 +32,7 @@ from backends.engine.staging import Stager
 from backends.errors import HplmError, UnavailableError
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape
+from backends.scheduling.depth_choice import DepthChoice
 from backends.scheduling.policies import Policy
 from backends.scheduling.rejection import late_waiting
 from backends.scheduling.settings import Capacity
@@ -87,6 +88,7 @@ class ServeLoop:
         self._stager = Stager(self._loading, self._queue, self.quarantine, self._wait_for_release)
         self._outcomes = Outcomes(self._queue, admission, self.quarantine)
         self._insurance = Insurance()
+        self._depths = DepthChoice(admission)
         self._staged: StagedBatch | None = None
         self._running: StagedBatch | None = None
         self._in_flight: list[StagedBatch] = []
@@ -250,7 +252,10 @@ class ServeLoop:
             if batch is None:
                 return None
             if not self._queue.is_closed:
-                self._admission.batches.began(batch.stack.key, BatchShape.of(batch.jobs), now_us())
+                now = now_us()
+                if batch.stack.depths:
+                    self._depths.choose(batch.stack.key, batch.jobs, batch.stack.depths, now)
+                self._admission.batches.began(batch.stack.key, BatchShape.of(batch.jobs), now)
                 self._running = batch
                 self._changed.notify_all()
                 return batch

@@ -23,17 +23,21 @@ from backends.engine.loaded_stacks import LoadedStacks
 from backends.engine.loop import ServeLoop, leave_failed
 from backends.engine.settings import EngineSettings
 from backends.engine.stack import StackSettings, UpperStack
-from backends.errors import HplmError, InvalidArgumentError, UnavailableError, presentable
+from backends.engine.stack_protocol import Stack
+from backends.engine.student_layers import StudentLayers
+from backends.engine.student_stack import StudentStack
+from backends.errors import HplmError, InvalidArgumentError, OtherStudentsError, UnavailableError, presentable
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.store import RootFolder
+from backends.root.student_set import read_students
 from backends.scheduling.admission import Admission
 from backends.scheduling.policies import policy_of
 from backends.scheduling.rejection import RejectedError, Rejection
 from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
 from backends.scheduling.wait_forecast import WaitForecast
-from backends.stack_key import StackKey
+from backends.stack_key import STUDENTS, StackKey
 from backends.trace import Lane, span
 from backends.wire import AUTO, Float16Array, Int64Array, Ticket, decode_tickets, decode_words, owned, unfold_rows
 
@@ -62,6 +66,8 @@ class _Request(NamedTuple):
     hidden: Float16Array
     tickets: Sequence[Ticket]
     entries: Sequence[HplmEntry]
+    stacks: Sequence[StackKey]
+    """Where each row begins."""
     words: Sequence[bytes]
 
 
@@ -140,7 +146,7 @@ class UpperService:
         self._error_sender = ErrorSender()
         self._compute_pool = ComputePool(threads, torch.device(settings.device))
         self._stacks = LoadedStacks(self._build, self.admission.serves, self._forget)
-        self._stacks.load({_key_of(entry) for entry in snapshot.live()})
+        self._stacks.load({key for entry in snapshot.live() for key in entry.stacks})
         self._cold_starts = ColdStartQueue(self._stacks, admission.max_waiting)
         snapshot.prepare_with(lambda domain: self._stacks.of(StackKey(domain.root)))
         self._loop = loop_type(self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail)
@@ -175,10 +181,7 @@ class UpperService:
         return ()
 
     def _missing_stack(self, request: _Request) -> StackKey | None:
-        for entry in request.entries:
-            if not self._stacks.holds(key := _key_of(entry)):
-                return key
-        return None
+        return next((key for key in request.stacks if not self._stacks.holds(key)), None)
 
     def _queue(self, request: _Request, respond: RespondRequest) -> None:
         try:
@@ -234,7 +237,7 @@ class UpperService:
     def release_unused(self) -> None:
         """Unload roots, and unmap weights, that no live hPLM uses any more."""
         self._host_bank.unmap_unknown()
-        self._stacks.keep_roots(self._snapshot.roots())
+        self._stacks.keep(self._snapshot.stacks())
 
     def close(self) -> None:
         self._cold_starts.close()
@@ -276,10 +279,11 @@ class UpperService:
         if not tickets:
             raise InvalidArgumentError("a request has at least one row")
         entries = [self._snapshot.by_key(ticket.hplm_key) for ticket in tickets]
-        return _Request(owned(rows.hidden), tickets, entries, list(rows.words))
+        stacks = [entry.stack(ticket.level) for entry, ticket in zip(entries, tickets, strict=True)]
+        return _Request(owned(rows.hidden), tickets, entries, stacks, list(rows.words))
 
     def _jobs(self, request: _Request, respond: RespondRequest) -> Sequence[Job]:
-        stacks = [self._stacks.of(_key_of(entry)) for entry in request.entries]
+        stacks = [self._stacks.of(key) for key in request.stacks]
         for stack, ticket in zip(stacks, request.tickets, strict=True):
             stack.require_row(ticket.num_tokens, request.hidden.shape[-1])
         open_request = _OpenRequest(len(request.tickets), respond)
@@ -312,9 +316,12 @@ class UpperService:
                 self._host_bank.prefetch(job.entry)
         return jobs
 
-    def _build(self, key: StackKey) -> EncoderStack:
+    def _build(self, key: StackKey) -> Stack:
         self._costs.of(key)
-        upper = UpperStack(RootFolder(self._home.root(key.root)), self._settings, self._compute_pool)
+        root = RootFolder(self._home.root(key.root))
+        if key.level == STUDENTS:
+            return self._student_stack(key, root)
+        upper = UpperStack(root, self._settings, self._compute_pool)
         return EncoderStack(
             key,
             upper,
@@ -322,10 +329,19 @@ class UpperService:
             self.audit,
         )
 
+    def _student_stack(self, key: StackKey, root: RootFolder) -> StudentStack:
+        students, geometry = read_students(root), root.geometry
+        if students is None or students.fingerprint != key.edition:
+            raise OtherStudentsError(f"{root.path} holds other students than {key.edition}, or none")
+        return StudentStack(
+            key,
+            StudentLayers(students, self._settings, self._compute_pool),
+            students.shape.depth(geometry),
+            lambda entry: self._host_bank.with_students(
+                entry, root.fingerprint, geometry.hidden_size, geometry.num_upper_layers, students
+            ),
+        )
+
     def _forget(self, key: StackKey) -> None:
         self.admission.no_longer_serves(key)
         self._costs.forget(key)
-
-
-def _key_of(entry: HplmEntry) -> StackKey:
-    return StackKey(entry.domain.root)

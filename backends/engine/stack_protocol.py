@@ -66,6 +66,11 @@ class Stack(Protocol):
     @property
     def key(self) -> StackKey: ...
 
+    @property
+    def depths(self) -> Sequence[float]:
+        """The depths among which the load chooses for rows that leave it to it, ascending; none where no row does."""
+        ...
+
     def require_row(self, num_tokens: int, hidden_size: int) -> None:
         """Raise `InvalidArgumentError` for a row that could not run, before it joins others in a batch."""
         ...
@@ -78,19 +83,17 @@ class Stack(Protocol):
         """Load what the job needs and pin it; raises `NoFreeSlotError` where all slots are pinned."""
         ...
 
-    def pack(self, jobs: Sequence[Job], count: int = 1) -> Any:
+    def pack(self, jobs: Sequence[Job]) -> Any:
         """Lay out jobs that hold their leases; the result is this stack's own kind of `Batch`.
 
         Jobs that are retried are laid out so that a row of NaN cannot spoil another.
-
-        Args:
-            jobs: Jobs that hold their leases.
-            count: Number of students that run, where the stack has several.
         """
         ...
 
     def run(self, batch: Any, emit: Emit) -> None:
-        """Run a batch of `pack`, once. After an error, jobs without a final outcome may be packed and run again.
+        """Run a batch of `pack`, once, each job as deep as it says by now.
+
+        After an error, jobs without a final outcome may be packed and run again.
 
         Raises:
             DeviceLostError: Nothing can be computed in this process any more.

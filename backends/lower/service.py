@@ -145,7 +145,8 @@ class LowerService:
             parameters = parse_parameters(request.parameters)
             in_us, level = deadline_in_us(parameters), parameters.get("level", AUTO)
             for entry in entries:
-                _require_level(entry, level)
+                if level != AUTO:
+                    entry.require_level(level)
             deadline = None if in_us is None else self.times.deadline_us(in_us)
             rows_of = zip(request.texts, entries, strict=True)
             tokens = [self._least_tokens_of(text, entry.domain) for text, entry in rows_of]
@@ -246,12 +247,6 @@ class LowerService:
         except Exception:
             return 1
         return min(lower_model.num_special_tokens + _num_words(text, lower_model.max_tokens), lower_model.max_tokens)
-
-
-def _require_level(entry: HplmEntry, level: str) -> None:
-    """Check that an hPLM has a level; it is never answered by another one silently."""
-    if level not in (AUTO, *entry.levels):
-        raise InvalidArgumentError(f"hPLM {entry.id!r} has no level {level!r}; it has {', '.join(entry.levels)}")
 
 
 def _num_words(text: bytes, most: int) -> int:

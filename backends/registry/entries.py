@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from backends.stack_key import FULL
+from backends.errors import InvalidArgumentError
+from backends.stack_key import FULL, STUDENTS, StackKey
+from backends.student_levels import COUNTS, student_level
 
 Entry = TypeVar("Entry")
 
@@ -42,6 +44,21 @@ class DomainNode:
 
 
 @dataclass(frozen=True)
+class OfferedStudents:
+    """The students that a version has adapters for; its metrics say `{"students": {"set", "best", "depth"}}`.
+
+    Attributes:
+        edition: `set`, the fingerprint of the root's set that they are for.
+        best: Their number.
+        depth: What one of them costs, as a share of the upper layers.
+    """
+
+    edition: str
+    best: int
+    depth: float
+
+
+@dataclass(frozen=True)
 class HplmEntry:
     """One version of an hPLM. `key` names this version for good: it travels in tickets and keys adapter slots."""
 
@@ -60,25 +77,79 @@ class HplmEntry:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The levels of its ladder that a request may ask for."""
-        return tuple(self.metrics.get("levels", (FULL,)))
+        """The levels that a request may ask for."""
+        students = self.students
+        named = () if students is None else (STUDENTS, *map(student_level, range(1, students.best + 1)))
+        return (*self.metrics.get("levels", (FULL,)), *named)
+
+    @property
+    def students(self) -> OfferedStudents | None:
+        offered = self.metrics.get(STUDENTS)
+        return None if offered is None else OfferedStudents(offered["set"], offered["best"], offered["depth"])
+
+    @property
+    def best_students(self) -> int:
+        """The number of its root's students that answer it best; 0 where none does, and none may be more."""
+        return 0 if self.students is None else self.students.best
+
+    def require_level(self, level: str) -> None:
+        """Check that it has a level; it is never answered by another one silently."""
+        if level not in self.levels:
+            raise InvalidArgumentError(f"hPLM {self.id!r} has no level {level!r}; it has {', '.join(self.levels)}")
+
+    def stack(self, level: str) -> StackKey:
+        """Return the stack on which a row begins, where a request asks for a level.
+
+        Raises:
+            InvalidArgumentError: The level is of students, and it has none, or fewer.
+        """
+        if not _is_of_students(level):
+            return StackKey(self.domain.root)
+        self.require_level(level)
+        return StackKey(self.domain.root, STUDENTS, edition=self._offered.edition)
+
+    @property
+    def stacks(self) -> tuple[StackKey, ...]:
+        """All stacks on which its rows may run."""
+        full = StackKey(self.domain.root)
+        return (full,) if self.students is None else (full, self.stack(STUDENTS))
 
     def likely_depth(self, level: str) -> float:
         """Return the share of the upper layers that a row is likely to pass, where a request asks for a level."""
         ladder, least = self.metrics.get("ladder"), self.least_depth(level)
-        leaving = 1.0 if ladder is None or level in self.levels else ladder["answered_early"]
+        if ladder is None or _is_of_students(level):
+            return least
+        leaving = 1.0 if level in self.levels else ladder["answered_early"]
         return float(1.0 - leaving * (1.0 - least))
 
     def least_depth(self, level: str) -> float:
         """Return the share of the upper layers after which a row can be answered at the earliest."""
+        if _is_of_students(level):
+            return COUNTS.get(level, 1) * self._offered.depth
         ladder = self.metrics.get("ladder")
         return 1.0 if ladder is None or level == FULL else float(ladder["after"] / ladder["layers"])
+
+    def most_depth(self, level: str) -> float:
+        """Return the share that a row may pass where the load allows it; `likely_depth` unless it has students."""
+        if _is_of_students(level):
+            return COUNTS.get(level, self._offered.best) * self._offered.depth
+        return self.likely_depth(level)
+
+    @property
+    def _offered(self) -> OfferedStudents:
+        if self.students is None:
+            raise InvalidArgumentError(f"hPLM {self.id!r} has no students; it has {', '.join(self.levels)}")
+        return self.students
 
     @property
     def main_metric(self) -> tuple[str, float | None]:
         """Name of its main metric and its value on the dev texts; imported adapters have no value."""
         name = self.metrics.get("main_metric", "accuracy")
         return name, self.metrics.get(f"dev_{name}")
+
+
+def _is_of_students(level: str) -> bool:
+    return level == STUDENTS or level in COUNTS
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from backends.errors import NotFoundError, shown
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.reader import RegistryReader
+from backends.stack_key import StackKey
 
 LOGGER = logging.getLogger(__name__)
 Prepare = Callable[[DomainEntry], object]
@@ -78,11 +79,11 @@ class RegistrySnapshot:
         with self._lock:
             return frozenset(folder for folders in (*self._folders, *self._coming) for folder in folders)
 
-    def roots(self) -> set[str]:
-        """The roots that live versions run on, did until a moment ago or will in one."""
+    def stacks(self) -> set[StackKey]:
+        """The stacks that live versions run on, did until a moment ago or will in one."""
         with self._lock:
-            domains = [*(entry.domain for entry in self._by_key.values()), *self._coming.values()]
-        return {domain.root for domain in domains}
+            entries, coming = list(self._by_key.values()), list(self._coming.values())
+        return {StackKey(domain.root) for domain in coming}.union(*(entry.stacks for entry in entries))
 
     def prepare_with(self, prepare: Prepare | None) -> None:
         """Prepare each new domain before an hPLM on it goes live, so that no request waits for it.

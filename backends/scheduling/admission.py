@@ -81,8 +81,8 @@ class Admission(Generic[JobT]):
         self._capacity = capacity
         self._settings = settings
         self._order = order
-        self._fill = BatchFill(capacity)
-        self.accounts: Accounts[JobT] = Accounts(costs_of, self._fill, settings.shares)
+        self.fill = BatchFill(capacity)
+        self.accounts: Accounts[JobT] = Accounts(costs_of, self.fill, settings.shares)
         self.settling = Settling(self.waiting, self.accounts)
         self._within = ArrivalRates(order.num_kinds)
         self._beyond = ArrivalRates(order.num_kinds)
@@ -140,7 +140,7 @@ class Admission(Generic[JobT]):
 
     def take_batch(self, indices: Sequence[int], now_us: int) -> list[JobT]:
         """Remove the jobs of a batch that is being staged; their tenants pay."""
-        self._fill.note_fullness(self.waiting, indices)
+        self.fill.note_fullness(self.waiting, indices)
         self.batches.taken(now_us)
         self.accounts.serve([self.waiting[index] for index in indices])
         jobs = self.waiting.take_batch(indices)  # last: should anything fail, they still wait
@@ -199,11 +199,15 @@ class Admission(Generic[JobT]):
         overtaking = self._overtaking(job, until, within_share, now_us)
         num_stacks = self.waiting.count_stacks(is_ahead, job.root)
         behind_us = 0.0 if is_ahead.all() else self._load_of(~is_ahead, depths).work_us
-        in_us = self._fill.batches_us(until + overtaking, num_stacks, behind_us, costs.model)
+        in_us = self.fill.batches_us(until + overtaking, num_stacks, behind_us, costs.model)
         if self._order.is_fair:
             in_us = max(in_us, self.accounts.shares.wait_us(job.tenant, start_us, less_us))
-        margin = self._margin(costs)
+        margin = self.margin(costs)
         return margin * (self.batches.busy_us(now_us) + in_us) - (margin - 1.0) / 2 * overtaking.work_us
+
+    def margin(self, costs: LiveCosts) -> float:
+        """What predictions are multiplied by that are to hold."""
+        return max(1.0 + self._settings.margin_percent / 100.0, costs.safety)
 
     @property
     def predicts(self) -> bool:
@@ -227,8 +231,8 @@ class Admission(Generic[JobT]):
     def work_us(self, stack: StackKey, lengths: Sequence[int]) -> list[float]:
         """Predict what rows delay those behind them: their own work, and their parts of what full batches take."""
         costs = self.costs_of(stack)
-        margin, model = self._margin(costs), costs.model
-        return [margin * self._fill.row_us(tokens, model.row_us(tokens), model) for tokens in lengths]
+        margin, model = self.margin(costs), costs.model
+        return [margin * self.fill.row_us(tokens, model.row_us(tokens), model) for tokens in lengths]
 
     def beyond_share(self, now_us: int, most: int) -> list[str]:
         """The tenants that have requested most beyond their shares; a row of theirs would stand behind others."""
@@ -288,9 +292,6 @@ class Admission(Generic[JobT]):
     def _is_within_share(self, tenant: str, now_us: int) -> bool:
         return self._order.is_fair or self.accounts.buckets.allows(tenant, now_us)
 
-    def _margin(self, costs: LiveCosts) -> float:
-        return max(1.0 + self._settings.margin_percent / 100.0, costs.safety)
-
     def _is_ahead(self, job: Predicted, start_us: float, within_share: bool) -> Bools:
         """Tell which rows that wait the policy would run before a job."""
         ahead = self._order.ahead(self.waiting, job, start_us)
@@ -314,7 +315,7 @@ class Admission(Generic[JobT]):
         if job.deadline_us is None or self._order.is_fair:
             return NOTHING
         soon = self._arriving(job, within_share, self.batches.busy_us(now_us), now_us)
-        if self._fill.batches(until + soon) <= self._order.sure_part:
+        if self.fill.batches(until + soon) <= self._order.sure_part:
             return soon
         latest_us = max(0.0, job.deadline_us - now_us - 2 * self.batches.last_us)
         latest_us = min(latest_us, _HORIZON_US)

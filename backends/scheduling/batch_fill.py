@@ -12,7 +12,7 @@ import numpy as np
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.order import Load
 from backends.scheduling.settings import Capacity
-from backends.scheduling.waiting_room import WaitingRoom
+from backends.scheduling.waiting_room import Float64, WaitingRoom
 
 _FULL_BATCHES = 16
 """How full full batches are is averaged over about so many."""
@@ -55,6 +55,15 @@ class BatchFill:
         room_us = until.work_us * (num_batches - filled) / filled
         overhead_us = num_batches * self._overhead_us(until.rows / num_batches, model)
         return until.work_us + min(behind_us, room_us) + overhead_us
+
+    def overheads_us(self, rows: Float64, tokens: Float64, model: CostModel) -> Float64:
+        """What batches take beside the work of their rows, until so many rows and tokens are done; ascending sums."""
+        filled = np.maximum(rows / self._capacity.max_rows, tokens / self._capacity.max_tokens) / self._fullness
+        num_batches: Float64 = np.ceil(filled)
+        if not len(rows):
+            return num_batches
+        overheads_us: Float64 = num_batches * self._overhead_us(float(rows[-1] / num_batches[-1]), model)
+        return overheads_us
 
     def row_us(self, num_tokens: int, work_us: float, model: CostModel) -> float:
         """What a row costs: its work, and its part of what a full batch takes anyway."""

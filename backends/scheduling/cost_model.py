@@ -29,12 +29,9 @@ class BatchShape:
     adapters: int
 
     @classmethod
-    def of(cls, jobs: Sequence[Waiting]) -> BatchShape:
-        return cls.of_depths(jobs, [job.depth for job in jobs])
-
-    @classmethod
-    def of_depths(cls, jobs: Sequence[Waiting], depths: Sequence[float]) -> BatchShape:
-        """Return the shape of jobs that pass other shares of the layers than are likely."""
+    def of(cls, jobs: Sequence[Waiting], depths: Sequence[float] | None = None) -> BatchShape:
+        """Add up jobs, at the depths that they are likely to pass or at other ones."""
+        depths = [job.depth for job in jobs] if depths is None else depths
         passed = [depth * job.num_tokens for depth, job in zip(depths, jobs, strict=True)]
         squares = sum(tokens * job.num_tokens for tokens, job in zip(passed, jobs, strict=True))
         return cls(len(jobs), sum(passed), squares, len({job.hplm_key for job in jobs}))

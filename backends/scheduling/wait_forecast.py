@@ -145,6 +145,7 @@ class _LikelyRow:
     hplm_key: int = 0
     depth: float = 1.0
     least_depth: float = 1.0
+    most_depth: float = 1.0
 
 
 class ForecastWriter:

@@ -43,6 +43,11 @@ class Waiting(Protocol):
         """The share after which it can be answered at the earliest."""
         ...
 
+    @property
+    def most_depth(self) -> float:
+        """The share that it may pass where the load allows it, which is known once its batch starts."""
+        ...
+
 
 JobT = TypeVar("JobT", bound=Waiting)
 Int64 = npt.NDArray[np.int64]
@@ -51,10 +56,12 @@ Bools = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
 """Positions of jobs in a waiting room: 0 is the front of the queue."""
 
-_JOB, _ROOT, _HPLM_KEY, _NUM_TOKENS, _DEADLINE_US, _ARRIVED_US, _START_US, _WITHIN_SHARE, _DEPTH, _LEAST = range(10)
+_JOB, _ROOT, _HPLM_KEY, _NUM_TOKENS, _DEADLINE_US, _ARRIVED_US, _START_US, _WITHIN_SHARE, _DEPTH, _LEAST, _MOST = range(
+    11
+)
 _DTYPES = (
     *(np.object_, np.int64, np.int64, np.int64, np.float64, np.int64, np.float64, np.bool_),
-    *(np.float64, np.float64),
+    *(np.float64, np.float64, np.float64),
 )
 _FIRST_SIZE = 64
 
@@ -145,6 +152,10 @@ class WaitingRoom(Generic[JobT]):
     @property
     def least_depth(self) -> Float64:
         return self._columns[_LEAST][: self._size]
+
+    @property
+    def most_depth(self) -> Float64:
+        return self._columns[_MOST][: self._size]
 
     def lengths_by_stack(
         self, chosen: Bools, depths: Float64 | None = None
@@ -249,6 +260,7 @@ class WaitingRoom(Generic[JobT]):
                 within_share,
                 job.depth,
                 job.least_depth,
+                job.most_depth,
             )
             for column, value in zip(self._columns, values, strict=True):
                 column[index + number] = value

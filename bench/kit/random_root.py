@@ -86,14 +86,23 @@ def random_hplm(
 ) -> HplmArtifact:
     """A classification into three labels; a recipe without sites leaves the adapters out."""
     hidden, num_labels = root.geometry.hidden_size, NUM_LABELS
+    adapters = random_adapters(root.geometry, recipe, generator)
+    return HplmArtifact(
+        hplm=name,
+        root_fingerprint=root.fingerprint,
+        task="classification",
+        labels=tuple(f"label {number}" for number in range(num_labels)),
+        pooling="cls",
+        adapters=adapters.to(torch.float16),
+        head=Head(_normal(generator, num_labels, hidden), torch.zeros(num_labels)),
+    )
 
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator) / math.sqrt(shape[-1])
 
+def random_adapters(geometry: RootGeometry, recipe: AdapterRecipe, generator: torch.Generator) -> AdapterSet:
     def part(key: str, kind: type[Part], width: int) -> Part:
-        inputs, outputs = part_sizes(root.geometry, key)
-        shapes = kind.shapes(part_layers(root.geometry, key), inputs, outputs, width)
-        tensors: dict[str, Any] = {name: normal(*shape) for name, shape in shapes.items()}
+        inputs, outputs = part_sizes(geometry, key)
+        shapes = kind.shapes(part_layers(geometry, key), inputs, outputs, width)
+        tensors: dict[str, Any] = {name: _normal(generator, *shape) for name, shape in shapes.items()}
         return kind(**tensors)
 
     kinds: dict[str, tuple[type[Part], int]] = {
@@ -102,16 +111,11 @@ def random_hplm(
         **{f"lora.{module}": (Lora, recipe.rank) for module in recipe.lora_modules},
         **{f"norm.{site}": (Norm, 0) for site in recipe.norm_sites},
     }
-    adapters = AdapterSet.from_parts({key: part(key, kind, width) for key, (kind, width) in kinds.items()})
-    return HplmArtifact(
-        hplm=name,
-        root_fingerprint=root.fingerprint,
-        task="classification",
-        labels=tuple(f"label {number}" for number in range(num_labels)),
-        pooling="cls",
-        adapters=adapters.to(torch.float16),
-        head=Head(normal(num_labels, hidden), torch.zeros(num_labels)),
-    )
+    return AdapterSet.from_parts({key: part(key, kind, width) for key, (kind, width) in kinds.items()})
+
+
+def _normal(generator: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=generator) / math.sqrt(shape[-1])
 
 
 def random_rows(lengths: Sequence[int], hidden_size: int, generator: torch.Generator) -> list[torch.Tensor]:

@@ -32,6 +32,7 @@ class StreamedJob:
     deadline_us: int
     depth: float = 1.0
     least_depth: float = 1.0
+    most_depth: float = 1.0
 
     @property
     def worth(self) -> float:

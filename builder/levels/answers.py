@@ -11,12 +11,8 @@ import torch
 from torch import Tensor
 
 from builder.construct.hplm.trainable import Indices
-from builder.construct.tasks.ner import TaggedRow
+from builder.construct.tasks.calibration import Bools, Floats, confidences, fit_temperature, labels_of
 from builder.construct.tasks.objective import Objective
-from builder.levels.calibration import Bools, Floats, confidences, fit_temperature
-
-NO_LABEL = -1
-"""Any number below 0 means that."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +56,3 @@ class StepAnswers:
         starts = np.cumsum([0, *sizes[:-1]])[sizes > 0]
         least[sizes > 0] = np.minimum.reduceat(confidences(torch.cat(list(self.logits)), temperature), starts)
         return least
-
-
-def labels_of(target: Any, num_labels: int) -> Tensor:
-    """Return the labels that a row's target names: one, or one for each word."""
-    if isinstance(target, TaggedRow):
-        return target.tags
-    return torch.tensor([target if target < num_labels else NO_LABEL])

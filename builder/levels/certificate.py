@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:  # the manager checks targets without PyTorch
-    from builder.levels.calibration import Bools, Floats
+    from builder.construct.tasks.calibration import Bools, Floats
 
 NUM_THRESHOLDS = 201
 THRESHOLDS: tuple[float, ...] = tuple(

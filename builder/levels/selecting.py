@@ -7,35 +7,31 @@ ladder is published as the next version: its weights are the live one's files.
 from __future__ import annotations
 
 import math
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from backends.adapters.bank import HplmArtifact, read_artifact
+from backends.adapters.bank import read_artifact
 from backends.adapters.head import Head
-from backends.adapters.ladder import LADDER_FILES, EarlyStep, Ladder, write_ladder
+from backends.adapters.ladder import EarlyStep, Ladder, write_ladder
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.storage import publishing
-from builder.construct.hplm.hplms import building_hplm
+from builder.construct.hplm.hplms import building_hplm, publish_linked
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.tunable import EncodedSet
+from builder.construct.tasks.calibration import NO_LABEL, Bools, Floats, calibration_error, labels_of
 from builder.construct.tasks.dataset import REGRESSION, TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
-from builder.levels.answers import NO_LABEL, StepAnswers, labels_of
-from builder.levels.calibration import Bools, Floats, calibration_error
+from builder.levels.answers import StepAnswers
 from builder.levels.certificate import Certificate, certify, least_tolerance, upper_bound
 from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
@@ -270,36 +266,13 @@ def _rounded(number: Any) -> float:
 
 def _publish(home: Home, registry: Registry, live: HplmEntry, ladder: Ladder, target: Target) -> HplmEntry:
     """Publish the next version, whose weights are the live one's files."""
-    version = registry.next_hplm_version(live.id)
-    place = home.bank(live.domain.root, live.id, version)
-    registry.require_unknown_folder(home.relative(place))
-    artifact: HplmArtifact = read_artifact(home.path / live.folder, registry.root(live.domain.root).fingerprint)
-    with publishing(place) as folder:
-        for path in (home.path / live.folder).iterdir():
-            if path.name not in LADDER_FILES:
-                _link_or_copy(path, folder / path.name)
-        write_ladder(folder, ladder, artifact.root_fingerprint)
-    of_ladder = {_LEVELS: [*ladder.levels], _LADDER: dict(ladder.certified)}
-    metrics = {**live.metrics, **of_ladder, DECLARED: target.noted | {"after": ladder.early.after}}
-    metrics["size_bytes"] = sum(path.stat().st_size for path in place.iterdir())
-    return registry.publish_hplm(
-        live.id,
-        live.domain,
-        live.task,
-        live.labels,
-        home.relative(place),
-        metrics,
-        pair=live.pair,
-        version=version,
-        replaces=live.version,
-    )
-
-
-def _link_or_copy(path: Path, target: Path) -> None:
-    try:
-        os.link(path, target)
-    except OSError:  # some file systems have no hard links
-        shutil.copy2(path, target)
+    fingerprint = registry.root(live.domain.root).fingerprint
+    figures = {
+        _LEVELS: [*ladder.levels],
+        _LADDER: dict(ladder.certified),
+        DECLARED: target.noted | {"after": ladder.early.after},
+    }
+    return publish_linked(home, registry, live, lambda folder: write_ladder(folder, ladder, fingerprint), figures)
 
 
 def levels_of(entry: HplmEntry) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from backends.adapters.bank import read_artifact
 from backends.adapters.ladder import read_ladder
+from backends.adapters.student_adapters import read_student_adapters
 from backends.errors import CorruptFileError, HplmError
 from backends.home import Home
 from backends.lower.encoder import has_own_layers, verify_layers
@@ -16,6 +17,8 @@ from backends.plot.table import Table
 from backends.registry.entries import DomainEntry, HplmEntry, RootEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from backends.root.student_set import read_students
+from backends.wire import EARLY
 from builder.progress import Report, Step
 
 _PHASE = "read and compare"
@@ -76,6 +79,8 @@ def _read_root(root: RootEntry, folder: Path) -> None:
     read = RootFolder(folder)
     _require("fingerprint", read.fingerprint, root.fingerprint)
     read.verify()
+    if (students := read_students(read)) is not None:
+        students.verify()
 
 
 def _read_table(root: RootEntry, domain: DomainEntry, folder: Path) -> None:
@@ -89,8 +94,14 @@ def _read_table(root: RootEntry, domain: DomainEntry, folder: Path) -> None:
 def _read_hplm(root: RootEntry, hplm: HplmEntry, folder: Path) -> None:
     artifact = read_artifact(folder, root.fingerprint)
     artifact.require_of(hplm)
+    students = read_student_adapters(folder)
+    if (0 if students is None else students.best) != hplm.best_students:
+        raise CorruptFileError(
+            f"it may be answered by {hplm.best_students} students, but it has adapters for "
+            f"{0 if students is None else students.best}"
+        )
     ladder = read_ladder(folder, root.fingerprint)
-    if (ladder is not None) != (len(hplm.levels) > 1):
+    if (ladder is not None) != (EARLY in hplm.levels):
         raise CorruptFileError(f"its levels are {', '.join(hplm.levels)}, but it has {'a' if ladder else 'no'} ladder")
 
 

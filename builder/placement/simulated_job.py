@@ -33,6 +33,7 @@ class SimulatedJob:
     leaves: bool = False
     depth: float = 1.0
     least_depth: float = 1.0
+    most_depth: float = 1.0
     root: StackKey = ROOT
     settles: bool = False
 

@@ -142,7 +142,7 @@ class _Run:
         """Play until the batch is done; returns when, and the staged batch, with no row where none is staged."""
         if self._admission is not None:
             self._admission.batches.began(ROOT, BatchShape.of(jobs), start_us)
-        shape = BatchShape.of_depths(jobs, [job.passed for job in jobs])
+        shape = BatchShape.of(jobs, [job.passed for job in jobs])
         end_us = start_us + self._takes_us(shape)
         self._log.batch(start_us, end_us, shape, jobs, self._answers(jobs, start_us, end_us))
         staged = self._staged_until(start_us, end_us)
@@ -159,7 +159,7 @@ class _Run:
     def _answers(self, jobs: list[SimulatedJob], start_us: int, end_us: int) -> Answers:
         if not self._has_exits:
             return Answers.at_end(len(jobs), end_us)
-        at_exit = BatchShape.of_depths(jobs, [job.least_depth for job in jobs])
+        at_exit = BatchShape.of(jobs, [job.least_depth for job in jobs])
         return Answers.of(jobs, min(end_us, start_us + self._takes_us(at_exit)), end_us)
 
     def _staged_until(self, start_us: int, end_us: int) -> list[SimulatedJob]:

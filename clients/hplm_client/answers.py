@@ -20,8 +20,9 @@ class Answer:
         truncated: The text was cut at the root's limit.
         request_id: The ID that the request was sent with; rows of one request share it.
         exact: False where the server could not compute all that its tables lack, and answered from shorter fragments.
-        level: The step of the hPLM's ladder that answered: `early` or `full`; None without a ladder.
-        confidence: How likely the answer is right, where a ladder makes that known; of entities the least sure word's.
+        level: The level that answered: `early` or `full` of the hPLM's ladder, `students-1`, `students-2` … of its
+            students; None where all layers answered and there is no ladder.
+        confidence: How likely the answer is right, where the level makes that known; of entities the least sure word's.
         doubtful: The row would have gone on, but for its deadline or because only this level was asked for.
     """
 

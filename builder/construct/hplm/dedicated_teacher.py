@@ -58,7 +58,8 @@ class DedicatedTeacher:
     device: torch.device = CPU
 
     def __call__(self, data: TaskData, pupil: TuneSettings, report: Report) -> TeacherData:
-        examples, num_unlabelled = self._examples(data)
+        root = RootFolder(self.home.root(self.root_name))
+        examples, num_unlabelled = taught_examples(root, data, self.unlabelled, self.rewriting)
         states, figures = self._states(data, examples, pupil, report)
         answers = states.answers(*objective_of(data).scale)
         return TeacherData(examples, answers, states, {**figures, **_counted(num_unlabelled)})
@@ -130,18 +131,18 @@ class DedicatedTeacher:
     def _path(self, what: str, inputs: dict[str, Any]) -> Path:
         return self.home.states / f".{what}-{json_checksum(inputs)}"
 
-    def _examples(self, data: TaskData) -> tuple[list[Example], int]:
-        """All examples to answer, and how many of these are texts without labels."""
-        root = RootFolder(self.home.root(self.root_name))
-        unlabelled: list[Example] = []
-        if self.unlabelled is not None:
-            known = [*data.train, *data.dev, *data.test]
-            most = UNLABELLED_PER_EXAMPLE * len(data.train)
-            unlabelled = unlabelled_examples(self.unlabelled, data.train[0], known, most)
-        missing = max(0, self.rewriting.variants - len(unlabelled) // len(data.train))
-        rewriting = replace(self.rewriting, variants=missing)
-        rewritten = rewriting.apply(data.train, root.tokenizer(), root.lower().word_embeddings.weight)
-        return [*data.train, *unlabelled, *rewritten], len(unlabelled)
+
+def taught_examples(
+    root: RootFolder, data: TaskData, unlabelled: Path | None, rewriting: Rewriting = REWRITING
+) -> tuple[list[Example], int]:
+    """Return all examples for a teacher to answer, and how many of these are texts without labels."""
+    others: list[Example] = []
+    if unlabelled is not None:
+        known = [*data.train, *data.dev, *data.test]
+        others = unlabelled_examples(unlabelled, data.train[0], known, UNLABELLED_PER_EXAMPLE * len(data.train))
+    missing = replace(rewriting, variants=max(0, rewriting.variants - len(others) // len(data.train)))
+    rewritten = missing.apply(data.train, root.tokenizer(), root.lower().word_embeddings.weight)
+    return [*data.train, *others, *rewritten], len(others)
 
 
 def _figures(dedicated: Dedicated) -> dict[str, float]:

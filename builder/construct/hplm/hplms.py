@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -90,7 +93,7 @@ def update_hplm(
         files = TaskFiles(request.train, request.dev, request.test)
         before = TrainedTexts.read(home.path / live.folder)
         data = _with_live_leaks(read_task(files, live.task), before)
-        _require_same_kind(live, data, files)
+        require_same_kind(live, data, files)
         _require_same_labels(live, data, files, request.labels_may_change)
         domain, pinned = _next_domain(registry, live, request.domain)
         version = registry.next_hplm_version(request.id)
@@ -194,6 +197,41 @@ def publish_artifact(
     )
 
 
+def publish_linked(
+    home: Home, registry: Registry, live: HplmEntry, write: Callable[[Path], None], figures: Mapping[str, Any]
+) -> HplmEntry:
+    """Publish the next version, with the live one's weights and what `write` adds to them; under `building_hplm`.
+
+    Its files are links to the live one's, but for those that `write` writes, as always by renaming.
+    """
+    version = registry.next_hplm_version(live.id)
+    target = home.bank(live.domain.root, live.id, version)
+    registry.require_unknown_folder(home.relative(target))
+    with publishing(target) as folder:
+        for path in (home.path / live.folder).iterdir():
+            _link_or_copy(path, folder / path.name)
+        write(folder)
+    size_bytes = sum(path.stat().st_size for path in target.iterdir())
+    return registry.publish_hplm(
+        live.id,
+        live.domain,
+        live.task,
+        live.labels,
+        home.relative(target),
+        {**live.metrics, **figures, "size_bytes": size_bytes},
+        pair=live.pair,
+        version=version,
+        replaces=live.version,
+    )
+
+
+def _link_or_copy(path: Path, target: Path) -> None:
+    try:
+        os.link(path, target)
+    except OSError:  # some file systems have no hard links
+        shutil.copy2(path, target)
+
+
 def _require_same_root(registry: Registry, artifact: HplmArtifact, domain: DomainEntry) -> None:
     root = registry.root(domain.root)
     if artifact.root_fingerprint != root.fingerprint:
@@ -223,7 +261,7 @@ def _next_domain(registry: Registry, live: HplmEntry, wanted: str | None) -> tup
     return registry.find_domain(live.domain.root, wanted), names_version(wanted)
 
 
-def _require_same_kind(live: HplmEntry, data: TaskData, files: TaskFiles) -> None:
+def require_same_kind(live: HplmEntry, data: TaskData, files: TaskFiles) -> None:
     if live.pair != data.pair:
         reads, holds = ("pairs of texts", "single texts") if live.pair else ("single texts", "pairs of texts")
         raise TrainingDataError(f"hPLM {live.id!r} reads {reads}, but {files.train} holds {holds}")

@@ -114,23 +114,31 @@ class Trainer:
             yield from shuffled_batches(self._train.lengths, settings.rows_per_batch, rng)
 
     def _loss(self, indices: Indices, step: int) -> Tensor:
-        settings = self._settings
         inputs, segments = self._train.padded(indices, self._device)
         with mixed_precision(self._device), fastest_attention(self._device):
             states = self._model.read(inputs, segments)
             outputs = self._model.answer(states)
-        targets = [self._train.targets[index] for index in indices]
+        return self._loss_of_answers(outputs, indices) + self._loss_of_states(states, indices)
+
+    def _loss_of_answers(self, outputs: Tensor, indices: Indices) -> Tensor:
+        settings, targets = self._settings, self._targets(indices)
         answers = torch.cat(self._objective.rows(outputs.float(), targets))
         loss = self._objective.hard_loss(answers, targets, settings.label_smoothing)
         if self._answers is None:
             return loss
         soft = torch.cat([self._answers[index] for index in indices]).to(self._device, torch.float32)
         soft_loss = self._objective.soft_loss(answers, soft, settings.temperature)
-        taught = torch.lerp(loss, soft_loss, settings.distil_weight)
+        return torch.lerp(loss, soft_loss, settings.distil_weight)
+
+    def _loss_of_states(self, states: Tensor, indices: Indices) -> Tensor | float:
+        """Compute how far the states are from the teacher's, where these are learnt."""
         if self._states is None:
-            return taught
-        read = torch.cat(self._objective.rows(states, targets))
-        return taught + settings.states_weight * self._states.distance(read, indices)
+            return 0.0
+        read = torch.cat(self._objective.rows(states, self._targets(indices)))
+        return self._settings.states_weight * self._states.distance(read, indices)
+
+    def _targets(self, indices: Indices) -> list[Any]:
+        return [self._train.targets[index] for index in indices]
 
 
 class BestEpoch(Watch):

@@ -82,9 +82,9 @@ class TunableHplm(nn.Module):
         self._offset, self._factor = scale
         self._dropout = nn.Dropout(dropout)
         device = next(upper.parameters()).device
-        self._adapters = adapters.map(lambda name, tensor: self._train("adapters", name, tensor.to(device)))
+        self._adapters = adapters.map(lambda name, tensor: new_parameter(self, "adapters", name, tensor.to(device)))
         raw = scaled(head, -self._offset / self._factor, 1 / self._factor)
-        self._head = raw.map(lambda name, tensor: self._train("head", name, tensor.to(device)))
+        self._head = raw.map(lambda name, tensor: new_parameter(self, "head", name, tensor.to(device)))
 
     def forward(self, rows: Tensor, segments: Tensor) -> Tensor:
         """`[B, L, H]` and `[B, L]` → `[B, C]`, or `[B, L, C]` without pooling."""
@@ -108,23 +108,29 @@ class TunableHplm(nn.Module):
 
     def trained(self) -> dict[str, nn.Parameter]:
         """All that is trained, by name."""
-        return {name: tensor for name, tensor in self.named_parameters() if tensor.requires_grad}
+        return trained_parameters(self)
 
     def adapters(self, weights: Mapping[str, Tensor]) -> AdapterSet:
         """The adapters with these weights, named as `trained` names them."""
-        return self._adapters.map(lambda name, _: weights[_parameter_name("adapters", name)].detach())
+        return self._adapters.map(lambda name, _: weights[parameter_name("adapters", name)].detach())
 
     def head(self, weights: Mapping[str, Tensor]) -> Head:
-        raw = self._head.map(lambda name, _: weights[_parameter_name("head", name)].detach())
+        raw = self._head.map(lambda name, _: weights[parameter_name("head", name)].detach())
         return scaled(raw, self._offset, self._factor)
 
-    def _train(self, part: str, name: str, tensor: Tensor) -> Tensor:
-        parameter = nn.Parameter(tensor.detach().float().clone())
-        self.register_parameter(_parameter_name(part, name), parameter)
-        return parameter
+
+def new_parameter(module: nn.Module, part: str, name: str, tensor: Tensor) -> Tensor:
+    """Let a module train a copy of a tensor, under the `parameter_name` of part and name."""
+    parameter = nn.Parameter(tensor.detach().float().clone())
+    module.register_parameter(parameter_name(part, name), parameter)
+    return parameter
 
 
-def _parameter_name(part: str, name: str) -> str:
+def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
+
+
+def parameter_name(part: str, name: str) -> str:
     """Modules take no names with dots."""
     return f"{part}.{name}".replace(".", "__")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 import time
 import urllib.request
@@ -11,13 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from backends.adapters.bank import HplmArtifact, read_artifact
 from backends.adapters.ladder import Ladder, write_ladder
+from backends.adapters.student_adapters import write_student_adapters
 from backends.engine.exits import Exit, confidences
 from backends.engine.stack import StackSettings, UpperStack
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from backends.root.student_set import students_folder
+from bench.kit.random_students import random_student_adapters, random_students
 from bench.kit.tiny_home import ignore, sample_texts
 from builder.construct.hplm.hplms import publish_artifact
 from builder.construct.hplm.states import encoded_set
@@ -32,7 +37,7 @@ from hplm_client import Classification, HplmClient, InvalidRequestError
 from served_home import Served, wait_until_served
 
 pytestmark = pytest.mark.server
-NAME = "ladder/topic"
+NAME, STUDENTS_NAME = "ladder/topic", "students/topic"
 SERVED_WITHIN_S = 2.0
 REASONS = (("early", "confident"), ("full", "top"))
 
@@ -105,7 +110,9 @@ def test_a_level_that_an_hplm_lacks_is_never_silently_full(laddered: tuple[Serve
     with HplmClient(f"grpc://{served.grpc_url}") as client:
         with pytest.raises(InvalidRequestError, match="hPLM 'acme/topic' has no level 'early'; it has full"):
             client.infer("acme/topic", "my cat is lovely", level="early")
-        with pytest.raises(InvalidRequestError, match="level 'students-9' is not one of auto, full, early"):
+        with pytest.raises(InvalidRequestError, match=f"hPLM '{NAME}' has no level 'students-3'; it has early, full"):
+            client.infer(NAME, "my cat is lovely", level="students-3")
+        with pytest.raises(InvalidRequestError, match="level 'students-9' is not one of auto, full, early, stud"):
             client.infer(NAME, "my cat is lovely", level="students-9")
         plain = client.infer("acme/topic", "my cat is lovely", level="full")
     assert (plain.level, plain.confidence, plain.doubtful) == (None, None, False)
@@ -129,6 +136,35 @@ def test_a_load_says_who_answered_and_how_many_are_right(
     other = ("--labelled", texts.replace(NAME, "acme/topic"), "--level", "early", "--out", tmp_path / "none")
     assert "has no level 'early'" in run_hplm(*load[:-3], *other)
     assert not (tmp_path / "none").exists()
+
+
+def test_students_answer_by_number_and_as_many_as_the_load_allows(laddered: tuple[Served, Selection]) -> None:
+    served, _ = laddered
+    home, registry, root = served.home, Registry.open(served.home), RootFolder(served.home.root("tiny"))
+    model, generator = registry.hplm("acme/topic"), torch.Generator().manual_seed(1)
+    students = random_students(root, 2, 1, generator)
+    artifact = replace(read_artifact(home.path / model.folder, root.fingerprint), hplm=STUDENTS_NAME)
+    offered = {"set": students.fingerprint, "best": 2, "depth": students.shape.depth(root.geometry)}
+    entry = publish_artifact(home, registry, artifact, model.domain, {"students": offered})
+    own = random_student_adapters(students, artifact, generator)
+    write_student_adapters(home.path / entry.folder, own)
+    wait_until_served(served, [STUDENTS_NAME])
+    try:
+        for url in (f"grpc://{served.grpc_url}", f"http://{served.http_url}"):
+            with HplmClient(url) as client:
+                levels = ("students-1", "students-2", "students", "full")
+                answers = [client.infer(STUDENTS_NAME, "my cat is lovely", level=level) for level in levels]
+                assert [answer.level for answer in answers] == ["students-1", "students-2", "students-2", None]
+                one, two, as_many, full = answers
+                assert one.confidence is not None and not one.doubtful and full.confidence is None
+                assert one.to_dict() != two.to_dict() == {**as_many.to_dict(), "request_id": two.request_id}
+                with pytest.raises(InvalidRequestError, match="'students-3'; it has full, students, students-1, stud"):
+                    client.infer(STUDENTS_NAME, "my cat is lovely", level="students-3")
+                with pytest.raises(InvalidRequestError, match="'acme/topic' has no level 'students'; it has full"):
+                    client.infer("acme/topic", "my cat is lovely", level="students")
+    finally:
+        registry.delete_hplm(STUDENTS_NAME)
+        shutil.rmtree(students_folder(root.path))
 
 
 def test_a_rollback_takes_the_ladder_back_within_a_second_or_two(laddered: tuple[Served, Selection]) -> None:

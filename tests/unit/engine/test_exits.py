@@ -15,7 +15,7 @@ from torch import Tensor
 from adapter_reference import KINDS, random_artifact, reference_logits
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
-from backends.engine import stack as stack_module
+from backends.engine import slotted_layers
 from backends.engine.compute_pool import ComputePool
 from backends.engine.exits import Early, Exit, confidences, cuts_of
 from backends.engine.layouts import LAYOUTS, Sharing
@@ -115,7 +115,7 @@ def test_rows_that_leave_and_rows_that_stay_equal_rows_alone(
     root: RootFolder, dtype: str, sharing: Sharing, least_to_narrow: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Computed at once and in shares, and laid out anew always, where it pays, and hardly ever."""
-    monkeypatch.setattr(stack_module, "LEAST_TO_NARROW", least_to_narrow)
+    monkeypatch.setattr(slotted_layers, "LEAST_TO_NARROW", least_to_narrow)
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     torch.manual_seed(seed)
@@ -143,7 +143,7 @@ def test_other_layouts_answer_early_and_compute_on(root: RootFolder, layout: str
 
 def test_survivors_read_what_their_batch_captured(root: RootFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pools grow and move while a batch runs; rows that are laid out anew must not read the bank again."""
-    monkeypatch.setattr(stack_module, "LEAST_TO_NARROW", 0.0)
+    monkeypatch.setattr(slotted_layers, "LEAST_TO_NARROW", 0.0)
     torch.manual_seed(2)
     artifacts = artifacts_of(root, random.Random(2))
     stack = UpperStack(root, StackSettings(dtype="fp32", num_slots=len(KINDS) + 1))

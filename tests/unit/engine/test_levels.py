@@ -19,7 +19,7 @@ from backends.adapters.bank import HplmArtifact, read_artifact
 from backends.adapters.head import Head
 from backends.adapters.ladder import EarlyStep, Ladder, read_ladder, write_ladder
 from backends.clock import now_us
-from backends.engine import stack as stack_module
+from backends.engine import slotted_layers
 from backends.engine.job import Job
 from backends.engine.service import UpperService
 from backends.engine.stack import StackSettings, UpperStack
@@ -107,7 +107,7 @@ def test_a_version_without_a_ladder_tells_no_level(tiny_home: Home, topic: HplmE
 def test_sure_rows_leave_early_and_the_others_go_on(
     tiny_home: Home, topic: HplmEntry, least_to_narrow: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_module, "LEAST_TO_NARROW", least_to_narrow)
+    monkeypatch.setattr(slotted_layers, "LEAST_TO_NARROW", least_to_narrow)
     ladder = ladder_of(tiny_home, topic, threshold=2.0)
     early, full = (expected(tiny_home, topic, ladder, after) for after in (1, None))
     threshold = sorted(each["confidence"] for each in early)[len(early) // 2]
@@ -180,6 +180,7 @@ def test_the_answer_at_hand_is_sent_before_the_deadline(
         assert (answer["level"], answer["doubtful"]) == (EARLY, True)
         assert deadline_us - 100_000 < answered_us < deadline_us + 50_000
         assert patient.empty()
+        time.sleep(max(0, deadline_us - now_us()) / 1e6)
         may_end.set()
         assert next(answers([patient]))["level"] == FULL
         assert isinstance(wants_full.get(timeout=30), UnavailableError)

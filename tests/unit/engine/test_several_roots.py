@@ -127,7 +127,7 @@ def test_a_root_that_nothing_live_uses_is_unloaded_and_loaded_again(
     with running(tiny_home) as service:
         assert isinstance(ask(service, [other_key]).get(timeout=30), list)
         stack = weakref.ref(service._stacks.of(other))
-        monkeypatch.setattr(service._snapshot, "roots", lambda: {"tiny"})
+        monkeypatch.setattr(service._snapshot, "stacks", lambda: {TINY})
         service.release_unused()
         assert service._stacks.holds(TINY) and not service._stacks.holds(other)
         deadline_s = time.monotonic() + 30

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from builder.levels.calibration import (
+from builder.construct.tasks.calibration import (
     TEMPERATURES,
     calibration_error,
     calibration_floor,

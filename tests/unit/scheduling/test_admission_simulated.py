@@ -188,5 +188,5 @@ def test_batches_that_vary_make_the_margin_larger_and_steady_ones_what_is_set() 
         costs = LiveCosts(MODEL)
         rows = poisson(random.Random(7), "acme", 2 * capacity_rows_per_s(), 5)
         simulate(rows, admission_of(costs), noise=noise)
-        margins[noise] = admission_of(costs)._margin(costs)
+        margins[noise] = admission_of(costs).margin(costs)
     assert margins[0.0] == 1.25 and margins[0.4] > 1.4

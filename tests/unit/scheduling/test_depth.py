@@ -27,6 +27,20 @@ def test_a_row_s_likely_depth_is_by_what_was_certified(level: str, depth: float)
     assert HplmEntry(1, "acme/area", 1, "classification", ("a",), domain, "folder").likely_depth(level) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("level", "least", "most"), [("students", 0.2, 0.4), ("students-1", 0.2, 0.2), ("students-2", 0.4, 0.4)]
+)
+def test_a_row_for_students_is_likely_to_get_the_least(level: str, least: float, most: float) -> None:
+    """Admission promises with that; more of them run where the load allows it."""
+    metrics = {"levels": ["early", "full"], "ladder": LADDER, "students": {"set": "e", "best": 2, "depth": 0.2}}
+    domain = DomainEntry("mini", "general", 1, ())
+    entry = HplmEntry(1, "acme/area", 1, "classification", ("a", "b"), domain, "folder", metrics)
+    depths = entry.least_depth(level), entry.likely_depth(level), entry.most_depth(level)
+    assert depths == (least, least, most)
+    assert entry.most_depth("full") == 1.0 and entry.most_depth("auto") == entry.likely_depth("auto")
+    assert entry.levels == ("early", "full", "students", "students-1", "students-2")
+
+
 def test_a_batch_s_shape_counts_tokens_as_far_as_they_pass() -> None:
     rows = [row("a", 100, 1.0), row("b", 40, 0.5, hplm_key=2)]
     assert BatchShape.of(rows) == BatchShape(2, 100 + 20, 100 * 100 + 0.5 * 40 * 40, 2)

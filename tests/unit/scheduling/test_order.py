@@ -34,6 +34,7 @@ class Row:
     arrived_us: int = 0
     depth: float = 1.0
     least_depth: float = 1.0
+    most_depth: float = 1.0
 
 
 def fresh_chance() -> tuple[random.Random, str]:

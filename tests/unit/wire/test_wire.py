@@ -51,6 +51,10 @@ def test_tickets_round_trip() -> None:
     assert decode_tickets(encode_tickets(tickets)) == tickets
 
 
+def test_levels_that_tickets_know_keep_their_numbers() -> None:
+    assert LEVELS[:5] == ("auto", "full", "early", "students", "students-1") and LEVELS[-1] == "students-8"
+
+
 def test_a_ticket_of_another_version_is_a_clear_error() -> None:
     rows = encode_tickets([Ticket(7, 12, False, None)] * 2)
     rows[1, TICKET_COLUMNS.index("version")] = TICKET_VERSION + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,14 +12,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from builder.construct.tasks.ner import TaggedRow
+
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+NO_LABEL = -1
+"""Any number below 0 means that."""
 TEMPERATURES = (0.05, 20.0)
 """Labels that were smoothed leave an hPLM less sure than it is right, so a temperature may be below 1."""
 NUM_BINS = 15
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _PRECISION = 1e-4
 _FLOOR_DRAWS = 100
+
+
+def labels_of(target: Any, num_labels: int) -> Tensor:
+    """Return the labels that a row's target names: one, or one for each word."""
+    if isinstance(target, TaggedRow):
+        return target.tags
+    return torch.tensor([target if target < num_labels else NO_LABEL])
 
 
 def fit_temperature(logits: Tensor, targets: Tensor) -> float:

@@ -1,0 +1,161 @@
+"""One root's students on the device, with the slots and heads of the hPLMs that run on them.
+
+Every student reads the same hidden rows, and each hPLM has adapters in all of them, in one slot. So the students are
+one run of layers of which each student passes a span, and a row's logits are the sum over its students.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from backends.adapters.adapter_set import AdapterSet
+from backends.adapters.bank import HplmArtifact
+from backends.adapters.head import Head
+from backends.adapters.slots import SlotLease
+from backends.adapters.student_adapters import StudentAdapters
+from backends.engine.compute_pool import ComputePool
+from backends.engine.heads import HeadRow, logits
+from backends.engine.layouts import MakeLayout
+from backends.engine.packing import MicroBatch, PackedRows
+from backends.engine.precision import precision_of
+from backends.engine.slotted_layers import SlottedLayers, StackSettings, on_cpu, pays
+from backends.errors import HplmError
+from backends.root.student_set import StudentSet
+
+
+class ReadyStudents(NamedTuple):
+    """An hPLM whose adapters in the students are pinned in a slot.
+
+    Attributes:
+        lease: The slot.
+        heads: One for each student.
+        temperatures: Of the answers of one student, of two, and so on.
+        best: The number of students that is best for it.
+        pooling: Of all heads.
+    """
+
+    lease: SlotLease
+    heads: tuple[Head, ...]
+    temperatures: tuple[float, ...]
+    best: int
+    pooling: str
+
+
+@dataclass(frozen=True)
+class StudentRow:
+    """A row of an hPLM that the first `count` students answer; `middle` is the first token of a second segment."""
+
+    hplm: ReadyStudents
+    count: int
+    middle: int | None = None
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Some rows of a micro-batch, given by their positions, in one student, counted from 0."""
+
+    batch: MicroBatch
+    student: int
+    positions: list[int]
+
+
+class StudentLayers(SlottedLayers):
+    """The students of a root: `ready` pins an hPLM, `run` computes rows of pinned hPLMs, `release` unpins.
+
+    On a CPU the compute pool's threads take shares of students and micro-batches; on a GPU they run in turn.
+
+    Args:
+        students: The set.
+        settings: Device, precision and limits.
+        compute_pool: Threads that compute; by default a pool of its own, with PyTorch's number of threads.
+        layout_of: Makes the layout; by default the one that the settings name.
+    """
+
+    def __init__(
+        self,
+        students: StudentSet,
+        settings: StackSettings,
+        compute_pool: ComputePool | None = None,
+        layout_of: MakeLayout | None = None,
+    ) -> None:
+        precision = precision_of(settings.dtype, torch.device(settings.device))
+        layers = students.layers(), students.geometry
+        super().__init__(*layers, settings, precision, compute_pool, layout_of=layout_of)
+        self.shape = students.shape
+        self._heads: dict[int, tuple[tuple[Head, ...], tuple[float, ...], int, str]] = {}
+        """By slot: what `ReadyStudents` has beside its lease."""
+
+    def ready(self, key: int, load: Callable[[], HplmArtifact]) -> ReadyStudents:
+        """Pin the hPLM version `key`; `load` is called only if it is not resident."""
+        loaded: list[tuple[StudentAdapters, str]] = []
+
+        def load_adapters() -> AdapterSet:
+            artifact = load()
+            if artifact.students is None:
+                raise HplmError(f"hPLM {artifact.hplm!r} has nothing for students")
+            loaded.append((artifact.students, artifact.pooling))
+            return artifact.students.adapters
+
+        with self.copies.copying():
+            lease = self.slots.acquire(key, load_adapters)
+            for students, pooling in loaded:
+                heads = tuple(head.map(self.own) for head in students.heads)
+                temperatures = tuple(step.temperature for step in students.steps)
+                self._heads[lease.slot] = heads, temperatures, students.best, pooling
+        return ReadyStudents(lease, *self._heads[lease.slot])
+
+    def release(self, hplm: ReadyStudents) -> None:
+        self.slots.release(hplm.lease)
+
+    def pack(self, rows: Sequence[Tensor], hplms: Sequence[ReadyStudents], isolated: bool = False) -> PackedRows:
+        """Copy rows to the device; see `pack_leased`."""
+        return self.pack_leased(rows, [hplm.lease for hplm in hplms], isolated)
+
+    def run(self, packed: PackedRows, rows: Sequence[StudentRow]) -> list[Tensor]:
+        """Compute the logits of each row, in fp32 on the CPU, in the order of `pack`.
+
+        The summands of a row are added in the order of the students, so more of them add to the same sum.
+        """
+        results: dict[int, Tensor] = {}
+
+        def run(share: _Share) -> dict[int, Tensor]:
+            return self._run(share, rows)
+
+        for of_share in self._compute_pool.run(run, self._shares(packed, rows)):
+            for index, summand in of_share.items():
+                results[index] = results[index] + summand if index in results else summand
+        return on_cpu([results[index] for index in range(len(results))])
+
+    def _shares(self, packed: PackedRows, rows: Sequence[StudentRow]) -> list[_Share]:
+        """Cut a batch into shares, those of one micro-batch in the order of the students."""
+        shares = []
+        for batch in packed.micro_batches:
+            counts = [rows[index].count for index in batch.grid.order]
+            for student in range(max(counts)):
+                positions = [position for position, count in enumerate(counts) if count > student]
+                shares.append(_Share(batch, student, positions))
+        return shares
+
+    @torch.inference_mode()
+    def _run(self, share: _Share, rows: Sequence[StudentRow]) -> dict[int, Tensor]:
+        """Compute what one student says, by the indices of the rows."""
+        batch, positions = share.batch, share.positions
+        indices = [batch.grid.order[position] for position in positions]
+        slots = [self.slots.check(rows[index].hplm.lease) for index in indices]
+        if pays(batch, positions, remaining=1.0):
+            batch = batch.narrowed(batch.hidden, positions, slots)
+            positions = list(range(len(indices)))
+        states = self._layers(batch.hidden, self.attention(batch), batch.adapters, self.shape.span(share.student))
+        of_rows = zip(positions, [rows[index] for index in indices], strict=True)
+        heads = [_head_row(batch, position, row, share.student) for position, row in of_rows]
+        return dict(zip(indices, logits(states, heads), strict=True))
+
+
+def _head_row(batch: MicroBatch, position: int, row: StudentRow, student: int) -> HeadRow:
+    start = batch.grid.starts[position]
+    return HeadRow(start, start + batch.grid.lengths[position], row.hplm.heads[student], row.hplm.pooling, row.middle)

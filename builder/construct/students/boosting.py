@@ -1,0 +1,171 @@
+"""Students in the making: what they say together of a batch, and how far that is from the upper layers.
+
+Of a batch with the final states T of the upper layers, B_k the sum of the first k mapped students, s_k the states of
+student k, counted from 1:
+
+    boosting of student k:  mean((T - B_(k-1) - map_k(s_k))²) / Var(T)
+    stacking of student k:  mean((B_(k-1) - states in the middle of student k)²) / Var(B_(k-1))
+    all together:           Σ_m mean((T - B_m)²) / Var(T)
+
+Stacking lets the layers above the middle refine what earlier students say, as if they stood on top of them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from backends.root.geometry import RootGeometry
+from backends.root.student_set import OutputMaps, StudentShape
+from backends.root.upper import UpperLayers
+from builder.construct.students.hidden_texts import HiddenBatch, HiddenTexts
+from builder.construct.training.device import mixed_precision
+
+_DIGITS = 5
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """Students together against the upper layers, over the tokens of some texts.
+
+    Attributes:
+        error: Mean square of the difference, in units of the variance of the upper layers' states.
+        cosine: Mean over the tokens.
+    """
+
+    error: float
+    cosine: float
+
+    def to_json(self) -> dict[str, float]:
+        return {"error": round(self.error, _DIGITS), "cosine": round(self.cosine, _DIGITS)}
+
+
+class Boosting(nn.Module):
+    """The layers and maps of as many students as there can be, and the upper layers that they learn from."""
+
+    def __init__(self, upper: UpperLayers, root: RootGeometry, shape: StudentShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self._num_heads = root.num_heads
+        self._upper = upper.requires_grad_(False)
+        self.layers = UpperLayers(shape.geometry(root))
+        self.maps = OutputMaps(shape, root.hidden_size)
+        self.layers.requires_grad_(False)
+        self.maps.requires_grad_(False)
+
+    @torch.no_grad()
+    def start(self, student: int) -> None:
+        """Give a student its first weights: the first one the last upper layers, others those of the one before.
+
+        The first says what its layers say; others say nothing yet, so that they never make the sum worse.
+        """
+        own = [self.layers.layers[index] for index in self.shape.span(student)]
+        if student == 0:
+            sources: Sequence[nn.Module] = [*self._upper.layers][-self.shape.layers :]
+        else:
+            sources = [self.layers.layers[index] for index in self.shape.span(student - 1)]
+        for layer, source in zip(own, sources, strict=True):
+            layer.load_state_dict(source.state_dict())
+        weight, bias = (self.maps[student].get_parameter(name) for name in ("weight", "bias"))
+        weight.zero_() if student else weight.copy_(torch.eye(*weight.shape))
+        bias.zero_()
+
+    def parameters_of(self, students: Sequence[int]) -> dict[str, nn.Parameter]:
+        """Let these students learn and no others; return what learns, by name."""
+        self.layers.requires_grad_(False)
+        self.maps.requires_grad_(False)
+        found: dict[str, nn.Parameter] = {}
+        for student in students:
+            parts = {f"layers.{index}": self.layers.layers[index] for index in self.shape.span(student)}
+            for name, part in {**parts, f"maps.{student}": self.maps[student]}.items():
+                found |= {f"{name}.{key}": one for key, one in part.named_parameters()}
+        for one in found.values():
+            one.requires_grad_(True)
+        return found
+
+    def boosting_loss(self, batch: HiddenBatch, student: int, stacking_weight: float) -> Tensor:
+        """Compute the loss of one student, whose earlier ones are done."""
+        with mixed_precision(batch.hidden.device):
+            with torch.no_grad():
+                target = self._target(batch)
+                before = self._sums(batch, student)[-1] if student else torch.zeros_like(target)
+            states = list(self._states(batch, student))
+            says = self.maps[student](states[-1])[batch.mask].float()
+        loss = functional.mse_loss(says, target - before) / target.var()
+        if student and self.shape.layers > 1 and stacking_weight:
+            middle = states[-(-self.shape.layers // 2) - 1][batch.mask].float()
+            loss = loss + stacking_weight * functional.mse_loss(middle, before) / before.var()
+        return loss
+
+    def joint_loss(self, batch: HiddenBatch, count: int) -> Tensor:
+        """Sum the errors of the first student, of the first two, and so on."""
+        with mixed_precision(batch.hidden.device):
+            with torch.no_grad():
+                target = self._target(batch)
+            sums = self._sums(batch, count)
+        return torch.stack([functional.mse_loss(each, target) for each in sums]).sum() / target.var()
+
+    @torch.no_grad()
+    def fidelity(self, texts: HiddenTexts, count: int, most: int | None = None) -> list[Fidelity]:
+        """Measure the first student, the first two, and so on, on all texts or the first ones."""
+        sums, tokens, squares = np.zeros((2, count)), 0, torch.zeros(2, dtype=torch.float64)
+        for _, batch in texts.all(most):
+            target, prefixes = self._both(batch, count)
+            for number, each in enumerate(prefixes):
+                sums[0, number] += float((each - target).square().mean(dim=-1).double().sum())
+                sums[1, number] += float(functional.cosine_similarity(each, target, dim=-1).double().sum())
+            tokens += len(target)
+            squares += torch.stack([target.double().mean(dim=-1).sum(), target.double().square().mean(dim=-1).sum()])
+        mean, mean_square = (float(each) / tokens for each in squares)
+        variance = mean_square - mean**2
+        return [Fidelity(error / tokens / variance, cosine / tokens) for error, cosine in sums.T.tolist()]
+
+    @torch.no_grad()
+    def residuals(self, texts: HiddenTexts, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Compute each text's mean square of what the first students do not say."""
+        found = np.zeros(len(texts))
+        for indices, batch in texts.all():
+            target, prefixes = self._both(batch, count)
+            lengths = texts.lengths[indices].tolist()
+            parts = torch.split((target - prefixes[-1]).square().mean(dim=-1), lengths)
+            found[indices] = [float(part.mean()) for part in parts]
+        return found
+
+    @torch.no_grad()
+    def kept(self, count: int) -> tuple[StudentShape, UpperLayers, OutputMaps]:
+        """Return copies of the first students alone, on the CPU."""
+        shape = StudentShape(count, self.shape.layers, self.shape.width, self.shape.wiring)
+        layers, maps = copy.deepcopy(self.layers).cpu(), copy.deepcopy(self.maps).cpu()
+        layers.layers = layers.layers[: count * shape.layers]
+        for unused in range(self.shape.count - 1, count - 1, -1):
+            del maps[unused]
+        return shape, layers, maps
+
+    def _both(self, batch: HiddenBatch, count: int) -> tuple[Tensor, list[Tensor]]:
+        with mixed_precision(batch.hidden.device):
+            return self._target(batch), self._sums(batch, count)
+
+    def _target(self, batch: HiddenBatch) -> Tensor:
+        """Shape: `[T, H]`."""
+        states: Tensor = self._upper(batch.hidden, batch.attend(self._num_heads))
+        return states[batch.mask].float()
+
+    def _sums(self, batch: HiddenBatch, count: int) -> list[Tensor]:
+        """Compute what the first student says, the first two, and so on: `[T, H]` each."""
+        found: list[Tensor] = []
+        for student in range(count):
+            *_, states = self._states(batch, student)
+            says = self.maps[student](states)[batch.mask].float()
+            found.append(found[-1] + says if found else says)
+        return found
+
+    def _states(self, batch: HiddenBatch, student: int) -> Iterator[Tensor]:
+        """Yield the states after each layer of a student."""
+        attend = batch.attend(self._num_heads)
+        return self.layers.states(batch.hidden, attend, span=self.shape.span(student))

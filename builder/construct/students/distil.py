@@ -1,0 +1,178 @@
+"""Distillation of students: one after the other learns what those before it do not say, then all learn together.
+
+Each training has a checkpoint of its own beside the root, which stays until the set is published: an interrupted
+distillation passes over the students that are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from backends.student_levels import MOST_STUDENTS
+from builder.construct.hplm.trainable import Indices, fastest_attention
+from builder.construct.students.boosting import Boosting, Fidelity
+from builder.construct.students.hidden_texts import HiddenTexts, numbered_token_batches
+from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.loop import Schedule, TrainingLoop, Watch
+from builder.construct.training.optimiser import ParameterGroup
+from builder.progress import Report, Step
+from builder.settings.students import StudentSettings
+
+_FINAL_RATE_SHARE = 0.05
+_JOINT_RATE_SHARE = 0.3
+_JOINT = "together"
+_WATCHED_TEXTS = 64
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """The outcome: how many students are kept, how near they come, and the seconds that it took."""
+
+    count: int
+    fidelity: Sequence[Fidelity]
+    seconds: float
+
+
+class StudentDistiller:
+    """Trains the students of a `Boosting`.
+
+    Args:
+        boosting: With room for as many students as there can be.
+        texts: To learn from.
+        held_out: To measure with.
+        settings: See there; `count` says whether students that bring little are kept.
+        checkpoint_of: Names the checkpoint of a training.
+        report: Gets a step for each batch.
+    """
+
+    def __init__(
+        self,
+        boosting: Boosting,
+        texts: HiddenTexts,
+        held_out: HiddenTexts,
+        settings: StudentSettings,
+        checkpoint_of: Callable[[str], Checkpoint],
+        report: Report,
+    ) -> None:
+        self._boosting, self._texts, self._held_out = boosting, texts, held_out
+        self._settings, self._checkpoint_of, self._report = settings, checkpoint_of, report
+        self._everything = np.arange(len(texts))
+
+    def run(self) -> Distilled:
+        """Train to the end, from the checkpoints where there are some."""
+        count, error, seconds = 0, np.inf, 0.0
+        for student in range(self._boosting.shape.count):
+            seconds += self._boost(student)
+            reached = self._boosting.fidelity(self._held_out, student + 1)[-1].error
+            if self._settings.count is None and reached > (1 - self._settings.least_gain) * error:
+                note = f"dropped: it lowers the error from {error:.4f} to {reached:.4f} only"
+                self._report(Step(_phase(student), self._settings.steps, self._settings.steps, note))
+                break
+            count, error = student + 1, reached
+        if count > 1:
+            seconds += self._learn_together(count)
+        return Distilled(count, self._boosting.fidelity(self._held_out, count), seconds)
+
+    def _boost(self, student: int) -> float:
+        settings, boosting = self._settings, self._boosting
+        boosting.start(student)
+
+        def loss(indices: Indices, step: int) -> Tensor:
+            batch = self._texts.batch(indices)
+            with fastest_attention(batch.hidden.device):
+                return boosting.boosting_loss(batch, student, settings.stacking_weight)
+
+        groups = self._groups_of_texts(student)
+        watch = _HeldOutCosine(lambda: boosting.fidelity(self._held_out, student + 1, _WATCHED_TEXTS)[-1].cosine)
+        return self._train(_phase(student), str(student + 1), [student], groups, loss, settings.steps, 1.0, watch)
+
+    def _learn_together(self, count: int) -> float:
+        steps = round(self._settings.joint_share * self._settings.steps)
+        if steps == 0:
+            return 0.0
+
+        def loss(indices: Indices, step: int) -> Tensor:
+            batch = self._texts.batch(indices)
+            with fastest_attention(batch.hidden.device):
+                return self._boosting.joint_loss(batch, count)
+
+        groups = [(1.0, self._everything)]
+        watch = _HeldOutCosine(lambda: self._boosting.fidelity(self._held_out, count, _WATCHED_TEXTS)[-1].cosine)
+        name = "distil all students together"
+        return self._train(name, _JOINT, range(count), groups, loss, steps, _JOINT_RATE_SHARE, watch)
+
+    def _groups_of_texts(self, student: int) -> list[tuple[float, Indices]]:
+        """Return the texts that a student learns from: all, or for later ones also the worst by what is missing yet."""
+        settings = self._settings
+        num_hard = round(settings.hard_texts * len(self._texts))
+        if student == 0 or not num_hard or not settings.hard_share:
+            return [(1.0, self._everything)]
+        worst = np.argsort(-self._boosting.residuals(self._texts, student), kind="stable")[:num_hard]
+        return [(1 - settings.hard_share, self._everything), (settings.hard_share, np.sort(worst))]
+
+    def _train(
+        self,
+        phase: str,
+        name: str,
+        students: Sequence[int],
+        groups: Sequence[tuple[float, Indices]],
+        loss: Callable[[Indices, int], Tensor],
+        steps: int,
+        rate_share: float,
+        watch: Watch,
+    ) -> float:
+        settings = self._settings
+        seed = settings.seed + len(students) * 1000 + students[0]
+
+        def batches(after_step: int) -> Iterator[Indices]:
+            most = settings.tokens_per_batch
+            return numbered_token_batches(self._texts.lengths, groups, most, seed, after_step, steps)
+
+        schedule = Schedule(
+            steps=steps,
+            warmup_steps=min(settings.warmup_steps, steps),
+            round_steps=settings.checkpoint_every,
+            final_share=_FINAL_RATE_SHARE,
+            clip_norm=settings.clip_norm,
+            seed=seed,
+        )
+        learning = self._boosting.parameters_of(students)
+        group = ParameterGroup(learning, rate_share * settings.learning_rate, settings.weight_decay)
+        checkpoint = self._checkpoint_of(name)
+        checkpoint.path.parent.mkdir(parents=True, exist_ok=True)
+        seconds = TrainingLoop(phase, [group], schedule, batches, loss, watch).run(checkpoint, self._report)
+        self._boosting.parameters_of([])
+        return seconds
+
+
+class _HeldOutCosine(Watch):
+    """The nearness on a few held-out texts, for the progress."""
+
+    def __init__(self, measure: Callable[[], float]) -> None:
+        self._measure = measure
+        self._found: float | None = None
+
+    def end_round(self, number: int) -> None:
+        self._found = self._measure()
+
+    @property
+    def note(self) -> str:
+        return "" if self._found is None else f", held-out cosine {self._found:.4f}"
+
+
+def checkpoint_paths(root: Path) -> list[Path]:
+    """Name all that a distillation may leave beside a root's folder."""
+    return [checkpoint_path(root, name) for name in (*map(str, range(1, MOST_STUDENTS + 1)), _JOINT)]
+
+
+def checkpoint_path(root: Path, name: str) -> Path:
+    return root.with_name(f".{root.name}.students-{name}")
+
+
+def _phase(student: int) -> str:
+    return f"distil student {student + 1}"

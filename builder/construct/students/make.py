@@ -1,0 +1,141 @@
+"""`hplm students make`: short stacks that say together what the upper layers of a root say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from backends.errors import ConflictError, InvalidArgumentError, TrainingDataError
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.root.student_set import StudentSet, StudentShape, students_folder, write_students
+from backends.root.tokenizer import Text
+from backends.storage import json_checksum, publishing
+from builder.construct.hplm.state_rows import StateRows
+from builder.construct.hplm.states import StateCache
+from builder.construct.root.augment import Pairing
+from builder.construct.students.boosting import Boosting
+from builder.construct.students.distil import Distilled, StudentDistiller, checkpoint_path, checkpoint_paths
+from builder.construct.students.hidden_texts import HiddenTexts
+from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.corpus import corpus_checksums, split_corpus
+from builder.construct.training.device import training_device
+from builder.locks import exclusive
+from builder.progress import Report
+from builder.requests.domains import GENERAL_DOMAIN
+from builder.requests.students import MakeStudents
+
+MIN_TEXTS = 200
+
+
+def make_students(home: Home, registry: Registry, request: MakeStudents, report: Report) -> StudentSet:
+    """Distil and publish a root's students; an interrupted run goes on at its last checkpoint.
+
+    Servers that run meanwhile keep the students that they have read.
+
+    Raises:
+        ConflictError: The root has students already, and none are to be replaced.
+        InvalidArgumentError: The students would save nothing, or the corpus is too small.
+        TrainingDataError: The corpus is not there, or no text.
+    """
+    registry.root(request.root)
+    target = home.root(request.root)
+    with exclusive(home, target, f"root {request.root!r}") as hold:
+        domain = registry.domain(request.root, GENERAL_DOMAIN)
+        hold.will_read(domain.folders)
+        root = RootFolder(target)
+        if students_folder(target).exists() and not request.replace:
+            raise ConflictError(
+                f"root {request.root!r} has students already; --replace makes others, and hPLMs are answered without "
+                "students then until 'hplm students add' adapts them again"
+            )
+        making = _Making(home, registry, root, request, _corpus(root, request.corpus), report)
+        distilled, boosting = making.run()
+        shape, layers, maps = boosting.kept(distilled.count)
+        fidelity = [each.to_json() for each in distilled.fidelity]
+        with publishing(students_folder(target)) as folder:
+            write_students(folder, root, shape, layers, maps, fidelity, making.origin(distilled))
+        for path in checkpoint_paths(target):
+            path.unlink(missing_ok=True)
+        return StudentSet(students_folder(target), root)
+
+
+def _corpus(root: RootFolder, files: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the files to learn from; by default those that the root was made from."""
+    if files:
+        return tuple(files)
+    recipe = root.manifest.origin.get("config", {})
+    known = tuple(Path(path) for path in recipe.get("corpus", ()))
+    if not known or not all(path.is_file() for path in known):
+        raise TrainingDataError(
+            f"the corpus that root {root.manifest.name!r} was made from is not there any more; --corpus names texts"
+        )
+    return known
+
+
+@dataclass(frozen=True)
+class _Making:
+    """The distillation of one set."""
+
+    home: Home
+    registry: Registry
+    root: RootFolder
+    request: MakeStudents
+    corpus: tuple[Path, ...]
+    report: Report
+
+    def run(self) -> tuple[Distilled, Boosting]:
+        settings, geometry = self.request.settings, self.root.geometry
+        layers = settings.layers_of(geometry.num_upper_layers)
+        shape = StudentShape(settings.most_students(geometry.num_upper_layers), layers, geometry.hidden_size)
+        learnt, held_out = self._texts()
+        device = training_device(self.request.device)
+        texts, measured = (
+            HiddenTexts(self._rows(some, what), device) for some, what in ((learnt, "corpus"), (held_out, "held-out"))
+        )
+        boosting = Boosting(self.root.upper(), geometry, shape).to(device)
+        inputs = self._inputs()
+
+        def checkpoint_of(name: str) -> Checkpoint:
+            return Checkpoint(checkpoint_path(self.root.path, name), json_checksum({**inputs, "training": name}))
+
+        distiller = StudentDistiller(boosting, texts, measured, settings, checkpoint_of, self.report)
+        return distiller.run(), boosting
+
+    def origin(self, distilled: Distilled) -> dict[str, Any]:
+        return {
+            "settings": asdict(self.request.settings),
+            "corpus": [str(path) for path in self.corpus],
+            "seconds": round(distilled.seconds),
+        }
+
+    def _texts(self) -> tuple[list[Text], list[Text]]:
+        """Return the texts to learn from, and those held out, some of both made into pairs."""
+        settings = self.request.settings
+        corpus = split_corpus(self.corpus, None)
+        if corpus.num_texts + len(corpus.held_out) < MIN_TEXTS:
+            raise InvalidArgumentError(
+                f"the corpus has {corpus.num_texts + len(corpus.held_out)} texts; students need at least {MIN_TEXTS}"
+            )
+        learnt = corpus.sample(settings.max_texts)
+        if not learnt:
+            raise InvalidArgumentError(
+                "the corpus repeats itself: no text is left besides those held out to measure with"
+            )
+        pairing = Pairing(settings.pair_share, settings.seed)
+        return pairing.apply(learnt, 0), pairing.apply(list(corpus.held_out), 1)
+
+    def _rows(self, texts: Sequence[Text], what: str) -> StateRows:
+        domain = self.registry.domain(self.root.manifest.name, GENERAL_DOMAIN)
+        return StateCache(self.home, domain).rows(texts, False, what, self.report)
+
+    def _inputs(self) -> dict[str, Any]:
+        """Return all that the trainings depend on."""
+        return {
+            "root": self.root.fingerprint,
+            "corpus": corpus_checksums(self.corpus),
+            "settings": asdict(self.request.settings),
+        }

@@ -1,0 +1,81 @@
+"""Settings of making a root's students."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backends.errors import InvalidArgumentError
+from backends.student_levels import MOST_STUDENTS
+from builder.settings.seeds import require_seed
+
+_USUAL_STUDENTS = 3
+_LARGEST_SHARE = 0.75
+"""Students that cost more of the upper layers than that save too little."""
+
+
+@dataclass(frozen=True)
+class StudentSettings:
+    """The number and the depth of students, and the length and the strength of their distillation.
+
+    Without a `count`, students are added until one lowers the error on held-out texts by less than `least_gain` of
+    itself, or the next would make all of them cost more than three quarters of the upper layers. Each learns for
+    `steps`, then all of them together for `joint_share` as many. Of the batches of later ones, `hard_share` are drawn
+    from the `hard_texts` share of texts that those before them say worst; by default none are, which measures better.
+
+    `stacking_weight` is how much it counts that the middle of a later student says what all earlier ones say; students
+    of one layer have no middle. `pair_share` of the texts are made into pairs, since some tasks are about them.
+    """
+
+    count: int | None = None
+    layers: int | None = None
+    steps: int = 700
+    tokens_per_batch: int = 2048
+    learning_rate: float = 2e-3
+    warmup_steps: int = 40
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    stacking_weight: float = 1.0
+    joint_share: float = 0.1
+    least_gain: float = 0.05
+    hard_share: float = 0.0
+    hard_texts: float = 0.2
+    pair_share: float = 0.3
+    max_texts: int = 10_000
+    seed: int = 17
+    checkpoint_every: int = 50
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "tokens_per_batch", "learning_rate", "clip_norm", "max_texts", "checkpoint_every"):
+            if getattr(self, name) <= 0:
+                raise InvalidArgumentError(f"{name} must be positive, not {getattr(self, name)}")
+        for name in ("warmup_steps", "weight_decay", "stacking_weight"):
+            if getattr(self, name) < 0:
+                raise InvalidArgumentError(f"{name} cannot be negative")
+        for name in ("joint_share", "least_gain", "hard_share", "hard_texts", "pair_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InvalidArgumentError(f"{name} must lie between 0 and 1, not at {getattr(self, name)}")
+        if self.count is not None and not 1 <= self.count <= MOST_STUDENTS:
+            raise InvalidArgumentError(f"a root has 1 to {MOST_STUDENTS} students, not {self.count}")
+        if self.layers is not None and self.layers < 1:
+            raise InvalidArgumentError(f"a student has at least one layer, not {self.layers}")
+        require_seed(self.seed)
+
+    def layers_of(self, num_upper_layers: int) -> int:
+        """Return the layers of each student.
+
+        Raises:
+            InvalidArgumentError: One student costs as much as the upper layers.
+        """
+        layers = self.layers or (1 if num_upper_layers < 4 else 2)
+        if layers >= num_upper_layers:
+            raise InvalidArgumentError(
+                f"a student of {layers} layers saves nothing where there are {num_upper_layers} upper layers"
+            )
+        return layers
+
+    def most_students(self, num_upper_layers: int) -> int:
+        """Return how many students are made at most."""
+        if self.count is not None:
+            return self.count
+        affordable = int(_LARGEST_SHARE * num_upper_layers) // self.layers_of(num_upper_layers)
+        return min(max(1, affordable), _USUAL_STUDENTS)

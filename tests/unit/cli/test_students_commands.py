@@ -1,0 +1,55 @@
+"""`hplm students`: a root's students made, shown, and rejected in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backends.home import Home
+from backends.registry.registry import Registry
+from bench.kit.tiny_home import write_corpus, write_task
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(run_hplm: Run) -> Run:
+    return run_hplm
+
+
+def test_students_of_a_root_are_made_and_shown(run: Run, tiny_home: Home, tmp_path: Path) -> None:
+    home, corpus = ("--home", tiny_home.path), write_corpus(tmp_path / "corpus.txt", 300, seed=3)
+    assert "has no students; 'hplm students make tiny'" in run("students", "show", "tiny", *home)
+    make = ("students", "make", "tiny", "--corpus", corpus, "--steps", "4", *home)
+    assert "saves nothing" in run(*make, "--layers", "2")
+    assert "1 to 8 students" in run(*make, "--count", "0")
+    made = json.loads(run(*make, "--count", "2", "--layers", "1", "--json"))
+    assert (made["students"], made["layers"], made["width"]) == (2, 1, 64)
+    assert [each["students"] for each in made["fidelity"]] == [1, 2]
+    assert all({"students", "cosine", "error"} == each.keys() for each in made["fidelity"])
+    assert f"{made['fidelity'][1]['cosine']}" in run("students", "show", "tiny", *home)
+    assert json.loads(run("students", "show", "tiny", "--json", *home)) == made
+    assert "has students already; --replace" in run(*make)
+    again = json.loads(run(*make, "--count", "1", "--replace", "--json"))
+    assert again["students"] == 1 and again["fingerprint"] != made["fingerprint"]
+    assert "does not exist" in run("students", "make", "unknown", *home)
+
+
+def test_hplms_are_created_and_updated_with_students(run: Run, tiny_home: Home, tmp_path: Path) -> None:
+    home, corpus = ("--home", tiny_home.path), write_corpus(tmp_path / "corpus.txt", 300, seed=3)
+    train, dev = write_task(tmp_path / "task", "topic", seed=100, train=32)
+    files = ("--train", train, "--dev", dev, "--epochs", "1", *home)
+    create = ("create", "acme/new", "--domain", "farm", "--students", *files)
+    assert "'hplm students make tiny' makes some" in run(*create)
+    assert not Registry.open(tiny_home).has_hplm("acme/new")
+    run("students", "make", "tiny", "--corpus", corpus, "--steps", "2", "--count", "2", *home)
+    created = json.loads(run(*create, "--json"))
+    assert created["version"] == 2 and created["students"]["best"] in (1, 2)
+    added = json.loads(run("students", "add", "acme/topic", *files, "--rank", "4", "--json"))
+    assert {"dev_full", "dev_1", "dev_2", "best"} <= added.keys() and added["version"] == 2
+    assert "does not know" in run("students", "add", "acme/mood", *files)
+    run("update", "acme/topic", "--force", *files)
+    assert Registry.open(tiny_home).hplm("acme/topic").best_students == 0

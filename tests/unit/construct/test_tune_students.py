@@ -1,0 +1,204 @@
+"""An hPLM's students while they are tuned: what they answer, where they start, and what they learn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from adapter_reference import KINDS, random_adapters
+from backends.adapters.adapter_set import AdapterSet
+from backends.adapters.head import Head
+from backends.adapters.pooling import POOLED_STATES
+from backends.adapters.recipe import AdapterRecipe
+from backends.root.encoder import padded_attention
+from backends.root.geometry import RootGeometry
+from backends.root.student_set import OutputMaps, StudentShape
+from backends.root.upper import UpperLayers
+from builder.construct.hplm.padded_pooling import POOL_FUNCTIONS
+from builder.construct.hplm.teacher_data import TeacherData
+from builder.construct.hplm.tunable import EncodedSet, new_head
+from builder.construct.students.add import states_of
+from builder.construct.students.tunable import StudentLayers, TunableStudents, TunedStudents, start_of
+from builder.construct.students.tune import PrefixTrainer, StudentTask, answers_of, best_count, tune_students
+from builder.construct.tasks.dataset import CLASSIFICATION, REGRESSION, TaskData
+from builder.construct.tasks.examples import LabelledText
+from builder.construct.tasks.objective import Objective
+from builder.construct.tasks.task_objectives import objective_of
+from builder.settings.hplm import TuneSettings
+from seeds import SEED
+
+ROOT = RootGeometry(50, 16, 32, 2, 1, 4, 32, 2, 1e-12, "gelu")
+SHAPE = StudentShape(3, 2, 16)
+CPU = torch.device("cpu")
+LABELS = 3
+QUICK = TuneSettings(recipe=AdapterRecipe(width=4), epochs=2, rows_per_batch=8)
+
+
+@pytest.fixture(autouse=True)
+def fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.construct.training.device.cpu_multiplies_bf16", lambda: False)
+    torch.manual_seed(SEED)
+
+
+def student_layers() -> StudentLayers:
+    geometry = SHAPE.geometry(ROOT)
+    return StudentLayers(UpperLayers(geometry).requires_grad_(False), OutputMaps(SHAPE, 16), SHAPE, geometry)
+
+
+def random_heads(pooling: str, outputs: int = LABELS) -> tuple[Head, ...]:
+    width = POOLED_STATES[pooling] * SHAPE.width
+    return tuple(Head(torch.randn(outputs, width), torch.randn(outputs)) for _ in range(SHAPE.count))
+
+
+def padded_rows(lengths: Sequence[int], middle: int = 1) -> tuple[Tensor, Tensor]:
+    rows, segments = (
+        torch.randn(len(lengths), max(lengths), 16),
+        torch.zeros(len(lengths), max(lengths), dtype=torch.int),
+    )
+    for row, length in enumerate(lengths):
+        segments[row, :length] = 2
+        segments[row, :middle] = 1
+    return rows, segments
+
+
+def pooled_alone(
+    students: StudentLayers, adapters: AdapterSet, pooling: str, row: Tensor, segments: Tensor
+) -> list[Tensor]:
+    """One text through each student, which is made of its own layers and adapters alone."""
+    found = []
+    for student in range(SHAPE.count):
+        own = UpperLayers(StudentShape(1, SHAPE.layers, SHAPE.width).geometry(ROOT))
+        for layer, index in zip(own.layers, SHAPE.span(student), strict=True):
+            layer.load_state_dict(students.layers.layers[index].state_dict())
+        span = SHAPE.span(student)
+        attend = padded_attention(ROOT.num_heads, segments > 0)
+        states = own(row, attend, adapters.map(lambda _, one, span=span: one[span.start : span.stop]))  # type: ignore[misc]
+        found.append(POOL_FUNCTIONS[pooling](states, segments)[0])
+    return found
+
+
+@pytest.mark.parametrize("pooling", sorted(POOLED_STATES))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("entrance", "all")])
+def test_answers_are_sums_over_students_by_themselves(kind: str, pooling: str) -> None:
+    students, lengths = student_layers(), [5, 3, 8]
+    adapters = random_adapters(random.Random(SEED), students.geometry, kind)
+    heads = random_heads(pooling)
+    model = TunableStudents(students, TunedStudents(adapters, heads), pooling)
+    rows, segments = padded_rows(lengths)
+    with torch.no_grad():
+        answers = model.answers(model.read(rows, segments))
+        assert torch.equal(model(rows, segments), answers[-1])
+        assert torch.equal(model.answer_each(rows, segments), torch.cat(answers, dim=-1))
+        for row, length in enumerate(lengths):
+            alone = rows[row : row + 1, :length], segments[row : row + 1, :length]
+            logits = [
+                head.logits(one)
+                for head, one in zip(heads, pooled_alone(students, adapters, pooling, *alone), strict=True)
+            ]
+            for count, each in enumerate(answers, start=1):
+                found = each[row] if pooling != "none" else each[row, :length]
+                torch.testing.assert_close(found, torch.stack(logits[:count]).sum(dim=0), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "none"])
+def test_students_start_by_saying_what_their_sum_says_to_the_own_head(pooling: str) -> None:
+    students, head = student_layers(), new_head(LABELS, 16)
+    head.bias.normal_()
+    model = TunableStudents(students, start_of(students, QUICK.recipe, head, pooling), pooling)
+    rows, segments = padded_rows([6, 4])
+    attend = padded_attention(ROOT.num_heads, segments > 0)
+    with torch.no_grad():
+        states = [students.layers(rows, attend, span=SHAPE.span(student)) for student in range(SHAPE.count)]
+        for count, answers in enumerate(model.answers(model.read(rows, segments)), start=1):
+            pooled = POOL_FUNCTIONS[pooling](students.maps.total(states[:count]), segments)
+            torch.testing.assert_close(answers, head.logits(pooled), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("pooling", "dense"), [("halves", False), ("mean", True)])
+def test_where_sums_are_not_linear_the_first_student_starts_with_the_own_head(pooling: str, dense: bool) -> None:
+    students, width = student_layers(), POOLED_STATES[pooling] * 16
+    more = {"dense_weight": torch.randn(width, width) / 4, "dense_bias": torch.randn(width)} if dense else {}
+    head = Head(torch.randn(LABELS, width), torch.randn(LABELS), **more)
+    model = TunableStudents(students, start_of(students, QUICK.recipe, head, pooling), pooling)
+    states = model.read(*padded_rows([6, 4]))
+    with torch.no_grad():
+        for answers in model.answers(states):
+            torch.testing.assert_close(answers, head.logits(model.of_first(states)))
+
+
+def test_heads_hold_the_scale_of_a_regression_once() -> None:
+    students, scale = student_layers(), (700.0, 120.0)
+    start = TunedStudents(QUICK.recipe.identity(students.geometry, students.layers), random_heads("mean", 1))
+    model = TunableStudents(students, start, "mean", scale)
+    adapters, heads = model.tuned({name: one.detach() for name, one in model.trained().items()})
+    for head, before in zip(heads, start.heads, strict=True):
+        torch.testing.assert_close(head.weight, before.weight, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(head.bias, before.bias, rtol=1e-4, atol=1e-3)
+    plain = TunableStudents(students, TunedStudents(adapters, heads), "mean")
+    rows, segments = padded_rows([6, 4])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            plain.answer_each(rows, segments), model.answer_each(rows, segments), rtol=1e-3, atol=1e-2
+        )
+
+
+def encoded(objective: Objective[Any], examples: Sequence[LabelledText]) -> EncodedSet:
+    lengths = np.random.default_rng(SEED).integers(3, 12, len(examples))
+    rows = [torch.randn(length, 16).half() for length in lengths]
+    return EncodedSet(rows, objective.targets(examples, [None] * len(rows)), lengths, [None] * len(rows))
+
+
+def task_of(kind: str, count: int = 24) -> StudentTask:
+    labels = ["a", "b", "c"] if kind == CLASSIFICATION else [100.0, 300.0, 500.0]
+    examples = [LabelledText(f"text {number}", labels[number % 3]) for number in range(count)]
+    data = TaskData(kind, ("a", "b", "c") if kind == CLASSIFICATION else (), examples, examples)
+    objective: Objective[Any] = objective_of(data)
+    head = new_head(objective.num_outputs, 16)
+    answers = [torch.randn(1, objective.num_outputs) * objective.scale[1] + objective.scale[0] for _ in examples]
+    states = states_of(head, "mean", [torch.randn(1, 16) for _ in examples])
+    taught = TeacherData(examples, answers, states)
+    train = encoded(objective, examples)
+    return StudentTask(student_layers(), objective, head, "mean", train, taught, train)
+
+
+@pytest.mark.parametrize("kind", [CLASSIFICATION, REGRESSION])
+def test_the_loss_counts_every_number_of_students_and_the_first_twice(kind: str) -> None:
+    task = task_of(kind)
+    start = start_of(task.students, QUICK.recipe, task.head, "mean")
+    model = TunableStudents(task.students, start, "mean", task.objective.scale)
+    indices = np.arange(7)
+    found = PrefixTrainer(model, task, lambda _: {}, QUICK)._loss(indices, 1)
+    states = model.read(*task.train.padded(indices, CPU))
+    soft = torch.cat([task.taught.answers[index] for index in indices])
+    losses = [task.objective.soft_loss(each, soft, 1.0) for each in model.answers(states)]
+    expected = 2 * losses[0] + losses[1] + losses[2]
+    if kind == CLASSIFICATION:
+        assert task.taught.states is not None
+        says = states[:, :16] @ task.students.maps[0].weight.T + task.students.maps[0].bias
+        expected = expected + task.taught.states.distance(says, indices)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    found.backward()
+    assert all(one.grad is not None for one in model.trained().values())
+    assert all(one.grad is None for one in [*task.students.layers.parameters(), *task.students.maps.parameters()])
+
+
+def test_what_is_measured_is_what_is_stored() -> None:
+    task = task_of(CLASSIFICATION)
+    tuned = tune_students(task, QUICK, lambda _: None)
+    assert {one.dtype for one in tuned.adapters.named().values()} == {torch.bfloat16}
+    assert {one.dtype for head in tuned.heads for one in head.named().values()} == {torch.float16}
+    each = answers_of(task, tuned, task.dev)
+    assert len(each) == SHAPE.count and all(len(answers) == 24 for answers in each)
+    accuracies = [task.objective.metrics(answers, task.dev.targets)["accuracy"] for answers in each]
+    assert tuned.metrics["accuracy"] == pytest.approx(sum(accuracies) / len(accuracies))
+
+
+@pytest.mark.parametrize(("scores", "best"), [([0.9], 1), ([0.8, 0.9, 0.9], 2), ([0.9, 0.9], 1), ([0.7, 0.8, 0.9], 3)])
+def test_of_equally_good_numbers_the_least_is_best(scores: list[float], best: int) -> None:
+    assert best_count(scores) == best

@@ -1,0 +1,154 @@
+"""Students of a root: what is written is read, and what does not belong to the root is rejected."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from backends.errors import (
+    CorruptFileError,
+    FingerprintMismatchError,
+    FormatVersionError,
+    HplmError,
+    InvalidArgumentError,
+)
+from backends.root.encoder import padded_attention
+from backends.root.geometry import RootGeometry
+from backends.root.store import RootFolder
+from backends.root.student_set import (
+    OutputMaps,
+    StudentShape,
+    read_students,
+    students_folder,
+    write_students,
+)
+from backends.root.upper import UpperLayers
+from backends.storage import read_json, write_json
+from bench.kit.random_root import random_root
+from bench.kit.random_students import random_students
+from seeds import SEED
+
+GEOMETRY = RootGeometry(50, 16, 32, 2, 1, 3, 32, 2, 1e-12, "gelu")
+COUNT, LAYERS = 3, 2
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> RootFolder:
+    return random_root(tmp_path / "mini", GEOMETRY, SEED)
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(SEED)
+
+
+def test_students_are_read_as_they_were_written(root: RootFolder) -> None:
+    assert read_students(root) is None
+    shape = StudentShape(COUNT, LAYERS, 16)
+    layers, maps = UpperLayers(shape.geometry(GEOMETRY)), OutputMaps(shape, 16)
+    folder = students_folder(root.path)
+    folder.mkdir()
+    fidelity = [{"cosine": 0.5 + number / 10} for number in range(COUNT)]
+    fingerprint = write_students(folder, root, shape, layers, maps, fidelity, {"steps": 3})
+    read = read_students(root)
+    assert read is not None
+    assert (read.shape, read.fingerprint, read.fidelity) == (shape, fingerprint, tuple(fidelity))
+    assert read.geometry == replace(GEOMETRY, num_upper_layers=COUNT * LAYERS)
+    read.verify()
+    for written, found in ((layers, read.layers()), (maps, read.maps())):
+        for name, weights in written.state_dict().items():
+            torch.testing.assert_close(found.state_dict()[name], weights.half().float())
+
+
+def test_layers_of_a_span_are_one_student(root: RootFolder) -> None:
+    students = random_students(root, COUNT, LAYERS, generator())
+    layers, hidden = students.layers(), torch.randn(2, 5, 16, generator=generator())
+    attend = padded_attention(GEOMETRY.num_heads, torch.ones(2, 5, dtype=torch.bool))
+    for student in range(COUNT):
+        expected = hidden
+        for layer in range(LAYERS):
+            expected = layers.layers[student * LAYERS + layer](expected, attend)
+        torch.testing.assert_close(layers(hidden, attend, span=students.shape.span(student)), expected)
+
+
+def test_totals_are_sums_of_mapped_states(root: RootFolder) -> None:
+    maps = random_students(root, COUNT, LAYERS, generator()).maps()
+    states = list(torch.randn(COUNT, 7, 16, generator=generator()))
+    for count in range(1, COUNT + 1):
+        expected = sum(each @ maps[k].weight.T + maps[k].bias for k, each in enumerate(states[:count]))
+        torch.testing.assert_close(maps.total(states[:count]), expected)
+
+
+def test_fingerprints_cover_weights_sizes_and_the_root(root: RootFolder, tmp_path: Path) -> None:
+    first = random_students(root, COUNT, LAYERS, generator()).fingerprint
+    other_root = random_root(tmp_path / "other", GEOMETRY, SEED + 1)
+    others = [
+        random_students(other_root, COUNT, LAYERS, generator()).fingerprint,
+        random_students(root, LAYERS, COUNT, generator()).fingerprint,
+        random_students(root, COUNT, LAYERS, torch.Generator().manual_seed(SEED + 1)).fingerprint,
+    ]
+    assert len({first, *others}) == 4
+    assert random_students(root, COUNT, LAYERS, generator()).fingerprint == first
+
+
+def test_students_of_another_root_are_rejected(root: RootFolder, tmp_path: Path) -> None:
+    random_students(root, COUNT, LAYERS, generator())
+    other = random_root(tmp_path / "other", GEOMETRY, SEED + 1)
+    students_folder(root.path).rename(students_folder(other.path))
+    with pytest.raises(FingerprintMismatchError):
+        read_students(other)
+
+
+@pytest.mark.parametrize("how", ["newer", "no version", "truncated", "missing", "count", "width", "wiring", "empty"])
+def test_damaged_manifests_are_rejected(root: RootFolder, how: str) -> None:
+    random_students(root, COUNT, LAYERS, generator())
+    path = students_folder(root.path) / "manifest.json"
+    content = read_json(path)
+    changes = {
+        "newer": {"format_version": 99},
+        "no version": {"format_version": None},
+        "count": {"shape": {**content["shape"], "count": 0}},
+        "width": {"shape": {**content["shape"], "width": 8}},
+        "wiring": {"shape": {**content["shape"], "wiring": "knotted"}},
+        "empty": {"files": {}},
+    }
+    if how == "truncated":
+        path.write_text(path.read_text()[:40])
+    elif how == "missing":
+        path.unlink()
+    else:
+        write_json(path, {**content, **changes[how]})
+    with pytest.raises(FormatVersionError if how in ("newer", "no version") else CorruptFileError):
+        read_students(root)
+
+
+@pytest.mark.parametrize("name", ["layers.safetensors", "maps.safetensors"])
+def test_damaged_weights_are_rejected(root: RootFolder, name: str) -> None:
+    students = random_students(root, COUNT, LAYERS, generator())
+    path = students.path / name
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptFileError):
+        students.verify()
+    with pytest.raises(CorruptFileError):
+        students.layers() if name.startswith("layers") else students.maps()
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, 16), (1, 0, 16), (1, 1, 0)])
+def test_sizes_are_positive(sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(InvalidArgumentError, match="at least 1"):
+        StudentShape(*sizes)
+
+
+def test_weights_that_fp16_does_not_hold_are_not_written(root: RootFolder, tmp_path: Path) -> None:
+    shape = StudentShape(1, 1, 16)
+    layers, maps = UpperLayers(shape.geometry(GEOMETRY)), OutputMaps(shape, 16)
+    with torch.no_grad():
+        maps[0].weight.fill_(1e6)
+    (tmp_path / "students").mkdir()
+    with pytest.raises(HplmError, match="not finite"):
+        write_students(tmp_path / "students", root, shape, layers, maps)
+    assert not (tmp_path / "students" / "manifest.json").exists()
