@@ -201,7 +201,7 @@ def test_work_ahead_is_that_of_the_rows_which_run_before_through_all_ways_in_and
             assert found.tokens == sum(row.num_tokens for row in ahead)
             assert found.work_us == pytest.approx(sum(MODEL.row_us(row.num_tokens) for row in ahead))
     admission.drop(range(len(admission.waiting)))
-    assert not admission.accounts._charges and not admission._fill._adapters and not admission.accounts.shares._rows
+    assert not admission.accounts._charges and not admission.fill._adapters and not admission.accounts.shares._rows
 
 
 def random_row(rng: random.Random, now_us: int) -> Row:
@@ -282,7 +282,7 @@ def test_a_policy_that_fills_batches_again_is_believed_again() -> None:
             assert admission.admit([*rows, *extra], 0) is None
             admission.take_batch(range(size), 0)
             admission.drop(range(len(admission.waiting)))
-        assert admission._fill._fullness == pytest.approx(fullness, abs=0.02)
+        assert admission.fill._fullness == pytest.approx(fullness, abs=0.02)
 
 
 def test_a_row_that_is_put_back_has_its_tenants_share_of_now_and_gets_back_what_it_paid() -> None:

@@ -127,9 +127,9 @@ def test_tenants_pay_for_the_students_that_run() -> None:
     row = Wish("a", 100, 0)
     admission.admit([row, Wish("a", 1, 0)], 0)
     admission.take_batch([0], 0)
-    before_us = admission._shares._ends_us["a"]
+    before_us = admission.accounts.shares._ends_us["a"]
     chosen(choice, [row])
-    assert admission._shares._ends_us["a"] - before_us == pytest.approx(
+    assert admission.accounts.shares._ends_us["a"] - before_us == pytest.approx(
         MODEL.row_us(100, DEPTHS[-1]) - MODEL.row_us(100, DEPTHS[0])
     )
 
