@@ -116,6 +116,12 @@ class Job:
         """Go on as before, when the row was likely to pass this share of the layers."""
         self.depth, self.settles = depth, False
 
+    def retry(self) -> None:
+        """Run again, isolated; where the load chooses the depth, it is chosen again."""
+        self.is_retried = True
+        if self.stack.level != FULL:
+            self.depth = self.least_depth
+
     def move(self, key: StackKey, hidden: Float16Array) -> None:
         """Go on in another stack, which has slots of its own."""
         self.release_lease()

@@ -71,7 +71,7 @@ class Outcomes:
         jobs, batch.spoilt_jobs = batch.spoilt_jobs, []
         LOGGER.warning("%d rows came out as NaN or infinity and run again, isolated", len(jobs))
         for job in jobs:
-            job.is_retried = True
+            job.retry()
         self._queue.put_back(jobs)
 
     def _deal_with(self, finals: Sequence[Emitted]) -> None:

@@ -17,7 +17,6 @@ from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
 from backends.adapters.slots import SlotLease
-from backends.adapters.student_adapters import StudentAdapters
 from backends.engine.compute_pool import ComputePool
 from backends.engine.heads import HeadRow, logits
 from backends.engine.layouts import MakeLayout
@@ -92,21 +91,22 @@ class StudentLayers(SlottedLayers):
 
     def ready(self, key: int, load: Callable[[], HplmArtifact]) -> ReadyStudents:
         """Pin the hPLM version `key`; `load` is called only if it is not resident."""
-        loaded: list[tuple[StudentAdapters, str]] = []
+        loaded: list[tuple[tuple[Head, ...], tuple[float, ...], int, str]] = []
 
         def load_adapters() -> AdapterSet:
             artifact = load()
             if artifact.students is None:
                 raise HplmError(f"hPLM {artifact.hplm!r} has nothing for students")
-            loaded.append((artifact.students, artifact.pooling))
-            return artifact.students.adapters
+            students = artifact.students
+            heads = tuple(head.map(self.own) for head in students.heads)
+            temperatures = tuple(step.temperature for step in students.steps)
+            loaded.append((heads, temperatures, students.best, artifact.pooling))
+            return students.adapters
 
         with self.copies.copying():
             lease = self.slots.acquire(key, load_adapters)
-            for students, pooling in loaded:
-                heads = tuple(head.map(self.own) for head in students.heads)
-                temperatures = tuple(step.temperature for step in students.steps)
-                self._heads[lease.slot] = heads, temperatures, students.best, pooling
+            if loaded:
+                self._heads[lease.slot] = loaded[0]
         return ReadyStudents(lease, *self._heads[lease.slot])
 
     def release(self, hplm: ReadyStudents) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from backends.errors import InvalidArgumentError
 from backends.stack_key import FULL, STUDENTS, StackKey
-from backends.student_levels import COUNTS, student_level
+from backends.student_levels import COUNTS, MOST_STUDENTS, student_level
 
 Entry = TypeVar("Entry")
 
@@ -57,6 +57,14 @@ class OfferedStudents:
     best: int
     depth: float
 
+    @classmethod
+    def read(cls, offered: Any) -> OfferedStudents | None:
+        try:
+            read = cls(str(offered["set"]), int(offered["best"]), float(offered["depth"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+        return read if 1 <= read.best <= MOST_STUDENTS and read.depth > 0 else None
+
 
 @dataclass(frozen=True)
 class HplmEntry:
@@ -84,8 +92,8 @@ class HplmEntry:
 
     @property
     def students(self) -> OfferedStudents | None:
-        offered = self.metrics.get(STUDENTS)
-        return None if offered is None else OfferedStudents(offered["set"], offered["best"], offered["depth"])
+        """Its students; None where it has none, or where what its metrics say of them cannot be read."""
+        return OfferedStudents.read(self.metrics.get(STUDENTS))
 
     @property
     def best_students(self) -> int:

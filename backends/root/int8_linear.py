@@ -70,9 +70,9 @@ class Range:
         found = Quantised.empty(states)
         if self.lowest is None:
             factors = states.new_ones(states.shape[1], dtype=torch.float32) if factors is None else factors
-            quantise(_array(states), factors.numpy(), *found.arrays())
+            quantise(_array(states.contiguous()), factors.numpy(), *found.arrays())
         else:
-            quantise_above(_array(states), self.lowest, *found.arrays())
+            quantise_above(_array(states.contiguous()), self.lowest, *found.arrays())
         return found
 
     def restored(self, quantised: Quantised) -> Tensor:
@@ -163,7 +163,7 @@ class QuantisedLinear:
 
     def multiply(self, inputs: Quantised, outputs: Tensor, plus: Tensor | None = None) -> None:
         """Multiply quantised states into `outputs`, of this layer's data type."""
-        added = None if plus is None else _array(plus)
+        added = None if plus is None else _array(plus.contiguous())
         rescale(self.product(inputs).numpy(), inputs.scales.numpy(), self.bias.numpy(), added, _array(outputs))
 
     def multiply_through_gelu(self, inputs: Quantised, inner: Tensor | None, outputs: Range) -> Quantised:

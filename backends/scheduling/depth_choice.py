@@ -51,6 +51,7 @@ class DepthChoice(Generic[JobT]):
             depths: What a job may be given, in ascending order, within its own limits.
             now_us: The time.
         """
+        jobs = [job for job in jobs if job.deadline_us is None or job.deadline_us > now_us]  # late ones will not run
         if not any(job.least_depth < job.most_depth for job in jobs):
             return
         try:
@@ -95,6 +96,7 @@ class DepthChoice(Generic[JobT]):
         due_us = [drained_us if job.deadline_us is None else job.deadline_us for job in jobs]
         deadlines_us = waiting.deadline_us[order]
         due_behind_us = np.where(np.isinf(deadlines_us), drained_us, deadlines_us)
+        due_behind_us = np.where(deadlines_us <= now_us, np.inf, due_behind_us)  # nothing helps rows that are late
         time_us: Float64 = np.array([min(due_us), *due_behind_us.tolist()], np.float64) - now_us
         return Backlog(work_us, np.append(0.0, overhead_us), time_us, admission.margin(costs))
 

@@ -63,11 +63,12 @@ class Settling(Generic[JobT]):
         self._before: dict[JobT, tuple[float, Charge]] = {}
         """Depths and charges, as they were, of those that have settled for the request that is being admitted."""
 
-    def settle(self, index: int) -> None:
-        """Have a job of the queue settle, if it can."""
-        job = self._waiting[index]
-        if job.settle():
-            self._recharge(index, self._accounts.charge_of(job).settled)
+    def settle(self, index: int) -> bool:
+        """Have a job of the queue settle; returns whether it can."""
+        can = self._waiting[index].settle()
+        if can:
+            self._recharge(index, self._accounts.charge_of(self._waiting[index]).settled)
+        return can
 
     def candidates(self, job: Predicted, is_ahead: Bools) -> Candidates:
         """Choose among rows that run before a job: first those of its hPLM, then its tenant's, then the next ones."""
@@ -104,8 +105,9 @@ class Settling(Generic[JobT]):
             return False
         for index in candidates.indices[: _fewest(is_enough, most)].tolist():
             job = self._waiting[index]
-            self._before[job] = job.depth, self._accounts.charge_of(job)
-            self.settle(index)
+            before = job.depth, self._accounts.charge_of(job)
+            if self.settle(index):
+                self._before[job] = before
         return True
 
     def keep(self) -> None:

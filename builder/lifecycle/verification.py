@@ -100,6 +100,8 @@ def _read_hplm(root: RootEntry, hplm: HplmEntry, folder: Path) -> None:
             f"it may be answered by {hplm.best_students} students, but it has adapters for "
             f"{0 if students is None else students.best}"
         )
+    if students is not None and hplm.students is not None:
+        _require("set of students", students.set_fingerprint, hplm.students.edition)
     ladder = read_ladder(folder, root.fingerprint)
     if (ladder is not None) != (EARLY in hplm.levels):
         raise CorruptFileError(f"its levels are {', '.join(hplm.levels)}, but it has {'a' if ladder else 'no'} ladder")

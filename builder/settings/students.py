@@ -76,6 +76,11 @@ class StudentSettings:
     def most_students(self, num_upper_layers: int) -> int:
         """Return how many students are made at most."""
         if self.count is not None:
+            if self.count > 1 and self.count * self.layers_of(num_upper_layers) >= num_upper_layers:
+                raise InvalidArgumentError(
+                    f"{self.count} students of {self.layers_of(num_upper_layers)} layers cost as much as the "
+                    f"{num_upper_layers} upper layers, or more"
+                )
             return self.count
         affordable = int(_LARGEST_SHARE * num_upper_layers) // self.layers_of(num_upper_layers)
         return min(max(1, affordable), _USUAL_STUDENTS)

@@ -41,6 +41,17 @@ def test_a_row_for_students_is_likely_to_get_the_least(level: str, least: float,
     assert entry.levels == ("early", "full", "students", "students-1", "students-2")
 
 
+@pytest.mark.parametrize(
+    "offered",
+    [{"set": "e", "best": 2}, {"set": "e", "best": 9, "depth": 0.2}, {"set": "e", "best": 2, "depth": 0}, "2", ["e"]],
+)
+def test_students_that_cannot_be_read_are_none(offered: object) -> None:
+    """A server that fails over one version's metrics would serve nobody."""
+    domain = DomainEntry("mini", "general", 1, ())
+    entry = HplmEntry(1, "acme/area", 1, "classification", ("a",), domain, "folder", {"students": offered})
+    assert entry.students is None and entry.levels == ("full",) and entry.best_students == 0
+
+
 def test_a_batch_s_shape_counts_tokens_as_far_as_they_pass() -> None:
     rows = [row("a", 100, 1.0), row("b", 40, 0.5, hplm_key=2)]
     assert BatchShape.of(rows) == BatchShape(2, 100 + 20, 100 * 100 + 0.5 * 40 * 40, 2)

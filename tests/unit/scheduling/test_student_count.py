@@ -114,6 +114,14 @@ def test_all_students_run_while_nothing_waits() -> None:
     assert chosen(choice, rows) == [*reversed(DEPTHS)]
 
 
+def test_rows_that_are_late_already_do_not_count() -> None:
+    """They are rejected whatever is chosen, so they neither run nor pay."""
+    admission, choice = choice_of()
+    late = Wish("a", 10, 0, deadline_us=900)
+    admission.admit([Wish("b", 10, 0, deadline_us=950)], 0)
+    assert chosen(choice, [late, Wish("a", 10, 0)], now_us=1_000) == [DEPTHS[0], DEPTHS[-1]]
+
+
 def test_rows_that_name_their_number_keep_it() -> None:
     admission, choice = choice_of()
     admission.admit([Wish("b", 900, 0) for _ in range(50)], 0)
