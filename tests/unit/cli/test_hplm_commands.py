@@ -154,6 +154,7 @@ def test_an_interrupted_build_says_that_its_command_goes_on(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: signal.Signals, ends_with: int
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
+    of_ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
     def interrupted(checkpoint: Checkpoint, content: Mapping[str, Any]) -> None:
         os.kill(os.getpid(), stop)
@@ -164,6 +165,7 @@ def test_an_interrupted_build_says_that_its_command_goes_on(
         patch.setattr(Checkpoint, "save", interrupted)
         code, _, err = run(*wanted)
     assert (code, err.splitlines()[-1]) == (ends_with, "hplm: interrupted; the same command goes on where this one was")
+    signal.signal(signal.SIGINT, of_ctrl_c)
     assert signal.getsignal(signal.SIGTERM) == before
     assert run(*wanted)[0] == 0
 
