@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backends.engine.precision import fast_float_dtype
+from backends.engine.precision import fast_float_dtype, fastest_dtype
 from backends.errors import InvalidArgumentError
 from backends.root.geometry import RootGeometry
 from bench.kit.bare import fast_dtypes
@@ -283,7 +283,7 @@ def peers(options: Namespace) -> Result:
         rows={name: settings.rows[name] for name in lengths},
         served_rows={name: settings.served_rows[name] for name in lengths},
     )
-    described = {**asdict(settings), "threads": torch.get_num_threads(), "served_dtype": fast_dtypes()[-1]}
+    described = {**asdict(settings), "threads": torch.get_num_threads(), "served_dtype": fastest_dtype("cpu")[0]}
     if "real" in lengths:
         described["real_mean_tokens"] = float(np.mean(lengths["real"]))
     turns = Turns.opened({**described, "seed": options.seed, "machine": machine()}, options.keep)

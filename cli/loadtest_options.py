@@ -67,8 +67,11 @@ class ContentOptions:
         ),
     ] = None
     level: Annotated[
-        Literal["auto", "early", "full"] | None,
-        typer.Option(help="The level of the hPLMs' ladders to ask for. \\[default: as far up as a text needs]"),
+        str | None,
+        typer.Option(
+            help="The level to ask for: auto, early, full, students, or students-1 and so on. "
+            "\\[default: as far up as a text needs]"
+        ),
     ] = None
     lengths: Annotated[
         str | None,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.levels import FULL
+from loadtest.levels import FULL, LADDER
 from loadtest.outcome import Kind
 from loadtest.requests import Requests
 
@@ -156,7 +156,7 @@ def over_time(requests: Requests, planned: Planned) -> Overtime:
             return np.where(whole > 0, count(requests.scheduled_s[part]) / whole, np.nan)
 
     offered = count(planned.times_s)
-    laddered = requests.answered & (requests.levels != "")
+    laddered = requests.answered & np.isin(requests.levels, LADDER)
     return Overtime(
         middles_s=(edges[1:] + edges[:-1]) / 2,
         offered_per_s=offered / width_s,

@@ -54,7 +54,7 @@ def parse_labelled(texts: Sequence[str]) -> dict[str, Path]:
 
 def _read(path: Path) -> tuple[LabelledText, ...]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # a JSON string may hold other ends of lines
     except OSError as error:
         raise WorkloadError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from loadtest.requests import Requests
 
 FULL = "full"
+LADDER = ("early", FULL)
 WITHOUT = "without a ladder"
 
 
@@ -30,7 +31,7 @@ class LevelLine:
 
 def answer_figures(requests: Requests) -> dict[str, Any]:
     """Compute the figures of answers as such; None where there is nothing to compute them of."""
-    answered, laddered = requests.answered, requests.answered & (requests.levels != "")
+    answered, laddered = requests.answered, requests.answered & np.isin(requests.levels, LADDER)
     return {
         "judged": int(requests.judged.sum()),
         "accuracy": accuracy_of(requests, answered),

@@ -117,10 +117,10 @@ class Job:
         self.depth, self.settles = depth, False
 
     def retry(self) -> None:
-        """Run again, isolated; where the load chooses the depth, it is chosen again."""
+        """Run again, isolated, by no fewer students than before: its tenant has paid for them."""
         self.is_retried = True
         if self.stack.level != FULL:
-            self.depth = self.least_depth
+            self.least_depth = self.depth
 
     def move(self, key: StackKey, hidden: Float16Array) -> None:
         """Go on in another stack, which has slots of its own."""

@@ -282,18 +282,8 @@ class ServeLoop:
         finally:
             with self._changed:
                 self._running = None
-                self._note_finished(batch)
+                self._outcomes.note_finished(batch, now_us())
                 self._changed.notify_all()
-
-    def _note_finished(self, batch: StagedBatch) -> None:
-        """Learn what the batch took, by the layers that its rows passed; their tenants pay for these."""
-        elsewhere = [job for job in batch.jobs if job.passed not in (None, job.depth)]
-        for job in elsewhere:
-            if job.passed is not None:
-                self._admission.accounts.spend_depth(job, job.passed)
-                job.depth = job.passed
-        shape = BatchShape.of(batch.jobs) if elsewhere else None
-        self._admission.batches.finished(now_us(), batch.has_run, shape)
 
     def _compute(self, batch: StagedBatch) -> None:
         def conclude(job: Job, outcome: Outcome | HplmError) -> None:

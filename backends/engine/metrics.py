@@ -42,14 +42,14 @@ def _families(pb_utils: Any, service: UpperService, process: str) -> list[Family
         Counters(
             pb_utils,
             "hplm_answers_total",
-            "Answers of hPLMs with ladders, by level and why that one answered",
+            "Answers by ladders and students, by level and why that one answered",
             ("answer_level", "reason"),
             lambda: {(level, reason): count for (level, reason), count in service.answers.items()},
         ),
         Counters(
             pb_utils,
             "hplm_answer_us_total",
-            "Time from arrival in the engine to the answer, of hPLMs with ladders, by level",
+            "Time from arrival in the engine to the answer, by ladders and students, by level",
             ("answer_level",),
             by_label(lambda: service.answer_us),
         ),

@@ -67,6 +67,16 @@ class Outcomes:
             if batch.spoilt_jobs and not batch.open_jobs:
                 self._retry(batch)
 
+    def note_finished(self, batch: StagedBatch, now_us: int) -> None:
+        """Learn what a batch took, by the layers that its rows passed; their tenants pay for these. Under the lock."""
+        elsewhere = [job for job in batch.jobs if job.passed not in (None, job.depth)]
+        for job in elsewhere:
+            if job.passed is not None:
+                self._admission.accounts.spend_depth(job, job.passed)
+                job.depth = job.passed
+        shape = BatchShape.of(batch.jobs) if elsewhere else None
+        self._admission.batches.finished(now_us, batch.has_run, shape)
+
     def _retry(self, batch: StagedBatch) -> None:
         jobs, batch.spoilt_jobs = batch.spoilt_jobs, []
         LOGGER.warning("%d rows came out as NaN or infinity and run again, isolated", len(jobs))

@@ -82,6 +82,8 @@ def fastest_dtype(device: Literal["cpu", "gpu"]) -> tuple[Literal["bf16", "fp32"
     if device == "gpu":
         return "bf16", "fp8 and int8 have not been timed on GPUs"
     cpu = torch.device("cpu")
+    if torch.cpu._is_amx_tile_supported() and cpu_multiplies_bf16():
+        return "bf16", "AMX multiplies bf16 so fast that int8, which has to quantise, is no faster"
     missing = missing_for("int8", cpu)
     if missing is None:
         return "int8", f"this processor has {int8_instructions()} instructions"

@@ -42,7 +42,7 @@ def _compiled(*signatures: Any) -> Callable[[Any], Any]:
         options = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
         try:
             return njit(list(signatures), cache=True, **options)(function)
-        except RuntimeError:  # no folder for a cache
+        except (RuntimeError, OSError):  # no folder for a cache, or no room in it
             return njit(list(signatures), **options)(function)
 
     return decorate

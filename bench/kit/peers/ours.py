@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from backends.engine.precision import fastest_dtype
 from backends.engine.stack import StackSettings
 from backends.home import Home
 from backends.root.geometry import RootGeometry
-from bench.kit.bare import HomeEngine, fast_dtypes
+from bench.kit.bare import HomeEngine
 from bench.kit.random_root import BOTTLENECK, random_rows
 from bench.kit.saturation import draw, saturate
 from bench.kit.served import Serving, served
@@ -64,7 +65,7 @@ def ours(
         base.add_root(ROOT, geometry, [text for of_name in texts.values() for text in of_name])
         hplms = base.add_hplms(Family(ROOT, "tenant", tenants, LORA_EVERYWHERE))
         others = base.add_hplms(Family(ROOT, "bottleneck", bottlenecks, BOTTLENECK))
-        with served(base.home, Serving(upper={"dtype": fast_dtypes()[-1]})) as server:
+        with served(base.home, Serving(upper={"dtype": fastest_dtype("cpu")[0]})) as server:
             # A version's file is checked when it is first asked for, which a server does once in its life.
             first_word = next(iter(texts.values()))[0].split()[0]
             saturate(server.grpc_url, [(hplm, first_word) for hplm in (*hplms, *others)], in_flight)
