@@ -65,6 +65,11 @@ def fast_float_dtype(device: torch.device) -> Literal["bf16", "fp32"]:
     return "bf16" if device.type != "cpu" or cpu_multiplies_bf16() else "fp32"
 
 
+def has_amx() -> bool:
+    """Whether the processor multiplies bf16 in tiles."""
+    return torch.cpu._is_amx_tile_supported() and cpu_multiplies_bf16()
+
+
 def smoothing_of(root: RootFolder) -> Smoothing:
     """Read a root's smoothing; without one that fits, layers are quantised without, and the log says why."""
     try:
@@ -82,7 +87,7 @@ def fastest_dtype(device: Literal["cpu", "gpu"]) -> tuple[Literal["bf16", "fp32"
     if device == "gpu":
         return "bf16", "fp8 and int8 have not been timed on GPUs"
     cpu = torch.device("cpu")
-    if torch.cpu._is_amx_tile_supported() and cpu_multiplies_bf16():
+    if has_amx():
         return "bf16", "AMX multiplies bf16 so fast that int8, which has to quantise, is no faster"
     missing = missing_for("int8", cpu)
     if missing is None:

@@ -39,12 +39,13 @@ def test_fp8_is_for_gpus(tiny_home: Home, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 @pytest.mark.parametrize(
-    ("int8", "bf16", "taken"),
+    ("int8", "bf16", "amx", "taken"),
     [
-        ("VNNI", True, "dtype int8: this processor has VNNI instructions"),
-        ("AVX2", False, "dtype int8: this processor has AVX2 instructions"),
-        (None, True, "dtype bf16: the processor has neither VNNI nor AVX2 instructions"),
-        (None, False, "dtype fp32: the processor has neither VNNI nor AVX2 instructions"),
+        ("VNNI", True, True, "dtype bf16: AMX multiplies bf16 so fast that int8, which has to quantise, is no faster"),
+        ("VNNI", True, False, "dtype int8: this processor has VNNI instructions"),
+        ("AVX2", False, False, "dtype int8: this processor has AVX2 instructions"),
+        (None, True, False, "dtype bf16: the processor has neither VNNI nor AVX2 instructions"),
+        (None, False, False, "dtype fp32: the processor has neither VNNI nor AVX2 instructions"),
     ],
 )
 def test_auto_says_which_dtype_it_took(
@@ -53,10 +54,12 @@ def test_auto_says_which_dtype_it_took(
     capsys: pytest.CaptureFixture[str],
     int8: str | None,
     bf16: bool,
+    amx: bool,
     taken: str,
 ) -> None:
     monkeypatch.setattr(precision, "int8_instructions", lambda: int8)
     monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: bf16)
+    monkeypatch.setattr(precision, "has_amx", lambda: amx)
     assert export(monkeypatch, tiny_home, "--dtype", "auto") in (0, None)
     assert taken in capsys.readouterr().out
     assert settings_of(tiny_home.repository)["upper dtype"] == taken.split()[1].rstrip(":")

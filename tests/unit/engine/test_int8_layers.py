@@ -232,6 +232,7 @@ def test_a_machine_without_the_instructions_computes_in_bf16_and_says_so(
 ) -> None:
     monkeypatch.setattr(precision, "int8_instructions", lambda: None)
     monkeypatch.setattr(precision, "cpu_multiplies_bf16", lambda: True)
+    monkeypatch.setattr(precision, "has_amx", lambda: False)
     with caplog.at_level(logging.WARNING):
         stack = UpperStack(RootFolder(built_home.root("tiny")), StackSettings(dtype="int8", num_slots=2))
     assert stack.precision == Precision(torch.bfloat16)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from backends.engine import precision
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.int8_file import Int8Fidelity, read_fidelity, read_smoothing
@@ -48,6 +49,12 @@ def test_int8_is_prepared_measured_and_shown(tiny_home: Home, run_hplm: Run) -> 
     assert "int8_equal_labels" in run_hplm("show", hplm, "--home", tiny_home.path)
     (root.path / "int8.json").unlink()
     assert "int8_equal_labels" not in run_hplm("show", hplm, "--home", tiny_home.path)
+
+
+@pytest.fixture(autouse=True)
+def without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With it `auto` takes bf16."""
+    monkeypatch.setattr(precision, "has_amx", lambda: False)
 
 
 def test_auto_takes_int8_only_where_it_changes_little(
