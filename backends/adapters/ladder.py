@@ -53,7 +53,8 @@ class Ladder:
     Attributes:
         early: Where rows may leave.
         full_temperature: Of the answers of rows that pass all layers.
-        certified: What was promised and measured when it was made; for people.
+        certified: What was promised and measured when it was made. The audit compares early answers by its
+            `disagreement`; the other figures are for people.
     """
 
     early: EarlyStep
@@ -116,9 +117,19 @@ def read_ladder(folder: Path, root_fingerprint: str) -> Ladder | None:
             _positive(early["temperature"]),
             float(early["threshold"]),
         )
-        return Ladder(step, _positive(full["temperature"]), manifest["certified"])
-    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+        return Ladder(step, _positive(full["temperature"]), _certified(manifest["certified"]))
+    except (KeyError, TypeError, ValueError, OverflowError, SafetensorError) as error:
         raise CorruptFileError(f"{path} holds no ladder: {error}") from error
+
+
+def _certified(figures: Any) -> Mapping[str, Any]:
+    """Return what a manifest says was certified, once the figure that is computed with is a number."""
+    if not isinstance(figures, Mapping):
+        raise ValueError(f"what was certified is {figures!r}")
+    disagreement = figures.get("disagreement")
+    if disagreement is not None and not math.isfinite(float(disagreement)):
+        raise ValueError(f"the certified disagreement is {disagreement}")
+    return figures
 
 
 def _positive(number: Any) -> float:

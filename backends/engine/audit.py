@@ -7,7 +7,8 @@ version answers by all its layers in this server from then on. It notices texts 
 Usage:
     audit = Audit()
     if audit.takes(job, ladder): …                # before the batch runs
-    audit.note(job, ladder, is_same)              # after it
+    if audit.mark(job): …                         # when the row is answered early
+    audit.note(job, ladder, is_same)              # after the batch
     audit.has_failed(job.hplm_key)
 """
 
@@ -38,6 +39,7 @@ _TEXTS_A_ROUND = 1_000
 _HASHED_COLUMNS = 4
 _HASHES = 1 << 64
 _SLOTS = 4096
+"""An audit also begins anew once half of them are set, as texts with equal marks are passed over."""
 _MOST_ROUNDS = 10_000
 
 
@@ -57,19 +59,24 @@ def evidence(texts: int, different: int, allowed: float) -> float:
 
 @dataclass
 class _Round:
-    """What is known of one version; `seen` marks texts that were taken by the last bits of their hashes.
+    """What is known of one version; `seen` marks compared texts by the last bits of their hashes.
 
-    Two texts may share a mark: then the second one is not taken.
+    Two texts may share a mark: then the second one is not compared.
     """
 
     seen: bytearray = field(default_factory=lambda: bytearray(_SLOTS))
     texts: int = 0
     different: int = 0
 
-    def takes(self, text: int) -> bool:
-        slot = text % _SLOTS
-        was_seen, self.seen[slot] = self.seen[slot], 1
-        return not was_seen
+    def holds(self, text: int) -> bool:
+        return bool(self.seen[text % _SLOTS])
+
+    def mark(self, text: int) -> None:
+        self.seen[text % _SLOTS] = 1
+
+    @property
+    def is_over(self) -> bool:
+        return self.texts >= _TEXTS_A_ROUND or self.seen.count(1) >= _SLOTS // 2
 
 
 class Audit:
@@ -101,18 +108,29 @@ class Audit:
         return hplm_key in self._failed
 
     def takes(self, job: Job, ladder: Ladder) -> bool:
-        """Whether a row goes on if it is answered early; a text is taken once a round.
+        """Whether a row goes on if it is answered early; a text is compared once a round.
 
         Rows whose level the request or the load decided are not: nothing is certified of these.
         """
         if job.level != AUTO or job.settles or self._allowed(ladder) is None or self.has_failed(job.hplm_key):
             return False
-        # A few columns tell texts apart, and whole rows take long to read.
-        text = xxhash.xxh3_64_intdigest(job.hidden[:, :_HASHED_COLUMNS].tobytes())
+        text = _hash_of(job)
         if text >= self._below:
             return False
         with self._lock:
-            return self._round(job.hplm_key).takes(text)
+            state = self._rounds.get(job.hplm_key)
+            return state is None or not state.holds(text)
+
+    def mark(self, job: Job) -> bool:
+        """Mark the text of a row that goes on after its early answer; False if a row beside it has the same text."""
+        text = _hash_of(job)
+        with self._lock:
+            state = self._round(job.hplm_key)
+            if state.holds(text):
+                return False
+            state.mark(text)
+            self._end(job.hplm_key, state)
+            return True
 
     def note(self, job: Job, ladder: Ladder, is_same: bool) -> None:
         """Count a comparison; the version fails once its evidence suffices."""
@@ -126,8 +144,8 @@ class Audit:
             state.different += not is_same
             if evidence(state.texts, state.different, allowed) >= _LEAST_EVIDENCE:
                 self._fail(job, state, allowed)
-            elif state.texts >= _TEXTS_A_ROUND:
-                del self._rounds[job.hplm_key]
+            else:
+                self._end(job.hplm_key, state)
 
     def _round(self, hplm_key: int) -> _Round:
         """Return a version's round; so many are kept that versions of the past go."""
@@ -136,6 +154,10 @@ class Audit:
         if len(self._rounds) > _MOST_ROUNDS:
             self._rounds.popitem(last=False)
         return state
+
+    def _end(self, hplm_key: int, state: _Round) -> None:
+        if state.is_over:
+            del self._rounds[hplm_key]
 
     def _fail(self, job: Job, state: _Round, allowed: float) -> None:
         self._failed.add(job.hplm_key)
@@ -157,3 +179,8 @@ class Audit:
         certified = ladder.certified.get("disagreement")
         allowed = None if certified is None else _MARGIN * float(certified)
         return allowed if allowed is not None and 0 < allowed < 1 else None
+
+
+def _hash_of(job: Job) -> int:
+    """Return the hash of a row's text: a few columns tell texts apart, and whole rows take long to read."""
+    return xxhash.xxh3_64_intdigest(job.hidden[:, :_HASHED_COLUMNS].tobytes())

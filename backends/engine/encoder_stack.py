@@ -101,11 +101,13 @@ class EncoderStack:
             for index, early in found:
                 job, hplm = batch.jobs[index], batch.hplms[index]
                 if index in audited and audited[index].lets_go(early.confidence):
-                    early, compared[index] = early._replace(leaves=True), early.logits
+                    early = early._replace(leaves=True)
+                    if self._audit.mark(job):
+                        compared[index] = early.logits
                 level = self._early_level(job, hplm, early)
                 if early.leaves:
                     left.add(index)
-                    job.passed = 1.0 if index in compared else self._passed(exits[index])
+                    job.passed = 1.0 if index in audited else self._passed(exits[index])
                     emit(job, Done(early.logits, level))
                 elif early.confidence > 0:  # what is no number is no answer to fall back on
                     emit(job, SoFar(early.logits, level))

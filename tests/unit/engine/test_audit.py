@@ -8,6 +8,7 @@ import queue
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_answers_stay_early_and_are_compared_with_the_full_ones(
         early, auto, full = (list(answers(service, topic, texts, level)) for level in (EARLY, AUTO, FULL))
         wait_until(lambda: service.audit.counts.total() == len(texts))
         again = list(answers(service, topic, texts))
-        list(answers(service, topic, rows(1, seed=2)))
+        list(answers(service, topic, rows(1, seed=2) * 8))
         wait_until(lambda: service.audit.counts.total() > len(texts))
     assert said(auto) == said(early) == said(again) and {answer["level"] for answer in auto} == {EARLY}
     counts, same = service.audit.counts, sum(a["label"] == b["label"] for a, b in zip(auto, full, strict=True))
@@ -140,7 +141,51 @@ def test_one_text_in_a_hundred_is_taken_always_the_same(topic: HplmEntry) -> Non
     settling = job(one)
     settling.settles = True
     assert not audit.takes(settling, ladder)
-    assert [audit.takes(job(one), ladder) for _ in range(3)] == [True, False, False]
+    assert [audit.takes(job(one), ladder) for _ in range(3)] == [True, True, True]
+    assert [audit.mark(job(one)) for _ in range(3)] == [True, False, False]
+    assert not audit.takes(job(one), ladder)
+
+
+def test_auditing_goes_on_where_most_rows_stay(topic: HplmEntry, seed: int) -> None:
+    """Of 8,000 taken texts, twice the slots, a tenth is answered early."""
+    rng, head = np.random.default_rng(seed), Head(torch.zeros(2, HIDDEN), torch.zeros(2))
+    ladder = Ladder(EarlyStep(1, head, 1.0, 0.0), 1.0, {"disagreement": 0.1})
+    texts = rng.integers(0, 1 << 16, size=(800_000, 1, 4), dtype=np.uint16).view(np.float16)
+    leaves = rng.random(len(texts)) < 0.1
+    job, audit = Job(topic, rows(1, seed=1)[0], False, None, lambda _: None), Audit()
+    compared = np.zeros(len(texts), dtype=bool)
+    for index, text in enumerate(texts):
+        job.hidden = text
+        if audit.takes(job, ladder) and leaves[index] and audit.mark(job):
+            compared[index] = True
+            audit.note(job, ladder, is_same=True)
+    for quarter in range(4):
+        part = slice(quarter * 200_000, (quarter + 1) * 200_000)
+        assert 0.5 * SHARE < compared[part].sum() / leaves[part].sum() < 1.5 * SHARE
+
+
+def test_rows_that_stay_use_up_no_slots(tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "_SLOTS", 64)
+    texts = rows(400, seed=6)
+    ladder = with_ladder(tiny_home, topic, disagreement=0.6)
+    with running(tiny_home) as service:
+        sure = [answer["confidence"] for answer in answers(service, topic, texts, EARLY)]
+    threshold = float(np.quantile(sure, 0.9))
+    root = RootFolder(tiny_home.root("tiny"))
+    stricter = replace(ladder, early=replace(ladder.early, threshold=threshold))
+    write_ladder(tiny_home.path / topic.folder, stricter, root.fingerprint)
+    with audited(tiny_home, monkeypatch) as service:
+        early = [answer["level"] == EARLY for answer in answers(service, topic, texts)]
+        wait_until(lambda: service.audit.counts.total() > 0.5 * sum(early))
+    assert 20 < sum(early) < 60
+
+
+def test_a_round_ends_once_half_the_slots_are_set(topic: HplmEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparisons that were never noted do not end the audit of a version."""
+    monkeypatch.setattr(audit_module, "_SLOTS", 16)
+    jobs = [Job(topic, row, False, None, lambda _: None) for row in rows(400, seed=7)]
+    audit = Audit(1.0)
+    assert sum(audit.mark(job) for job in jobs) > len(jobs) / 2
 
 
 def test_a_new_round_begins_without_the_old_counts(topic: HplmEntry, monkeypatch: pytest.MonkeyPatch) -> None:

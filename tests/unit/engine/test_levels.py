@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import queue
 import threading
 import time
@@ -275,6 +276,15 @@ def test_a_ladder_is_read_as_it_was_written(tiny_home: Home, topic: HplmEntry) -
         read_ladder(folder, "another")
 
 
+CERTIFIED: dict[str, object] = {
+    "a word": {"disagreement": "little"},
+    "a list": {"disagreement": [0.1]},
+    "no number": {"disagreement": math.nan},
+    "too large": {"disagreement": 10**400},
+    "no figures": 0.1,
+}
+
+
 def damaged(folder: Path, how: str) -> type[Exception]:
     manifest = read_json(folder / "levels.json")
     manifest.pop("checksum", None)
@@ -287,6 +297,8 @@ def damaged(folder: Path, how: str) -> type[Exception]:
         (folder / "exits.safetensors").unlink()
     elif how == "text":
         (folder / "levels.json").write_text("{")
+    elif how in CERTIFIED:
+        write_json(folder / "levels.json", {**manifest, "certified": CERTIFIED[how]})
     else:
         early, full = manifest["ladder"]
         changes = {"after": {"after": 7}, "temperature": {"temperature": -1.0}, "nan": {"temperature": "nan"}}[how]
@@ -294,7 +306,7 @@ def damaged(folder: Path, how: str) -> type[Exception]:
     return CorruptFileError
 
 
-@pytest.mark.parametrize("how", ["newer", "heads", "missing", "text", "after", "temperature", "nan"])
+@pytest.mark.parametrize("how", ["newer", "heads", "missing", "text", "after", "temperature", "nan", *CERTIFIED])
 def test_a_damaged_ladder_costs_early_answers_only(
     tiny_home: Home, topic: HplmEntry, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
