@@ -184,7 +184,7 @@ def _with_ladder(home: Home, registry: Registry, entry: HplmEntry, plan: LadderP
         outcome = plan.select(home, registry, entry, lambda _: None)
     else:
         typer.echo(f"version {entry.version} is live; if its selection is interrupted: {plan.command}", err=True)
-        with resumable_progress(f"{entry.id}: ladder", f"hplm select {entry.id} --show") as report:
+        with resumable_progress(f"{entry.id}: ladder", f"hplm select {entry.id} --show", f"'{plan.command}'") as report:
             outcome = plan.select(home, registry, entry, report)
         warn_of_missing(home)
     if outcome.reason is not None:

@@ -8,11 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from builder.termination import TerminatedError
 from cli.exit_codes import INTERRUPTED, TERMINATED
-
-
-class TerminatedError(KeyboardInterrupt):
-    """SIGTERM came."""
 
 
 @contextmanager

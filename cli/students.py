@@ -116,7 +116,8 @@ def add_to(
 
     before = registry.hplm(id).version
     request = AddStudents(id=id, train=train, dev=dev, unlabelled=unlabelled, tune=tune or {}, device=device)
-    with resumable_progress(f"students of {id}") as report:
+    goes_on_by = f"'hplm students add {id} --train {train} --dev {dev}'"
+    with resumable_progress(f"students of {id}", goes_on_by=goes_on_by) as report:
         entry = add_students(home, registry, request, report)
     typer.echo(f"'hplm rollback {id}' goes back to version {before}, without these students", err=True)
     return entry

@@ -12,6 +12,7 @@ Usage:
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ from builder.levels.target import DECLARED, Target
 from builder.progress import Report
 from builder.requests.hplms import CreateHplm, Training, UpdateHplm
 
+LOGGER = logging.getLogger(__name__)
 _NOTHING_KNOWN = TrainedTexts(np.empty(0, np.uint64))
 
 
@@ -89,6 +91,9 @@ class LadderPlan:
             found = select_ladder(home, registry, selecting, self.stack, report)
         except HplmError as error:
             return Outcome(entry, str(error))
+        except (OSError, RuntimeError, MemoryError) as error:  # a full disk, no memory: the tuned version is live
+            LOGGER.exception("no ladder for %s", self.id)
+            return Outcome(entry, f"the selection failed: {type(error).__name__}: {error}")
         return Outcome(found.entry, found.reason)
 
 
@@ -98,7 +103,7 @@ def plan_creation(home: Home, request: CreateHplm) -> LadderPlan:
     Raises:
         HplmError: No ladder could be selected, whatever the tuning's result.
     """
-    return _checked(home, request, request.root_name, request.task, None, None)
+    return _checked(home, request, request.root_name, request.task)
 
 
 def plan_update(home: Home, registry: Registry, request: UpdateHplm) -> LadderPlan:
@@ -107,7 +112,8 @@ def plan_update(home: Home, registry: Registry, request: UpdateHplm) -> LadderPl
     before, after = Target.of_version(live.metrics), _exit_before(live)
     if request.ladder is None:
         return LadderPlan(request.id, before, after)
-    return _checked(home, request, live.domain.root, live.task, before, after)
+    known = _NOTHING_KNOWN if request.from_scratch else TrainedTexts.read(home.path / live.folder)
+    return _checked(home, request, live.domain.root, live.task, before, after, known)
 
 
 def _exit_before(live: HplmEntry) -> int | None:
@@ -117,7 +123,13 @@ def _exit_before(live: HplmEntry) -> int | None:
 
 
 def _checked(
-    home: Home, request: Training, root: str, task: str | None, before: Target | None, after: int | None
+    home: Home,
+    request: Training,
+    root: str,
+    task: str | None,
+    before: Target | None = None,
+    after: int | None = None,
+    known: TrainedTexts = _NOTHING_KNOWN,
 ) -> LadderPlan:
     ladder = request.ladder
     if ladder is None:
@@ -127,5 +139,5 @@ def _checked(
     hplm = HplmTask(request.id, data.task, data.labels, data.pair)
     exit_of(hplm, root, RootFolder(home.root(root)).geometry.num_upper_layers, after)
     files = LabelledFiles(request.train, ladder.held_out)
-    material_of(files, hplm, _NOTHING_KNOWN, target)
+    material_of(files, hplm, known, target)
     return LadderPlan(request.id, target, after, files, served_stack(home))

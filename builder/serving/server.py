@@ -29,6 +29,7 @@ from builder.serving.installation import Installation, find_installation
 from builder.serving.log import LogFollower, failure_reason, last_lines
 from builder.serving.ports import PortClaims
 from builder.serving.run_folder import RunFolder, sweep_stale
+from builder.termination import TerminatedError
 
 _POLL_S = 0.05
 _SIGNALLED = 128
@@ -239,7 +240,7 @@ def stop_signals_interrupt() -> Iterator[None]:
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise TerminatedError if number == signal.SIGTERM else KeyboardInterrupt
 
     previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -49,3 +49,6 @@ def test_an_interrupted_build_has_no_next_step(capsys: pytest.CaptureFixture[str
         raise KeyboardInterrupt
     assert stop.value.code == INTERRUPTED
     assert capsys.readouterr().err == "hplm: interrupted; the same command goes on where this one was\n"
+    with pytest.raises(SystemExit), resumable_progress("shop", goes_on_by="'hplm select shop'"):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "hplm: interrupted; 'hplm select shop' goes on where this one was\n"

@@ -13,6 +13,7 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from bench.kit.tiny_home import ignore, sample_texts, write_values
 from builder.construct.hplm.hplms import create_hplm, update_hplm
+from builder.levels import plan
 from builder.levels.plan import LadderPlan, Outcome, plan_creation, plan_update
 from builder.levels.target import Target
 from builder.requests.hplms import CreateHplm, UpdateHplm
@@ -41,19 +42,19 @@ def creation(files: dict[str, Path], **ladder: Any) -> CreateHplm:
 
 
 def created(home: Home, request: CreateHplm) -> Outcome:
-    registry, plan = Registry.open(home), plan_creation(home, request)
-    entry = create_hplm(home, registry, request, ignore, noted=plan.figures)
-    assert (entry.version, entry.levels, entry.metrics["declared"]) == (1, ("full",), plan.figures["declared"])
-    return plan.select(home, registry, entry, ignore)
+    registry, planned = Registry.open(home), plan_creation(home, request)
+    entry = create_hplm(home, registry, request, ignore, noted=planned.figures)
+    assert (entry.version, entry.levels, entry.metrics["declared"]) == (1, ("full",), planned.figures["declared"])
+    return planned.select(home, registry, entry, ignore)
 
 
 def updated(home: Home, files: dict[str, Path], ladder: DeclaredLadder | None) -> tuple[LadderPlan, Outcome]:
     registry = Registry.open(home)
     task = {"train": files["train"], "dev": files["dev"], "tune": SHORT}
     request = UpdateHplm(id=NAME, force=True, ladder=ladder, **task)
-    plan = plan_update(home, registry, request)
-    entry = update_hplm(home, registry, request, ignore, noted=plan.figures)
-    return plan, plan.select(home, registry, entry, ignore)
+    planned = plan_update(home, registry, request)
+    entry = update_hplm(home, registry, request, ignore, noted=planned.figures)
+    return planned, planned.select(home, registry, entry, ignore)
 
 
 def test_a_target_goes_with_its_hplm(tiny_home: Home, files: dict[str, Path]) -> None:
@@ -65,9 +66,9 @@ def test_a_target_goes_with_its_hplm(tiny_home: Home, files: dict[str, Path]) ->
     _, without = updated(tiny_home, files, None)
     assert without.entry.levels == ("full",) and without.entry.metrics["declared"] == {**noted, "after": 1}
     assert without.reason is not None and "held-out texts have to certify" in without.reason
-    plan, again = updated(tiny_home, files, DeclaredLadder(held_out=files["held_out"]))
-    assert plan.target == Target("max-drop", 0.25, 0.8) and plan.after == 1
-    assert plan.command.endswith(f"--held-out {files['held_out']} --max-drop 25 --certainty 0.8 --after 1")
+    planned, again = updated(tiny_home, files, DeclaredLadder(held_out=files["held_out"]))
+    assert planned.target == Target("max-drop", 0.25, 0.8) and planned.after == 1
+    assert planned.command.endswith(f"--held-out {files['held_out']} --max-drop 25 --certainty 0.8 --after 1")
     assert again.entry.levels == ("early", "full") and again.entry.metrics["ladder"]["certainty"] == 0.8
     other, _ = updated(tiny_home, files, DeclaredLadder(held_out=files["held_out"], agreement=0.7))
     assert other.target == Target.of(agreement=0.7) and other.after == 1
@@ -78,6 +79,21 @@ def test_a_target_that_is_missed_stays_declared(tiny_home: Home, files: dict[str
     assert made.reason is not None and "misses accuracy of at least 0.99 with all its layers" in made.reason
     assert (made.entry.version, made.entry.levels) == (1, ("full",))
     assert made.entry.metrics["declared"]["loss"] == "target-accuracy"
+    seen = {"train": files["held_out"], "dev": files["dev"], "ladder": DeclaredLadder(held_out=files["train"])}
+    with pytest.raises(TrainingDataError, match="besides 160 that were trained on"):
+        plan_update(tiny_home, Registry.open(tiny_home), UpdateHplm(id=NAME, **seen))
+
+
+def test_a_selection_that_fails_leaves_the_tuned_version(
+    tiny_home: Home, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(plan, "select_ladder", full)
+    made = created(tiny_home, creation(files, max_drop=25))
+    assert made.reason == "the selection failed: OSError: [Errno 28] No space left on device"
+    assert Registry.open(tiny_home).hplm(NAME).version == made.entry.version == 1
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,7 @@ def test_ladders_are_selected_by_jobs(tiny_home: Home, tmp_path: Path) -> None:
         ({"max_drop": 0, **texts}, "leaves no share"),
         ({"train": ids["train"]}, "train and held_out are needed"),
         ({"unlabelled": ids["train"], **texts}, "either unlabelled"),
+        ({"unlabelled": ids["train"]}, "unlabelled certifies agreement only"),
         ({"unlabelled": ids["train"], "agreement": 0.9}, "is a task"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
