@@ -76,10 +76,10 @@ class StudentSettings:
     def most_students(self, num_upper_layers: int) -> int:
         """Return how many students are made at most."""
         if self.count is not None:
-            if self.count > 1 and self.count * self.layers_of(num_upper_layers) >= num_upper_layers:
+            if self.count * self.layers_of(num_upper_layers) > num_upper_layers:
                 raise InvalidArgumentError(
-                    f"{self.count} students of {self.layers_of(num_upper_layers)} layers cost as much as the "
-                    f"{num_upper_layers} upper layers, or more"
+                    f"{self.count} students of {self.layers_of(num_upper_layers)} layers cost more than the "
+                    f"{num_upper_layers} upper layers"
                 )
             return self.count
         affordable = int(_LARGEST_SHARE * num_upper_layers) // self.layers_of(num_upper_layers)

@@ -274,6 +274,7 @@ def test_students_are_replaced_only_where_that_is_wanted(tiny_home: Home, corpus
         ({"least_gain": 2.0}, "least_gain must lie between"),
         ({"stacking_weight": -1.0}, "cannot be negative"),
         ({"layers": 2}, "saves nothing where there are 2 upper layers"),
+        ({"count": 3}, "3 students of 1 layers cost more than the 2 upper layers"),
     ],
 )
 def test_impossible_sizes_are_rejected(tiny_home: Home, corpus: Path, changes: dict[str, Any], message: str) -> None:
