@@ -13,9 +13,10 @@ import typer
 from rich.console import Console
 
 from backends.errors import InvalidArgumentError
-from cli.exit_codes import INTERRUPTED, THRESHOLD_MISSED
+from cli.exit_codes import THRESHOLD_MISSED
 from cli.loadtest_options import ContentOptions, RunOptions, TargetOptions
 from cli.options import print_json, print_table
+from cli.stopping import exit_code_of
 
 if TYPE_CHECKING:
     from loadtest.results import Results
@@ -127,7 +128,7 @@ def check_installed() -> None:
 
 
 def _played(folder: RunFolder, test: LoadTest) -> Results:
-    from builder.serving import stop_signals_interrupt
+    from builder.termination import stop_signals_interrupt
     from cli.loadtest_progress import shown_progress
     from loadtest.run import Playback
 
@@ -136,7 +137,7 @@ def _played(folder: RunFolder, test: LoadTest) -> Results:
             return Playback(folder, test, watcher).play()
         except KeyboardInterrupt as stop:
             typer.echo(f"hplm: interrupted; {folder.report} shows what came back until then", err=True)
-            raise typer.Exit(INTERRUPTED) from stop
+            raise typer.Exit(exit_code_of(stop)) from stop
 
 
 @contextmanager
