@@ -182,6 +182,8 @@ class SelectHplm(HplmRequest, LadderTarget):
             raise ValueError("either unlabelled, or train and held_out")
         if self.unlabelled is None and not all(labelled):
             raise ValueError("train and held_out are needed, or unlabelled")
+        if self.unlabelled is not None and self.agreement is None:
+            raise ValueError("unlabelled needs agreement: texts without labels certify no other target")
         return self
 
 
