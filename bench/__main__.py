@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.kit.catalogue import bench_named, bench_names, question_of
 from bench.kit.report import machine, print_table
 from bench.kit.suite import Suite, table
-from builder.serving import stop_signals_interrupt
+from builder.termination import stop_signals_interrupt
 
 _ALL = "all"
 

@@ -6,7 +6,8 @@ import json
 import sys
 
 from backends.openmp import limit_spinning
-from cli.stopping import exit_code_of, termination_interrupts
+from builder.termination import termination_interrupts
+from cli.stopping import exit_code_of
 
 
 def main() -> None:

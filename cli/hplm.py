@@ -96,7 +96,7 @@ def create(
     with resumable_progress(id, f"hplm infer {id} TEXT, of a running 'hplm serve'") as report:
         entry = create_hplm(opened, registry, request, report, noted=plan.figures)
     if students:
-        entry = _with_students(opened, registry, entry, request)
+        entry = _with_students(opened, registry, entry, request, plan)
     _print_built(_with_ladder(opened, registry, entry, plan), as_json)
 
 
@@ -108,17 +108,19 @@ def _require_students(home: Home, root: str) -> None:
     required_students(RootFolder(home.root(root)))
 
 
-def _with_students(home: Home, registry: Registry, entry: HplmEntry, request: CreateHplm) -> HplmEntry:
+def _with_students(
+    home: Home, registry: Registry, entry: HplmEntry, request: CreateHplm, plan: LadderPlan
+) -> HplmEntry:
     """Add students to a new hPLM; where that fails, the hPLM is there all the same."""
     files = f"--train {request.train} --dev {request.dev}"
     if request.unlabelled is not None:
         files += f" --unlabelled {request.unlabelled}"
-    typer.echo(
-        f"version {entry.version} is live; if its students are interrupted: hplm students add {entry.id} {files}",
-        err=True,
-    )
+    command = f"hplm students add {entry.id} {files}"
+    goes_on_by = f"'{command}'" if plan.target is None else f"'{command}' and then '{plan.command}'"
+    typer.echo(f"version {entry.version} is live; if its students are interrupted: {command}", err=True)
+    texts = request.train, request.dev, request.unlabelled
     try:
-        return add_to(home, registry, entry.id, request.train, request.dev, request.unlabelled, device=request.device)
+        return add_to(home, registry, entry.id, *texts, device=request.device, goes_on_by=goes_on_by)
     except HplmError as error:
         typer.echo(f"version {entry.version} is live, without students: {error}", err=True)
         return entry

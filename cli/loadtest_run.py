@@ -128,7 +128,7 @@ def check_installed() -> None:
 
 
 def _played(folder: RunFolder, test: LoadTest) -> Results:
-    from builder.serving import stop_signals_interrupt
+    from builder.termination import stop_signals_interrupt
     from cli.loadtest_progress import shown_progress
     from loadtest.run import Playback
 

@@ -45,7 +45,7 @@ def manager(
     from builder.manager.housekeeping import Retention
     from builder.manager.service import ManagerConfig, serve_manager
     from builder.manager.supervisor import Limits
-    from builder.serving import stop_signals_interrupt
+    from builder.termination import stop_signals_interrupt
 
     config = ManagerConfig(
         address=address,

@@ -15,7 +15,7 @@ from cli.stopping import exit_code_of
 def resumable_progress(title: str, then: str | None = None, goes_on_by: str = "the same command") -> Iterator[Report]:
     """Show the progress of a build, and at its end how long it took and what to do next.
 
-    Where it is interrupted, it says what goes on with it.
+    An interrupted one says what goes on with it: by default its own command.
     """
     began_s = time.monotonic()
     with progress_bars(title) as report:

@@ -192,8 +192,9 @@ def serve_until_stopped(
     """
     from builder.cpu_flags import cpu_flags
     from builder.export.in_force import changes_of_run, configurations_of_run, effective_settings, in_one_line
-    from builder.serving import ServerStartError, TritonServer, stop_signals_interrupt
+    from builder.serving import ServerStartError, TritonServer
     from builder.serving.log import is_complaint
+    from builder.termination import stop_signals_interrupt
 
     def show(line: str) -> None:
         if show_log or is_complaint(line):

@@ -109,14 +109,17 @@ def add_to(
     unlabelled: Path | None = None,
     tune: dict[str, Any] | None = None,
     device: str = AUTO,
+    goes_on_by: str = "the same command",
 ) -> HplmEntry:
-    """Add students to the live version of an hPLM, and say on stderr how to go back."""
+    """Add students to the live version of an hPLM, and say on stderr how to go back.
+
+    `goes_on_by` names what goes on after an interruption.
+    """
     from builder.construct.students.add import add_students
     from builder.requests.students import AddStudents
 
     before = registry.hplm(id).version
     request = AddStudents(id=id, train=train, dev=dev, unlabelled=unlabelled, tune=tune or {}, device=device)
-    goes_on_by = f"'hplm students add {id} --train {train} --dev {dev}'"
     with resumable_progress(f"students of {id}", goes_on_by=goes_on_by) as report:
         entry = add_students(home, registry, request, report)
     typer.echo(f"'hplm rollback {id}' goes back to version {before}, without these students", err=True)

@@ -19,7 +19,8 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from builder.export.repository import render_repository
-from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt
+from builder.serving import ServerConfig, TritonServer
+from builder.termination import stop_signals_interrupt
 from cli.export import export_settings
 from demo.building import DemoHome
 from demo.showing import Showing

@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from backends.adapters.bank import read_artifact
 from backends.engine.stack import StackSettings
-from backends.errors import HplmError
+from backends.errors import presentable
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from builder.construct.hplm.hplms import next_settings
 from builder.construct.tasks.dataset import TaskFiles, read_task
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.material import HplmTask, LabelledFiles, material_of
@@ -33,8 +35,7 @@ from builder.levels.target import DECLARED, Target
 from builder.progress import Report
 from builder.requests.hplms import CreateHplm, Training, UpdateHplm
 
-LOGGER = logging.getLogger(__name__)
-_NOTHING_KNOWN = TrainedTexts(np.empty(0, np.uint64))
+_NOTHING = TrainedTexts(np.empty(0, np.uint64))
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,19 @@ class LadderPlan:
         selecting = Selecting(self.id, self.files, self.target, self.after)
         try:
             found = select_ladder(home, registry, selecting, self.stack, report)
-        except HplmError as error:
-            return Outcome(entry, str(error))
-        except (OSError, RuntimeError, MemoryError) as error:  # a full disk, no memory: the tuned version is live
-            LOGGER.exception("no ladder for %s", self.id)
-            return Outcome(entry, f"the selection failed: {type(error).__name__}: {error}")
+        except Exception as error:  # the version is live, whatever its selection runs into; a defect is logged
+            return Outcome(entry, str(presentable(error)))
         return Outcome(found.entry, found.reason)
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What the next version takes over from the one before; the first takes over nothing."""
+
+    task: str | None
+    target: Target | None = None
+    after: int | None = None
+    trained_on: TrainedTexts = _NOTHING
 
 
 def plan_creation(home: Home, request: CreateHplm) -> LadderPlan:
@@ -103,7 +111,7 @@ def plan_creation(home: Home, request: CreateHplm) -> LadderPlan:
     Raises:
         HplmError: No ladder could be selected, whatever the tuning's result.
     """
-    return _checked(home, request, request.root_name, request.task)
+    return _checked(home, request, request.root_name, _Before(request.task))
 
 
 def plan_update(home: Home, registry: Registry, request: UpdateHplm) -> LadderPlan:
@@ -112,8 +120,16 @@ def plan_update(home: Home, registry: Registry, request: UpdateHplm) -> LadderPl
     before, after = Target.of_version(live.metrics), _exit_before(live)
     if request.ladder is None:
         return LadderPlan(request.id, before, after)
-    known = _NOTHING_KNOWN if request.from_scratch else TrainedTexts.read(home.path / live.folder)
-    return _checked(home, request, live.domain.root, live.task, before, after, known)
+    trained_on = _taken_over(home, live, request)
+    return _checked(home, request, live.domain.root, _Before(live.task, before, after, trained_on))
+
+
+def _taken_over(home: Home, live: HplmEntry, request: UpdateHplm) -> TrainedTexts:
+    """Return the texts that the next version will have learned from through the live one's weights."""
+    folder = home.path / live.folder
+    artifact = read_artifact(folder, RootFolder(home.root(live.domain.root)).fingerprint)
+    _, goes_on = next_settings(artifact, request, request.teacher is not None)
+    return TrainedTexts.read(folder) if goes_on else _NOTHING
 
 
 def _exit_before(live: HplmEntry) -> int | None:
@@ -122,22 +138,15 @@ def _exit_before(live: HplmEntry) -> int | None:
     return after
 
 
-def _checked(
-    home: Home,
-    request: Training,
-    root: str,
-    task: str | None,
-    before: Target | None = None,
-    after: int | None = None,
-    known: TrainedTexts = _NOTHING_KNOWN,
-) -> LadderPlan:
+def _checked(home: Home, request: Training, root: str, before: _Before) -> LadderPlan:
     ladder = request.ladder
     if ladder is None:
         return LadderPlan(request.id)
-    target, after = Target.requested(ladder, before), after if ladder.after is None else ladder.after
-    data = read_task(TaskFiles(request.train, request.dev, request.test), task)
+    target = Target.requested(ladder, before.target)
+    after = before.after if ladder.after is None else ladder.after
+    data = read_task(TaskFiles(request.train, request.dev, request.test), before.task)
     hplm = HplmTask(request.id, data.task, data.labels, data.pair)
     exit_of(hplm, root, RootFolder(home.root(root)).geometry.num_upper_layers, after)
     files = LabelledFiles(request.train, ladder.held_out)
-    material_of(files, hplm, known, target)
+    material_of(files, hplm, before.trained_on, target)
     return LadderPlan(request.id, target, after, files, served_stack(home))

@@ -20,7 +20,7 @@ from builder.manager.archives import unpack
 from builder.manager.job_context import JobContext
 from builder.manager.naming import replacing_path_in_errors
 from builder.manager.pulse import JobCancelledError
-from builder.manager.targets import WITHOUT_LADDER
+from builder.manager.targets import WITHOUT_LADDER, WITHOUT_STUDENTS
 from builder.requests.domains import CreateDomain, UpdateDomain
 from builder.requests.hplms import CreateHplm, ImportHplm, SelectHplm, UpdateHplm
 
@@ -39,13 +39,19 @@ def build(ctx: JobContext, request: BuildRequest) -> dict[str, Any]:
             plan = plan_creation(ctx.home, located)
             return _with_ladder(ctx, plan, create_hplm(ctx.home, ctx.registry, located, ctx.report, noted=plan.figures))
         case UpdateHplm():
-            plan = plan_update(ctx.home, ctx.registry, located)
-            return _with_ladder(ctx, plan, update_hplm(ctx.home, ctx.registry, located, ctx.report, noted=plan.figures))
+            return _update(ctx, located)
         case SelectHplm():
             return _select(ctx, located)
         case ImportHplm():
             _import(ctx, located)
     return {}
+
+
+def _update(ctx: JobContext, request: UpdateHplm) -> dict[str, Any]:
+    plan, had_students = plan_update(ctx.home, ctx.registry, request), ctx.registry.hplm(request.id).best_students > 0
+    entry = update_hplm(ctx.home, ctx.registry, request, ctx.report, noted=plan.figures)
+    dropped = f"the version before {entry.version} had some; 'hplm students add {request.id}' adds them, no job does"
+    return _with_ladder(ctx, plan, entry) | ({WITHOUT_STUDENTS: dropped} if had_students else {})
 
 
 def _with_ladder(ctx: JobContext, plan: LadderPlan, entry: HplmEntry) -> dict[str, Any]:

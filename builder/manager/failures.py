@@ -36,10 +36,14 @@ _BY_CODE = {ErrorCode.INVALID_ARG: HTTPStatus.BAD_REQUEST, ErrorCode.NOT_FOUND: 
 def failure_of(error: Exception, shown_names: Mapping[str, str] | None = None) -> Failure:
     """Code and message; paths inside the home are replaced by the names that users know."""
     shown = presentable(error)
-    message = str(shown)
-    for path, name in (shown_names or {}).items():
+    return Failure(code=_code_and_status(shown)[0], message=with_shown_names(str(shown), shown_names or {}))
+
+
+def with_shown_names(message: str, shown_names: Mapping[str, str]) -> str:
+    """Replace paths by the names that users know."""
+    for path, name in shown_names.items():
         message = message.replace(path, name)
-    return Failure(code=_code_and_status(shown)[0], message=message)
+    return message
 
 
 def status_of(error: HplmError) -> HTTPStatus:

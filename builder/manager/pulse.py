@@ -18,8 +18,8 @@ PULSE_S = 1.0
 _LOG_INTERVAL_S = 10.0
 
 
-class JobCancelledError(Exception):
-    """Raised by the builder's next progress report after its job was cancelled."""
+class JobCancelledError(BaseException):
+    """Raised by the builder's next progress report after its job was cancelled; no builder takes it for a failure."""
 
 
 class Pulse:

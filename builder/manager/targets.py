@@ -14,6 +14,8 @@ _PUBLISHING = frozenset({"domain.create", "domain.update", "hplm.create", "hplm.
 _SWITCHING = frozenset({"domain.rollback", "domain.delete", "hplm.rollback", "hplm.delete"})
 WITHOUT_LADDER = "without_ladder"
 """The field of a job's result that says why an hPLM with a declared target has no ladder."""
+WITHOUT_STUDENTS = "without_students"
+"""The field of a job's result that says that an update has dropped the students of the version before."""
 
 
 @dataclass(frozen=True)

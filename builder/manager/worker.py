@@ -10,9 +10,10 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -21,7 +22,7 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from builder.executors.mapping import ParallelMap
 from builder.executors.processes import local_map
-from builder.manager.failures import failure_of
+from builder.manager.failures import failure_of, with_shown_names
 from builder.manager.job_context import JobContext
 from builder.manager.job_log import log_path
 from builder.manager.jobs import Failure, Job, JobState, Worker
@@ -62,14 +63,14 @@ def _run(home: Home, job_id: int, attempt: int, fan_out: ParallelMap) -> int:
     with Pulse(store, job) as pulse:
         try:
             context = JobContext(home, registry, uploads, pulse.report, fan_out)
-            result = run_job(context, stored_request(job.request))
+            result = _shown(run_job(context, stored_request(job.request)), _shown_names(home, uploads, job))
         except JobCancelledError:
             LOGGER.info("cancelled")
             return _end(store, job, JobState.CANCELLED)
         except Exception as error:
             if _is_worth_another_attempt(error):
                 raise
-            failure = failure_of(error, {**uploads.named_as_sent(job.uploads), f"{home.path}/": ""})
+            failure = failure_of(error, _shown_names(home, uploads, job))
             LOGGER.error("failed: %s", failure.message, exc_info=None if isinstance(error, HplmError) else error)
             return _end(store, job, JobState.FAILED, failure=failure)
     LOGGER.info("done: %s", result)
@@ -93,6 +94,19 @@ def _end(
 ) -> int:
     store.finish(job, state, result, failure)
     return 0
+
+
+def _shown_names(home: Home, uploads: Uploads, job: Job) -> dict[str, str]:
+    """Return paths that users do not know, and what messages say instead: of an upload the name it was sent under."""
+    return {**uploads.named_as_sent(job.uploads), f"{home.path}/": ""}
+
+
+def _shown(result: Mapping[str, Any], shown_names: Mapping[str, str]) -> dict[str, Any]:
+    """Replace paths in what a result says: why a version has no ladder may name its files."""
+    return {
+        name: with_shown_names(value, shown_names) if isinstance(value, str) else value
+        for name, value in result.items()
+    }
 
 
 def _is_worth_another_attempt(error: Exception) -> bool:

@@ -183,7 +183,7 @@ class SelectHplm(HplmRequest, LadderTarget):
         if self.unlabelled is None and not all(labelled):
             raise ValueError("train and held_out are needed, or unlabelled")
         if self.unlabelled is not None and self.agreement is None:
-            raise ValueError("unlabelled certifies agreement only, which is needed beside it")
+            raise ValueError("unlabelled needs agreement: texts without labels certify no other target")
         return self
 
 

@@ -2,7 +2,7 @@
 
 from builder.serving.config import Ports, ServerConfig
 from builder.serving.errors import PortInUseError, ServerNotReadyError, ServerStartError, TritonMissingError
-from builder.serving.server import TritonServer, stop_signals_interrupt
+from builder.serving.server import TritonServer
 from builder.serving.trace_file import TracedSpan, overlap_line, overlaps, read_spans, write_trace
 from builder.serving.tracing import traced
 
@@ -18,7 +18,6 @@ __all__ = [
     "overlap_line",
     "overlaps",
     "read_spans",
-    "stop_signals_interrupt",
     "traced",
     "write_trace",
 ]

@@ -14,11 +14,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Self, TypeVar
 
 from backends.errors import NotFoundError
@@ -230,21 +230,3 @@ def _started(value: _T | None) -> _T:
     if value is None:
         raise ServerStartError("the server was not started yet")
     return value
-
-
-@contextmanager
-def stop_signals_interrupt() -> Iterator[None]:
-    """Within, SIGTERM and SIGINT unwind the program as Ctrl-C does, so that it can stop its server in its own time.
-
-    A program that a shell has started in the background ignores SIGINT unless it asks for it, as this does.
-    """
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise TerminatedError if number == signal.SIGTERM else KeyboardInterrupt
-
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -129,6 +129,14 @@ def live_settings(artifact: HplmArtifact, is_taught: bool) -> TuneSettings:
     )
 
 
+def next_settings(artifact: HplmArtifact, request: UpdateHplm, is_taught: bool) -> tuple[TuneSettings, bool]:
+    """Return the settings of an update, and whether it goes on from the live weights."""
+    before = live_settings(artifact, is_taught)
+    settings = before.changed(request.tune)
+    keeps_adapters = (settings.recipe, settings.pooling) == (before.recipe, before.pooling)
+    return settings, keeps_adapters and not request.from_scratch
+
+
 def publish_build(
     registry: Registry,
     build: HplmBuild,
@@ -290,9 +298,8 @@ def _next_start(
     home: Home, live: HplmEntry, artifact: HplmArtifact, data: TaskData, request: UpdateHplm, is_taught: bool
 ) -> tuple[TuneSettings, Start | None]:
     """The settings, and the live weights, unless the new version's adapters are to be others."""
-    before = live_settings(artifact, is_taught)
-    settings = before.changed(request.tune)
-    if request.from_scratch or (settings.recipe, settings.pooling) != (before.recipe, before.pooling):
+    settings, goes_on = next_settings(artifact, request, is_taught)
+    if not goes_on:
         return settings, None
     tuned = _tuned(artifact)
     if data.labels != artifact.labels:

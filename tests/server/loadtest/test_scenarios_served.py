@@ -101,13 +101,17 @@ def test_trace(load: Load, tmp_path: Path) -> None:
     assert hplms_asked(tmp_path / "run") == set(sorted(HPLMS)[:3])
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-def test_an_interrupted_run_is_reported_as_such(served: Served, tmp_path: Path, stop: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("stop", "ends_with"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"]
+)
+def test_an_interrupted_run_is_reported_as_such(
+    served: Served, tmp_path: Path, stop: signal.Signals, ends_with: int
+) -> None:
     out = tmp_path / "run"
     running = start_load(served, out)
     running.send_signal(stop)
     _, err = running.communicate(timeout=60)
-    assert running.returncode == 130
+    assert running.returncode == ends_with
     sending, told = err.strip().splitlines()
     assert sending.startswith("sending ")
     assert told == f"hplm: interrupted; {out / 'report.html'} shows what came back until then"

@@ -37,7 +37,8 @@ SHARED_MEMORY = Path("/dev/shm")
 PARENT = """
 import signal, sys, time
 from pathlib import Path
-from builder.serving import ServerConfig, TritonServer, stop_signals_interrupt
+from builder.serving import ServerConfig, TritonServer
+from builder.termination import stop_signals_interrupt
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in a shell's background ignore it
 with TritonServer(ServerConfig(repository=Path(sys.argv[1]), exit_timeout_s=2)) as server:

@@ -17,6 +17,7 @@ import cli
 from backends.home import Home
 from bench.kit.tiny_home import sample_texts, write_pairs, write_tagged, write_task, write_values
 from builder.construct.training.checkpoint import Checkpoint
+from builder.levels import plan
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -228,6 +229,23 @@ def labelled(path: Path, count: int, seed: int) -> str:
     rows = [{"text": text.text, "label": text.topic} for text in sample_texts(count, seed)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
+
+
+def test_an_interrupted_selection_names_its_own_command(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, held_out = labelled(tmp_path / "a.jsonl", 160, 100), labelled(tmp_path / "b.jsonl", 400, 901)
+
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    target = ("--held-out", held_out, "--max-drop", "25", "--certainty", "0.8")
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "select_ladder", interrupted)
+        code, _, err = run("create", "new/one", "--domain", "farm", *files(Path(train), Path(train)), *target)
+    command = f"select new/one --train {train} --held-out {held_out} --max-drop 25 --certainty 0.8"
+    assert (code, err.splitlines()[-1]) == (130, f"hplm: interrupted; 'hplm {command}' goes on where this one was")
+    assert run(*command.split())[0] == 0
 
 
 def test_an_update_goes_on_with_the_ladder(run: Run, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from builder import progress
 from builder.progress import Step, in_words, progress_lines
-from cli.exit_codes import INTERRUPTED
+from builder.termination import TerminatedError
+from cli.exit_codes import INTERRUPTED, TERMINATED
 from cli.progress import resumable_progress
 
 
@@ -49,6 +50,10 @@ def test_an_interrupted_build_has_no_next_step(capsys: pytest.CaptureFixture[str
         raise KeyboardInterrupt
     assert stop.value.code == INTERRUPTED
     assert capsys.readouterr().err == "hplm: interrupted; the same command goes on where this one was\n"
-    with pytest.raises(SystemExit), resumable_progress("shop", goes_on_by="'hplm select shop'"):
-        raise KeyboardInterrupt
+
+
+def test_an_interrupted_build_names_another_command_to_go_on_with(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop, resumable_progress("shop", "hplm infer", "'hplm select shop'"):
+        raise TerminatedError
+    assert stop.value.code == TERMINATED
     assert capsys.readouterr().err == "hplm: interrupted; 'hplm select shop' goes on where this one was\n"

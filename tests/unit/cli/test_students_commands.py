@@ -11,6 +11,7 @@ import pytest
 from backends.home import Home
 from backends.registry.registry import Registry
 from bench.kit.tiny_home import write_corpus, write_task
+from builder.construct.students import add
 
 Run = Callable[..., str]
 
@@ -36,6 +37,24 @@ def test_students_of_a_root_are_made_and_shown(run: Run, tiny_home: Home, tmp_pa
     again = json.loads(run(*make, "--count", "1", "--replace", "--json"))
     assert again["students"] == 1 and again["fingerprint"] != made["fingerprint"]
     assert "does not exist" in run("students", "make", "unknown", *home)
+
+
+def test_a_creation_that_is_interrupted_at_its_students_says_what_goes_on(
+    run: Run, tiny_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    home, corpus = ("--home", tiny_home.path), write_corpus(tmp_path / "corpus.txt", 300, seed=3)
+    train, dev = write_task(tmp_path / "task", "topic", seed=100, train=32)
+    run("students", "make", "tiny", "--corpus", corpus, "--steps", "2", "--count", "1", *home)
+    files = ("--train", train, "--dev", dev)
+    with monkeypatch.context() as patch:
+        patch.setattr(add, "add_students", interrupted)
+        err = run("create", "acme/new", "--domain", "farm", "--students", *files, "--epochs", "1", *home)
+    command = f"students add acme/new --train {train} --dev {dev}"
+    assert err.splitlines()[-1] == f"hplm: interrupted; 'hplm {command}' goes on where this one was"
+    assert json.loads(run(*command.split(), "--epochs", "1", "--json", *home))["version"] == 2
 
 
 def test_hplms_are_created_and_updated_with_students(run: Run, tiny_home: Home, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from builder.construct.hplm.hplms import create_hplm, update_hplm
 from builder.levels import plan
 from builder.levels.plan import LadderPlan, Outcome, plan_creation, plan_update
 from builder.levels.target import Target
+from builder.progress import Step
 from builder.requests.hplms import CreateHplm, UpdateHplm
 from builder.requests.levels import DeclaredLadder, LadderTarget
 
@@ -72,6 +73,34 @@ def test_a_target_goes_with_its_hplm(tiny_home: Home, files: dict[str, Path]) ->
     assert again.entry.levels == ("early", "full") and again.entry.metrics["ladder"]["certainty"] == 0.8
     other, _ = updated(tiny_home, files, DeclaredLadder(held_out=files["held_out"], agreement=0.7))
     assert other.target == Target.of(agreement=0.7) and other.after == 1
+
+
+def test_an_update_counts_the_earlier_training_as_known(tiny_home: Home, files: dict[str, Path]) -> None:
+    registry = Registry.open(tiny_home)
+    request = creation(files, max_drop=25)
+    create_hplm(tiny_home, registry, request.model_copy(update={"train": files["held_out"]}), ignore)
+    task = {"train": files["train"], "dev": files["dev"], "tune": SHORT}
+    update = UpdateHplm(id=NAME, ladder=request.ladder, **task)
+    with pytest.raises(TrainingDataError, match=r"besides \d+ that were trained on"):
+        plan_update(tiny_home, registry, update)
+    recipe = {"tune": {**SHORT, "recipe": {"width": 24}}}
+    for anew in ({"from_scratch": True}, recipe):
+        assert plan_update(tiny_home, registry, update.model_copy(update=anew)).target == Target.of(max_drop=25)
+
+
+@pytest.mark.parametrize("error", [OSError("/srv/a is gone"), RuntimeError("out of memory"), MemoryError()])
+def test_a_selection_that_fails_leaves_the_tuned_version_live(
+    tiny_home: Home, files: dict[str, Path], error: Exception
+) -> None:
+    def failing(step: Step) -> None:
+        raise error
+
+    registry, request = Registry.open(tiny_home), creation(files, max_drop=25)
+    plan = plan_creation(tiny_home, request)
+    entry = create_hplm(tiny_home, registry, request, ignore, noted=plan.figures)
+    outcome = plan.select(tiny_home, registry, entry, failing)
+    assert outcome == Outcome(entry, f"the server failed on this request: {type(error).__name__}")
+    assert registry.hplm(NAME).version == 1
 
 
 def test_a_target_that_is_missed_stays_declared(tiny_home: Home, files: dict[str, Path]) -> None:

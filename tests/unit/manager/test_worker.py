@@ -12,14 +12,18 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from transformers import BertForSequenceClassification
 
-from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
+from backends.errors import ConflictError, InvalidArgumentError, NotFoundError, TrainingDataError
 from backends.home import Home
 from backends.registry import database
 from backends.registry.registry import Registry
 from bench.kit.tiny_home import sample_texts, write_task
 from builder.construct.hplm.dedicated_teacher import REWRITING
+from builder.construct.hplm.hplms import publish_linked
 from builder.construct.hplm.state_rows import find_rows
 from builder.executors.mapping import map_here
+from builder.levels import plan
+from builder.levels.material import LabelledFiles
+from builder.levels.selecting import Selecting
 from builder.manager.admission import Admission, spec_of
 from builder.manager.job_context import JobContext
 from builder.manager.job_log import log_path
@@ -217,11 +221,47 @@ def test_ladders_are_selected_by_jobs(tiny_home: Home, tmp_path: Path) -> None:
         ({"max_drop": 0, **texts}, "leaves no share"),
         ({"train": ids["train"]}, "train and held_out are needed"),
         ({"unlabelled": ids["train"], **texts}, "either unlabelled"),
-        ({"unlabelled": ids["train"]}, "unlabelled certifies agreement only"),
+        ({"unlabelled": ids["train"]}, "unlabelled needs agreement"),
+        ({"unlabelled": ids["train"], "max_drop": 5}, "unlabelled needs agreement"),
         ({"unlabelled": ids["train"], "agreement": 0.9}, "is a task"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             admission.submit(stored_request({"kind": "hplm.select", "id": "new/easy", **wrong}), None)
+
+
+def test_an_update_says_what_its_version_lacks(
+    tiny_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Students of the version before, and a ladder, whose reason names uploads as they were sent."""
+    uploads, store, registry = Uploads(tiny_home, 100 << 20), JobStore.open(tiny_home), Registry.open(tiny_home)
+    ids = {}
+    for name, count in {"train": (60, 100), "held_out": (400, 901)}.items():
+        path = labelled(tmp_path / f"{name}.jsonl", *count)
+        with uploads.receiving(UploadKind.TASK, path.name) as incoming:
+            incoming.write(path.read_bytes())
+            ids[name] = incoming.keep(CHECKS[UploadKind.TASK]).id
+    publish_linked(
+        tiny_home,
+        registry,
+        registry.hplm("acme/topic"),
+        lambda folder: None,
+        {"students": {"set": "a", "best": 2, "depth": 1.0}},
+    )
+
+    def failing(home: Home, registry: Registry, selecting: Selecting, *others: object) -> None:
+        assert isinstance(selecting.files, LabelledFiles)
+        raise TrainingDataError(f"{selecting.files.held_out} holds too little, {home.path}/bank/x too")
+
+    monkeypatch.setattr(plan, "select_ladder", failing)
+    wanted = {"kind": "hplm.update", "id": "acme/topic", "train": ids["train"], "dev": ids["train"], "force": True}
+    wanted |= {"ladder": {"held_out": ids["held_out"], "max_drop": 25}, "tune": {"epochs": 1}}
+    job, _ = Admission(registry, store, uploads).submit(stored_request(wanted), None)
+    assert store.claim(job.id) is not None
+    assert run_attempt(tiny_home, job.id, 1, map_here) == 0
+    result = store.job(job.id).result
+    assert result is not None and result["version"] == 3, store.job(job.id).failure
+    assert result["without_ladder"] == "held_out.jsonl holds too little, bank/x too"
+    assert "the version before 3 had some; 'hplm students add acme/topic'" in result["without_students"]
 
 
 def test_a_job_that_is_cancelled_while_it_selects_has_tuned_all_the_same(tiny_home: Home, tmp_path: Path) -> None:
