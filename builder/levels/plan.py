@@ -12,7 +12,6 @@ Usage:
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 

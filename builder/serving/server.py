@@ -29,7 +29,6 @@ from builder.serving.installation import Installation, find_installation
 from builder.serving.log import LogFollower, failure_reason, last_lines
 from builder.serving.ports import PortClaims
 from builder.serving.run_folder import RunFolder, sweep_stale
-from builder.termination import TerminatedError
 
 _POLL_S = 0.05
 _SIGNALLED = 128

@@ -13,7 +13,6 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from bench.kit.tiny_home import ignore, sample_texts, write_values
 from builder.construct.hplm.hplms import create_hplm, update_hplm
-from builder.levels import plan
 from builder.levels.plan import LadderPlan, Outcome, plan_creation, plan_update
 from builder.levels.target import Target
 from builder.progress import Step
@@ -108,21 +107,6 @@ def test_a_target_that_is_missed_stays_declared(tiny_home: Home, files: dict[str
     assert made.reason is not None and "misses accuracy of at least 0.99 with all its layers" in made.reason
     assert (made.entry.version, made.entry.levels) == (1, ("full",))
     assert made.entry.metrics["declared"]["loss"] == "target-accuracy"
-    seen = {"train": files["held_out"], "dev": files["dev"], "ladder": DeclaredLadder(held_out=files["train"])}
-    with pytest.raises(TrainingDataError, match="besides 160 that were trained on"):
-        plan_update(tiny_home, Registry.open(tiny_home), UpdateHplm(id=NAME, **seen))
-
-
-def test_a_selection_that_fails_leaves_the_tuned_version(
-    tiny_home: Home, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(plan, "select_ladder", full)
-    made = created(tiny_home, creation(files, max_drop=25))
-    assert made.reason == "the selection failed: OSError: [Errno 28] No space left on device"
-    assert Registry.open(tiny_home).hplm(NAME).version == made.entry.version == 1
 
 
 @pytest.mark.parametrize(
