@@ -24,7 +24,7 @@ def termination_interrupts() -> Iterator[None]:
 
 @contextmanager
 def stop_signals_interrupt() -> Iterator[None]:
-    """Also raise `KeyboardInterrupt` when SIGINT comes, so that a program can stop its server in its own time.
+    """Raise `KeyboardInterrupt` also when SIGINT comes, so that a program can stop its server in its own time.
 
     A program that a shell has started in the background ignores SIGINT unless it asks for it, as this does.
     """

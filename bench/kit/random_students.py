@@ -50,7 +50,7 @@ def random_student_adapters(
     recipe: AdapterRecipe = BOTTLENECK,
     best: int | None = None,
 ) -> StudentAdapters:
-    """For an hPLM that has its other weights already; all students may run unless `best` says how many."""
+    """Make what an hPLM that has its other weights already needs; all students may run unless `best` says how many."""
     count, labels = students.shape.count, len(artifact.head.bias)
     width = POOLED_STATES[artifact.pooling] * students.shape.width
     return student_adapters_of(

@@ -83,7 +83,7 @@ class Inbox:
         self._make_block()
 
     def take_until(self, until_us: int) -> list[SimulatedJob]:
-        """Those that come by then, in order."""
+        """Take those that come by then, in order."""
         taken: list[SimulatedJob] = []
         while self.next_us <= until_us:
             end = bisect_right(self._times_us, until_us, self._taken)
