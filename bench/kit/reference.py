@@ -110,7 +110,7 @@ class ReferenceHplm:
         return self._computed[fragment]
 
     def _layers(self, fragment: Fragment) -> Weights:
-        """Return those of the nearest table that holds it; of what none holds the domain's own, of uni-grams the root's."""
+        """Read the nearest table that holds it; for what none holds the domain's own, of uni-grams the root's."""
         if not fragment[0] and not fragment[2]:
             return self._steps[-1].lower
         return next((step for step in self._steps if _key(fragment) in step.keys), self._steps[0]).lower

@@ -150,7 +150,7 @@ class SimulationLog:
         self._rejected.setdefault(reason, array("q")).append(job.place)
 
     def judged(self, load: SimulatedLoad) -> Simulation:
-        """Count a request that was admitted and ran in no batch as late in the queue."""
+        """Judge each request; one that was admitted and ran in no batch was late in the queue."""
         batches = Batches(_column(self._places), *map(_column, self._columns))
         places = batches.places
         started_us, done_us = np.repeat(batches.started_us, batches.rows), _column(self._answered_us)
