@@ -92,7 +92,7 @@ def alone(made: Boosting, batch: HiddenBatch, row: int) -> tuple[torch.Tensor, l
 
 
 def reference_loss(made: Boosting, batch: HiddenBatch, student: int, stacking: float) -> torch.Tensor:
-    """By loops over texts: mean squares over all tokens in units of the variance over all tokens."""
+    """Loop over texts: mean squares over all tokens in units of the variance over all tokens."""
     targets, befores, says, middles = [], [], [], []
     for row in range(len(batch.hidden)):
         target, students = alone(made, batch, row)

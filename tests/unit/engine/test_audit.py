@@ -147,7 +147,7 @@ def test_one_text_in_a_hundred_is_taken_always_the_same(topic: HplmEntry) -> Non
 
 
 def test_auditing_goes_on_where_most_rows_stay(topic: HplmEntry, seed: int) -> None:
-    """Of 8,000 taken texts, twice the slots, a tenth is answered early."""
+    """Takes 8,000 texts, twice the slots, of which a tenth is answered early."""
     rng, head = np.random.default_rng(seed), Head(torch.zeros(2, HIDDEN), torch.zeros(2))
     ladder = Ladder(EarlyStep(1, head, 1.0, 0.0), 1.0, {"disagreement": 0.1})
     texts = rng.integers(0, 1 << 16, size=(800_000, 1, 4), dtype=np.uint16).view(np.float16)
@@ -204,7 +204,7 @@ def test_a_new_round_begins_without_the_old_counts(topic: HplmEntry, monkeypatch
 
 @pytest.mark.parametrize("allowed", [0.01, 0.05])
 def test_the_evidence_rarely_lies_and_finds_what_is_there(allowed: float, seed: int) -> None:
-    """Of rounds at the allowed share, and at four times it, looked at after every text."""
+    """Plays rounds at the allowed share, and at four times it, and looks after every text."""
     rng = np.random.default_rng(seed)
     rounds, texts, most = 400, 1000, 80
     table = np.array([[evidence(n, k, allowed) if k <= n else 0.0 for k in range(most)] for n in range(texts + 1)])

@@ -23,7 +23,7 @@ def told(responses: Responses, timeout_s: float = 30) -> str:
 
 
 def test_who_becomes_late_while_a_batch_runs_is_told_at_once(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where another batch is staged; the waiting thread sleeps until the next deadline."""
+    """Holds also where another batch is staged; the waiting thread sleeps until the next deadline."""
     key = next(iter(marked_keys(tiny_home, versions=0)))
     go, begun = hold_runs(monkeypatch)
     looks: list[None] = []

@@ -126,7 +126,7 @@ def test_a_batch_of_more_adapters_than_slots_is_split(tiny_home: Home) -> None:
 
 
 def test_a_failing_load_fails_its_own_jobs_only(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the load was begun ahead, while another batch ran."""
+    """Holds also where the load was begun ahead, while another batch ran."""
     entries = marked_keys(tiny_home, versions=0)
     good, bad, *_ = entries
     registry = Registry.open(tiny_home)
