@@ -10,7 +10,8 @@ import typer
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from cli.exit_codes import THRESHOLD_MISSED
-from cli.ladder_options import AfterOption, AgreementOption, MaxDropOption, TargetAccuracyOption
+from cli.ladder_options import TargetOptions
+from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_entry, print_rows
 from cli.progress import resumable_progress
 from cli.session import open_home
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(select)
+    app.command()(grouped(select))
 
 
 def select(
@@ -41,11 +42,8 @@ def select(
             help="In place of both: plain texts, a line each (pairs with a TAB between). They certify --agreement."
         ),
     ] = None,
-    max_drop: MaxDropOption = None,
-    target_accuracy: TargetAccuracyOption = None,
-    agreement: AgreementOption = None,
-    certainty: Annotated[float, typer.Option(help="How likely the promise holds.")] = 0.9,
-    after: AfterOption = None,
+    *,
+    targeted: TargetOptions,
     every: Annotated[
         bool, typer.Option("--all", help="Every hPLM, by the texts of --unlabelled; one that fails stops none.")
     ] = False,
@@ -68,12 +66,13 @@ def select(
     from builder.levels.selecting import Selecting, levels_of
     from builder.levels.target import Target
 
-    target = Target.of(max_drop, target_accuracy, agreement, certainty)
+    requested = targeted.requested()
+    target = Target.requested(requested)
     if id is not None:
-        found = _select_one(opened, registry, Selecting(id, files, target, after))
+        found = _select_one(opened, registry, Selecting(id, files, target, requested.after))
         print_entry(levels_of(found.entry) | found.figures, as_json)
     elif isinstance(files, UnlabelledFile):
-        _select_all(opened, registry, files, target, after, as_json)
+        _select_all(opened, registry, files, target, requested.after, as_json)
 
 
 def _show(registry: Registry, id: str | None, as_json: bool) -> None:
@@ -83,7 +82,7 @@ def _show(registry: Registry, id: str | None, as_json: bool) -> None:
         print_entry(levels_of(registry.hplm(id)), as_json)
         return
     told = [levels_of(entry) for entry in registry.hplms()]
-    columns = ("id", "version", "levels", "target", "answered_early", "bound")
+    columns = ("id", "version", "levels", "target", "guarantee", "answered_early", "bound")
     print_rows([{column: one.get(column) for column in columns} for one in told], "Levels", as_json)
 
 

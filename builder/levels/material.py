@@ -138,8 +138,7 @@ def _require_enough(path: Path, held_out: int, num_known: int, target: Target, l
     dropped = f", besides {num_known} that were trained on" if num_known else ""
     holds, needed = (held_out, needed) if learning is None else (held_out + learning, 2 * needed)
     raise TrainingDataError(
-        f"{path} holds {holds} different texts{dropped}; to certify {target.shown} with certainty "
-        f"{target.certainty:g} takes at least {needed}"
+        f"{path} holds {holds} different texts{dropped}; to certify {target.promise} takes at least {needed}"
     )
 
 

@@ -30,7 +30,7 @@ from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.material import HplmTask, LabelledFiles, material_of
 from builder.levels.selecting import Selecting, exit_of, select_ladder
 from builder.levels.served_stack import served_stack
-from builder.levels.target import DECLARED, Target
+from builder.levels.target import DECLARED, LADDER, Target
 from builder.progress import Report
 from builder.requests.hplms import CreateHplm, Training, UpdateHplm
 
@@ -132,7 +132,7 @@ def _taken_over(home: Home, live: HplmEntry, request: UpdateHplm) -> TrainedText
 
 
 def _exit_before(live: HplmEntry) -> int | None:
-    noted = live.metrics.get(DECLARED) or live.metrics.get("ladder", {})
+    noted = live.metrics.get(DECLARED) or live.metrics.get(LADDER, {})
     after: int | None = noted.get("after")
     return after
 

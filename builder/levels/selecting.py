@@ -32,16 +32,16 @@ from builder.construct.tasks.examples import Example
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.answers import StepAnswers
-from builder.levels.certificate import Certificate, certify, least_tolerance, upper_bound
+from builder.levels.certificate import Certificate, certify, least_tolerance
 from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head
+from builder.levels.guarantee import Each
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
 from builder.levels.served import answered_rows, served_rows
-from builder.levels.target import DECLARED, Target
+from builder.levels.target import DECLARED, LADDER, Target
 from builder.progress import Report, Step
 
 _LEVELS = "levels"
 """The figure of a version that names its levels, where it has several."""
-_LADDER = "ladder"
 _SEED = 17
 _DIGITS = 4
 _PER_UNIT = 10_000
@@ -145,8 +145,8 @@ class _Search:
             kept = "keeps the ladder that it has" if _LEVELS in self._live.metrics else "answers by all its layers"
             could = target.with_tolerance(self._least_tolerance(early, full, confidence, certifies))
             reason = (
-                f"no threshold keeps {target.shown} with certainty {target.certainty:g}; these texts could certify "
-                f"{could}, and more texts may certify more"
+                f"no threshold keeps {target.promise}; these texts could certify {could}, "
+                "and more texts may certify more"
             )
             return Selection(self._live, None, figures, f"{reason}; nothing was published: {self._live.id} {kept}")
         leaves = confidence[certifies] >= certificate.threshold
@@ -202,14 +202,14 @@ class _Search:
             confidence[certifies],
             harm[certifies],
             target.tolerance,
-            target.risk,
+            target.test,
             None if stays is None else stays[certifies],
         )
 
     def _disagreement(self, early: StepAnswers, full: StepAnswers, leaving: np.ndarray[Any, Any]) -> float:
         """Return a bound of the share of early answers that differ from the full ones, for the running audit."""
         different = _different(early, full)[leaving]
-        return upper_bound(int(different.sum()), len(different), self._selecting.target.risk)
+        return Each(self._selecting.target.risk).bound(int(different.sum()), len(different))
 
     def _least_tolerance(
         self, early: StepAnswers, full: StepAnswers, confidence: Floats, certifies: np.ndarray[Any, Any]
@@ -218,7 +218,7 @@ class _Search:
         target = self._selecting.target
         harm, stays = _counted(target, early, full)
         always = None if stays is None else stays[certifies]
-        least = least_tolerance(confidence[certifies], harm[certifies], target.risk, always)
+        least = least_tolerance(confidence[certifies], harm[certifies], target.test, always)
         return math.ceil(least * _PER_UNIT) / _PER_UNIT
 
 
@@ -269,7 +269,7 @@ def _publish(home: Home, registry: Registry, live: HplmEntry, ladder: Ladder, ta
     fingerprint = registry.root(live.domain.root).fingerprint
     figures = {
         _LEVELS: [*ladder.levels],
-        _LADDER: dict(ladder.certified),
+        LADDER: dict(ladder.certified),
         DECLARED: target.noted | {"after": ladder.early.after},
     }
     return publish_linked(home, registry, live, lambda folder: write_ladder(folder, ladder, fingerprint), figures)
@@ -277,4 +277,4 @@ def _publish(home: Home, registry: Registry, live: HplmEntry, ladder: Ladder, ta
 
 def levels_of(entry: HplmEntry) -> dict[str, Any]:
     """Say which levels a version has, and what was certified."""
-    return {"id": entry.id, "version": entry.version, "levels": [*entry.levels], **entry.metrics.get(_LADDER, {})}
+    return {"id": entry.id, "version": entry.version, "levels": [*entry.levels], **entry.metrics.get(LADDER, {})}

@@ -213,15 +213,15 @@ def write_task_of_moods(folder: Path, seed: int) -> tuple[Path, Path]:
 
 
 def test_select_for_one_hplm_or_for_all(run: Run, tmp_path: Path) -> None:
-    texts = tmp_path / "texts.txt"
+    texts, target = tmp_path / "texts.txt", ("--agreement", "0.8", "--guarantee", "fleet")
     texts.write_text("".join(text.text + "\n" for text in sample_texts(900, 915)))
-    code, out, err = run("select", "--all", "--unlabelled", str(texts), "--agreement", "0.8", "--json")
+    code, out, err = run("select", "--all", "--unlabelled", str(texts), *target, "--json")
     rows = {row["id"]: row for row in json.loads(out)}
     assert code == (0 if all(row["outcome"] == "selected" for row in rows.values()) else 7), err
     assert rows.keys() >= {"acme/topic", "acme/mood"} and rows["acme/topic"]["outcome"] == "selected"
     _, out, _ = run("select", "--all", "--show", "--json")
     told = {row["id"]: row for row in json.loads(out)}
-    assert told["acme/topic"]["levels"] == ["early", "full"]
+    assert told["acme/topic"]["levels"] == ["early", "full"] and told["acme/topic"]["guarantee"] == "fleet"
     assert told["acme/topic"]["bound"] == rows["acme/topic"]["bound"] <= 0.2
 
 
@@ -288,6 +288,9 @@ def test_a_creation_comes_with_its_ladder(run: Run, tmp_path: Path) -> None:
     assert (made["version"], made["levels"], made["declared"]["tolerance"]) == (2, ["early", "full"], 0.25)
 
 
+PLAIN = ("--unlabelled", "a.txt", "--agreement", "0.9")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -297,6 +300,8 @@ def test_a_creation_comes_with_its_ladder(run: Run, tmp_path: Path) -> None:
         (("acme/topic", "--unlabelled", "a.txt", "--train", "b.jsonl"), "either --unlabelled, or --train"),
         (("--all", "--train", "a.jsonl", "--held-out", "b.jsonl"), "--all goes by --unlabelled"),
         (("acme/topic", "--unlabelled", "a.txt"), "needs labels; texts without labels certify --agreement"),
+        (("acme/topic", *PLAIN, "--guarantee", "fleet", "--certainty", "0.9"), "promises a mean, and takes none"),
+        (("acme/topic", *PLAIN, "--guarantee", "all"), "'all' is not one of"),
         (("acme/none", "--show"), "acme/none"),
     ],
 )

@@ -61,7 +61,13 @@ def test_a_target_goes_with_its_hplm(tiny_home: Home, files: dict[str, Path]) ->
     """Declared once: the ladder comes with the tuning, and updates keep the target, with texts or without."""
     made = created(tiny_home, creation(files, max_drop=25, certainty=0.8, after=1))
     assert made.reason is None and (made.entry.version, made.entry.levels) == (2, ("early", "full"))
-    noted = {"target": "a drop of at most 25 points", "loss": "max-drop", "tolerance": 0.25, "certainty": 0.8}
+    noted = {
+        "target": "a drop of at most 25 points",
+        "loss": "max-drop",
+        "tolerance": 0.25,
+        "certainty": 0.8,
+        "guarantee": "each",
+    }
     assert made.entry.metrics["declared"] == {**noted, "after": 1}
     _, without = updated(tiny_home, files, None)
     assert without.entry.levels == ("full",) and without.entry.metrics["declared"] == {**noted, "after": 1}
@@ -115,6 +121,8 @@ def test_a_target_that_is_missed_stays_declared(tiny_home: Home, files: dict[str
         ({"max_drop": 0}, "leaves no share of rows"),
         ({"max_drop": float("nan")}, "must be a number"),
         ({"max_drop": 1, "agreement": 0.9}, "one target at a time"),
+        ({"guarantee": "fleet", "certainty": 0.9}, "a certainty is of each hPLM"),
+        ({"guarantee": "fleet", "target_accuracy": 0.9}, "fleet bounds what is lost against all layers"),
         ({"certainty": 1.0}, "certainty is at least 0.5 and below 1"),
         ({"max_drop": 0.1}, "takes at least"),
         ({"max_drop": 20, "after": 9}, "2 upper layers"),
@@ -147,3 +155,19 @@ def test_a_request_names_its_target_or_means_the_one_before() -> None:
     assert Target.requested(LadderTarget(max_drop=2), before) == Target.of(max_drop=2)
     assert Target.of_version({"ladder": before.noted}) == Target.of_version({"declared": before.noted}) == before
     assert Target.of_version({"ladder": {"answered_early": 0.5}}) is None and Target.of_version({}) is None
+    fleet = Target.of(agreement=0.9, guarantee="fleet")
+    assert Target.requested(LadderTarget(), fleet) == fleet == Target.of_version({"declared": fleet.noted})
+    assert Target.requested(LadderTarget(guarantee="fleet"), before) == Target(
+        "agreement", before.tolerance, 0.8, "fleet"
+    )
+    assert Target.requested(LadderTarget(guarantee="each", certainty=0.7), fleet) == Target.of(
+        agreement=0.9, certainty=0.7
+    )
+    older = {name: value for name, value in before.noted.items() if name != "guarantee"}
+    assert Target.of_version({"declared": older}) == before
+
+
+def test_a_certainty_is_of_each() -> None:
+    for before in (None, Target.of(guarantee="fleet")):
+        with pytest.raises(InvalidArgumentError, match="the guarantee fleet promises a mean, and takes none"):
+            Target.requested(LadderTarget(guarantee="fleet", certainty=0.95), before)

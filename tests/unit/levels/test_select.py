@@ -135,6 +135,22 @@ def test_every_kind_of_target_is_kept_on_other_texts(
     assert float(lost.float().mean()) <= target.tolerance + 0.04  # two deviations of 400 texts
 
 
+def test_a_fleet_needs_fewer_texts(tiny_home: Home, train: Path, tmp_path: Path) -> None:
+    """Two points take 143 texts for each hPLM, and the least number there is for the mean of the fleet."""
+    few = written(tmp_path / "few.jsonl", "topic", 120, seed=901)
+    with pytest.raises(TrainingDataError, match=r"a drop of at most 2 points with certainty 0\.9 takes at least 143"):
+        select(tiny_home, train, few, Target.of(max_drop=2))
+    found = select(tiny_home, train, few, Target.of(max_drop=2, guarantee="fleet"))
+    if found.ladder is None:
+        assert found.reason is not None and "points in the mean of the fleet" in found.reason
+    figures = found.figures
+    assert figures["guarantee"] == "fleet" and figures["target"].endswith("in the mean of the fleet")
+    at_ease = select(tiny_home, train, few, Target.of(max_drop=20, guarantee="fleet"))
+    assert at_ease.ladder is not None, at_ease.reason
+    assert at_ease.ladder.certified["guarantee"] == at_ease.entry.metrics["declared"]["guarantee"] == "fleet"
+    assert at_ease.figures["bound"] == pytest.approx((at_ease.figures["counted"] + 1) / 97, abs=1e-4)
+
+
 def test_what_full_misses_no_ladder_reaches(tiny_home: Home, train: Path, tmp_path: Path) -> None:
     wrong = [
         {"text": each.text, "label": next(topic for topic in TOPICS if topic != each.topic)}
