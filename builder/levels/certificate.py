@@ -1,12 +1,12 @@
 """Certificates: thresholds of which a statistical test says that answering early costs no more than was allowed.
 
 Harm is a row that the full model has right and the early answer has wrong. The drop in accuracy is at most the share of
-harm, so a bound of that share bounds the drop. Thresholds are tried in an order that was fixed before, the strictest
-first, until the first one fails: however many were tried, an error needs the first bad one to pass, so the risk of the
-whole is that of one test.
+harm, so a bound of that share bounds the drop. Of a regression each row is harmed in part. Thresholds are tried in an
+order that was fixed before, the strictest first, until the first one fails: however many were tried, an error needs the
+first bad one to pass, so the risk of the whole is that of one test.
 
 Usage:
-    certificate = certify(confidence, is_harm, tolerance=0.01, guarantee=Each(risk=0.1))
+    certificate = certify(confidence, harm, tolerance=0.01, guarantee=Each(risk=0.1))
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Certificate:
     Attributes:
         threshold: Least confidence of a row that is answered early.
         rows: Number of rows that it was tested on.
-        harms: How many of them it harms.
+        harms: How many of them it harms, parts added up.
         bound: The least tolerance that the guarantee would have certified here.
         exit_share: Share of the rows that it answers early.
     """
 
     threshold: float
     rows: int
-    harms: int
+    harms: float
     bound: float
     exit_share: float
 
 
 def certify(
     confidence: Floats,
-    is_harm: Bools,
+    harm: Bools | Floats,
     tolerance: float,
     guarantee: Guarantee,
     harmed_if_it_stays: Bools | None = None,
@@ -58,22 +58,21 @@ def certify(
 
     Args:
         confidence: Of the early answers, `[N]`.
-        is_harm: Whether answering a row early would be harm, `[N]`.
+        harm: Whether answering a row early would be harm, or the part of it that would be, `[N]`.
         tolerance: The largest share of harm that is allowed.
         guarantee: What the share of harm is tested by.
         harmed_if_it_stays: Whether the full answer would be harm, `[N]`; by default none is.
     """
     rows = len(confidence)
     order = np.argsort(-confidence, kind="stable")
-    more = is_harm[order].astype(int)
-    always = 0
+    more, always = harm[order] + 0, 0
     if harmed_if_it_stays is not None:
         more, always = more - harmed_if_it_stays[order], int(harmed_if_it_stays.sum())
     descending, harms_up_to = -confidence[order], always + np.concatenate([[0], np.cumsum(more)])
-    passed: tuple[float, int, int] | None = None
+    passed: tuple[float, float, int] | None = None
     for threshold in THRESHOLDS:
         leaving = int(np.searchsorted(descending, -threshold, side="right"))
-        harms = int(harms_up_to[leaving])
+        harms = harms_up_to[leaving].item()
         if not guarantee.holds(harms, rows, tolerance):
             break
         passed = threshold, harms, leaving
@@ -84,9 +83,9 @@ def certify(
 
 
 def least_tolerance(
-    confidence: Floats, is_harm: Bools, guarantee: Guarantee, harmed_if_it_stays: Bools | None = None
+    confidence: Floats, harm: Bools | Floats, guarantee: Guarantee, harmed_if_it_stays: Bools | None = None
 ) -> float:
     """Return the least share of harm for which `certify` finds a threshold: what the strictest one may cost."""
     leaves = confidence >= THRESHOLDS[0]
     staying = 0 if harmed_if_it_stays is None else int(harmed_if_it_stays[~leaves].sum())
-    return guarantee.bound(int(is_harm[leaves].sum()) + staying, len(confidence))
+    return guarantee.bound(harm[leaves].sum().item() + staying, len(confidence))

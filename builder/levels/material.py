@@ -12,7 +12,7 @@ import numpy as np
 from backends.errors import InvalidArgumentError, TrainingDataError
 from backends.registry.entries import HplmEntry
 from builder.construct.tasks.conll import OUTSIDE
-from builder.construct.tasks.dataset import read_examples
+from builder.construct.tasks.dataset import REGRESSION, read_examples
 from builder.construct.tasks.examples import Example, LabelledText, TaggedSentence, normalised
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.construct.tasks.unlabelled import draw_unlabelled
@@ -75,9 +75,14 @@ def material_of(
     """Read the texts for a version, which may still have to be made.
 
     Raises:
-        InvalidArgumentError: The target needs labels.
+        InvalidArgumentError: The target needs labels, or is none of numbers.
         TrainingDataError: The files do not fit the hPLM, or hold too few texts.
     """
+    if live.task == REGRESSION and target.loss == "target-accuracy":
+        raise InvalidArgumentError(
+            f"hPLM {live.id!r} answers with numbers, which have no accuracy: --max-drop in hundredths of their "
+            "standard deviation, or --agreement"
+        )
     if isinstance(files, UnlabelledFile):
         return _unlabelled(files.path, live, trained_on, target)
     return _labelled(files, live, trained_on, target)
@@ -91,7 +96,9 @@ def _labelled(files: LabelledFiles, live: HplmTask, trained_on: TrainedTexts, ta
             raise TrainingDataError(
                 f"{path} holds {kinds[not live.pair]}, but hPLM {live.id!r} reads {kinds[live.pair]}"
             )
-        if unknown := sorted({label for each in examples for label in _labels(each)} - set(live.labels)):
+        if live.task != REGRESSION and (
+            unknown := sorted({label for each in examples for label in _labels(each)} - set(live.labels))
+        ):
             raise TrainingDataError(f"{path} has label {unknown[0]!r}, which hPLM {live.id!r} does not know")
     strict, num_known = _unknown_to(trained_on.joined(TrainedTexts.of(train)), held_out)
     _require_enough(files.held_out, len(strict), num_known, target)
@@ -119,7 +126,8 @@ def require_plain_texts(path: Path, target: Target) -> None:
 def _like_those_of(live: HplmTask) -> Example:
     if live.task == "ner":
         return TaggedSentence(("word",), (OUTSIDE,))
-    return LabelledText("text", live.labels[0], "text" if live.pair else None)
+    label = 0.0 if live.task == REGRESSION else live.labels[0]
+    return LabelledText("text", label, "text" if live.pair else None)
 
 
 def _unknown_to(trained_on: TrainedTexts, examples: Sequence[Example]) -> tuple[list[Example], int]:

@@ -145,7 +145,7 @@ def _checked(home: Home, request: Training, root: str, before: _Before) -> Ladde
     after = before.after if ladder.after is None else ladder.after
     data = read_task(TaskFiles(request.train, request.dev, request.test), before.task)
     hplm = HplmTask(request.id, data.task, data.labels, data.pair)
-    exit_of(hplm, root, RootFolder(home.root(root)).geometry.num_upper_layers, after)
+    exit_of(root, RootFolder(home.root(root)).geometry.num_upper_layers, after)
     files = LabelledFiles(request.train, ladder.held_out)
     material_of(files, hplm, before.trained_on, target)
     return LadderPlan(request.id, target, after, files, served_stack(home))

@@ -7,7 +7,7 @@ ladder is published as the next version: its weights are the live one's files.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from backends.adapters.bank import read_artifact
-from backends.adapters.head import Head
 from backends.adapters.ladder import EarlyStep, Ladder, write_ladder
+from backends.engine.exits import NEVER
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import InvalidArgumentError
 from backends.home import Home
@@ -25,17 +25,19 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from builder.construct.hplm.hplms import building_hplm, publish_linked
 from builder.construct.hplm.states import encoded_set
+from builder.construct.hplm.trainable import Indices
 from builder.construct.hplm.tunable import EncodedSet
-from builder.construct.tasks.calibration import NO_LABEL, Bools, Floats, calibration_error, labels_of
+from builder.construct.tasks.calibration import NO_LABEL, Floats, labels_of
 from builder.construct.tasks.dataset import REGRESSION, TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.answers import StepAnswers
 from builder.levels.certificate import Certificate, certify, least_tolerance
-from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head
-from builder.levels.guarantee import Each
+from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head, fit_number_head
+from builder.levels.guarantee import Each, EachInParts
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
+from builder.levels.paired_answers import LabelPairs, NumberPairs, PairedAnswers
 from builder.levels.served import answered_rows, served_rows
 from builder.levels.target import DECLARED, LADDER, Target
 from builder.progress import Report, Step
@@ -80,7 +82,8 @@ def select_ladder(
     """Find a ladder that keeps the target, and publish it; the live version serves meanwhile, and stays without one.
 
     Raises:
-        InvalidArgumentError: The hPLM answers with numbers, has too few layers, or misses a target accuracy in full.
+        InvalidArgumentError: The root has too few layers, the hPLM misses a target accuracy in full, or answers with
+            numbers, which have none.
         TrainingDataError: The files do not fit the hPLM, or hold too few texts.
     """
     with building_hplm(home, selecting.id) as hold:
@@ -105,7 +108,7 @@ class _Search:
         self._home, self._live, self._selecting, self._report = home, live, selecting, report
         self._root = RootFolder(home.root(live.domain.root))
         self._num_layers = self._root.geometry.num_upper_layers
-        self.after = exit_of(HplmTask.of(live), live.domain.root, self._num_layers, selecting.after)
+        self.after = exit_of(live.domain.root, self._num_layers, selecting.after)
         self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
         self._stack = UpperStack(self._root, replace(settings, num_slots=2))
         trained_on = TrainedTexts.read(home.path / live.folder)
@@ -118,55 +121,52 @@ class _Search:
 
     def found(self) -> Selection:
         target = self._selecting.target
-        head = self._early_head()
-        early, full = self._answers(head)
+        step = self._early_step()
+        answers = self._answers(step)
         self._report(Step("certify", 0, 1))
-        order = np.random.default_rng(_SEED).permutation(len(full.is_right))
+        order = np.random.default_rng(_SEED).permutation(len(answers))
         fits, certifies = np.split(order, [len(order) // ONE_IN_FITS])
-        # Nothing says how sure full answers may be where no label does.
-        temperatures = early.temperature(fits), full.temperature(fits) if self._material.has_labels else 1.0
-        confidence = early.confidence(temperatures[0])
-        certificate = self._certified(early, full, confidence, certifies)
+        temperature, of_full = answers.temperatures(fits)
+        confidence = answers.confidence(temperature)[certifies]
+        certificate = self._certified(answers, confidence, certifies)
         figures: dict[str, Any] = {
             **target.noted,
             "after": self.after,
             "layers": self._num_layers,
             "held_out_texts": len(order),
             "left_out_as_trained_on": self._material.num_dropped,
+            **_all_rounded(answers.figures(certifies, temperature)),
         }
-        if self._material.has_labels:
-            before = calibration_error(early.confidence(1.0)[certifies], early.is_right[certifies])
-            figures |= {
-                "full_accuracy": _rounded(full.is_right[certifies].mean()),
-                "ece_before": _rounded(before),
-                "ece_after": _rounded(calibration_error(confidence[certifies], early.is_right[certifies])),
-            }
         if certificate is None:
             kept = "keeps the ladder that it has" if _LEVELS in self._live.metrics else "answers by all its layers"
-            could = target.with_tolerance(self._least_tolerance(early, full, confidence, certifies))
+            could = target.with_tolerance(self._least_tolerance(answers, confidence, certifies))
             reason = (
                 f"no threshold keeps {target.promise}; these texts could certify {could}, "
                 "and more texts may certify more"
             )
             return Selection(self._live, None, figures, f"{reason}; nothing was published: {self._live.id} {kept}")
-        leaves = confidence[certifies] >= certificate.threshold
-        is_right = np.where(leaves, early.is_right[certifies], full.is_right[certifies])
+        leaves = confidence >= certificate.threshold
         figures |= {
             "threshold": _rounded(certificate.threshold),
             "certified_on": certificate.rows,
-            "counted": certificate.harms,
+            "counted": _rounded(certificate.harms) if answers.in_parts else certificate.harms,
             "bound": _rounded(certificate.bound),
             "answered_early": _rounded(certificate.exit_share),
-            "disagreement": _rounded(self._disagreement(early, full, certifies[leaves])),
-            "accuracy" if self._material.has_labels else "agreement": _rounded(is_right.mean()),
+            "disagreement": _rounded(self._disagreement(answers, certifies[leaves])),
+            **_all_rounded(answers.as_served(certifies, leaves)),
             "mean_layers": _rounded(self._num_layers - (self._num_layers - self.after) * certificate.exit_share),
         }
-        step = EarlyStep(self.after, head, temperatures[0], certificate.threshold)
-        return Selection(self._live, Ladder(step, temperatures[1], figures), figures)
+        step = replace(step, temperature=temperature, threshold=certificate.threshold)
+        return Selection(self._live, Ladder(step, of_full, figures), figures)
 
-    def _early_head(self) -> Head:
-        what, objective = "training", self._objective
+    def _early_step(self) -> EarlyStep:
+        """Return the step of a fitted head; how sure it has to be is not known yet."""
+        what, objective, is_regression = "training", self._objective, self._live.task == REGRESSION
         texts = self._encoded(what, self._material.train)
+        if is_regression:
+            rows = served_rows(self._stack, self._artifact, self.after, objective, texts, what, self._report)
+            fitted = fit_number_head(torch.cat(list(rows.states)), torch.cat(list(rows.logits))[:, 0])
+            return EarlyStep(self.after, fitted.head, 1.0, NEVER, fitted.scale)
         labels = torch.cat([labels_of(target, objective.num_outputs) for target in texts.targets])
         every = max(1, len(labels) // MOST_ANSWERS)
         rows = served_rows(self._stack, self._artifact, self.after, objective, texts, what, self._report, every)
@@ -174,51 +174,43 @@ class _Search:
         if not self._material.has_labels:
             labels = torch.full_like(labels, NO_LABEL)
         head = fit_early_head(HeadData(torch.cat(list(rows.states)), torch.cat(list(rows.logits)), labels))
-        return head.to(torch.float16).to(torch.float32)  # as it is stored
+        return EarlyStep(self.after, head, 1.0, NEVER)
 
-    def _answers(self, head: Head) -> tuple[StepAnswers, StepAnswers]:
+    def _answers(self, step: EarlyStep) -> PairedAnswers:
         """The early and the full ones to held-out texts; full ones are right where no label says otherwise."""
-        what, objective = "held-out", self._objective
+        what, objective, has_labels = "held-out", self._objective, self._material.has_labels
         texts = self._encoded(what, self._material.held_out)
+        head = step.stored_head.to(torch.float32)
         rows = answered_rows(self._stack, self._artifact, self.after, head, objective, texts, what, self._report)
-        both = rows.early, rows.full
-        if not self._material.has_labels:
-            early, full = (StepAnswers.beside(rows.full, logits) for logits in both)
+        if step.scale is not None:
+            numbers, of_full = torch.cat(list(rows.early)), torch.cat(list(rows.full))
+            return NumberPairs(numbers, of_full, step.scale, objective if has_labels else None, texts.targets)
+        if has_labels:
+            early, full = (StepAnswers.of(objective, each, texts.targets) for each in (rows.early, rows.full))
         else:
-            early, full = (StepAnswers.of(objective, logits, texts.targets) for logits in both)
-        return early, full
+            early, full = (StepAnswers.beside(rows.full, each) for each in (rows.early, rows.full))
+        return LabelPairs(early, full, has_labels)
 
-    def _certified(
-        self, early: StepAnswers, full: StepAnswers, confidence: Floats, certifies: np.ndarray[Any, Any]
-    ) -> Certificate | None:
-        target = self._selecting.target
-        harm, stays = _counted(target, early, full)
-        if stays is not None and stays[certifies].mean() > target.tolerance:
+    def _certified(self, answers: PairedAnswers, confidence: Floats, certifies: Indices) -> Certificate | None:
+        target, counted = self._selecting.target, answers.counted(self._selecting.target).of(certifies)
+        if counted.staying is not None and counted.staying.mean() > target.tolerance:
             raise InvalidArgumentError(
                 f"hPLM {self._live.id!r} misses {target.shown} with all its layers: it has "
-                f"{1 - stays[certifies].mean():.3f} on the held-out texts; more training texts may help"
+                f"{1 - counted.staying.mean():.3f} on the held-out texts; more training texts may help"
             )
-        return certify(
-            confidence[certifies],
-            harm[certifies],
-            target.tolerance,
-            target.test,
-            None if stays is None else stays[certifies],
-        )
+        tested = target.tested(answers.in_parts)
+        return certify(confidence, counted.leaving, target.tolerance, tested, counted.staying)
 
-    def _disagreement(self, early: StepAnswers, full: StepAnswers, leaving: np.ndarray[Any, Any]) -> float:
+    def _disagreement(self, answers: PairedAnswers, leaving: Indices) -> float:
         """Return a bound of the share of early answers that differ from the full ones, for the running audit."""
-        different = _different(early, full)[leaving]
-        return Each(self._selecting.target.risk).bound(int(different.sum()), len(different))
+        target, different = self._selecting.target, answers.different[leaving]
+        tested = EachInParts(target.risk) if answers.in_parts else Each(target.risk)
+        return tested.bound(different.sum().item(), len(different))
 
-    def _least_tolerance(
-        self, early: StepAnswers, full: StepAnswers, confidence: Floats, certifies: np.ndarray[Any, Any]
-    ) -> float:
+    def _least_tolerance(self, answers: PairedAnswers, confidence: Floats, certifies: Indices) -> float:
         """Return the least tolerance that some threshold would keep on these texts, rounded up."""
-        target = self._selecting.target
-        harm, stays = _counted(target, early, full)
-        always = None if stays is None else stays[certifies]
-        least = least_tolerance(confidence[certifies], harm[certifies], target.test, always)
+        target, counted = self._selecting.target, answers.counted(self._selecting.target).of(certifies)
+        least = least_tolerance(confidence, counted.leaving, target.tested(answers.in_parts), counted.staying)
         return math.ceil(least * _PER_UNIT) / _PER_UNIT
 
 
@@ -227,14 +219,12 @@ def default_exit(num_layers: int) -> int:
     return min(max(2, num_layers // 3), num_layers - 1)
 
 
-def exit_of(hplm: HplmTask, root: str, num_layers: int, after: int | None) -> int:
-    """Return the layer that texts of an hPLM leave after.
+def exit_of(root: str, num_layers: int, after: int | None) -> int:
+    """Return the layer that texts leave after.
 
     Raises:
-        InvalidArgumentError: It answers with numbers, or no early head can stand there.
+        InvalidArgumentError: No early head can stand there.
     """
-    if hplm.task == REGRESSION:
-        raise InvalidArgumentError(f"hPLM {hplm.id!r} answers with numbers; only labels and entities have ladders")
     if num_layers == 1:
         raise InvalidArgumentError(f"root {root!r} has one upper layer, so no text can leave before it")
     chosen = default_exit(num_layers) if after is None else after
@@ -246,22 +236,12 @@ def exit_of(hplm: HplmTask, root: str, num_layers: int, after: int | None) -> in
     return chosen
 
 
-def _counted(target: Target, early: StepAnswers, full: StepAnswers) -> tuple[Bools, Bools | None]:
-    """Return what is counted of rows that leave, and of rows that stay."""
-    if target.loss == "agreement":
-        return _different(early, full), None
-    if target.loss == "target-accuracy":
-        return ~early.is_right, ~full.is_right
-    return full.is_right & ~early.is_right, None
-
-
-def _different(early: StepAnswers, full: StepAnswers) -> Bools:
-    pairs = zip(early.logits, full.logits, strict=True)
-    return np.array([bool((one.argmax(-1) != other.argmax(-1)).any()) for one, other in pairs])
-
-
 def _rounded(number: Any) -> float:
     return round(float(number), _DIGITS)
+
+
+def _all_rounded(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: _rounded(value) for name, value in figures.items()}
 
 
 def _publish(home: Home, registry: Registry, live: HplmEntry, ladder: Ladder, target: Target) -> HplmEntry:

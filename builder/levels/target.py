@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from backends.errors import InvalidArgumentError
-from builder.levels.guarantee import Each, Fleet, Guarantee
+from builder.levels.guarantee import Each, EachInParts, Fleet, Guarantee
 from builder.requests.levels import GuaranteeName, LadderTarget
 
 Loss = Literal["max-drop", "target-accuracy", "agreement"]
@@ -27,7 +27,8 @@ class Target:
 
     Attributes:
         loss: What is counted: rows that full has right and the ladder wrong, rows that the ladder has wrong, or rows
-            that it answers otherwise than full.
+            that it answers otherwise than full. Of a regression, for the first and the last of these: how far its
+            numbers are from those of full, in standard deviations of these.
         tolerance: The largest share of such rows.
         certainty: How likely the promise holds, if each hPLM is to keep it.
         guarantee: Whether each hPLM is to keep it, or the fleet in the mean.
@@ -105,14 +106,15 @@ class Target:
     def risk(self) -> float:
         return 1 - self.certainty
 
-    @property
-    def test(self) -> Guarantee:
-        """What a ladder for this target has to pass."""
-        return Fleet() if self.guarantee == "fleet" else Each(self.risk)
+    def tested(self, in_parts: bool = False) -> Guarantee:
+        """Return what a ladder for this target has to pass; a regression's rows may be lost in part."""
+        if self.guarantee == "fleet":
+            return Fleet()
+        return EachInParts(self.risk) if in_parts else Each(self.risk)
 
     @property
     def least_rows(self) -> int:
-        return self.test.least_rows(self.tolerance)
+        return self.tested().least_rows(self.tolerance)
 
     @property
     def options(self) -> str:

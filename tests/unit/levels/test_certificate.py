@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from builder.levels.certificate import THRESHOLDS, certify, least_tolerance
-from builder.levels.guarantee import Each, Fleet, Guarantee, binomial_tail
+from builder.levels.guarantee import Each, EachInParts, Fleet, Guarantee, binomial_tail
 
 RISK = 0.1
 EACH = Each(RISK)
@@ -117,3 +117,39 @@ def test_a_fleet_keeps_its_tolerance_in_the_mean_from_fewer_rows() -> None:
         harms.append(0.0 if found is None else tenant.harm(found.threshold))
     assert np.mean(harms) <= 0.01 + 2 * np.std(harms) / len(harms) ** 0.5, f"seed {seed}"
     assert np.mean(np.array(harms) > 0.01) > RISK, "no weaker than the promise of each"
+
+
+@pytest.mark.parametrize(("lost", "rows"), [(0.0, 300), (2.3, 300), (40.0, 300), (9.99, 3000)])
+def test_parts_that_are_lost_are_bounded_by_hoeffding_and_bentkus(lost: float, rows: int) -> None:
+    """Their likelihood, written in another way; its bound is no stricter than that of rows, and near it."""
+
+    def likelihood(share: float) -> float:
+        entropy = stats.entropy([lost / rows, 1 - lost / rows], [share, 1 - share])
+        return min(np.exp(-rows * entropy), np.e * stats.binom.cdf(np.ceil(lost), rows, share))
+
+    bound = EachInParts(RISK).bound(lost, rows)
+    assert likelihood(bound) == pytest.approx(RISK, rel=1e-6)
+    assert EachInParts(RISK).holds(lost, rows, bound + 1e-6) and not EachInParts(RISK).holds(lost, rows, bound - 1e-6)
+    assert EACH.bound(np.ceil(lost), rows) - 1e-9 <= bound <= 1.4 * EACH.bound(np.ceil(lost), rows)
+    assert EachInParts(RISK).least_rows(0.01) == EACH.least_rows(0.01) == 230
+    assert not EachInParts(RISK).holds(lost, rows, lost / rows)
+
+
+def test_parts_that_are_lost_exceed_the_tolerance_in_a_tenant_in_ten_at_most() -> None:
+    seed = random.randrange(1 << 32)
+    rng = np.random.default_rng(seed)
+    tenants, too_many, found_any = 300, 0, 0
+    for _ in range(tenants):
+        spread, lossy = rng.uniform(1, 6), rng.uniform(0, 1)
+
+        def drawn(count: int, spread: float = spread, lossy: float = lossy) -> tuple[np.ndarray, np.ndarray]:
+            confidence = 1 - 0.5 * rng.random(count) ** spread
+            return confidence, np.clip(lossy * np.abs(rng.normal(size=count)) * (1 - confidence), 0, 1)
+
+        found = certify(*drawn(int(rng.choice([250, 1000]))), 0.02, EachInParts(RISK))
+        found_any += found is not None
+        if found is not None:
+            confidence, loss = drawn(20_000)
+            too_many += bool(loss[confidence >= found.threshold].sum() / 20_000 > 0.02)
+    deviation = (RISK * (1 - RISK) / tenants) ** 0.5
+    assert found_any > tenants / 2 and too_many / tenants <= RISK + 2 * deviation, f"seed {seed}"
