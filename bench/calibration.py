@@ -44,8 +44,8 @@ from builder.construct.tasks.task_objectives import objective_of
 from builder.levels.answers import StepAnswers
 from builder.levels.certificate import certify
 from builder.levels.early_head import HeadData, fit_early_head
+from builder.levels.exit_layers import default_exit
 from builder.levels.guarantee import Each
-from builder.levels.selecting import default_exit
 from builder.progress import Report, Step, progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
 from builder.settings.hplm import TuneSettings

@@ -30,7 +30,11 @@ GuaranteeOption = Annotated[
     ),
 ]
 AfterOption = Annotated[
-    int | None, typer.Option(help="Layers before the early answer. \\[default: a third, at least 2]")
+    list[int] | None,
+    typer.Option(
+        help="Layers before the early answer; named twice, the one that costs less is chosen. \\[default: a third, at "
+        "least 2]"
+    ),
 ]
 
 

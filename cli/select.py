@@ -62,6 +62,7 @@ def select(
         _show(registry, id, as_json)
         return
     files = _files(train, held_out, unlabelled, every)
+    from builder.levels.exit_layers import as_layers
     from builder.levels.material import UnlabelledFile
     from builder.levels.selecting import Selecting, levels_of
     from builder.levels.target import Target
@@ -69,10 +70,10 @@ def select(
     requested = targeted.requested()
     target = Target.requested(requested)
     if id is not None:
-        found = _select_one(opened, registry, Selecting(id, files, target, requested.after))
+        found = _select_one(opened, registry, Selecting(id, files, target, as_layers(requested.after)))
         print_entry(levels_of(found.entry) | found.figures, as_json)
     elif isinstance(files, UnlabelledFile):
-        _select_all(opened, registry, files, target, requested.after, as_json)
+        _select_all(opened, registry, files, target, as_layers(requested.after), as_json)
 
 
 def _show(registry: Registry, id: str | None, as_json: bool) -> None:
@@ -125,7 +126,7 @@ def _select_all(
     registry: Registry,
     files: UnlabelledFile,
     target: Target,
-    after: int | None,
+    after: tuple[int, ...],
     as_json: bool,
 ) -> None:
     from builder.levels.selecting_all import KEPT, SELECTED, select_all

@@ -72,19 +72,25 @@ class EachInParts(Each):
 class Fleet:
     """Tenants keep the tolerance in the mean, and one may exceed it: conformal risk control.
 
+    Args:
+        num_candidates: Of as many ladders one is taken. It loses no more than all of them together, so each has to keep
+            one part in as many of the tolerance.
+
     Semantics:
         A tenant's next text is as likely to be lost as any of its rows, so over tenants `E[(lost + 1) / (rows + 1)]`
         bounds the mean loss of the last threshold that holds, if losses only grow as thresholds fall.
     """
 
+    num_candidates: int = 1
+
     def holds(self, lost: float, rows: int, tolerance: float) -> bool:
         return self.bound(lost, rows) <= tolerance
 
     def bound(self, lost: float, rows: int) -> float:
-        return (lost + 1) / (rows + 1)
+        return min(1.0, self.num_candidates * (lost + 1) / (rows + 1))
 
     def least_rows(self, tolerance: float) -> int:
-        rows = math.ceil(1 / tolerance - 1)
+        rows = math.ceil(self.num_candidates / tolerance - 1)
         return rows if self.holds(0, rows, tolerance) else rows + 1  # the quotient was rounded
 
 

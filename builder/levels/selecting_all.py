@@ -27,7 +27,7 @@ def select_all(
     registry: Registry,
     files: UnlabelledFile,
     target: Target,
-    after: int | None,
+    after: tuple[int, ...],
     settings: StackSettings,
     report: Report,
 ) -> list[dict[str, Any]]:

@@ -106,15 +106,17 @@ class Target:
     def risk(self) -> float:
         return 1 - self.certainty
 
-    def tested(self, in_parts: bool = False) -> Guarantee:
-        """Return what a ladder for this target has to pass; a regression's rows may be lost in part."""
-        if self.guarantee == "fleet":
-            return Fleet()
-        return EachInParts(self.risk) if in_parts else Each(self.risk)
+    def tested(self, in_parts: bool = False, num_candidates: int = 1) -> Guarantee:
+        """Return what each of some ladders for this target has to pass, of which the best one is taken.
 
-    @property
-    def least_rows(self) -> int:
-        return self.tested().least_rows(self.tolerance)
+        Args:
+            in_parts: Whether rows may be lost in part, as those of a regression.
+            num_candidates: How many ladders there are; the risk is divided among them.
+        """
+        if self.guarantee == "fleet":
+            return Fleet(num_candidates)
+        risk = self.risk / num_candidates
+        return EachInParts(risk) if in_parts else Each(risk)
 
     @property
     def options(self) -> str:

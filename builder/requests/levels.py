@@ -33,7 +33,10 @@ class LadderTarget(Request):
         Field(description="Whether each hPLM keeps the target (the default), or the fleet's mean, from fewer texts."),
     ] = None
     after: Annotated[
-        int | None, Field(description="Layers before the early answer; by default a third of them, at least 2.")
+        int | list[int] | None,
+        Field(
+            description="Layers before the early answer, or two to choose from; by default a third of them, at least 2."
+        ),
     ] = None
 
 

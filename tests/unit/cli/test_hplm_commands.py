@@ -301,6 +301,7 @@ PLAIN = ("--unlabelled", "a.txt", "--agreement", "0.9")
         (("--all", "--train", "a.jsonl", "--held-out", "b.jsonl"), "--all goes by --unlabelled"),
         (("acme/topic", "--unlabelled", "a.txt"), "needs labels; texts without labels certify --agreement"),
         (("acme/topic", *PLAIN, "--guarantee", "fleet", "--certainty", "0.9"), "promises a mean, and takes none"),
+        (("acme/topic", *PLAIN, *(3 * ("--after", "1"))), "at most 2 layers to choose from, not 3"),
         (("acme/topic", *PLAIN, "--guarantee", "all"), "'all' is not one of"),
         (("acme/none", "--show"), "acme/none"),
     ],

@@ -10,6 +10,8 @@ from scipy import stats
 
 from builder.levels.certificate import THRESHOLDS, certify, least_tolerance
 from builder.levels.guarantee import Each, EachInParts, Fleet, Guarantee, binomial_tail
+from builder.levels.target import Target
+from builder.requests.levels import GuaranteeName
 
 RISK = 0.1
 EACH = Each(RISK)
@@ -39,6 +41,8 @@ def test_bounds_grow_with_harms_and_fall_with_rows_and_risk() -> None:
     [
         *((EACH, tolerance, rows) for tolerance, rows in ((0.005, 460), (0.01, 230), (0.02, 114))),
         *((Fleet(), tolerance, rows) for tolerance, rows in ((0.005, 199), (0.01, 99), (0.02, 49), (0.15, 6))),
+        (Target.of().tested(num_candidates=2), 0.01, 299),
+        (Fleet(2), 0.01, 199),
     ],
 )
 def test_so_many_rows_are_needed(guarantee: Guarantee, tolerance: float, rows: int) -> None:
@@ -153,3 +157,22 @@ def test_parts_that_are_lost_exceed_the_tolerance_in_a_tenant_in_ten_at_most() -
             too_many += bool(loss[confidence >= found.threshold].sum() / 20_000 > 0.02)
     deviation = (RISK * (1 - RISK) / tenants) ** 0.5
     assert found_any > tenants / 2 and too_many / tenants <= RISK + 2 * deviation, f"seed {seed}"
+
+
+@pytest.mark.parametrize("kind", ["each", "fleet"])
+def test_the_better_of_two_candidates_promises_no_more(kind: GuaranteeName) -> None:
+    """Both have the same texts, of which the one that answers more early is taken."""
+    seed = random.randrange(1 << 32)
+    rng = np.random.default_rng(seed)
+    guarantee, harms = Target.of(guarantee=kind).tested(num_candidates=2), []
+    for _ in range(400):
+        tenants = [Drawn(rng), Drawn(rng)]
+        found = [(certify(*tenant.rows(400), 0.01, guarantee), tenant) for tenant in tenants]
+        passed = [(each.exit_share, each.threshold, tenant) for each, tenant in found if each is not None]
+        chosen = max(passed, key=lambda one: one[0], default=None)
+        harms.append(0.0 if chosen is None else chosen[2].harm(chosen[1]))
+    if kind == "fleet":
+        assert np.mean(harms) <= 0.01 + 2 * np.std(harms) / len(harms) ** 0.5, f"seed {seed}"
+    else:
+        deviation = (RISK * (1 - RISK) / len(harms)) ** 0.5
+        assert np.mean(np.array(harms) > 0.01) <= RISK + 2 * deviation, f"seed {seed}"

@@ -73,11 +73,11 @@ def test_a_target_goes_with_its_hplm(tiny_home: Home, files: dict[str, Path]) ->
     assert without.entry.levels == ("full",) and without.entry.metrics["declared"] == {**noted, "after": 1}
     assert without.reason is not None and "held-out texts have to certify" in without.reason
     planned, again = updated(tiny_home, files, DeclaredLadder(held_out=files["held_out"]))
-    assert planned.target == Target("max-drop", 0.25, 0.8) and planned.after == 1
+    assert planned.target == Target("max-drop", 0.25, 0.8) and planned.after == (1,)
     assert planned.command.endswith(f"--held-out {files['held_out']} --max-drop 25 --certainty 0.8 --after 1")
     assert again.entry.levels == ("early", "full") and again.entry.metrics["ladder"]["certainty"] == 0.8
     other, _ = updated(tiny_home, files, DeclaredLadder(held_out=files["held_out"], agreement=0.7))
-    assert other.target == Target.of(agreement=0.7) and other.after == 1
+    assert other.target == Target.of(agreement=0.7) and other.after == (1,)
 
 
 def test_an_update_counts_the_earlier_training_as_known(tiny_home: Home, files: dict[str, Path]) -> None:
@@ -126,6 +126,8 @@ def test_a_target_that_is_missed_stays_declared(tiny_home: Home, files: dict[str
         ({"certainty": 1.0}, "certainty is at least 0.5 and below 1"),
         ({"max_drop": 0.1}, "takes at least"),
         ({"max_drop": 20, "after": 9}, "2 upper layers"),
+        ({"max_drop": 20, "after": [1, 1]}, "layer 1 is named twice"),
+        ({"max_drop": 20, "after": [1, 1, 1]}, "at most 2 layers to choose from, not 3"),
     ],
 )
 def test_nothing_is_tuned_for_what_no_selection_could_keep(

@@ -168,7 +168,7 @@ def test_what_full_misses_no_ladder_reaches(tiny_home: Home, train: Path, tmp_pa
 def test_a_target_that_no_threshold_keeps_publishes_nothing(
     tiny_home: Home, train: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.levels.selecting.certify", lambda *_: None)
+    monkeypatch.setattr("builder.levels.candidate.certify", lambda *_: None)
     without = select(tiny_home, train, held_out)
     assert without.ladder is None and (without.entry.version, without.entry.levels) == (1, ("full",))
     assert (
@@ -177,7 +177,7 @@ def test_a_target_that_no_threshold_keeps_publishes_nothing(
     assert "these texts could certify a drop of at most 0." in without.reason
     monkeypatch.undo()
     laddered = select(tiny_home, train, held_out)
-    monkeypatch.setattr("builder.levels.selecting.certify", lambda *_: None)
+    monkeypatch.setattr("builder.levels.candidate.certify", lambda *_: None)
     later = select(tiny_home, train, held_out)
     assert later.entry == laddered.entry and later.reason is not None and "keeps the ladder" in later.reason
 
@@ -246,7 +246,7 @@ def test_all_hplms_by_the_same_texts(tiny_home: Home, tmp_path: Path) -> None:
 
     def select_every(target: Target) -> dict[str, dict[str, Any]]:
         with building_hplm(tiny_home, "acme/mood"):  # by somebody else
-            rows = select_all(tiny_home, registry, texts, target, None, STACK, steps.append)
+            rows = select_all(tiny_home, registry, texts, target, (), STACK, steps.append)
         return {row["id"]: row for row in rows}
 
     rows = select_every(target)
@@ -267,10 +267,10 @@ def test_all_hplms_by_the_same_texts(tiny_home: Home, tmp_path: Path) -> None:
 def test_what_no_hplm_could_be_selected_by_is_said_once(tiny_home: Home, tmp_path: Path) -> None:
     registry, texts = Registry.open(tiny_home), plain(tmp_path / "plain.txt", 300, seed=916)
     with pytest.raises(InvalidArgumentError, match="needs labels"):
-        select_all(tiny_home, registry, texts, EASY, None, STACK, ignore)
+        select_all(tiny_home, registry, texts, EASY, (), STACK, ignore)
     with pytest.raises(TrainingDataError, match="is no file"):
         missing = UnlabelledFile(tmp_path / "none.txt")
-        select_all(tiny_home, registry, missing, Target.of(agreement=0.9), None, STACK, ignore)
+        select_all(tiny_home, registry, missing, Target.of(agreement=0.9), (), STACK, ignore)
 
 
 @pytest.mark.parametrize(("count", "needed"), [(60, 200), (3, 200), (1, 200)])
@@ -302,7 +302,14 @@ def test_labels_of_another_task(tiny_home: Home, train: Path, held_out: Path, tm
 @pytest.mark.parametrize("after", [0, 2, 9, -1])
 def test_a_layer_that_is_not_there(tiny_home: Home, train: Path, held_out: Path, after: int) -> None:
     with pytest.raises(InvalidArgumentError, match=f"after 1 to 1 of them, not after {after}"):
-        select(tiny_home, train, held_out, after=after)
+        select(tiny_home, train, held_out, after=(after,))
+
+
+def test_too_many_layers_to_choose_from(tiny_home: Home, train: Path, held_out: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="at most 2 layers to choose from, not 3"):
+        select(tiny_home, train, held_out, after=(1, 1, 1))
+    with pytest.raises(InvalidArgumentError, match="layer 1 is named twice"):
+        select(tiny_home, train, held_out, after=(1, 1))
 
 
 def test_another_build_of_the_same_hplm_is_waited_for_by_nobody(tiny_home: Home, train: Path, held_out: Path) -> None:
@@ -344,10 +351,10 @@ def made(home: Home, work: Path, files: Sequence[Path], task: str, hplm: str) ->
 
 @pytest.fixture(scope="module")
 def other_tasks(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home with an hPLM for numbers and one for entities."""
+    """A home with an hPLM for numbers and one for entities, of three upper layers."""
     work = tmp_path_factory.mktemp("other_tasks")
     home = Home(work / "home")
-    tiny_root(home, Registry.open(home, create=True), work)
+    tiny_root(home, Registry.open(home, create=True), work, lower=1)
     made(home, work, write_values(work / "values", seed=7), "regression", "acme/worth")
     made(home, work, write_tagged(work / "tagged", seed=8), "ner", "acme/things")
     return home
@@ -367,8 +374,10 @@ def test_numbers_have_ladders(other_tasks: Home, tmp_path: Path) -> None:
     held_out, _ = write_values(tmp_path / "more", seed=904, train=400)
     with pytest.raises(InvalidArgumentError, match="answers with numbers, which have no accuracy"):
         select(other_tasks, train, held_out, Target.of(target_accuracy=0.5), id="acme/worth")
-    found = select(other_tasks, train, held_out, Target.of(max_drop=20), id="acme/worth")
+    found = select(other_tasks, train, held_out, Target.of(max_drop=20), id="acme/worth", after=(2, 1))
     assert found.ladder is not None, found.reason
+    assert found.figures["tried"] == found.entry.metrics["declared"]["after"] == [1, 2]
+    assert found.figures["after"] == found.ladder.early.after
     figures, step = found.figures, found.ladder.early
     assert figures["answered_early"] > 0 and 0 < figures["disagreement"] < 1
     assert {"full_pearson", "pearson"} <= figures.keys() and "full_accuracy" not in figures
