@@ -29,6 +29,13 @@ GuaranteeOption = Annotated[
         help="Who keeps the target: each hPLM, or the fleet in the mean, which takes fewer texts. \\[default: each]"
     ),
 ]
+DeadlineOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Deadline of most requests: says whether early answers keep it where all layers do not, under full load. "
+        "Goes by the cost model of 'hplm profile'."
+    ),
+]
 AfterOption = Annotated[
     list[int] | None,
     typer.Option(
@@ -47,6 +54,7 @@ class TargetOptions:
     agreement: AgreementOption = None
     certainty: CertaintyOption = None
     guarantee: GuaranteeOption = None
+    deadline_ms: DeadlineOption = None
     after: AfterOption = None
 
     @property

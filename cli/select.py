@@ -115,6 +115,8 @@ def _select_one(home: Home, registry: Registry, selecting: Selecting) -> Selecti
         found = select_ladder(home, registry, selecting, served_stack(home), report)
     if found.reason is not None:
         typer.echo(found.reason, err=True)
+    if found.warning is not None:
+        typer.echo(found.warning, err=True)
     if found.entry.version != before:
         typer.echo(f"'hplm rollback {selecting.id}' goes back to version {before}", err=True)
     warn_of_missing(home)

@@ -16,6 +16,8 @@ from backends.scheduling.settings import AdmissionSettings, Capacity
 from builder.export.cost_model import full_batch
 from builder.export.rendered import upper_settings
 
+LATE = "late"
+"""How it begins what is said of a deadline that is missed."""
 _US_PER_MS = 1000.0
 _BATCHES_TO_WAIT = 2
 """A row that comes may have to wait for the batch that runs, and runs in the next one."""
@@ -58,18 +60,37 @@ class LadderCosts:
         """Return what a full batch takes whose rows pass this share of the layers in the mean."""
         return self._ms(self._full(depth))
 
-    def answered_within_ms(self, depth: float) -> float:
-        """Return the time in which a row is answered while all batches are full, by the margin of admission.
-
-        Raises:
-            InvalidArgumentError: No profile says it.
-        """
-        full_ms = self.full_batch_ms(depth)
-        if full_ms is None:
+    def require_known(self, deadline_ms: float | None) -> None:
+        """Check that it can be said whether a deadline is kept, if there is one."""
+        if deadline_ms is not None and self.model is None:
             raise InvalidArgumentError(
-                "--deadline-ms goes by the root's cost model, and there is none for this export: see 'hplm profile'"
+                "--deadline-ms goes by the root's cost model, and there is none that holds for the export; "
+                "'hplm profile' makes one"
             )
-        return self.margin * _BATCHES_TO_WAIT * full_ms
+
+    def answered_within_ms(self, depth: float) -> float:
+        """Return the time in which rows that pass this share of the layers are answered while all batches are full.
+
+        By the margin of admission; 0 without a cost model.
+        """
+        return self.margin * _BATCHES_TO_WAIT * (self.full_batch_ms(depth) or 0.0)
+
+    def under_load(self, deadline_ms: float, least_depth: float | None) -> str:
+        """Say how a deadline is kept while all batches are full; `LATE` and why where it is not.
+
+        Args:
+            deadline_ms: Of the requests.
+            least_depth: The share of the layers before the early answer; None without a ladder.
+        """
+        full_ms = self.answered_within_ms(1.0)
+        if full_ms <= deadline_ms:
+            return f"all layers answer within {full_ms:.3g} ms"
+        if least_depth is None:
+            return f"{LATE}: all layers take {full_ms:.3g} ms, and without a ladder no row can settle"
+        early_ms = self.answered_within_ms(least_depth)
+        if early_ms > deadline_ms:
+            return f"{LATE}: all layers take {full_ms:.3g} ms, and early answers still {early_ms:.3g} ms"
+        return f"rows settle for early answers within {early_ms:.3g} ms; all layers take {full_ms:.3g} ms"
 
     def _full(self, depth: float) -> BatchShape:
         full = full_batch(self.capacity)

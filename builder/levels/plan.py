@@ -28,6 +28,7 @@ from builder.construct.hplm.hplms import next_settings
 from builder.construct.tasks.dataset import TaskFiles, read_task
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.exit_layers import as_layers, exits_named_before, exits_of, noted_exits
+from builder.levels.ladder_costs import LadderCosts
 from builder.levels.material import HplmTask, LabelledFiles, material_of
 from builder.levels.selecting import Selecting, select_ladder
 from builder.levels.served_stack import served_stack
@@ -141,6 +142,7 @@ def _checked(home: Home, request: Training, root: str, before: _Before) -> Ladde
     data = read_task(TaskFiles(request.train, request.dev, request.test), before.task)
     hplm = HplmTask(request.id, data.task, data.labels, data.pair)
     exits = exits_of(root, RootFolder(home.root(root)).geometry.num_upper_layers, after)
+    LadderCosts.of(home, root).require_known(target.deadline_ms)
     files = LabelledFiles(request.train, ladder.held_out)
     material_of(files, hplm, before.trained_on, target, len(exits))
     return LadderPlan(request.id, target, after, files, served_stack(home))

@@ -34,7 +34,7 @@ from builder.levels.answers import StepAnswers
 from builder.levels.candidate import Candidate, Trial
 from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head, fit_number_head
 from builder.levels.exit_layers import exits_of, noted_exits
-from builder.levels.ladder_costs import LadderCosts
+from builder.levels.ladder_costs import LATE, LadderCosts
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
 from builder.levels.paired_answers import Counted, LabelPairs, NumberPairs, PairedAnswers
 from builder.levels.served import answered_rows, served_rows
@@ -43,6 +43,8 @@ from builder.progress import Report, Step
 
 _LEVELS = "levels"
 """The figure of a version that names its levels, where it has several."""
+UNDER_LOAD = "under_load"
+"""The figure that says how the target's deadline is kept while all batches are full."""
 _SEED = 17
 
 
@@ -72,6 +74,14 @@ class Selection:
     ladder: Ladder | None
     figures: dict[str, Any]
     reason: str | None = None
+
+    @property
+    def warning(self) -> str | None:
+        """Say that the target's deadline is missed under full load, and why."""
+        said: str | None = self.figures.get(UNDER_LOAD)
+        if said is None or not said.startswith(LATE):
+            return None
+        return f"a deadline of {self.figures['deadline_ms']:g} ms under full load: {said}"
 
 
 def select_ladder(
@@ -108,6 +118,7 @@ class _Search:
         self._num_layers = self._root.geometry.num_upper_layers
         self.exits = exits_of(live.domain.root, self._num_layers, selecting.after)
         self._costs = LadderCosts.of(home, live.domain.root)
+        self._costs.require_known(selecting.target.deadline_ms)
         self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
         self._stack = UpperStack(self._root, replace(settings, num_slots=2))
         trained_on = TrainedTexts.read(home.path / live.folder)
@@ -121,7 +132,7 @@ class _Search:
     def found(self) -> Selection:
         target, candidates = self._selecting.target, self._candidates()
         certified = [each for each in candidates if each.certificate is not None]
-        chosen = min(certified or candidates, key=self._rank)
+        chosen = min(self._able_to_settle(certified) or candidates, key=self._rank)
         figures: dict[str, Any] = {
             **target.noted,
             "after": chosen.after,
@@ -131,6 +142,7 @@ class _Search:
             "left_out_as_trained_on": self._material.num_dropped,
             **chosen.figures,
             **chosen.certified,
+            **self._under_load(chosen),
         }
         if not certified:
             kept = "keeps the ladder that it has" if _LEVELS in self._live.metrics else "answers by all its layers"
@@ -139,8 +151,23 @@ class _Search:
                 f"no threshold keeps {target.promise}; these texts could certify {could}, "
                 "and more texts may certify more"
             )
-            return Selection(self._live, None, figures, f"{reason}; nothing was published: {self._live.id} {kept}")
+            reason += f"; nothing was published: {self._live.id} {kept}"
+            return Selection(self._live, None, figures, reason)
         return Selection(self._live, chosen.ladder(figures), figures)
+
+    def _able_to_settle(self, certified: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Return the candidates whose early answers keep the deadline, if all layers miss it and any keeps it."""
+        deadline_ms, within_ms = self._selecting.target.deadline_ms, self._costs.answered_within_ms
+        if deadline_ms is None or within_ms(1.0) <= deadline_ms:
+            return certified
+        return [each for each in certified if within_ms(each.least_depth) <= deadline_ms] or certified
+
+    def _under_load(self, chosen: Candidate) -> dict[str, str]:
+        deadline_ms = self._selecting.target.deadline_ms
+        if deadline_ms is None:
+            return {}
+        least_depth = None if chosen.certificate is None else chosen.least_depth
+        return {UNDER_LOAD: self._costs.under_load(deadline_ms, least_depth)}
 
     def _rank(self, candidate: Candidate) -> tuple[float, float]:
         """Order candidates by what they are predicted to cost; of those that cost the same the safer one is first."""

@@ -32,18 +32,22 @@ class Target:
         tolerance: The largest share of such rows.
         certainty: How likely the promise holds, if each hPLM is to keep it.
         guarantee: Whether each hPLM is to keep it, or the fleet in the mean.
+        deadline_ms: Of most requests; where all layers would miss it under load, the ladder has to be able to settle.
     """
 
     loss: Loss
     tolerance: float
     certainty: float = DEFAULT_CERTAINTY
     guarantee: GuaranteeName = "each"
+    deadline_ms: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 1:
             raise InvalidArgumentError(f"{self.shown} leaves no share of rows between 0 and 1 that may be lost")
         if not 0.5 <= self.certainty < 1:
             raise InvalidArgumentError(f"a certainty is at least 0.5 and below 1, not {self.certainty}")
+        if self.deadline_ms is not None and not 0 < self.deadline_ms < math.inf:
+            raise InvalidArgumentError(f"a deadline is a number of milliseconds above 0, not {self.deadline_ms:g}")
         if self.guarantee == "fleet" and self.loss == "target-accuracy":
             raise InvalidArgumentError(f"{self.with_tolerance(self.tolerance)} is no target: {_FLEET_BOUNDS_LOSSES}")
 
@@ -55,9 +59,10 @@ class Target:
         agreement: float | None = None,
         certainty: float | None = None,
         guarantee: GuaranteeName = "each",
+        deadline_ms: float | None = None,
     ) -> Target:
         """Make the target that is given; by default, one point may be lost."""
-        kept = _certainty(guarantee, certainty, DEFAULT_CERTAINTY), guarantee
+        kept = _certainty(guarantee, certainty, DEFAULT_CERTAINTY), guarantee, deadline_ms
         given = {"max_drop": max_drop, "target_accuracy": target_accuracy, "agreement": agreement}
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
@@ -74,11 +79,14 @@ class Target:
     def requested(cls, request: LadderTarget, before: Target | None = None) -> Target:
         """Return the target of a request; one that names none means the target before it, or the default."""
         given = request.max_drop, request.target_accuracy, request.agreement
+        deadline_ms = request.deadline_ms
+        if deadline_ms is None and before is not None:
+            deadline_ms = before.deadline_ms
         if before is None or any(value is not None for value in given):
-            return cls.of(*given, request.certainty, request.guarantee or "each")
+            return cls.of(*given, request.certainty, request.guarantee or "each", deadline_ms)
         guarantee = request.guarantee or before.guarantee
         certainty = _certainty(guarantee, request.certainty, before.certainty)
-        return replace(before, certainty=certainty, guarantee=guarantee)
+        return replace(before, certainty=certainty, guarantee=guarantee, deadline_ms=deadline_ms)
 
     @classmethod
     def of_version(cls, figures: Mapping[str, Any]) -> Target | None:
@@ -89,7 +97,8 @@ class Target:
         noted = figures.get(DECLARED) or figures.get(LADDER, {})
         if "loss" not in noted:
             return None
-        return cls(noted["loss"], noted["tolerance"], noted["certainty"], noted.get("guarantee", "each"))
+        guarantee, deadline_ms = noted.get("guarantee", "each"), noted.get("deadline_ms")
+        return cls(noted["loss"], noted["tolerance"], noted["certainty"], guarantee, deadline_ms)
 
     @property
     def noted(self) -> dict[str, Any]:
@@ -100,6 +109,7 @@ class Target:
             "tolerance": self.tolerance,
             "certainty": self.certainty,
             "guarantee": self.guarantee,
+            **({} if self.deadline_ms is None else {"deadline_ms": self.deadline_ms}),
         }
 
     @property
@@ -123,7 +133,8 @@ class Target:
         """The options of `hplm select` that mean this target."""
         amount = 100 * self.tolerance if self.loss == "max-drop" else 1 - self.tolerance
         kept = "--guarantee fleet" if self.guarantee == "fleet" else f"--certainty {self.certainty:g}"
-        return f"--{self.loss} {amount:g} {kept}"
+        deadline = "" if self.deadline_ms is None else f" --deadline-ms {self.deadline_ms:g}"
+        return f"--{self.loss} {amount:g} {kept}{deadline}"
 
     @property
     def shown(self) -> str:

@@ -32,6 +32,10 @@ class LadderTarget(Request):
         GuaranteeName | None,
         Field(description="Whether each hPLM keeps the target (the default), or the fleet's mean, from fewer texts."),
     ] = None
+    deadline_ms: Annotated[
+        float | None,
+        Field(description="Deadline of most requests: under load the ladder has to be able to keep it by early answers."),
+    ] = None
     after: Annotated[
         int | list[int] | None,
         Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,11 @@ def test_a_target_that_is_missed_stays_declared(tiny_home: Home, files: dict[str
         ({"max_drop": 0}, "leaves no share of rows"),
         ({"max_drop": float("nan")}, "must be a number"),
         ({"max_drop": 1, "agreement": 0.9}, "one target at a time"),
+        ({"max_drop": 20, "deadline_ms": 0.0}, "a deadline is a number of milliseconds above 0, not 0"),
+        ({"max_drop": 20, "deadline_ms": -5.0}, "above 0, not -5"),
+        ({"max_drop": 20, "deadline_ms": float("nan")}, "above 0, not nan"),
+        ({"max_drop": 20, "deadline_ms": float("inf")}, "above 0, not inf"),
+        ({"max_drop": 20, "deadline_ms": 50.0}, "goes by the root's cost model, and there is none"),
         ({"guarantee": "fleet", "certainty": 0.9}, "a certainty is of each hPLM"),
         ({"guarantee": "fleet", "target_accuracy": 0.9}, "fleet bounds what is lost against all layers"),
         ({"certainty": 1.0}, "certainty is at least 0.5 and below 1"),
@@ -165,6 +171,11 @@ def test_a_request_names_its_target_or_means_the_one_before() -> None:
     assert Target.requested(LadderTarget(guarantee="each", certainty=0.7), fleet) == Target.of(
         agreement=0.9, certainty=0.7
     )
+    urgent = replace(before, deadline_ms=50.0)
+    assert Target.requested(LadderTarget(), urgent) == urgent == Target.of_version({"declared": urgent.noted})
+    assert Target.requested(LadderTarget(max_drop=2), urgent) == Target.of(max_drop=2, deadline_ms=50)
+    assert Target.requested(LadderTarget(deadline_ms=20), urgent).deadline_ms == 20
+    assert urgent.options == "--agreement 0.9 --certainty 0.8 --deadline-ms 50"
     older = {name: value for name, value in before.noted.items() if name != "guarantee"}
     assert Target.of_version({"declared": older}) == before
 
