@@ -9,13 +9,18 @@ from typing import Any
 from backends.adapters.ladder import EarlyStep, Ladder
 from builder.construct.hplm.trainable import Indices
 from builder.construct.tasks.calibration import Floats
-from builder.levels.certificate import Certificate, certify, least_tolerance
-from builder.levels.figures import all_rounded, rounded
+from builder.levels.certificate import Certificate, certify, least_tolerance, thresholds
+from builder.levels.figures import all_rounded, rounded, rounded_ms
 from builder.levels.guarantee import Each, EachInParts, Guarantee
+from builder.levels.ladder_costs import LadderCosts
 from builder.levels.paired_answers import Counted, PairedAnswers
+from builder.levels.profile import CandidateProfile, CurvePoint
 from builder.levels.target import Target
 
 _PER_UNIT = 10_000
+_SHOWN_TOLERANCES = 3.0
+_MOST_POINTS = 40
+"""Of a curve: one for each of as many parts of the rows."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,35 @@ class Candidate:
             "mean_layers": rounded(self._trial.num_layers * self.mean_depth),
         }
 
+    def profile(self, costs: LadderCosts, tokens: float) -> CandidateProfile:
+        """Return what people compare candidates by, for texts of so many tokens."""
+        found = self.certificate
+        return CandidateProfile(
+            after=self.after,
+            threshold=None if found is None else rounded(found.threshold),
+            answered_early=0.0 if found is None else rounded(found.exit_share),
+            lost=None if found is None else rounded(found.harms / found.rows),
+            bound=rounded(self.least_tolerance if found is None else found.bound),
+            alone_ms=rounded_ms(costs.alone_ms(tokens, self.mean_depth)),
+            full_batch_ms=rounded_ms(costs.full_batch_ms(self.mean_depth)),
+            memory_bytes=self._step.head.size_bytes,
+            curve=self._curve(),
+        )
+
+    def _curve(self) -> list[CurvePoint]:
+        """Return what thresholds mean, up to those that lose far more than may be."""
+        counted, rows, most = self.counted, len(self._confidence), _SHOWN_TOLERANCES * self._trial.target.tolerance
+        curve = dict[int, CurvePoint]()
+        for each in thresholds(self._confidence, counted.leaving, counted.staying):
+            share = each.leaving * _MOST_POINTS // rows
+            if each.harms > most * rows:
+                break
+            if share not in curve:
+                bound = self._guarantee.bound(each.harms, rows)
+                point = rounded(each.least), rounded(each.leaving / rows), rounded(each.harms / rows), rounded(bound)
+                curve[share] = CurvePoint(*point)
+        return [*curve.values()]
+
     @property
     def least_tolerance(self) -> float:
         """The least tolerance that some threshold would keep on these texts, rounded up."""
@@ -116,3 +150,20 @@ class Candidate:
         risk, different = self._trial.target.risk, self._answers.different[leaving]
         tested = EachInParts(risk) if self._answers.in_parts else Each(risk)
         return tested.bound(different.sum().item(), len(different))
+
+
+def all_layers(
+    counted: Counted, guarantee: Guarantee, num_layers: int, costs: LadderCosts, tokens: float
+) -> CandidateProfile:
+    """Return the profile of answers by all layers, which lose what rows lose that stay."""
+    lost, rows = 0 if counted.staying is None else int(counted.staying.sum()), len(counted.leaving)
+    return CandidateProfile(
+        after=num_layers,
+        threshold=None,
+        answered_early=0.0,
+        lost=rounded(lost / rows),
+        bound=0.0 if counted.staying is None else rounded(guarantee.bound(lost, rows)),
+        alone_ms=rounded_ms(costs.alone_ms(tokens, 1.0)),
+        full_batch_ms=rounded_ms(costs.full_batch_ms(1.0)),
+        memory_bytes=0,
+    )

@@ -11,8 +11,9 @@ Usage:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -47,6 +48,14 @@ class Certificate:
     exit_share: float
 
 
+class Threshold(NamedTuple):
+    """A least confidence, the number of rows that would leave with it, and the harm that this would be."""
+
+    least: float
+    leaving: int
+    harms: float
+
+
 def certify(
     confidence: Floats,
     harm: Bools | Floats,
@@ -64,22 +73,28 @@ def certify(
         harmed_if_it_stays: Whether the full answer would be harm, `[N]`; by default none is.
     """
     rows = len(confidence)
+    passed: Threshold | None = None
+    for each in thresholds(confidence, harm, harmed_if_it_stays):
+        if not guarantee.holds(each.harms, rows, tolerance):
+            break
+        passed = each
+    if passed is None:
+        return None
+    return Certificate(passed.least, rows, passed.harms, guarantee.bound(passed.harms, rows), passed.leaving / rows)
+
+
+def thresholds(
+    confidence: Floats, harm: Bools | Floats, harmed_if_it_stays: Bools | None = None
+) -> Iterator[Threshold]:
+    """Yield what each threshold would mean for these rows, the strictest first; `certify` has the arguments."""
     order = np.argsort(-confidence, kind="stable")
     more, always = harm[order] + 0, 0
     if harmed_if_it_stays is not None:
         more, always = more - harmed_if_it_stays[order], int(harmed_if_it_stays.sum())
     descending, harms_up_to = -confidence[order], always + np.concatenate([[0], np.cumsum(more)])
-    passed: tuple[float, float, int] | None = None
-    for threshold in THRESHOLDS:
-        leaving = int(np.searchsorted(descending, -threshold, side="right"))
-        harms = harms_up_to[leaving].item()
-        if not guarantee.holds(harms, rows, tolerance):
-            break
-        passed = threshold, harms, leaving
-    if passed is None:
-        return None
-    threshold, harms, leaving = passed
-    return Certificate(threshold, rows, harms, guarantee.bound(harms, rows), leaving / rows)
+    for least in THRESHOLDS:
+        leaving = int(np.searchsorted(descending, -least, side="right"))
+        yield Threshold(least, leaving, harms_up_to[leaving].item())
 
 
 def least_tolerance(

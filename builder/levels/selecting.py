@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -31,12 +33,13 @@ from builder.construct.tasks.examples import Example
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.answers import StepAnswers
-from builder.levels.candidate import Candidate, Trial
+from builder.levels.candidate import Candidate, Trial, all_layers
 from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head, fit_number_head
 from builder.levels.exit_layers import exits_of, noted_exits
 from builder.levels.ladder_costs import LATE, LadderCosts
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
 from builder.levels.paired_answers import Counted, LabelPairs, NumberPairs, PairedAnswers
+from builder.levels.profile import Profile, write_profile
 from builder.levels.served import answered_rows, served_rows
 from builder.levels.target import DECLARED, LADDER, Target
 from builder.progress import Report, Step
@@ -73,6 +76,7 @@ class Selection:
     entry: HplmEntry
     ladder: Ladder | None
     figures: dict[str, Any]
+    profile: Profile
     reason: str | None = None
 
     @property
@@ -100,7 +104,7 @@ def select_ladder(
         found = _Search(home, registry, live, selecting, settings, report).found()
         if found.ladder is None:
             return found
-        return replace(found, entry=_publish(home, registry, live, found.ladder, selecting))
+        return replace(found, entry=_publish(home, registry, live, found.ladder, found.profile, selecting))
 
 
 class _Search:
@@ -152,8 +156,17 @@ class _Search:
                 "and more texts may certify more"
             )
             reason += f"; nothing was published: {self._live.id} {kept}"
-            return Selection(self._live, None, figures, reason)
-        return Selection(self._live, chosen.ladder(figures), figures)
+            return Selection(self._live, None, figures, self._profile(candidates, None), reason)
+        return Selection(self._live, chosen.ladder(figures), figures, self._profile(candidates, chosen))
+
+    def _profile(self, candidates: Sequence[Candidate], chosen: Candidate | None) -> Profile:
+        target = self._selecting.target
+        profiled = [
+            *(each.profile(self._costs, self._tokens) for each in candidates),
+            all_layers(candidates[0].counted, target.tested(), self._num_layers, self._costs, self._tokens),
+        ]
+        after = None if chosen is None else chosen.after
+        return Profile(self._live.id, target.shown, target.tolerance, after, self._num_layers, profiled)
 
     def _able_to_settle(self, certified: Sequence[Candidate]) -> Sequence[Candidate]:
         """Return the candidates whose early answers keep the deadline, if all layers miss it and any keeps it."""
@@ -178,6 +191,7 @@ class _Search:
         train = self._encoded("training", self._material.train)
         steps = [self._early_step(after, train) for after in self.exits]
         held_out = self._encoded("held-out", self._material.held_out)
+        self._tokens = mean(map(len, held_out.rows))
         answers = [self._answers(step, held_out) for step in steps]
         self._report(Step("certify", 0, 1))
         order = np.random.default_rng(_SEED).permutation(len(self._material.held_out))
@@ -227,7 +241,9 @@ class _Search:
         return LabelPairs(early, full, has_labels)
 
 
-def _publish(home: Home, registry: Registry, live: HplmEntry, ladder: Ladder, selecting: Selecting) -> HplmEntry:
+def _publish(
+    home: Home, registry: Registry, live: HplmEntry, ladder: Ladder, profile: Profile, selecting: Selecting
+) -> HplmEntry:
     """Publish the next version, whose weights are the live one's files."""
     fingerprint = registry.root(live.domain.root).fingerprint
     figures = {
@@ -235,7 +251,12 @@ def _publish(home: Home, registry: Registry, live: HplmEntry, ladder: Ladder, se
         LADDER: dict(ladder.certified),
         DECLARED: selecting.target.noted | noted_exits(sorted(selecting.after) or (ladder.early.after,)),
     }
-    return publish_linked(home, registry, live, lambda folder: write_ladder(folder, ladder, fingerprint), figures)
+
+    def write(folder: Path) -> None:
+        write_ladder(folder, ladder, fingerprint)
+        write_profile(folder, profile)
+
+    return publish_linked(home, registry, live, write, figures)
 
 
 def levels_of(entry: HplmEntry) -> dict[str, Any]:

@@ -34,7 +34,9 @@ class LadderTarget(Request):
     ] = None
     deadline_ms: Annotated[
         float | None,
-        Field(description="Deadline of most requests: under load the ladder has to be able to keep it by early answers."),
+        Field(
+            description="Deadline of most requests: under load the ladder has to be able to keep it by early answers."
+        ),
     ] = None
     after: Annotated[
         int | list[int] | None,

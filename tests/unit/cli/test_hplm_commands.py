@@ -264,8 +264,13 @@ def test_an_update_goes_on_with_the_ladder(run: Run, tmp_path: Path) -> None:
     code, out, err = run(*update, "--held-out", held_out)
     assert code == 0, err
     assert f"--held-out {held_out} --max-drop 20 --certainty 0.8 --after 1" in err
-    _, out, _ = run("select", "acme/topic", "--show", "--json")
+    picture = tmp_path / "levels.svg"
+    _, out, _ = run("select", "acme/topic", "--show", "--svg", str(picture), "--json")
     told = json.loads(out)
+    assert [(each["after"], each["chosen"]) for each in told["candidates"]] == [(1, True), (2, False)]
+    assert picture.read_text().startswith("<svg") and "after 1: " in picture.read_text()
+    _, out, _ = run("select", "acme/topic", "--show")
+    assert "\t".join(told["candidates"][0]) in out
     assert told["version"] == selected["version"] + 2 and told["levels"] == ["early", "full"]
     assert {key: told[key] for key in ("loss", "tolerance", "certainty", "after")} == {
         "loss": "max-drop",
@@ -304,6 +309,11 @@ PLAIN = ("--unlabelled", "a.txt", "--agreement", "0.9")
         (("acme/topic", *PLAIN, *(3 * ("--after", "1"))), "at most 2 layers to choose from, not 3"),
         (("acme/topic", *PLAIN, "--guarantee", "all"), "'all' is not one of"),
         (("acme/none", "--show"), "acme/none"),
+        (("globex/topic", "--show", "--svg", "a.svg"), "'globex/topic' has no candidates to draw"),
+        (("acme/topic", "--show", "--svg", "nowhere/a.svg"), "nowhere, where --svg is to be written, is no folder"),
+        (("--all", *PLAIN, "--svg", "a.svg"), "--svg draws the candidates of one hPLM"),
+        (("acme/topic", *PLAIN, "--deadline-ms", "0"), "a deadline is a number of milliseconds above 0, not 0"),
+        (("acme/topic", *PLAIN, "--deadline-ms", "50"), "there is none that holds for the export"),
     ],
 )
 def test_what_select_does_not_take(run: Run, arguments: tuple[str, ...], message: str) -> None:

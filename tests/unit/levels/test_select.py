@@ -28,6 +28,7 @@ from builder.construct.tasks.task_objectives import objective_of
 from builder.levels.answers import StepAnswers
 from builder.levels.material import LabelledFiles, UnlabelledFile
 from builder.levels.paired_answers import NumberPairs
+from builder.levels.profile import read_profile
 from builder.levels.selecting import Selecting, Selection, select_ladder
 from builder.levels.selecting_all import select_all
 from builder.levels.served import answered_rows, served_rows
@@ -77,6 +78,7 @@ def test_a_ladder_is_a_version_with_the_same_weights(tiny_home: Home, train: Pat
     assert {path.name for path in new.iterdir()} - {path.name for path in old.iterdir()} == {
         "levels.json",
         "exits.safetensors",
+        "candidates.json",
     }
     assert entry.metrics["dev_accuracy"] == before.metrics["dev_accuracy"]
     assert entry.metrics["ladder"]["bound"] <= 0.2 and entry.metrics["size_bytes"] > before.metrics["size_bytes"]
@@ -374,10 +376,13 @@ def test_numbers_have_ladders(other_tasks: Home, tmp_path: Path) -> None:
     held_out, _ = write_values(tmp_path / "more", seed=904, train=400)
     with pytest.raises(InvalidArgumentError, match="answers with numbers, which have no accuracy"):
         select(other_tasks, train, held_out, Target.of(target_accuracy=0.5), id="acme/worth")
+    with pytest.raises(TrainingDataError, match="'label' must be a number for regression"):
+        select(other_tasks, train, written(tmp_path / "topics.jsonl", "topic", 400, seed=901), id="acme/worth")
     found = select(other_tasks, train, held_out, Target.of(max_drop=20), id="acme/worth", after=(2, 1))
     assert found.ladder is not None, found.reason
     assert found.figures["tried"] == found.entry.metrics["declared"]["after"] == [1, 2]
     assert found.figures["after"] == found.ladder.early.after
+    check_that_the_cheapest_is_chosen(other_tasks, found)
     figures, step = found.figures, found.ladder.early
     assert figures["answered_early"] > 0 and 0 < figures["disagreement"] < 1
     assert {"full_pearson", "pearson"} <= figures.keys() and "full_accuracy" not in figures
@@ -395,6 +400,21 @@ def test_numbers_have_ladders(other_tasks: Home, tmp_path: Path) -> None:
     leaves = answers.confidence(step.temperature) >= step.threshold
     assert (answers.different * leaves).mean() <= 0.2
     assert abs(leaves.mean() - figures["answered_early"]) < 0.2
+
+
+def check_that_the_cheapest_is_chosen(home: Home, found: Selection) -> None:
+    """By the stored profile, of two candidates and all layers."""
+    profile = read_profile(home.path / found.entry.folder)
+    assert profile == found.profile and profile is not None and profile.chosen == found.figures["after"]
+    first, second, whole = profile.candidates
+    assert (first.after, second.after, whole.after, profile.layers) == (1, 2, 3, 3)
+    layers = {each.after: 3 - each.answered_early * (3 - each.after) for each in profile.candidates}
+    assert layers[profile.chosen] == min(layers.values())
+    assert (whole.lost, whole.bound, whole.memory_bytes, whole.alone_ms) == (0.0, 0.0, 0, None)
+    for each in (first, second):
+        assert each.curve and each.curve[0].answered_early <= each.curve[-1].answered_early
+        assert all(point.lost <= point.bound for point in each.curve)
+        assert each.threshold is None or each.bound <= profile.tolerance
 
 
 def test_numbers_without_labels_certify_that_they_stay(other_tasks: Home, tmp_path: Path) -> None:
