@@ -8,7 +8,7 @@ convex, so each fit ends at the same head from any start, in seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +21,8 @@ from backends.errors import TrainingDataError
 
 _PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 """Factors on the weights' squares, for features of unit deviation."""
+_PENALTIES_OF_NUMBERS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Stiffer: features of pairs are as many as their texts, and an error's size is hard to learn."""
 _ROWS_TO_CHOOSE_BY = 10
 """One row of this many chooses the penalty."""
 _MOST_STEPS = 200
@@ -69,7 +71,7 @@ class NumberHead(NamedTuple):
 def fit_early_head(data: HeadData) -> Head:
     """Fit a head for labels; the penalty of its weights is chosen by rows that it does not learn from."""
     data = data.thinned(MOST_ANSWERS)
-    features, wanted = _Features(data.states), data.wanted
+    features, wanted = _Features(data.states, _PENALTIES), data.wanted
     return features.head(
         features.fitted(wanted.shape[1], lambda outputs, rows: functional.cross_entropy(outputs, wanted[rows]))
     )
@@ -86,7 +88,7 @@ def fit_number_head(states: Tensor, answers: Tensor) -> NumberHead:
     middle, scale = answers.double().mean(), float(answers.double().std())
     if not scale > 0:
         raise TrainingDataError("the full answers to all training texts are the same number: there is nothing to learn")
-    features, wanted = _Features(states), (answers.double() - middle) / scale
+    features, wanted = _Features(states, _PENALTIES_OF_NUMBERS), (answers.double() - middle) / scale
 
     def value(outputs: Tensor, rows: Tensor) -> Tensor:
         return functional.mse_loss(outputs[:, 0], wanted[rows])
@@ -109,7 +111,8 @@ def fit_number_head(states: Tensor, answers: Tensor) -> NumberHead:
 class _Features:
     """States brought to unit deviation, and linear functions of them: weights with the bias in the last column."""
 
-    def __init__(self, states: Tensor) -> None:
+    def __init__(self, states: Tensor, penalties: Sequence[float]) -> None:
+        self._penalties = sorted(penalties, reverse=True)
         self._mean = states.double().mean(dim=0)
         self._deviation = states.double().std(dim=0).clamp_min(_LEAST_DEVIATION)
         self._values = (states.double() - self._mean) / self._deviation
@@ -122,8 +125,8 @@ class _Features:
         rows = torch.arange(len(self._values)) if of_rows is None else of_rows.nonzero()[:, 0]
         chooses = torch.arange(len(rows)) % _ROWS_TO_CHOOSE_BY == 0
         weights = torch.zeros(num_outputs, self._values.shape[1] + 1, dtype=torch.float64)
-        best, least = _PENALTIES[-1], math.inf
-        for penalty in sorted(_PENALTIES, reverse=True):  # from the stiffest on, each begins where the last one ended
+        best, least = self._penalties[0], math.inf
+        for penalty in self._penalties:  # from the stiffest on, each begins where the last one ended
             weights = self._minimised(loss, rows[~chooses], penalty, weights)
             found = float(loss(self.outputs(weights, rows[chooses]), rows[chooses]))
             best, least = (penalty, found) if found < least else (best, least)
