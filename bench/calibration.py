@@ -44,12 +44,14 @@ from builder.construct.tasks.task_objectives import objective_of
 from builder.levels.answers import StepAnswers
 from builder.levels.certificate import certify
 from builder.levels.early_head import HeadData, fit_early_head
-from builder.levels.selecting import default_exit
+from builder.levels.exit_layers import default_exit
+from builder.levels.guarantee import Each
 from builder.progress import Report, Step, progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
 from builder.settings.hplm import TuneSettings
 
 _RISK = 0.1
+_GUARANTEE = Each(_RISK)
 _ONE_IN_FITS = 5
 _SPLITS = 200
 _FP16_BYTES = 2
@@ -191,7 +193,9 @@ class Bench:
         fits, certifies = _fitting(rows)
         temperature, of_full = dev.early.temperature(fits), dev.full.temperature(fits)
         tolerance = self.settings.max_drop / 100
-        certificate = certify(dev.early.confidence(temperature)[certifies], dev.is_harm[certifies], tolerance, _RISK)
+        certificate = certify(
+            dev.early.confidence(temperature)[certifies], dev.is_harm[certifies], tolerance, _GUARANTEE
+        )
         fitted_s = time.monotonic() - began_s
         confidence = test.early.confidence(temperature)
         leaves = confidence >= (2.0 if certificate is None else certificate.threshold)
@@ -228,7 +232,7 @@ class Bench:
         for _ in range(_SPLITS):
             fits, certifies = _fitting(rng.permutation(len(both.full.is_right))[:count])
             confidence = both.early.confidence(both.early.temperature(fits))
-            certificate = certify(confidence[certifies], both.is_harm[certifies], tolerance, _RISK)
+            certificate = certify(confidence[certifies], both.is_harm[certifies], tolerance, _GUARANTEE)
             if certificate is not None:
                 violations += both.drop(confidence >= certificate.threshold) > self.settings.max_drop
         return violations / _SPLITS

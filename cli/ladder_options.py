@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from backends.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from builder.requests.levels import DeclaredLadder
+    from builder.requests.levels import DeclaredLadder, LadderTarget
 
 MaxDropOption = Annotated[
     float | None, typer.Option(help="Points of accuracy that may be lost against all layers. \\[default: 1]")
@@ -22,14 +22,54 @@ TargetAccuracyOption = Annotated[
 AgreementOption = Annotated[
     float | None, typer.Option(help="In place of --max-drop: the least share of answers that stay, as 0.98.")
 ]
+CertaintyOption = Annotated[float | None, typer.Option(help="How likely each hPLM keeps the target. \\[default: 0.9]")]
+GuaranteeOption = Annotated[
+    Literal["each", "fleet"] | None,
+    typer.Option(
+        help="Who keeps the target: each hPLM, or the fleet in the mean, which takes fewer texts. \\[default: each]"
+    ),
+]
+DeadlineOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Deadline of most requests: says whether early answers keep it where all layers do not, under full load. "
+        "Goes by the cost model of 'hplm profile'."
+    ),
+]
 AfterOption = Annotated[
-    int | None, typer.Option(help="Layers before the early answer. \\[default: a third, at least 2]")
+    list[int] | None,
+    typer.Option(
+        help="Layers before the early answer; named twice, the one that costs less is chosen. \\[default: a third, at "
+        "least 2]"
+    ),
 ]
 
 
 @dataclass(frozen=True)
-class LadderOptions:
-    """What may be lost by answering early; in an update by default what the live version was made for."""
+class TargetOptions:
+    """What may be lost by answering early."""
+
+    max_drop: MaxDropOption = None
+    target_accuracy: TargetAccuracyOption = None
+    agreement: AgreementOption = None
+    certainty: CertaintyOption = None
+    guarantee: GuaranteeOption = None
+    deadline_ms: DeadlineOption = None
+    after: AfterOption = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(TargetOptions)}
+
+    def requested(self) -> LadderTarget:
+        from builder.requests.levels import LadderTarget
+
+        return LadderTarget(**self.given)
+
+
+@dataclass(frozen=True)
+class LadderOptions(TargetOptions):
+    """The target of a tuning; of an update by default what the live version was made for."""
 
     held_out: Annotated[
         Path | None,
@@ -38,26 +78,14 @@ class LadderOptions:
             "then answered there ('hplm select' makes one later)."
         ),
     ] = None
-    max_drop: MaxDropOption = None
-    target_accuracy: TargetAccuracyOption = None
-    agreement: AgreementOption = None
-    certainty: Annotated[float | None, typer.Option(help="How likely the promise holds. \\[default: 0.9]")] = None
-    after: AfterOption = None
 
     def ladder(self) -> DeclaredLadder | None:
         """The ladder of a request that these options ask for."""
         from builder.requests.levels import DeclaredLadder
 
-        given: dict[str, Any] = {
-            "max_drop": self.max_drop,
-            "target_accuracy": self.target_accuracy,
-            "agreement": self.agreement,
-            "certainty": self.certainty,
-            "after": self.after,
-        }
         if self.held_out is not None:
-            return DeclaredLadder(held_out=self.held_out, **given)
-        for name, value in given.items():
+            return DeclaredLadder(held_out=self.held_out, **self.given)
+        for name, value in self.given.items():
             if value is not None:
                 option = name.replace("_", "-")
                 raise InvalidArgumentError(f"--{option} needs --held-out: texts that certify the ladder")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from cli.exit_codes import THRESHOLD_MISSED
-from cli.ladder_options import AfterOption, AgreementOption, MaxDropOption, TargetAccuracyOption
+from cli.ladder_options import TargetOptions
+from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_entry, print_rows
 from cli.progress import resumable_progress
 from cli.session import open_home
@@ -18,12 +19,13 @@ from cli.session import open_home
 if TYPE_CHECKING:
     from backends.registry.registry import Registry
     from builder.levels.material import LabelledFiles, UnlabelledFile
+    from builder.levels.profile import Profile
     from builder.levels.selecting import Selecting, Selection
     from builder.levels.target import Target
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(select)
+    app.command()(grouped(select))
 
 
 def select(
@@ -41,14 +43,14 @@ def select(
             help="In place of both: plain texts, a line each (pairs with a TAB between). They certify --agreement."
         ),
     ] = None,
-    max_drop: MaxDropOption = None,
-    target_accuracy: TargetAccuracyOption = None,
-    agreement: AgreementOption = None,
-    certainty: Annotated[float, typer.Option(help="How likely the promise holds.")] = 0.9,
-    after: AfterOption = None,
+    *,
+    targeted: TargetOptions,
     every: Annotated[
         bool, typer.Option("--all", help="Every hPLM, by the texts of --unlabelled; one that fails stops none.")
     ] = False,
+    svg: Annotated[
+        Path | None, typer.Option(help="Draw there what each threshold would lose, and what was chosen; of one hPLM.")
+    ] = None,
     show: Annotated[bool, typer.Option("--show", help="Change nothing; print what was selected before.")] = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
@@ -60,31 +62,56 @@ def select(
     opened, registry = open_home(home)
     if every == (id is not None):
         raise InvalidArgumentError("either the ID of an hPLM, or --all")
+    if every and svg is not None:
+        raise InvalidArgumentError("--svg draws the candidates of one hPLM, not of --all")
+    if svg is not None and not svg.parent.is_dir():
+        raise InvalidArgumentError(f"{svg.parent}, where --svg is to be written, is no folder")
     if show:
-        _show(registry, id, as_json)
+        _show(opened, registry, id, svg, as_json)
         return
     files = _files(train, held_out, unlabelled, every)
+    from builder.levels.exit_layers import as_layers
     from builder.levels.material import UnlabelledFile
     from builder.levels.selecting import Selecting, levels_of
     from builder.levels.target import Target
 
-    target = Target.of(max_drop, target_accuracy, agreement, certainty)
+    requested = targeted.requested()
+    target = Target.requested(requested)
     if id is not None:
-        found = _select_one(opened, registry, Selecting(id, files, target, after))
-        print_entry(levels_of(found.entry) | found.figures, as_json)
+        found = _select_one(opened, registry, Selecting(id, files, target, as_layers(requested.after)))
+        _print_levels(levels_of(found.entry) | found.figures, found.profile, svg, as_json)
     elif isinstance(files, UnlabelledFile):
-        _select_all(opened, registry, files, target, after, as_json)
+        _select_all(opened, registry, files, target, as_layers(requested.after), as_json)
 
 
-def _show(registry: Registry, id: str | None, as_json: bool) -> None:
+def _show(home: Home, registry: Registry, id: str | None, svg: Path | None, as_json: bool) -> None:
+    from builder.levels.profile import read_profile
     from builder.levels.selecting import levels_of
 
     if id is not None:
-        print_entry(levels_of(registry.hplm(id)), as_json)
+        entry = registry.hplm(id)
+        _print_levels(levels_of(entry), read_profile(home.path / entry.folder), svg, as_json)
         return
     told = [levels_of(entry) for entry in registry.hplms()]
-    columns = ("id", "version", "levels", "target", "answered_early", "bound")
+    columns = ("id", "version", "levels", "target", "guarantee", "answered_early", "bound")
     print_rows([{column: one.get(column) for column in columns} for one in told], "Levels", as_json)
+
+
+def _print_levels(told: dict[str, Any], profile: Profile | None, svg: Path | None, as_json: bool) -> None:
+    """Print what was selected and all candidates of it, and draw these if a file is named."""
+    from builder.levels.profile_picture import draw_profile
+
+    if profile is None and svg is not None:
+        raise InvalidArgumentError(
+            f"hPLM {told['id']!r} has no candidates to draw: it has no ladder, or one of an earlier release"
+        )
+    if profile is not None and svg is not None:
+        svg.write_text(draw_profile(profile), encoding="utf-8")
+    if profile is None or as_json:
+        print_entry(told if profile is None else {**told, "candidates": profile.rows}, as_json)
+        return
+    print_entry(told, as_json)
+    print_rows(profile.rows, "candidates", as_json)
 
 
 def _files(
@@ -115,6 +142,8 @@ def _select_one(home: Home, registry: Registry, selecting: Selecting) -> Selecti
         found = select_ladder(home, registry, selecting, served_stack(home), report)
     if found.reason is not None:
         typer.echo(found.reason, err=True)
+    if found.warning is not None:
+        typer.echo(found.warning, err=True)
     if found.entry.version != before:
         typer.echo(f"'hplm rollback {selecting.id}' goes back to version {before}", err=True)
     warn_of_missing(home)
@@ -126,7 +155,7 @@ def _select_all(
     registry: Registry,
     files: UnlabelledFile,
     target: Target,
-    after: int | None,
+    after: tuple[int, ...],
     as_json: bool,
 ) -> None:
     from builder.levels.selecting_all import KEPT, SELECTED, select_all

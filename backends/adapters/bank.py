@@ -96,7 +96,10 @@ class HplmArtifact:
             CorruptFileError: The ladder is of other layers, states or labels.
         """
         if ladder is not None:
-            early, shape = ladder.early, (len(self.head.bias), self.head.hidden_size)
+            is_regression = self.task == "regression"
+            early, shape = ladder.early, (2 if is_regression else len(self.head.bias), self.head.hidden_size)
+            if (early.scale is not None) != is_regression:
+                raise CorruptFileError(f"the ladder of {self.hplm} is of another task than {self.task}")
             if not 0 < early.after < num_layers or tuple(early.head.weight.shape) != shape:
                 raise CorruptFileError(
                     f"the ladder of {self.hplm} has a head of {list(early.head.weight.shape)} after {early.after} "

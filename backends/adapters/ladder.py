@@ -22,7 +22,9 @@ from backends.stack_key import FULL
 from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
 from backends.wire import EARLY
 
-LADDER_FORMAT_VERSION = 1
+LADDER_FORMAT_VERSION = 2
+"""2 is of regressions, which releases that read 1 would take for labels; all others are written as 1."""
+_OF_LABELS = 1
 _MANIFEST = "levels.json"
 _HEADS = "exits.safetensors"
 LADDER_FILES = (_MANIFEST, _HEADS)
@@ -38,12 +40,20 @@ class EarlyStep:
         head: Pooled as the version's own.
         temperature: Makes confidences true.
         threshold: Least confidence of a row that leaves.
+        scale: The standard deviation of a regression's full answers, which its early ones are judged by; the head
+            answers with the value and the logarithm of its likely error's variance in this unit. None of labels.
     """
 
     after: int
     head: Head
     temperature: float
     threshold: float
+    scale: float | None = None
+
+    @property
+    def stored_head(self) -> Head:
+        """The head in the precision of its file; that of a regression holds the scale of its values."""
+        return self.head.to(_STORED_DTYPE if self.scale is None else torch.float32)
 
 
 @dataclass(frozen=True)
@@ -70,11 +80,11 @@ def write_ladder(folder: Path, ladder: Ladder, root_fingerprint: str) -> None:
     """Write a ladder beside a version's weights, into a staging folder."""
     early = ladder.early
     heads = folder / _HEADS
-    write_tensors(heads, {f"{EARLY}.{name}": each for name, each in early.head.to(_STORED_DTYPE).named().items()})
+    write_tensors(heads, {f"{EARLY}.{name}": each for name, each in early.stored_head.named().items()})
     write_json(
         folder / _MANIFEST,
         {
-            "format_version": LADDER_FORMAT_VERSION,
+            "format_version": _OF_LABELS if early.scale is None else LADDER_FORMAT_VERSION,
             "root_fingerprint": root_fingerprint,
             "ladder": [
                 {
@@ -82,6 +92,7 @@ def write_ladder(folder: Path, ladder: Ladder, root_fingerprint: str) -> None:
                     "after": early.after,
                     "temperature": early.temperature,
                     "threshold": early.threshold,
+                    **({} if early.scale is None else {"scale": early.scale}),
                 },
                 {"level": FULL, "temperature": ladder.full_temperature},
             ],
@@ -116,6 +127,7 @@ def read_ladder(folder: Path, root_fingerprint: str) -> Ladder | None:
             Head(tensors[f"{EARLY}.weight"], tensors[f"{EARLY}.bias"]),
             _positive(early["temperature"]),
             float(early["threshold"]),
+            _positive(early["scale"]) if "scale" in early else None,
         )
         return Ladder(step, _positive(full["temperature"]), _certified(manifest["certified"]))
     except (KeyError, TypeError, ValueError, OverflowError, SafetensorError) as error:
@@ -135,5 +147,5 @@ def _certified(figures: Any) -> Mapping[str, Any]:
 def _positive(number: Any) -> float:
     value = float(number)
     if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"a temperature is {value}")
+        raise ValueError(f"a temperature or scale is {value}")
     return value

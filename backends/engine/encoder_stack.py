@@ -136,7 +136,7 @@ class EncoderStack:
         early = hplm.ladder.early
         words = None if job.words is None else job.words.words.first_tokens.tolist()
         threshold = None if job.settles else self._trusted_from(job, early)
-        return Exit(early.after, early.head, early.temperature, threshold, words)
+        return Exit(early.after, early.head, early.temperature, threshold, words, early.scale)
 
     def _early_level(self, job: Job, hplm: ReadyHplm, early: Early) -> AnswerLevel | None:
         if hplm.ladder is None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from backends.adapters.head import Head
+from backends.engine.early_numbers import differ, number_confidences
 
 NEVER = 2.0
 """A threshold that no confidence reaches."""
@@ -26,6 +27,7 @@ class Exit:
         temperature: Makes the answer's confidence true.
         threshold: Least confidence of a row that leaves here; None if it leaves whatever it is.
         answers: The tokens whose answers count, as those of words; None for the row's one answer.
+        scale: Of the numbers of a regression, as in its early step; None of labels.
     """
 
     after: int
@@ -33,6 +35,7 @@ class Exit:
     temperature: float
     threshold: float | None
     answers: Sequence[int] | None = None
+    scale: float | None = None
 
     def lets_go(self, confidence: float) -> bool:
         return self.threshold is None or confidence >= self.threshold
@@ -42,7 +45,7 @@ class Early(NamedTuple):
     """A row's answer at its exit.
 
     Attributes:
-        logits: In fp32 on the CPU, `[C]`, or `[L, C]` without pooling.
+        logits: In fp32 on the CPU, `[C]`, or `[L, C]` without pooling; `[2]` of a regression.
         confidence: Of the answer, or of the least sure word; 1 where there is no word, and 0 where it is no number.
         leaves: Whether the row passes no more layers.
     """
@@ -61,10 +64,9 @@ def confidences(logits: Sequence[Tensor], exits: Sequence[Exit]) -> list[float]:
     """Return how sure the answers of rows are, in few array operations for all."""
     counted = [_counted(each, one) for each, one in zip(logits, exits, strict=True)]
     measured = [1.0] * len(counted)  # where no answer counts, none is doubtful
-    for width in {each.shape[1] for each in counted}:
-        members = [index for index, each in enumerate(counted) if len(each) and each.shape[1] == width]
-        if not members:
-            continue
+    of_labels = [index for index, each in enumerate(counted) if len(each) and exits[index].scale is None]
+    for width in {counted[index].shape[1] for index in of_labels}:
+        members = [index for index in of_labels if counted[index].shape[1] == width]
         temperatures = np.repeat([exits[index].temperature for index in members], [len(counted[i]) for i in members])
         numbers = torch.cat([counted[index] for index in members]).numpy().astype(np.float64) / temperatures[:, None]
         with np.errstate(invalid="ignore"):
@@ -74,11 +76,18 @@ def confidences(logits: Sequence[Tensor], exits: Sequence[Exit]) -> list[float]:
         least = np.nan_to_num(np.minimum.reduceat(best, starts), nan=0.0)
         for index, confidence in zip(members, least.tolist(), strict=True):
             measured[index] = confidence
+    if of_numbers := [index for index, each in enumerate(exits) if each.scale is not None]:
+        outputs = torch.stack([logits[index] for index in of_numbers])
+        found = number_confidences(outputs, np.array([exits[index].temperature for index in of_numbers]))
+        for index, confidence in zip(of_numbers, found.tolist(), strict=True):
+            measured[index] = confidence
     return measured
 
 
 def are_same(logits: Tensor, others: Tensor, of_exit: Exit) -> bool:
-    """Whether two outputs for a row name the same label, or the same ones for all its words."""
+    """Whether an exit's output names the label of the full one, or the same ones for all words; numbers nearly may."""
+    if of_exit.scale is not None:
+        return not differ(logits, others, of_exit.scale)
     one, other = (_counted(each, of_exit).argmax(dim=-1) for each in (logits, others))
     return bool((one == other).all())
 

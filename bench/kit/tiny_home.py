@@ -156,13 +156,14 @@ def held_out_of(texts: list[str]) -> set[str]:
     return {text for text in ordered if xxhash.xxh3_64_intdigest(text.encode()) < 2**64 // 50} or set(ordered[:1])
 
 
-def tiny_root(home: Home, registry: Registry, work: Path, name: str = "tiny", seed: int = 5) -> None:
+def tiny_root(home: Home, registry: Registry, work: Path, name: str = "tiny", seed: int = 5, lower: int = 2) -> None:
+    """Build a root of four layers, of which `lower` become its table."""
     model = write_tiny_bert(work / f"{name}-model", seed)
     corpus = write_corpus(work / f"{name}-general.txt", 400, seed=1)
     settings = DistilSettings(steps=8, tokens_per_batch=512, checkpoint_every=4)
     plot = PlotSettings(max_fragments=1500)
     request = AddRoot(
-        name=name, source=str(model), lower=2, corpus=[corpus], max_tokens=MAX_TOKENS, distil=settings, plot=plot
+        name=name, source=str(model), lower=lower, corpus=[corpus], max_tokens=MAX_TOKENS, distil=settings, plot=plot
     )
     add_root(home, registry, request, ignore)
 

@@ -29,7 +29,7 @@ def dearest_cost_model(
         return None
     device = f"cuda:{next(iter(settings.gpus), 0)}" if settings.device == "gpu" else "cpu"
     engine = EngineSettings.from_model(ModelSettings(home, settings.upper_parameters), device)
-    full = _full_batch(engine.capacity)
+    full = full_batch(engine.capacity)
     models = _fitting_models(home, roots, engine, on_left_out)
     return max(models, key=lambda model: model.predict_us(full), default=None)
 
@@ -48,6 +48,7 @@ def _fitting_models(
             on_left_out(f"the cost model of root {root} is left out: {error}; see 'hplm profile'")
 
 
-def _full_batch(capacity: Capacity) -> BatchShape:
+def full_batch(capacity: Capacity) -> BatchShape:
+    """Return the largest batch: as many rows as it may hold, alike, of as many hPLMs."""
     rows, tokens = capacity.max_rows, capacity.max_tokens
     return BatchShape(rows, tokens, tokens * tokens // rows, min(rows, capacity.max_adapters))

@@ -1,21 +1,23 @@
 """Certificates: thresholds of which a statistical test says that answering early costs no more than was allowed.
 
 Harm is a row that the full model has right and the early answer has wrong. The drop in accuracy is at most the share of
-harm, so a bound of that share bounds the drop. Thresholds are tried in an order that was fixed before, the strictest
-first, until the first one fails: however many were tried, an error needs the first bad one to pass, so the risk of the
-whole is that of one test.
+harm, so a bound of that share bounds the drop. Of a regression each row is harmed in part. Thresholds are tried in an
+order that was fixed before, the strictest first, until the first one fails: however many were tried, an error needs the
+first bad one to pass, so the risk of the whole is that of one test.
 
 Usage:
-    certificate = certify(confidence, is_harm, tolerance=0.01, risk=0.1)
+    certificate = certify(confidence, harm, tolerance=0.01, guarantee=Each(risk=0.1))
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from builder.levels.guarantee import Guarantee
 
 if TYPE_CHECKING:  # the manager checks targets without PyTorch
     from builder.construct.tasks.calibration import Bools, Floats
@@ -25,7 +27,6 @@ THRESHOLDS: tuple[float, ...] = tuple(
     1 - 0.0005 * 1000 ** (step / (NUM_THRESHOLDS - 1)) for step in range(NUM_THRESHOLDS)
 )
 """From 0.9995 down to 0.5; fine near 1, where most rows are. A fine grid costs nothing."""
-_BISECTIONS = 60
 
 
 @dataclass(frozen=True)
@@ -35,80 +36,71 @@ class Certificate:
     Attributes:
         threshold: Least confidence of a row that is answered early.
         rows: Number of rows that it was tested on.
-        harms: How many of them it harms.
-        bound: Of the share of harm, at the risk that was asked for.
+        harms: How many of them it harms, parts added up.
+        bound: The least tolerance that the guarantee would have certified here.
         exit_share: Share of the rows that it answers early.
     """
 
     threshold: float
     rows: int
-    harms: int
+    harms: float
     bound: float
     exit_share: float
 
 
+class Threshold(NamedTuple):
+    """A least confidence, the number of rows that would leave with it, and the harm that this would be."""
+
+    least: float
+    leaving: int
+    harms: float
+
+
 def certify(
-    confidence: Floats, is_harm: Bools, tolerance: float, risk: float, harmed_if_it_stays: Bools | None = None
+    confidence: Floats,
+    harm: Bools | Floats,
+    tolerance: float,
+    guarantee: Guarantee,
+    harmed_if_it_stays: Bools | None = None,
 ) -> Certificate | None:
     """Find the lowest threshold that passes; None where the strictest one fails.
 
     Args:
         confidence: Of the early answers, `[N]`.
-        is_harm: Whether answering a row early would be harm, `[N]`.
+        harm: Whether answering a row early would be harm, or the part of it that would be, `[N]`.
         tolerance: The largest share of harm that is allowed.
-        risk: How likely a threshold of more harm may pass.
+        guarantee: What the share of harm is tested by.
         harmed_if_it_stays: Whether the full answer would be harm, `[N]`; by default none is.
     """
     rows = len(confidence)
+    passed: Threshold | None = None
+    for each in thresholds(confidence, harm, harmed_if_it_stays):
+        if not guarantee.holds(each.harms, rows, tolerance):
+            break
+        passed = each
+    if passed is None:
+        return None
+    return Certificate(passed.least, rows, passed.harms, guarantee.bound(passed.harms, rows), passed.leaving / rows)
+
+
+def thresholds(
+    confidence: Floats, harm: Bools | Floats, harmed_if_it_stays: Bools | None = None
+) -> Iterator[Threshold]:
+    """Yield what each threshold would mean for these rows, the strictest first; `certify` has the arguments."""
     order = np.argsort(-confidence, kind="stable")
-    more = is_harm[order].astype(int)
-    always = 0
+    more, always = harm[order] + 0, 0
     if harmed_if_it_stays is not None:
         more, always = more - harmed_if_it_stays[order], int(harmed_if_it_stays.sum())
     descending, harms_up_to = -confidence[order], always + np.concatenate([[0], np.cumsum(more)])
-    passed: tuple[float, int, int] | None = None
-    for threshold in THRESHOLDS:
-        leaving = int(np.searchsorted(descending, -threshold, side="right"))
-        harms = int(harms_up_to[leaving])
-        if binomial_tail(harms, rows, tolerance) > risk:
-            break
-        passed = threshold, harms, leaving
-    if passed is None:
-        return None
-    threshold, harms, leaving = passed
-    return Certificate(threshold, rows, harms, upper_bound(harms, rows, risk), leaving / rows)
+    for least in THRESHOLDS:
+        leaving = int(np.searchsorted(descending, -least, side="right"))
+        yield Threshold(least, leaving, harms_up_to[leaving].item())
 
 
-def least_tolerance(confidence: Floats, is_harm: Bools, risk: float, harmed_if_it_stays: Bools | None = None) -> float:
+def least_tolerance(
+    confidence: Floats, harm: Bools | Floats, guarantee: Guarantee, harmed_if_it_stays: Bools | None = None
+) -> float:
     """Return the least share of harm for which `certify` finds a threshold: what the strictest one may cost."""
     leaves = confidence >= THRESHOLDS[0]
     staying = 0 if harmed_if_it_stays is None else int(harmed_if_it_stays[~leaves].sum())
-    return upper_bound(int(is_harm[leaves].sum()) + staying, len(confidence), risk)
-
-
-def binomial_tail(most: int, rows: int, share: float) -> float:
-    """Return how likely at most `most` of the rows are harmed where each is with a probability of `share`."""
-    if most >= rows:
-        return 1.0
-    log_share, log_rest = math.log(share), math.log1p(-share)
-    term, total = rows * log_rest, 0.0
-    for harms in range(most + 1):
-        total += math.exp(term)
-        term += math.log(rows - harms) - math.log(harms + 1) + log_share - log_rest
-    return min(1.0, total)
-
-
-def upper_bound(harms: int, rows: int, risk: float) -> float:
-    """Return the share of harm under which so few harms are as unlikely as the risk (Clopper and Pearson)."""
-    if harms >= rows:
-        return 1.0
-    low, high = harms / rows, 1.0
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if binomial_tail(harms, rows, middle) > risk else (low, middle)
-    return high
-
-
-def least_rows(tolerance: float, risk: float) -> int:
-    """Return how many rows a test needs that could pass at all: without any harm."""
-    return math.ceil(math.log(risk) / math.log1p(-tolerance))
+    return guarantee.bound(harm[leaves].sum().item() + staying, len(confidence))

@@ -1,32 +1,44 @@
-"""Early heads: classifiers on the states after an upper layer, fitted while everything else stays as it is.
+"""Early heads: linear answers of the states after an upper layer, fitted while everything else stays as it is.
 
-A multinomial logistic regression learns the full model's answers, and the labels where there are any, half and half.
-It is convex, so it ends at the same head from any start, in seconds.
+One for labels is a multinomial logistic regression that learns the full model's answers, and the labels where there are
+any, half and half. One for numbers learns the full answer, and then how far from it its own is on other texts. All are
+convex, so each fit ends at the same head from any start, in seconds.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from backends.adapters.head import Head
+from backends.errors import TrainingDataError
 
 _PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 """Factors on the weights' squares, for features of unit deviation."""
+_PENALTIES_OF_NUMBERS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Stiffer: features of pairs are as many as their texts, and an error's size is hard to learn."""
 _ROWS_TO_CHOOSE_BY = 10
 """One row of this many chooses the penalty."""
 _MOST_STEPS = 200
 MOST_ANSWERS = 50_000
 """Texts have many words, and more of them teach a head no more."""
 _LEAST_DEVIATION = 1e-6
+_LEAST_VARIANCE = 1e-6
+"""Of an early number's error, in units of the full answers' variance: none is said to be nearer than a thousandth."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Of outputs `[M, C]` for the rows whose indices `[M]` these are."""
 
 
 @dataclass(frozen=True)
 class HeadData:
-    """What an early head learns from.
+    """What an early head for labels learns from.
 
     Shape: states `[N, P]`; answers `[N, C]`, the full model's logits; labels `[N]`, of which -1 is none
     """
@@ -49,38 +61,96 @@ class HeadData:
         return torch.where(known[:, None], (answers + labels) / 2, answers)
 
 
+class NumberHead(NamedTuple):
+    """A head that answers with numbers, and the standard deviation of the full answers, which is its unit of errors."""
+
+    head: Head
+    scale: float
+
+
 def fit_early_head(data: HeadData) -> Head:
-    """Fit a head; the penalty of its weights is chosen by rows that it does not learn from."""
+    """Fit a head for labels; the penalty of its weights is chosen by rows that it does not learn from."""
     data = data.thinned(MOST_ANSWERS)
-    mean, deviation = data.states.double().mean(dim=0), data.states.double().std(dim=0)
-    features = (data.states.double() - mean) / deviation.clamp_min(_LEAST_DEVIATION)
-    wanted = data.wanted
-    chooses = torch.arange(len(features)) % _ROWS_TO_CHOOSE_BY == 0
-    start = torch.zeros(wanted.shape[1], features.shape[1] + 1, dtype=torch.float64)
-    losses: dict[float, float] = {}
-    for penalty in sorted(_PENALTIES, reverse=True):  # from the stiffest on, each begins where the last one ended
-        start = _fitted(features[~chooses], wanted[~chooses], penalty, start)
-        losses[penalty] = float(_loss(features[chooses], wanted[chooses], start))
-    fitted = _fitted(features, wanted, min(losses, key=lambda penalty: losses[penalty]), start)
-    weight = fitted[:, :-1] / deviation.clamp_min(_LEAST_DEVIATION)
-    return Head(weight.float(), (fitted[:, -1] - weight @ mean).float())
+    features, wanted = _Features(data.states, _PENALTIES), data.wanted
+    return features.head(
+        features.fitted(wanted.shape[1], lambda outputs, rows: functional.cross_entropy(outputs, wanted[rows]))
+    )
 
 
-def _fitted(features: Tensor, wanted: Tensor, penalty: float, start: Tensor) -> Tensor:
-    """Return weights with the bias in the last column: `[C, P + 1]`."""
-    weights = start.clone().requires_grad_(True)
-    optimiser = torch.optim.LBFGS([weights], max_iter=_MOST_STEPS, history_size=10, line_search_fn="strong_wolfe")
+def fit_number_head(states: Tensor, answers: Tensor) -> NumberHead:
+    """Fit a head for numbers, whose second output is the logarithm of the variance of its first one's error.
 
-    def step() -> Tensor:
-        optimiser.zero_grad()
-        loss = _loss(features, wanted, weights) + penalty * weights[:, :-1].square().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
+    Raises:
+        TrainingDataError: All full answers are alike.
 
-    with torch.enable_grad():
-        optimiser.step(step)  # type: ignore[no-untyped-call]
-    return weights.detach()
+    Shape: states `[N, P]`; answers `[N]`, the full model's
+    """
+    middle, scale = answers.double().mean(), float(answers.double().std())
+    if not scale > 0:
+        raise TrainingDataError("the full answers to all training texts are the same number: there is nothing to learn")
+    features, wanted = _Features(states, _PENALTIES_OF_NUMBERS), (answers.double() - middle) / scale
+
+    def value(outputs: Tensor, rows: Tensor) -> Tensor:
+        return functional.mse_loss(outputs[:, 0], wanted[rows])
+
+    folds = torch.arange(len(wanted)) % 2
+    squared_errors = torch.empty_like(wanted)
+    for fold in range(2):  # errors are those on rows that were not learned from
+        weights, others = features.fitted(1, value, folds != fold), folds == fold
+        squared_errors[others] = (features.outputs(weights, others)[:, 0] - wanted[others]).square()
+    variances = squared_errors.clamp_min(_LEAST_VARIANCE)
+
+    def log_variance(outputs: Tensor, rows: Tensor) -> Tensor:
+        return (outputs[:, 0] + variances[rows] * torch.exp(-outputs[:, 0])).mean() / 2
+
+    of_value, of_variance = features.head(features.fitted(1, value)), features.head(features.fitted(1, log_variance))
+    weight = torch.cat([scale * of_value.weight, of_variance.weight])
+    return NumberHead(Head(weight, torch.cat([scale * of_value.bias + float(middle), of_variance.bias])), scale)
 
 
-def _loss(features: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
-    return functional.cross_entropy(torch.addmm(weights[:, -1], features, weights[:, :-1].T), wanted)
+class _Features:
+    """States brought to unit deviation, and linear functions of them: weights with the bias in the last column."""
+
+    def __init__(self, states: Tensor, penalties: Sequence[float]) -> None:
+        self._penalties = sorted(penalties, reverse=True)
+        self._mean = states.double().mean(dim=0)
+        self._deviation = states.double().std(dim=0).clamp_min(_LEAST_DEVIATION)
+        self._values = (states.double() - self._mean) / self._deviation
+
+    def outputs(self, weights: Tensor, rows: Tensor) -> Tensor:
+        return _linear(self._values[rows], weights)
+
+    def fitted(self, num_outputs: int, loss: Loss, of_rows: Tensor | None = None) -> Tensor:
+        """Return the weights `[C, P + 1]` of the best penalty, by all rows or by those of a mask."""
+        rows = torch.arange(len(self._values)) if of_rows is None else of_rows.nonzero()[:, 0]
+        chooses = torch.arange(len(rows)) % _ROWS_TO_CHOOSE_BY == 0
+        weights = torch.zeros(num_outputs, self._values.shape[1] + 1, dtype=torch.float64)
+        best, least = self._penalties[0], math.inf
+        for penalty in self._penalties:  # from the stiffest on, each begins where the last one ended
+            weights = self._minimised(loss, rows[~chooses], penalty, weights)
+            found = float(loss(self.outputs(weights, rows[chooses]), rows[chooses]))
+            best, least = (penalty, found) if found < least else (best, least)
+        return self._minimised(loss, rows, best, weights)
+
+    def _minimised(self, loss: Loss, rows: Tensor, penalty: float, start: Tensor) -> Tensor:
+        values, weights = self._values[rows], start.clone().requires_grad_(True)
+        optimiser = torch.optim.LBFGS([weights], max_iter=_MOST_STEPS, history_size=10, line_search_fn="strong_wolfe")
+
+        def step() -> Tensor:
+            optimiser.zero_grad()
+            of_all = loss(_linear(values, weights), rows) + penalty * weights[:, :-1].square().sum()
+            of_all.backward()  # type: ignore[no-untyped-call]
+            return of_all
+
+        with torch.enable_grad():
+            optimiser.step(step)  # type: ignore[no-untyped-call]
+        return weights.detach()
+
+    def head(self, weights: Tensor) -> Head:
+        """Make a head of the states themselves."""
+        weight = weights[:, :-1] / self._deviation
+        return Head(weight.float(), (weights[:, -1] - weight @ self._mean).float())
+
+
+def _linear(values: Tensor, weights: Tensor) -> Tensor:
+    return torch.addmm(weights[:, -1], values, weights[:, :-1].T)

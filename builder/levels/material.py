@@ -12,7 +12,7 @@ import numpy as np
 from backends.errors import InvalidArgumentError, TrainingDataError
 from backends.registry.entries import HplmEntry
 from builder.construct.tasks.conll import OUTSIDE
-from builder.construct.tasks.dataset import read_examples
+from builder.construct.tasks.dataset import REGRESSION, read_examples
 from builder.construct.tasks.examples import Example, LabelledText, TaggedSentence, normalised
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.construct.tasks.unlabelled import draw_unlabelled
@@ -70,20 +70,30 @@ class Material:
 
 
 def material_of(
-    files: LabelledFiles | UnlabelledFile, live: HplmTask, trained_on: TrainedTexts, target: Target
+    files: LabelledFiles | UnlabelledFile,
+    live: HplmTask,
+    trained_on: TrainedTexts,
+    target: Target,
+    num_candidates: int = 1,
 ) -> Material:
-    """Read the texts for a version, which may still have to be made.
+    """Read the texts for a version, which may still have to be made, and for so many ladders to choose from.
 
     Raises:
-        InvalidArgumentError: The target needs labels.
+        InvalidArgumentError: The target needs labels, or is none of numbers.
         TrainingDataError: The files do not fit the hPLM, or hold too few texts.
     """
+    if live.task == REGRESSION and target.loss == "target-accuracy":
+        raise InvalidArgumentError(
+            f"hPLM {live.id!r} answers with numbers, which have no accuracy: --max-drop in hundredths of their "
+            "standard deviation, or --agreement"
+        )
+    least = _least_texts(target, num_candidates)
     if isinstance(files, UnlabelledFile):
-        return _unlabelled(files.path, live, trained_on, target)
-    return _labelled(files, live, trained_on, target)
+        return _unlabelled(files.path, live, trained_on, target, least)
+    return _labelled(files, live, trained_on, target, least)
 
 
-def _labelled(files: LabelledFiles, live: HplmTask, trained_on: TrainedTexts, target: Target) -> Material:
+def _labelled(files: LabelledFiles, live: HplmTask, trained_on: TrainedTexts, target: Target, least: int) -> Material:
     train, held_out = (read_examples(path, live.task) for path in (files.train, files.held_out))
     for path, examples in ((files.train, train), (files.held_out, held_out)):
         if (examples[0].text_pair is not None) != live.pair:
@@ -91,20 +101,22 @@ def _labelled(files: LabelledFiles, live: HplmTask, trained_on: TrainedTexts, ta
             raise TrainingDataError(
                 f"{path} holds {kinds[not live.pair]}, but hPLM {live.id!r} reads {kinds[live.pair]}"
             )
-        if unknown := sorted({label for each in examples for label in _labels(each)} - set(live.labels)):
+        if live.task != REGRESSION and (
+            unknown := sorted({label for each in examples for label in _labels(each)} - set(live.labels))
+        ):
             raise TrainingDataError(f"{path} has label {unknown[0]!r}, which hPLM {live.id!r} does not know")
     strict, num_known = _unknown_to(trained_on.joined(TrainedTexts.of(train)), held_out)
-    _require_enough(files.held_out, len(strict), num_known, target)
+    _require_enough(files.held_out, len(strict), num_known, target, least)
     return Material(train, strict, num_known, has_labels=True)
 
 
-def _unlabelled(path: Path, live: HplmTask, trained_on: TrainedTexts, target: Target) -> Material:
+def _unlabelled(path: Path, live: HplmTask, trained_on: TrainedTexts, target: Target, least: int) -> Material:
     require_plain_texts(path, target)
     drawn = draw_unlabelled(path, _like_those_of(live), trained_on, _MOST_UNLABELLED)
     examples, num_known = drawn.examples, drawn.num_known
     order = np.random.default_rng(_SEED).permutation(len(examples)).tolist()
     learn, certify = order[: len(order) // 2], order[len(order) // 2 :]
-    _require_enough(path, len(certify), num_known, target, learning=len(learn))
+    _require_enough(path, len(certify), num_known, target, least, learning=len(learn))
     return Material([examples[at] for at in learn], [examples[at] for at in certify], num_known, has_labels=False)
 
 
@@ -119,7 +131,8 @@ def require_plain_texts(path: Path, target: Target) -> None:
 def _like_those_of(live: HplmTask) -> Example:
     if live.task == "ner":
         return TaggedSentence(("word",), (OUTSIDE,))
-    return LabelledText("text", live.labels[0], "text" if live.pair else None)
+    label = 0.0 if live.task == REGRESSION else live.labels[0]
+    return LabelledText("text", label, "text" if live.pair else None)
 
 
 def _unknown_to(trained_on: TrainedTexts, examples: Sequence[Example]) -> tuple[list[Example], int]:
@@ -130,16 +143,22 @@ def _unknown_to(trained_on: TrainedTexts, examples: Sequence[Example]) -> tuple[
     return list({normalised(each): each for each in unknown}.values()), int(known.sum())
 
 
-def _require_enough(path: Path, held_out: int, num_known: int, target: Target, learning: int | None = None) -> None:
+def _least_texts(target: Target, num_candidates: int) -> int:
+    """Return how many held-out texts a selection takes, so that enough certify and enough fit."""
+    rows = target.tested(num_candidates=num_candidates).least_rows(target.tolerance)
+    return max(-(-rows * ONE_IN_FITS // (ONE_IN_FITS - 1)), _LEAST_FITTING * ONE_IN_FITS)
+
+
+def _require_enough(
+    path: Path, held_out: int, num_known: int, target: Target, needed: int, learning: int | None = None
+) -> None:
     """Check the number of held-out texts; of a file that is learned from too, twice as many are needed."""
-    needed = max(-(-target.least_rows * ONE_IN_FITS // (ONE_IN_FITS - 1)), _LEAST_FITTING * ONE_IN_FITS)
     if held_out >= needed:
         return
     dropped = f", besides {num_known} that were trained on" if num_known else ""
     holds, needed = (held_out, needed) if learning is None else (held_out + learning, 2 * needed)
     raise TrainingDataError(
-        f"{path} holds {holds} different texts{dropped}; to certify {target.shown} with certainty "
-        f"{target.certainty:g} takes at least {needed}"
+        f"{path} holds {holds} different texts{dropped}; to certify {target.promise} takes at least {needed}"
     )
 
 

@@ -27,8 +27,10 @@ from backends.root.store import RootFolder
 from builder.construct.hplm.hplms import next_settings
 from builder.construct.tasks.dataset import TaskFiles, read_task
 from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.levels.exit_layers import as_layers, exits_named_before, exits_of, noted_exits
+from builder.levels.ladder_costs import LadderCosts
 from builder.levels.material import HplmTask, LabelledFiles, material_of
-from builder.levels.selecting import Selecting, exit_of, select_ladder
+from builder.levels.selecting import Selecting, select_ladder
 from builder.levels.served_stack import served_stack
 from builder.levels.target import DECLARED, Target
 from builder.progress import Report
@@ -52,14 +54,14 @@ class LadderPlan:
     Attributes:
         id: The hPLM.
         target: What may be lost; None where none is declared, so that no ladder is wanted.
-        after: Layers before the early head; None for the default.
+        after: Layers that an early head may stand after; none for the default.
         files: Texts to learn from and to certify by; None where none are given, so that nothing can be selected.
         stack: The layers as they are served.
     """
 
     id: str
     target: Target | None = None
-    after: int | None = None
+    after: tuple[int, ...] = ()
     files: LabelledFiles | None = None
     stack: StackSettings | None = None
 
@@ -68,14 +70,14 @@ class LadderPlan:
         """What the tuned version notes of its target."""
         if self.target is None:
             return {}
-        return {DECLARED: self.target.noted | ({} if self.after is None else {"after": self.after})}
+        return {DECLARED: self.target.noted | noted_exits(self.after)}
 
     @property
     def command(self) -> str:
         """The command that selects for the target, if texts certify it."""
         if self.target is None or self.files is None:
             return f"hplm select {self.id}"
-        after = "" if self.after is None else f" --after {self.after}"
+        after = "".join(f" --after {each}" for each in self.after)
         files = f"--train {self.files.train} --held-out {self.files.held_out}"
         return f"hplm select {self.id} {files} {self.target.options}{after}"
 
@@ -100,7 +102,7 @@ class _Before:
 
     task: str | None
     target: Target | None = None
-    after: int | None = None
+    after: tuple[int, ...] = ()
     trained_on: TrainedTexts = _NOTHING
 
 
@@ -116,7 +118,7 @@ def plan_creation(home: Home, request: CreateHplm) -> LadderPlan:
 def plan_update(home: Home, registry: Registry, request: UpdateHplm) -> LadderPlan:
     """Plan for the next version; without a target of its own it keeps the live one's. Raises as `plan_creation`."""
     live = registry.hplm(request.id)
-    before, after = Target.of_version(live.metrics), _exit_before(live)
+    before, after = Target.of_version(live.metrics), exits_named_before(live.metrics)
     if request.ladder is None:
         return LadderPlan(request.id, before, after)
     trained_on = _taken_over(home, live, request)
@@ -131,21 +133,16 @@ def _taken_over(home: Home, live: HplmEntry, request: UpdateHplm) -> TrainedText
     return TrainedTexts.read(folder) if goes_on else _NOTHING
 
 
-def _exit_before(live: HplmEntry) -> int | None:
-    noted = live.metrics.get(DECLARED) or live.metrics.get("ladder", {})
-    after: int | None = noted.get("after")
-    return after
-
-
 def _checked(home: Home, request: Training, root: str, before: _Before) -> LadderPlan:
     ladder = request.ladder
     if ladder is None:
         return LadderPlan(request.id)
     target = Target.requested(ladder, before.target)
-    after = before.after if ladder.after is None else ladder.after
+    after = as_layers(ladder.after) or before.after
     data = read_task(TaskFiles(request.train, request.dev, request.test), before.task)
     hplm = HplmTask(request.id, data.task, data.labels, data.pair)
-    exit_of(hplm, root, RootFolder(home.root(root)).geometry.num_upper_layers, after)
+    exits = exits_of(root, RootFolder(home.root(root)).geometry.num_upper_layers, after)
+    LadderCosts.of(home, root).require_known(target.deadline_ms)
     files = LabelledFiles(request.train, ladder.held_out)
-    material_of(files, hplm, before.trained_on, target)
+    material_of(files, hplm, before.trained_on, target, len(exits))
     return LadderPlan(request.id, target, after, files, served_stack(home))

@@ -6,17 +6,18 @@ ladder is published as the next version: its weights are the live one's files.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
 import torch
 
 from backends.adapters.bank import read_artifact
-from backends.adapters.head import Head
 from backends.adapters.ladder import EarlyStep, Ladder, write_ladder
+from backends.engine.exits import NEVER
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import InvalidArgumentError
 from backends.home import Home
@@ -26,25 +27,28 @@ from backends.root.store import RootFolder
 from builder.construct.hplm.hplms import building_hplm, publish_linked
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.tunable import EncodedSet
-from builder.construct.tasks.calibration import NO_LABEL, Bools, Floats, calibration_error, labels_of
+from builder.construct.tasks.calibration import NO_LABEL, labels_of
 from builder.construct.tasks.dataset import REGRESSION, TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.answers import StepAnswers
-from builder.levels.certificate import Certificate, certify, least_tolerance, upper_bound
-from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head
+from builder.levels.candidate import Candidate, Trial, all_layers
+from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head, fit_number_head
+from builder.levels.exit_layers import exits_of, noted_exits
+from builder.levels.ladder_costs import LATE, LadderCosts
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
+from builder.levels.paired_answers import Counted, LabelPairs, NumberPairs, PairedAnswers
+from builder.levels.profile import Profile, write_profile
 from builder.levels.served import answered_rows, served_rows
-from builder.levels.target import DECLARED, Target
+from builder.levels.target import DECLARED, LADDER, Target
 from builder.progress import Report, Step
 
 _LEVELS = "levels"
 """The figure of a version that names its levels, where it has several."""
-_LADDER = "ladder"
+UNDER_LOAD = "under_load"
+"""The figure that says how the target's deadline is kept while all batches are full."""
 _SEED = 17
-_DIGITS = 4
-_PER_UNIT = 10_000
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,14 @@ class Selecting:
         id: The hPLM.
         files: Texts that an early head learns from, and those that certify it.
         target: What may be lost.
-        after: Layers before the early head; by default a third of them, at least two.
+        after: Layers that the early head may stand after, of which the best one is chosen; by default a third of them,
+            at least two.
     """
 
     id: str
     files: LabelledFiles | UnlabelledFile
     target: Target
-    after: int | None = None
+    after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,16 @@ class Selection:
     entry: HplmEntry
     ladder: Ladder | None
     figures: dict[str, Any]
+    profile: Profile
     reason: str | None = None
+
+    @property
+    def warning(self) -> str | None:
+        """Say that the target's deadline is missed under full load, and why."""
+        said: str | None = self.figures.get(UNDER_LOAD)
+        if said is None or not said.startswith(LATE):
+            return None
+        return f"a deadline of {self.figures['deadline_ms']:g} ms under full load: {said}"
 
 
 def select_ladder(
@@ -80,7 +94,8 @@ def select_ladder(
     """Find a ladder that keeps the target, and publish it; the live version serves meanwhile, and stays without one.
 
     Raises:
-        InvalidArgumentError: The hPLM answers with numbers, has too few layers, or misses a target accuracy in full.
+        InvalidArgumentError: The root has too few layers, the hPLM misses a target accuracy in full, or answers with
+            numbers, which have none.
         TrainingDataError: The files do not fit the hPLM, or hold too few texts.
     """
     with building_hplm(home, selecting.id) as hold:
@@ -89,7 +104,7 @@ def select_ladder(
         found = _Search(home, registry, live, selecting, settings, report).found()
         if found.ladder is None:
             return found
-        return replace(found, entry=_publish(home, registry, live, found.ladder, selecting.target))
+        return replace(found, entry=_publish(home, registry, live, found.ladder, found.profile, selecting))
 
 
 class _Search:
@@ -105,11 +120,13 @@ class _Search:
         self._home, self._live, self._selecting, self._report = home, live, selecting, report
         self._root = RootFolder(home.root(live.domain.root))
         self._num_layers = self._root.geometry.num_upper_layers
-        self.after = exit_of(HplmTask.of(live), live.domain.root, self._num_layers, selecting.after)
+        self.exits = exits_of(live.domain.root, self._num_layers, selecting.after)
+        self._costs = LadderCosts.of(home, live.domain.root)
+        self._costs.require_known(selecting.target.deadline_ms)
         self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
         self._stack = UpperStack(self._root, replace(settings, num_slots=2))
         trained_on = TrainedTexts.read(home.path / live.folder)
-        self._material = material_of(selecting.files, HplmTask.of(live), trained_on, selecting.target)
+        self._material = material_of(selecting.files, HplmTask.of(live), trained_on, selecting.target, len(self.exits))
         train, held_out = self._material.train, self._material.held_out
         self._objective = objective_of(TaskData(live.task, live.labels, train, held_out))
 
@@ -117,164 +134,131 @@ class _Search:
         return encoded_set(self._home, self._live.domain, self._objective, examples, what, self._report)
 
     def found(self) -> Selection:
-        target = self._selecting.target
-        head = self._early_head()
-        early, full = self._answers(head)
-        self._report(Step("certify", 0, 1))
-        order = np.random.default_rng(_SEED).permutation(len(full.is_right))
-        fits, certifies = np.split(order, [len(order) // ONE_IN_FITS])
-        # Nothing says how sure full answers may be where no label does.
-        temperatures = early.temperature(fits), full.temperature(fits) if self._material.has_labels else 1.0
-        confidence = early.confidence(temperatures[0])
-        certificate = self._certified(early, full, confidence, certifies)
+        target, candidates = self._selecting.target, self._candidates()
+        certified = [each for each in candidates if each.certificate is not None]
+        chosen = min(self._able_to_settle(certified) or candidates, key=self._rank)
         figures: dict[str, Any] = {
             **target.noted,
-            "after": self.after,
+            "after": chosen.after,
+            **({} if len(candidates) == 1 else {"tried": [each.after for each in candidates]}),
             "layers": self._num_layers,
-            "held_out_texts": len(order),
+            "held_out_texts": len(self._material.held_out),
             "left_out_as_trained_on": self._material.num_dropped,
+            **chosen.figures,
+            **chosen.certified,
+            **self._under_load(chosen),
         }
-        if self._material.has_labels:
-            before = calibration_error(early.confidence(1.0)[certifies], early.is_right[certifies])
-            figures |= {
-                "full_accuracy": _rounded(full.is_right[certifies].mean()),
-                "ece_before": _rounded(before),
-                "ece_after": _rounded(calibration_error(confidence[certifies], early.is_right[certifies])),
-            }
-        if certificate is None:
+        if not certified:
             kept = "keeps the ladder that it has" if _LEVELS in self._live.metrics else "answers by all its layers"
-            could = target.with_tolerance(self._least_tolerance(early, full, confidence, certifies))
+            could = target.with_tolerance(min(each.least_tolerance for each in candidates))
             reason = (
-                f"no threshold keeps {target.shown} with certainty {target.certainty:g}; these texts could certify "
-                f"{could}, and more texts may certify more"
+                f"no threshold keeps {target.promise}; these texts could certify {could}, "
+                "and more texts may certify more"
             )
-            return Selection(self._live, None, figures, f"{reason}; nothing was published: {self._live.id} {kept}")
-        leaves = confidence[certifies] >= certificate.threshold
-        is_right = np.where(leaves, early.is_right[certifies], full.is_right[certifies])
-        figures |= {
-            "threshold": _rounded(certificate.threshold),
-            "certified_on": certificate.rows,
-            "counted": certificate.harms,
-            "bound": _rounded(certificate.bound),
-            "answered_early": _rounded(certificate.exit_share),
-            "disagreement": _rounded(self._disagreement(early, full, certifies[leaves])),
-            "accuracy" if self._material.has_labels else "agreement": _rounded(is_right.mean()),
-            "mean_layers": _rounded(self._num_layers - (self._num_layers - self.after) * certificate.exit_share),
-        }
-        step = EarlyStep(self.after, head, temperatures[0], certificate.threshold)
-        return Selection(self._live, Ladder(step, temperatures[1], figures), figures)
+            reason += f"; nothing was published: {self._live.id} {kept}"
+            return Selection(self._live, None, figures, self._profile(candidates, None), reason)
+        return Selection(self._live, chosen.ladder(figures), figures, self._profile(candidates, chosen))
 
-    def _early_head(self) -> Head:
+    def _profile(self, candidates: Sequence[Candidate], chosen: Candidate | None) -> Profile:
+        target = self._selecting.target
+        profiled = [
+            *(each.profile(self._costs, self._tokens) for each in candidates),
+            all_layers(candidates[0].counted, target.tested(), self._num_layers, self._costs, self._tokens),
+        ]
+        after = None if chosen is None else chosen.after
+        return Profile(self._live.id, target.shown, target.tolerance, after, self._num_layers, profiled)
+
+    def _able_to_settle(self, certified: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Return the candidates whose early answers keep the deadline, if all layers miss it and any keeps it."""
+        deadline_ms, within_ms = self._selecting.target.deadline_ms, self._costs.answered_within_ms
+        if deadline_ms is None or within_ms(1.0) <= deadline_ms:
+            return certified
+        return [each for each in certified if within_ms(each.least_depth) <= deadline_ms] or certified
+
+    def _under_load(self, chosen: Candidate) -> dict[str, str]:
+        deadline_ms = self._selecting.target.deadline_ms
+        if deadline_ms is None:
+            return {}
+        least_depth = None if chosen.certificate is None else chosen.least_depth
+        return {UNDER_LOAD: self._costs.under_load(deadline_ms, least_depth)}
+
+    def _rank(self, candidate: Candidate) -> tuple[float, float]:
+        """Order candidates by what they are predicted to cost; of those that cost the same the safer one is first."""
+        bound = 1.0 if candidate.certificate is None else candidate.certificate.bound
+        return self._costs.rank_us(candidate.mean_depth), bound
+
+    def _candidates(self) -> list[Candidate]:
+        train = self._encoded("training", self._material.train)
+        steps = [self._early_step(after, train) for after in self.exits]
+        held_out = self._encoded("held-out", self._material.held_out)
+        self._tokens = mean(map(len, held_out.rows))
+        answers = [self._answers(step, held_out) for step in steps]
+        self._report(Step("certify", 0, 1))
+        order = np.random.default_rng(_SEED).permutation(len(self._material.held_out))
+        fits, certifies = np.split(order, [len(order) // ONE_IN_FITS])
+        trial = Trial(self._selecting.target, len(steps), fits, certifies, self._num_layers)
+        candidates = [Candidate(*pair, trial) for pair in zip(steps, answers, strict=True)]
+        self._require_full_accuracy(candidates[0].counted)
+        return candidates
+
+    def _require_full_accuracy(self, counted: Counted) -> None:
+        """Check that all layers reach a target accuracy: what they lose, no ladder gains."""
+        target, lost = self._selecting.target, 0.0 if counted.staying is None else float(counted.staying.mean())
+        if lost > target.tolerance:
+            raise InvalidArgumentError(
+                f"hPLM {self._live.id!r} misses {target.shown} with all its layers: it has {1 - lost:.3f} on the "
+                "held-out texts; more training texts may help"
+            )
+
+    def _early_step(self, after: int, texts: EncodedSet) -> EarlyStep:
+        """Return the step of a fitted head; how sure it has to be is not known yet."""
         what, objective = "training", self._objective
-        texts = self._encoded(what, self._material.train)
+        if self._live.task == REGRESSION:
+            rows = served_rows(self._stack, self._artifact, after, objective, texts, what, self._report)
+            fitted = fit_number_head(torch.cat(list(rows.states)), torch.cat(list(rows.logits))[:, 0])
+            return EarlyStep(after, fitted.head, 1.0, NEVER, fitted.scale)
         labels = torch.cat([labels_of(target, objective.num_outputs) for target in texts.targets])
         every = max(1, len(labels) // MOST_ANSWERS)
-        rows = served_rows(self._stack, self._artifact, self.after, objective, texts, what, self._report, every)
+        rows = served_rows(self._stack, self._artifact, after, objective, texts, what, self._report, every)
         labels = labels[::every]
         if not self._material.has_labels:
             labels = torch.full_like(labels, NO_LABEL)
         head = fit_early_head(HeadData(torch.cat(list(rows.states)), torch.cat(list(rows.logits)), labels))
-        return head.to(torch.float16).to(torch.float32)  # as it is stored
+        return EarlyStep(after, head, 1.0, NEVER)
 
-    def _answers(self, head: Head) -> tuple[StepAnswers, StepAnswers]:
+    def _answers(self, step: EarlyStep, texts: EncodedSet) -> PairedAnswers:
         """The early and the full ones to held-out texts; full ones are right where no label says otherwise."""
-        what, objective = "held-out", self._objective
-        texts = self._encoded(what, self._material.held_out)
-        rows = answered_rows(self._stack, self._artifact, self.after, head, objective, texts, what, self._report)
-        both = rows.early, rows.full
-        if not self._material.has_labels:
-            early, full = (StepAnswers.beside(rows.full, logits) for logits in both)
+        what, objective, has_labels = "held-out", self._objective, self._material.has_labels
+        head = step.stored_head.to(torch.float32)
+        rows = answered_rows(self._stack, self._artifact, step.after, head, objective, texts, what, self._report)
+        if step.scale is not None:
+            numbers, of_full = torch.cat(list(rows.early)), torch.cat(list(rows.full))
+            return NumberPairs(numbers, of_full, step.scale, objective if has_labels else None, texts.targets)
+        if has_labels:
+            early, full = (StepAnswers.of(objective, each, texts.targets) for each in (rows.early, rows.full))
         else:
-            early, full = (StepAnswers.of(objective, logits, texts.targets) for logits in both)
-        return early, full
-
-    def _certified(
-        self, early: StepAnswers, full: StepAnswers, confidence: Floats, certifies: np.ndarray[Any, Any]
-    ) -> Certificate | None:
-        target = self._selecting.target
-        harm, stays = _counted(target, early, full)
-        if stays is not None and stays[certifies].mean() > target.tolerance:
-            raise InvalidArgumentError(
-                f"hPLM {self._live.id!r} misses {target.shown} with all its layers: it has "
-                f"{1 - stays[certifies].mean():.3f} on the held-out texts; more training texts may help"
-            )
-        return certify(
-            confidence[certifies],
-            harm[certifies],
-            target.tolerance,
-            target.risk,
-            None if stays is None else stays[certifies],
-        )
-
-    def _disagreement(self, early: StepAnswers, full: StepAnswers, leaving: np.ndarray[Any, Any]) -> float:
-        """Return a bound of the share of early answers that differ from the full ones, for the running audit."""
-        different = _different(early, full)[leaving]
-        return upper_bound(int(different.sum()), len(different), self._selecting.target.risk)
-
-    def _least_tolerance(
-        self, early: StepAnswers, full: StepAnswers, confidence: Floats, certifies: np.ndarray[Any, Any]
-    ) -> float:
-        """Return the least tolerance that some threshold would keep on these texts, rounded up."""
-        target = self._selecting.target
-        harm, stays = _counted(target, early, full)
-        always = None if stays is None else stays[certifies]
-        least = least_tolerance(confidence[certifies], harm[certifies], target.risk, always)
-        return math.ceil(least * _PER_UNIT) / _PER_UNIT
+            early, full = (StepAnswers.beside(rows.full, each) for each in (rows.early, rows.full))
+        return LabelPairs(early, full, has_labels)
 
 
-def default_exit(num_layers: int) -> int:
-    """Return the layer that texts leave after unless another is named."""
-    return min(max(2, num_layers // 3), num_layers - 1)
-
-
-def exit_of(hplm: HplmTask, root: str, num_layers: int, after: int | None) -> int:
-    """Return the layer that texts of an hPLM leave after.
-
-    Raises:
-        InvalidArgumentError: It answers with numbers, or no early head can stand there.
-    """
-    if hplm.task == REGRESSION:
-        raise InvalidArgumentError(f"hPLM {hplm.id!r} answers with numbers; only labels and entities have ladders")
-    if num_layers == 1:
-        raise InvalidArgumentError(f"root {root!r} has one upper layer, so no text can leave before it")
-    chosen = default_exit(num_layers) if after is None else after
-    if not 0 < chosen < num_layers:
-        raise InvalidArgumentError(
-            f"root {root!r} has {num_layers} upper layers; an early head can stand after 1 to "
-            f"{num_layers - 1} of them, not after {chosen}"
-        )
-    return chosen
-
-
-def _counted(target: Target, early: StepAnswers, full: StepAnswers) -> tuple[Bools, Bools | None]:
-    """Return what is counted of rows that leave, and of rows that stay."""
-    if target.loss == "agreement":
-        return _different(early, full), None
-    if target.loss == "target-accuracy":
-        return ~early.is_right, ~full.is_right
-    return full.is_right & ~early.is_right, None
-
-
-def _different(early: StepAnswers, full: StepAnswers) -> Bools:
-    pairs = zip(early.logits, full.logits, strict=True)
-    return np.array([bool((one.argmax(-1) != other.argmax(-1)).any()) for one, other in pairs])
-
-
-def _rounded(number: Any) -> float:
-    return round(float(number), _DIGITS)
-
-
-def _publish(home: Home, registry: Registry, live: HplmEntry, ladder: Ladder, target: Target) -> HplmEntry:
+def _publish(
+    home: Home, registry: Registry, live: HplmEntry, ladder: Ladder, profile: Profile, selecting: Selecting
+) -> HplmEntry:
     """Publish the next version, whose weights are the live one's files."""
     fingerprint = registry.root(live.domain.root).fingerprint
     figures = {
         _LEVELS: [*ladder.levels],
-        _LADDER: dict(ladder.certified),
-        DECLARED: target.noted | {"after": ladder.early.after},
+        LADDER: dict(ladder.certified),
+        DECLARED: selecting.target.noted | noted_exits(sorted(selecting.after) or (ladder.early.after,)),
     }
-    return publish_linked(home, registry, live, lambda folder: write_ladder(folder, ladder, fingerprint), figures)
+
+    def write(folder: Path) -> None:
+        write_ladder(folder, ladder, fingerprint)
+        write_profile(folder, profile)
+
+    return publish_linked(home, registry, live, write, figures)
 
 
 def levels_of(entry: HplmEntry) -> dict[str, Any]:
     """Say which levels a version has, and what was certified."""
-    return {"id": entry.id, "version": entry.version, "levels": [*entry.levels], **entry.metrics.get(_LADDER, {})}
+    return {"id": entry.id, "version": entry.version, "levels": [*entry.levels], **entry.metrics.get(LADDER, {})}

@@ -15,7 +15,7 @@ from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from builder.levels.material import UnlabelledFile, require_plain_texts
 from builder.levels.selecting import Selecting, levels_of, select_ladder
-from builder.levels.target import Target
+from builder.levels.target import LADDER, Target
 from builder.progress import Report, Step
 
 SELECTED, KEPT = "selected", "keeps its ladder"
@@ -27,7 +27,7 @@ def select_all(
     registry: Registry,
     files: UnlabelledFile,
     target: Target,
-    after: int | None,
+    after: tuple[int, ...],
     settings: StackSettings,
     report: Report,
 ) -> list[dict[str, Any]]:
@@ -50,8 +50,9 @@ def select_all(
 def _selected(
     home: Home, registry: Registry, live: HplmEntry, selecting: Selecting, settings: StackSettings
 ) -> dict[str, Any]:
-    if (ladder := live.metrics.get("ladder")) is not None:
-        return _row(live, f"{KEPT}: {ladder['target']} with certainty {ladder['certainty']:g}")
+    if (ladder := live.metrics.get(LADDER)) is not None:
+        kept = Target.of_version({LADDER: ladder})
+        return _row(live, KEPT if kept is None else f"{KEPT}: {kept.promise}")
     try:
         found = select_ladder(home, registry, selecting, settings, lambda _: None)
     except HplmError as error:

@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from backends.errors import InvalidArgumentError
-from builder.levels.certificate import least_rows
-from builder.requests.levels import LadderTarget
+from builder.levels.guarantee import Each, EachInParts, Fleet, Guarantee
+from builder.requests.levels import GuaranteeName, LadderTarget
 
 Loss = Literal["max-drop", "target-accuracy", "agreement"]
 DEFAULT_MAX_DROP = 1.0
 DEFAULT_CERTAINTY = 0.9
 DECLARED = "declared"
 """The figure of a version that holds its tenant's target, whether or not a ladder keeps it."""
+LADDER = "ladder"
+"""The figure of a version that holds what was certified of its ladder."""
+_FLEET_BOUNDS_LOSSES = "the guarantee fleet bounds what is lost against all layers (max drop, agreement)"
 
 
 @dataclass(frozen=True)
@@ -24,20 +27,29 @@ class Target:
 
     Attributes:
         loss: What is counted: rows that full has right and the ladder wrong, rows that the ladder has wrong, or rows
-            that it answers otherwise than full.
+            that it answers otherwise than full. Of a regression, for the first and the last of these: how far its
+            numbers are from those of full, in standard deviations of these.
         tolerance: The largest share of such rows.
-        certainty: How likely the promise holds.
+        certainty: How likely the promise holds, if each hPLM is to keep it.
+        guarantee: Whether each hPLM is to keep it, or the fleet in the mean.
+        deadline_ms: Of most requests; where all layers would miss it under load, the ladder has to be able to settle.
     """
 
     loss: Loss
     tolerance: float
     certainty: float = DEFAULT_CERTAINTY
+    guarantee: GuaranteeName = "each"
+    deadline_ms: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 1:
             raise InvalidArgumentError(f"{self.shown} leaves no share of rows between 0 and 1 that may be lost")
         if not 0.5 <= self.certainty < 1:
             raise InvalidArgumentError(f"a certainty is at least 0.5 and below 1, not {self.certainty}")
+        if self.deadline_ms is not None and not 0 < self.deadline_ms < math.inf:
+            raise InvalidArgumentError(f"a deadline is a number of milliseconds above 0, not {self.deadline_ms:g}")
+        if self.guarantee == "fleet" and self.loss == "target-accuracy":
+            raise InvalidArgumentError(f"{self.with_tolerance(self.tolerance)} is no target: {_FLEET_BOUNDS_LOSSES}")
 
     @classmethod
     def of(
@@ -45,9 +57,12 @@ class Target:
         max_drop: float | None = None,
         target_accuracy: float | None = None,
         agreement: float | None = None,
-        certainty: float = DEFAULT_CERTAINTY,
+        certainty: float | None = None,
+        guarantee: GuaranteeName = "each",
+        deadline_ms: float | None = None,
     ) -> Target:
         """Make the target that is given; by default, one point may be lost."""
+        kept = _certainty(guarantee, certainty, DEFAULT_CERTAINTY), guarantee, deadline_ms
         given = {"max_drop": max_drop, "target_accuracy": target_accuracy, "agreement": agreement}
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
@@ -55,19 +70,23 @@ class Target:
         if any(value is not None and not math.isfinite(value) for value in given.values()):
             raise InvalidArgumentError(f"{named[0]} must be a number")
         if target_accuracy is not None:
-            return cls("target-accuracy", 1 - target_accuracy, certainty)
+            return cls("target-accuracy", 1 - target_accuracy, *kept)
         if agreement is not None:
-            return cls("agreement", 1 - agreement, certainty)
-        return cls("max-drop", (DEFAULT_MAX_DROP if max_drop is None else max_drop) / 100, certainty)
+            return cls("agreement", 1 - agreement, *kept)
+        return cls("max-drop", (DEFAULT_MAX_DROP if max_drop is None else max_drop) / 100, *kept)
 
     @classmethod
     def requested(cls, request: LadderTarget, before: Target | None = None) -> Target:
         """Return the target of a request; one that names none means the target before it, or the default."""
         given = request.max_drop, request.target_accuracy, request.agreement
-        certainty = DEFAULT_CERTAINTY if request.certainty is None else request.certainty
+        deadline_ms = request.deadline_ms
+        if deadline_ms is None and before is not None:
+            deadline_ms = before.deadline_ms
         if before is None or any(value is not None for value in given):
-            return cls.of(*given, certainty)
-        return before if request.certainty is None else replace(before, certainty=certainty)
+            return cls.of(*given, request.certainty, request.guarantee or "each", deadline_ms)
+        guarantee = request.guarantee or before.guarantee
+        certainty = _certainty(guarantee, request.certainty, before.certainty)
+        return replace(before, certainty=certainty, guarantee=guarantee, deadline_ms=deadline_ms)
 
     @classmethod
     def of_version(cls, figures: Mapping[str, Any]) -> Target | None:
@@ -75,42 +94,75 @@ class Target:
 
         Earlier releases wrote it only with a ladder, or not at all.
         """
-        noted = figures.get(DECLARED) or figures.get("ladder", {})
+        noted = figures.get(DECLARED) or figures.get(LADDER, {})
         if "loss" not in noted:
             return None
-        return cls(noted["loss"], noted["tolerance"], noted["certainty"])
+        guarantee, deadline_ms = noted.get("guarantee", "each"), noted.get("deadline_ms")
+        return cls(noted["loss"], noted["tolerance"], noted["certainty"], guarantee, deadline_ms)
 
     @property
     def noted(self) -> dict[str, Any]:
         """The target as figures of a version have it."""
-        return {"target": self.shown, "loss": self.loss, "tolerance": self.tolerance, "certainty": self.certainty}
+        return {
+            "target": self.shown,
+            "loss": self.loss,
+            "tolerance": self.tolerance,
+            "certainty": self.certainty,
+            "guarantee": self.guarantee,
+            **({} if self.deadline_ms is None else {"deadline_ms": self.deadline_ms}),
+        }
 
     @property
     def risk(self) -> float:
         return 1 - self.certainty
 
-    @property
-    def least_rows(self) -> int:
-        return least_rows(self.tolerance, self.risk)
+    def tested(self, in_parts: bool = False, num_candidates: int = 1) -> Guarantee:
+        """Return what each of some ladders for this target has to pass, of which the best one is taken.
+
+        Args:
+            in_parts: Whether rows may be lost in part, as those of a regression.
+            num_candidates: How many ladders there are; the risk is divided among them.
+        """
+        if self.guarantee == "fleet":
+            return Fleet(num_candidates)
+        risk = self.risk / num_candidates
+        return EachInParts(risk) if in_parts else Each(risk)
 
     @property
     def options(self) -> str:
         """The options of `hplm select` that mean this target."""
         amount = 100 * self.tolerance if self.loss == "max-drop" else 1 - self.tolerance
-        return f"--{self.loss} {amount:g} --certainty {self.certainty:g}"
+        kept = "--guarantee fleet" if self.guarantee == "fleet" else f"--certainty {self.certainty:g}"
+        deadline = "" if self.deadline_ms is None else f" --deadline-ms {self.deadline_ms:g}"
+        return f"--{self.loss} {amount:g} {kept}{deadline}"
 
     @property
     def shown(self) -> str:
         return self.with_tolerance(self.tolerance)
 
+    @property
+    def promise(self) -> str:
+        """The target, and how likely it is kept where that is part of it."""
+        return self.shown if self.guarantee == "fleet" else f"{self.shown} with certainty {self.certainty:g}"
+
     def with_tolerance(self, tolerance: float) -> str:
         """Say this kind of target with another tolerance."""
+        of_whom = " in the mean of the fleet" if self.guarantee == "fleet" else ""
         if self.loss == "max-drop":
-            return f"a drop of at most {100 * tolerance:g} points"
+            return f"a drop of at most {100 * tolerance:g} points{of_whom}"
         named = "accuracy" if self.loss == "target-accuracy" else "agreement with the full answers"
-        return f"{named} of at least {1 - tolerance:g}"
+        return f"{named} of at least {1 - tolerance:g}{of_whom}"
 
 
 def check_target(request: LadderTarget) -> None:
     """Raise InvalidArgumentError where a request's target is none that a ladder could keep."""
     Target.requested(request)
+
+
+def _certainty(guarantee: GuaranteeName, given: float | None, otherwise: float) -> float:
+    """Return the certainty that is given; a mean over the fleet has none to give."""
+    if given is None:
+        return otherwise
+    if guarantee == "fleet":
+        raise InvalidArgumentError("a certainty is of each hPLM; the guarantee fleet promises a mean, and takes none")
+    return given

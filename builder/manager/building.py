@@ -11,6 +11,7 @@ from backends.registry.entries import HplmEntry
 from builder.construct.domain.domains import create_domain, update_domain
 from builder.construct.hplm.hplms import create_hplm, update_hplm
 from builder.importing.hplms import import_hplm
+from builder.levels.exit_layers import as_layers
 from builder.levels.material import LabelledFiles, UnlabelledFile
 from builder.levels.plan import LadderPlan, plan_creation, plan_update
 from builder.levels.selecting import Selecting, select_ladder
@@ -71,7 +72,7 @@ def _select(ctx: JobContext, request: SelectHplm) -> dict[str, Any]:
         files = LabelledFiles(request.train, request.held_out)
     else:
         raise InvalidArgumentError("train and held_out are needed, or unlabelled")
-    selecting = Selecting(request.id, files, Target.requested(request), request.after)
+    selecting = Selecting(request.id, files, Target.requested(request), as_layers(request.after))
     found = select_ladder(ctx.home, ctx.registry, selecting, served_stack(ctx.home), ctx.report)
     return {} if found.reason is None else {WITHOUT_LADDER: found.reason}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,7 @@ HeldOut = Annotated[
         examples=[EXAMPLE_TASK],
     ),
 ]
+GuaranteeName = Literal["each", "fleet"]
 
 
 class LadderTarget(Request):
@@ -27,8 +28,21 @@ class LadderTarget(Request):
     target_accuracy: Annotated[float | None, Field(description="The least accuracy of all answers, as 0.9.")] = None
     agreement: Annotated[float | None, Field(description="The least share of answers that stay, as 0.98.")] = None
     certainty: Annotated[float | None, Field(description="How likely the promise holds; by default 0.9.")] = None
+    guarantee: Annotated[
+        GuaranteeName | None,
+        Field(description="Whether each hPLM keeps the target (the default), or the fleet's mean, from fewer texts."),
+    ] = None
+    deadline_ms: Annotated[
+        float | None,
+        Field(
+            description="Deadline of most requests: under load the ladder has to be able to keep it by early answers."
+        ),
+    ] = None
     after: Annotated[
-        int | None, Field(description="Layers before the early answer; by default a third of them, at least 2.")
+        int | list[int] | None,
+        Field(
+            description="Layers before the early answer, or two to choose from; by default a third of them, at least 2."
+        ),
     ] = None
 
 

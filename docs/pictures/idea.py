@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from canvas import Canvas
 from results import row
+
+from builder.canvas import Canvas
 
 TENANTS = 10_000
 LAYERS = 12

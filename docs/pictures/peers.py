@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from canvas import Canvas
 from results import rows
+
+from builder.canvas import Canvas
 
 _OURS = "ours, through Triton"
 _TOP, _BAR, _STEP = 96, 20, 28

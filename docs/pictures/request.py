@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from canvas import Canvas
+from builder.canvas import Canvas
 
 _WIDTH, _HEIGHT, _STEP, _LEFT = 138, 96, 156, 166
 

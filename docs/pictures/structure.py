@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from canvas import Canvas
+from builder.canvas import Canvas
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from canvas import Canvas
 from results import rows
+
+from builder.canvas import Canvas
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 700, 84, 330
 

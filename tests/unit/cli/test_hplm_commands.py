@@ -213,15 +213,15 @@ def write_task_of_moods(folder: Path, seed: int) -> tuple[Path, Path]:
 
 
 def test_select_for_one_hplm_or_for_all(run: Run, tmp_path: Path) -> None:
-    texts = tmp_path / "texts.txt"
+    texts, target = tmp_path / "texts.txt", ("--agreement", "0.8", "--guarantee", "fleet")
     texts.write_text("".join(text.text + "\n" for text in sample_texts(900, 915)))
-    code, out, err = run("select", "--all", "--unlabelled", str(texts), "--agreement", "0.8", "--json")
+    code, out, err = run("select", "--all", "--unlabelled", str(texts), *target, "--json")
     rows = {row["id"]: row for row in json.loads(out)}
     assert code == (0 if all(row["outcome"] == "selected" for row in rows.values()) else 7), err
     assert rows.keys() >= {"acme/topic", "acme/mood"} and rows["acme/topic"]["outcome"] == "selected"
     _, out, _ = run("select", "--all", "--show", "--json")
     told = {row["id"]: row for row in json.loads(out)}
-    assert told["acme/topic"]["levels"] == ["early", "full"]
+    assert told["acme/topic"]["levels"] == ["early", "full"] and told["acme/topic"]["guarantee"] == "fleet"
     assert told["acme/topic"]["bound"] == rows["acme/topic"]["bound"] <= 0.2
 
 
@@ -264,8 +264,13 @@ def test_an_update_goes_on_with_the_ladder(run: Run, tmp_path: Path) -> None:
     code, out, err = run(*update, "--held-out", held_out)
     assert code == 0, err
     assert f"--held-out {held_out} --max-drop 20 --certainty 0.8 --after 1" in err
-    _, out, _ = run("select", "acme/topic", "--show", "--json")
+    picture = tmp_path / "levels.svg"
+    _, out, _ = run("select", "acme/topic", "--show", "--svg", str(picture), "--json")
     told = json.loads(out)
+    assert [(each["after"], each["chosen"]) for each in told["candidates"]] == [(1, True), (2, False)]
+    assert picture.read_text().startswith("<svg") and "after 1: " in picture.read_text()
+    _, out, _ = run("select", "acme/topic", "--show")
+    assert "\t".join(told["candidates"][0]) in out
     assert told["version"] == selected["version"] + 2 and told["levels"] == ["early", "full"]
     assert {key: told[key] for key in ("loss", "tolerance", "certainty", "after")} == {
         "loss": "max-drop",
@@ -288,6 +293,9 @@ def test_a_creation_comes_with_its_ladder(run: Run, tmp_path: Path) -> None:
     assert (made["version"], made["levels"], made["declared"]["tolerance"]) == (2, ["early", "full"], 0.25)
 
 
+PLAIN = ("--unlabelled", "a.txt", "--agreement", "0.9")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -297,7 +305,15 @@ def test_a_creation_comes_with_its_ladder(run: Run, tmp_path: Path) -> None:
         (("acme/topic", "--unlabelled", "a.txt", "--train", "b.jsonl"), "either --unlabelled, or --train"),
         (("--all", "--train", "a.jsonl", "--held-out", "b.jsonl"), "--all goes by --unlabelled"),
         (("acme/topic", "--unlabelled", "a.txt"), "needs labels; texts without labels certify --agreement"),
+        (("acme/topic", *PLAIN, "--guarantee", "fleet", "--certainty", "0.9"), "promises a mean, and takes none"),
+        (("acme/topic", *PLAIN, *(3 * ("--after", "1"))), "at most 2 layers to choose from, not 3"),
+        (("acme/topic", *PLAIN, "--guarantee", "all"), "'all' is not one of"),
         (("acme/none", "--show"), "acme/none"),
+        (("globex/topic", "--show", "--svg", "a.svg"), "'globex/topic' has no candidates to draw"),
+        (("acme/topic", "--show", "--svg", "nowhere/a.svg"), "nowhere, where --svg is to be written, is no folder"),
+        (("--all", *PLAIN, "--svg", "a.svg"), "--svg draws the candidates of one hPLM"),
+        (("acme/topic", *PLAIN, "--deadline-ms", "0"), "a deadline is a number of milliseconds above 0, not 0"),
+        (("acme/topic", *PLAIN, "--deadline-ms", "50"), "there is none that holds for the export"),
     ],
 )
 def test_what_select_does_not_take(run: Run, arguments: tuple[str, ...], message: str) -> None:

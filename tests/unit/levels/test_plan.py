@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +62,23 @@ def test_a_target_goes_with_its_hplm(tiny_home: Home, files: dict[str, Path]) ->
     """Declared once: the ladder comes with the tuning, and updates keep the target, with texts or without."""
     made = created(tiny_home, creation(files, max_drop=25, certainty=0.8, after=1))
     assert made.reason is None and (made.entry.version, made.entry.levels) == (2, ("early", "full"))
-    noted = {"target": "a drop of at most 25 points", "loss": "max-drop", "tolerance": 0.25, "certainty": 0.8}
+    noted = {
+        "target": "a drop of at most 25 points",
+        "loss": "max-drop",
+        "tolerance": 0.25,
+        "certainty": 0.8,
+        "guarantee": "each",
+    }
     assert made.entry.metrics["declared"] == {**noted, "after": 1}
     _, without = updated(tiny_home, files, None)
     assert without.entry.levels == ("full",) and without.entry.metrics["declared"] == {**noted, "after": 1}
     assert without.reason is not None and "held-out texts have to certify" in without.reason
     planned, again = updated(tiny_home, files, DeclaredLadder(held_out=files["held_out"]))
-    assert planned.target == Target("max-drop", 0.25, 0.8) and planned.after == 1
+    assert planned.target == Target("max-drop", 0.25, 0.8) and planned.after == (1,)
     assert planned.command.endswith(f"--held-out {files['held_out']} --max-drop 25 --certainty 0.8 --after 1")
     assert again.entry.levels == ("early", "full") and again.entry.metrics["ladder"]["certainty"] == 0.8
     other, _ = updated(tiny_home, files, DeclaredLadder(held_out=files["held_out"], agreement=0.7))
-    assert other.target == Target.of(agreement=0.7) and other.after == 1
+    assert other.target == Target.of(agreement=0.7) and other.after == (1,)
 
 
 def test_an_update_counts_the_earlier_training_as_known(tiny_home: Home, files: dict[str, Path]) -> None:
@@ -115,9 +122,18 @@ def test_a_target_that_is_missed_stays_declared(tiny_home: Home, files: dict[str
         ({"max_drop": 0}, "leaves no share of rows"),
         ({"max_drop": float("nan")}, "must be a number"),
         ({"max_drop": 1, "agreement": 0.9}, "one target at a time"),
+        ({"max_drop": 20, "deadline_ms": 0.0}, "a deadline is a number of milliseconds above 0, not 0"),
+        ({"max_drop": 20, "deadline_ms": -5.0}, "above 0, not -5"),
+        ({"max_drop": 20, "deadline_ms": float("nan")}, "above 0, not nan"),
+        ({"max_drop": 20, "deadline_ms": float("inf")}, "above 0, not inf"),
+        ({"max_drop": 20, "deadline_ms": 50.0}, "goes by the root's cost model, and there is none"),
+        ({"guarantee": "fleet", "certainty": 0.9}, "a certainty is of each hPLM"),
+        ({"guarantee": "fleet", "target_accuracy": 0.9}, "fleet bounds what is lost against all layers"),
         ({"certainty": 1.0}, "certainty is at least 0.5 and below 1"),
         ({"max_drop": 0.1}, "takes at least"),
         ({"max_drop": 20, "after": 9}, "2 upper layers"),
+        ({"max_drop": 20, "after": [1, 1]}, "layer 1 is named twice"),
+        ({"max_drop": 20, "after": [1, 1, 1]}, "at most 2 layers to choose from, not 3"),
     ],
 )
 def test_nothing_is_tuned_for_what_no_selection_could_keep(
@@ -134,8 +150,8 @@ def test_held_out_texts_of_another_task(tiny_home: Home, files: dict[str, Path],
     with pytest.raises(TrainingDataError, match="label 'nowhere', which hPLM 'plan/topic' does not know"):
         plan_creation(tiny_home, creation({**files, "held_out": foreign}, max_drop=20))
     train, dev = write_values(tmp_path / "values", 7)
-    request = creation({"train": train, "dev": dev, "held_out": dev}, max_drop=20)
-    with pytest.raises(InvalidArgumentError, match="answers with numbers"):
+    request = creation({"train": train, "dev": dev, "held_out": dev}, target_accuracy=0.8)
+    with pytest.raises(InvalidArgumentError, match="answers with numbers, which have no accuracy"):
         plan_creation(tiny_home, request.model_copy(update={"task": "regression"}))
 
 
@@ -147,3 +163,24 @@ def test_a_request_names_its_target_or_means_the_one_before() -> None:
     assert Target.requested(LadderTarget(max_drop=2), before) == Target.of(max_drop=2)
     assert Target.of_version({"ladder": before.noted}) == Target.of_version({"declared": before.noted}) == before
     assert Target.of_version({"ladder": {"answered_early": 0.5}}) is None and Target.of_version({}) is None
+    fleet = Target.of(agreement=0.9, guarantee="fleet")
+    assert Target.requested(LadderTarget(), fleet) == fleet == Target.of_version({"declared": fleet.noted})
+    assert Target.requested(LadderTarget(guarantee="fleet"), before) == Target(
+        "agreement", before.tolerance, 0.8, "fleet"
+    )
+    assert Target.requested(LadderTarget(guarantee="each", certainty=0.7), fleet) == Target.of(
+        agreement=0.9, certainty=0.7
+    )
+    urgent = replace(before, deadline_ms=50.0)
+    assert Target.requested(LadderTarget(), urgent) == urgent == Target.of_version({"declared": urgent.noted})
+    assert Target.requested(LadderTarget(max_drop=2), urgent) == Target.of(max_drop=2, deadline_ms=50)
+    assert Target.requested(LadderTarget(deadline_ms=20), urgent).deadline_ms == 20
+    assert urgent.options == "--agreement 0.9 --certainty 0.8 --deadline-ms 50"
+    older = {name: value for name, value in before.noted.items() if name != "guarantee"}
+    assert Target.of_version({"declared": older}) == before
+
+
+def test_a_certainty_is_of_each() -> None:
+    for before in (None, Target.of(guarantee="fleet")):
+        with pytest.raises(InvalidArgumentError, match="the guarantee fleet promises a mean, and takes none"):
+            Target.requested(LadderTarget(guarantee="fleet", certainty=0.95), before)

@@ -67,7 +67,7 @@ class Canvas:
     ) -> None:
         """Write one line; `anchor` is start, middle or end."""
         classes = " ".join([f"i-{ink}", *(["bold"] if bold else []), *(["mono"] if mono else [])])
-        attributes = {"font-size": size, "text-anchor": anchor, "class": classes}
+        attributes: dict[str, str | float] = {"font-size": size, "text-anchor": anchor, "class": classes}
         self._draw("text", content, x=x, y=y, **attributes)
 
     def lines(
@@ -76,12 +76,11 @@ class Canvas:
         for number, content in enumerate(contents):
             self.text(x, y + number * size * 1.4, content, size=size, ink=ink, anchor=anchor)
 
-    def path(self, points: Sequence[Point], edge: str = "line", width: float = 1.5) -> None:
-        self._line(points, width, {"class": f"e-{edge}"})
+    def path(self, points: Sequence[Point], edge: str = "line", width: float = 1.5, dashes: str = "") -> None:
+        self._line(points, width, {"class": f"e-{edge}", **_dashed(dashes)})
 
     def arrow(self, points: Sequence[Point], dashes: str = "") -> None:
-        dashed = {"stroke-dasharray": dashes} if dashes else {}
-        self._line(points, 1.5, {"class": "e-line", "marker-end": "url(#tip)", **dashed})
+        self._line(points, 1.5, {"class": "e-line", "marker-end": "url(#tip)", **_dashed(dashes)})
 
     def dot(self, x: float, y: float, ink: str) -> None:
         self._draw("circle", cx=x, cy=y, r=4.5, **{"class": f"i-{ink}"})
@@ -99,6 +98,10 @@ class Canvas:
 
     def _draw(self, tag: str, content: str = "", **attributes: str | float) -> None:
         self._shapes.append(_element(tag, content, **attributes))
+
+
+def _dashed(dashes: str) -> Mapping[str, str]:
+    return {"stroke-dasharray": dashes} if dashes else {}
 
 
 def _element(tag: str, content: str = "", **attributes: str | float) -> str:

@@ -1,0 +1,169 @@
+"""A candidate of a selection: texts may leave after one layer, by one head, and a threshold is certified or none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from backends.adapters.ladder import EarlyStep, Ladder
+from builder.construct.hplm.trainable import Indices
+from builder.construct.tasks.calibration import Floats
+from builder.levels.certificate import Certificate, certify, least_tolerance, thresholds
+from builder.levels.figures import all_rounded, rounded, rounded_ms
+from builder.levels.guarantee import Each, EachInParts, Guarantee
+from builder.levels.ladder_costs import LadderCosts
+from builder.levels.paired_answers import Counted, PairedAnswers
+from builder.levels.profile import CandidateProfile, CurvePoint
+from builder.levels.target import Target
+
+_PER_UNIT = 10_000
+_SHOWN_TOLERANCES = 3.0
+_MOST_POINTS = 40
+"""Of a curve: one for each of as many parts of the rows."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What all candidates of a selection are judged by.
+
+    Attributes:
+        target: What may be lost.
+        num_candidates: The risk is divided among them, as the best one is taken.
+        fits: The rows that fit temperatures.
+        certifies: The rows that certify.
+        num_layers: Of the root's upper half.
+    """
+
+    target: Target
+    num_candidates: int
+    fits: Indices
+    certifies: Indices
+    num_layers: int
+
+
+class Candidate:
+    """One early step with its calibration and its certificate, if any threshold passes.
+
+    Args:
+        step: With the head and its layer; temperature and threshold are found here.
+        answers: To all held-out rows.
+        trial: What it is judged by.
+    """
+
+    def __init__(self, step: EarlyStep, answers: PairedAnswers, trial: Trial) -> None:
+        self._answers, self._trial = answers, trial
+        self._temperature, self._of_full = answers.temperatures(trial.fits)
+        self._confidence: Floats = answers.confidence(self._temperature)[trial.certifies]
+        self.after = step.after
+        self.certificate = self._certified()
+        threshold = step.threshold if self.certificate is None else self.certificate.threshold
+        self._step = replace(step, temperature=self._temperature, threshold=threshold)
+
+    @property
+    def counted(self) -> Counted:
+        """What the target counts of the certifying rows."""
+        return self._answers.counted(self._trial.target).of(self._trial.certifies)
+
+    def ladder(self, figures: dict[str, Any]) -> Ladder:
+        return Ladder(self._step, self._of_full, figures)
+
+    @property
+    def least_depth(self) -> float:
+        """The share of the layers that an early answer takes."""
+        return self.after / self._trial.num_layers
+
+    @property
+    def mean_depth(self) -> float:
+        """The share of the layers that rows pass in the mean, all where nothing is certified."""
+        return 1.0 if self.certificate is None else 1 - self.certificate.exit_share * (1 - self.least_depth)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What is known of it whether a threshold passes or not."""
+        return all_rounded(self._answers.figures(self._trial.certifies, self._temperature))
+
+    @property
+    def certified(self) -> dict[str, Any]:
+        """What is known of it once a threshold has passed."""
+        if self.certificate is None:
+            return {}
+        found, leaves = self.certificate, self._confidence >= self.certificate.threshold
+        certifies = self._trial.certifies
+        return {
+            "threshold": rounded(found.threshold),
+            "certified_on": found.rows,
+            "counted": rounded(found.harms) if self._answers.in_parts else found.harms,
+            "bound": rounded(found.bound),
+            "answered_early": rounded(found.exit_share),
+            "disagreement": rounded(self._disagreement(certifies[leaves])),
+            **all_rounded(self._answers.as_served(certifies, leaves)),
+            "mean_layers": rounded(self._trial.num_layers * self.mean_depth),
+        }
+
+    def profile(self, costs: LadderCosts, tokens: float) -> CandidateProfile:
+        """Return what people compare candidates by, for texts of so many tokens."""
+        found = self.certificate
+        return CandidateProfile(
+            after=self.after,
+            threshold=None if found is None else rounded(found.threshold),
+            answered_early=0.0 if found is None else rounded(found.exit_share),
+            lost=None if found is None else rounded(found.harms / found.rows),
+            bound=rounded(self.least_tolerance if found is None else found.bound),
+            alone_ms=rounded_ms(costs.alone_ms(tokens, self.mean_depth)),
+            full_batch_ms=rounded_ms(costs.full_batch_ms(self.mean_depth)),
+            memory_bytes=self._step.head.size_bytes,
+            curve=self._curve(),
+        )
+
+    def _curve(self) -> list[CurvePoint]:
+        """Return what thresholds mean, up to those that lose far more than may be."""
+        counted, rows, most = self.counted, len(self._confidence), _SHOWN_TOLERANCES * self._trial.target.tolerance
+        curve = dict[int, CurvePoint]()
+        for each in thresholds(self._confidence, counted.leaving, counted.staying):
+            share = each.leaving * _MOST_POINTS // rows
+            if each.harms > most * rows:
+                break
+            if share not in curve:
+                bound = self._guarantee.bound(each.harms, rows)
+                point = rounded(each.least), rounded(each.leaving / rows), rounded(each.harms / rows), rounded(bound)
+                curve[share] = CurvePoint(*point)
+        return [*curve.values()]
+
+    @property
+    def least_tolerance(self) -> float:
+        """The least tolerance that some threshold would keep on these texts, rounded up."""
+        counted = self.counted
+        least = least_tolerance(self._confidence, counted.leaving, self._guarantee, counted.staying)
+        return math.ceil(least * _PER_UNIT) / _PER_UNIT
+
+    @property
+    def _guarantee(self) -> Guarantee:
+        return self._trial.target.tested(self._answers.in_parts, self._trial.num_candidates)
+
+    def _certified(self) -> Certificate | None:
+        counted, tolerance = self.counted, self._trial.target.tolerance
+        return certify(self._confidence, counted.leaving, tolerance, self._guarantee, counted.staying)
+
+    def _disagreement(self, leaving: Indices) -> float:
+        """Return a bound of the share of early answers that differ from the full ones, for the running audit."""
+        risk, different = self._trial.target.risk, self._answers.different[leaving]
+        tested = EachInParts(risk) if self._answers.in_parts else Each(risk)
+        return tested.bound(different.sum().item(), len(different))
+
+
+def all_layers(
+    counted: Counted, guarantee: Guarantee, num_layers: int, costs: LadderCosts, tokens: float
+) -> CandidateProfile:
+    """Return the profile of answers by all layers, which lose what rows lose that stay."""
+    lost, rows = 0 if counted.staying is None else int(counted.staying.sum()), len(counted.leaving)
+    return CandidateProfile(
+        after=num_layers,
+        threshold=None,
+        answered_early=0.0,
+        lost=rounded(lost / rows),
+        bound=0.0 if counted.staying is None else rounded(guarantee.bound(lost, rows)),
+        alone_ms=rounded_ms(costs.alone_ms(tokens, 1.0)),
+        full_batch_ms=rounded_ms(costs.full_batch_ms(1.0)),
+        memory_bytes=0,
+    )

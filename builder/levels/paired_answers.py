@@ -1,0 +1,168 @@
+"""Early and full answers to the same texts: how sure early ones are, and what they lose.
+
+Usage:
+    answers = LabelPairs(early, full, has_labels=True)
+    temperature, of_full = answers.temperatures(some_rows)
+    confidence, counted = answers.confidence(temperature), answers.counted(target)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from backends.engine.early_numbers import losses, number_confidences
+from builder.construct.hplm.trainable import Indices
+from builder.construct.tasks.calibration import TEMPERATURES, Bools, Floats, calibration_error
+from builder.construct.tasks.objective import Objective
+from builder.levels.answers import StepAnswers
+from builder.levels.target import Target
+
+
+class Counted(NamedTuple):
+    """What a target counts of each row: if it leaves early, and if it stays; None where it then counts nothing.
+
+    Shape: `[N]` both
+    """
+
+    leaving: Bools | Floats
+    staying: Bools | None = None
+
+    def of(self, rows: Indices) -> Counted:
+        return Counted(self.leaving[rows], None if self.staying is None else self.staying[rows])
+
+
+class PairedAnswers(Protocol):
+    """Early and full answers to the same `[N]` rows."""
+
+    in_parts: bool
+    """Whether rows may be lost in part."""
+
+    def __len__(self) -> int: ...
+
+    def temperatures(self, rows: Indices) -> tuple[float, float]:
+        """Fit the temperatures of early and full answers by some rows."""
+        ...
+
+    def confidence(self, temperature: float) -> Floats:
+        """Return how sure early answers are, `[N]`."""
+        ...
+
+    def counted(self, target: Target) -> Counted: ...
+
+    @property
+    def different(self) -> Bools | Floats:
+        """How far early answers are from full ones, `[N]`."""
+        ...
+
+    def figures(self, rows: Indices, temperature: float) -> dict[str, float]:
+        """Say how good answers to some rows are, whatever the threshold."""
+        ...
+
+    def as_served(self, rows: Indices, leaves: Bools) -> dict[str, float]:
+        """Say how good answers to some rows are if these of them leave."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class LabelPairs:
+    """Answers with labels; without labels of the rows, full answers stand for these."""
+
+    early: StepAnswers
+    full: StepAnswers
+    has_labels: bool
+    in_parts = False
+
+    def __len__(self) -> int:
+        return len(self.full.is_right)
+
+    def temperatures(self, rows: Indices) -> tuple[float, float]:
+        # Nothing says how sure full answers may be where no label does.
+        return self.early.temperature(rows), self.full.temperature(rows) if self.has_labels else 1.0
+
+    def confidence(self, temperature: float) -> Floats:
+        return self.early.confidence(temperature)
+
+    def counted(self, target: Target) -> Counted:
+        if target.loss == "agreement":
+            return Counted(self.different)
+        if target.loss == "target-accuracy":
+            return Counted(~self.early.is_right, ~self.full.is_right)
+        return Counted(self.full.is_right & ~self.early.is_right)
+
+    @property
+    def different(self) -> Bools:
+        pairs = zip(self.early.logits, self.full.logits, strict=True)
+        return np.array([bool((one.argmax(-1) != other.argmax(-1)).any()) for one, other in pairs])
+
+    def figures(self, rows: Indices, temperature: float) -> dict[str, float]:
+        if not self.has_labels:
+            return {}
+        before, after = (self.confidence(each)[rows] for each in (1.0, temperature))
+        is_right = self.early.is_right[rows]
+        return {
+            "full_accuracy": float(self.full.is_right[rows].mean()),
+            "ece_before": calibration_error(before, is_right),
+            "ece_after": calibration_error(after, is_right),
+        }
+
+    def as_served(self, rows: Indices, leaves: Bools) -> dict[str, float]:
+        is_right = np.where(leaves, self.early.is_right[rows], self.full.is_right[rows])
+        return {"accuracy" if self.has_labels else "agreement": float(is_right.mean())}
+
+
+@dataclass(frozen=True, eq=False)
+class NumberPairs:
+    """Answers of a regression.
+
+    Attributes:
+        scale: The standard deviation of full answers, in which losses are counted.
+        objective: Scores answers to rows whose true numbers are `targets`; None where nothing knows these.
+
+    Shape: early `[N, 2]`, full `[N, 1]`
+    """
+
+    early: Tensor
+    full: Tensor
+    scale: float
+    objective: Objective[Any] | None
+    targets: Sequence[Any]
+    in_parts = True
+
+    def __len__(self) -> int:
+        return len(self.full)
+
+    def temperatures(self, rows: Indices) -> tuple[float, float]:
+        """Take the root of the mean square of errors over the deviations that were said to be likely."""
+        errors = (self.early[rows, 0].double() - self.full[rows, 0].double()) / self.scale
+        mean = (errors.square() / self.early[rows, 1].double().exp()).mean()
+        return max(float(mean.sqrt()), TEMPERATURES[0]), 1.0
+
+    def confidence(self, temperature: float) -> Floats:
+        return number_confidences(self.early, np.full(len(self), temperature))
+
+    def counted(self, target: Target) -> Counted:
+        return Counted(self.different)
+
+    @property
+    def different(self) -> Floats:
+        return losses(self.early, self.full, self.scale)
+
+    def figures(self, rows: Indices, temperature: float) -> dict[str, float]:
+        return {f"full_{name}": value for name, value in self._score(rows, self.full).items()}
+
+    def as_served(self, rows: Indices, leaves: Bools) -> dict[str, float]:
+        found = self.full.clone()
+        left = rows[leaves]
+        found[left, 0] = self.early[left, 0]
+        return self._score(rows, found)
+
+    def _score(self, rows: Indices, answers: Tensor) -> dict[str, float]:
+        if self.objective is None:
+            return {}
+        terms = self.objective.terms(list(answers[rows, None]), [self.targets[row] for row in rows])
+        return {self.objective.main_metric: float(self.objective.score(terms.sum(axis=0)))}

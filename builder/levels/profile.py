@@ -1,0 +1,118 @@
+"""The profile of a selection: what each candidate loses and takes; `candidates.json` beside the ladder.
+
+Only people read it, as `hplm select --show` prints and draws it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from backends.errors import CorruptFileError, FormatVersionError
+from backends.storage import read_json, write_json
+
+FORMAT_VERSION = 1
+_FILE = "candidates.json"
+
+
+class CurvePoint(NamedTuple):
+    """What one threshold would mean on the texts that certify.
+
+    Attributes:
+        threshold: Least confidence of a row that leaves.
+        answered_early: Share of the rows that leave.
+        lost: Share of the rows that are lost, in parts of a regression.
+        bound: The least tolerance that this proves to be kept.
+    """
+
+    threshold: float
+    answered_early: float
+    lost: float
+    bound: float
+
+
+@dataclass(frozen=True)
+class CandidateProfile:
+    """One ladder that could be taken; the last one is to answer by all layers.
+
+    Attributes:
+        after: Layers that a row passes which leaves early; of the last one all.
+        threshold: That was certified; None where none was.
+        answered_early: Share of rows that leave.
+        lost: Share of the certifying rows that is lost; None where no threshold was certified.
+        bound: The least tolerance that is proven to be kept, or that could be.
+        alone_ms: What a row by itself is predicted to take in the upper layers; None without a cost model.
+        full_batch_ms: What a full batch is predicted to take.
+        memory_bytes: What the head takes in the server.
+        curve: What other thresholds would mean, the strictest first.
+    """
+
+    after: int
+    threshold: float | None
+    answered_early: float
+    lost: float | None
+    bound: float
+    alone_ms: float | None
+    full_batch_ms: float | None
+    memory_bytes: int
+    curve: Sequence[CurvePoint] = field(default_factory=list)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The candidate as a line of a table."""
+        return {name: value for name, value in asdict(self).items() if name != "curve"}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """All candidates of one selection.
+
+    Attributes:
+        id: The hPLM.
+        target: In words.
+        tolerance: The share that may be lost.
+        chosen: The layer of the candidate that is served; None where nothing was certified.
+        layers: Of the root's upper half.
+        candidates: The lowest layer first, all layers last.
+    """
+
+    id: str
+    target: str
+    tolerance: float
+    chosen: int | None
+    layers: int
+    candidates: Sequence[CandidateProfile]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [{"chosen": each.after == (self.chosen or self.layers), **each.row} for each in self.candidates]
+
+
+def write_profile(folder: Path, profile: Profile) -> None:
+    write_json(folder / _FILE, {"format_version": FORMAT_VERSION, **asdict(profile)})
+
+
+def read_profile(folder: Path) -> Profile | None:
+    """Read the profile beside a version's ladder; ladders of earlier releases have none.
+
+    Raises:
+        FileError: The file is damaged, or of a newer format.
+    """
+    path = folder / _FILE
+    if not path.exists():
+        return None
+    content = read_json(path)
+    version = content.pop("format_version", None)
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise FormatVersionError(f"{path} is of format {version}; this release reads up to {FORMAT_VERSION}")
+    content.pop("checksum", None)
+    try:
+        candidates = [
+            CandidateProfile(**{**each, "curve": [CurvePoint(*point) for point in each["curve"]]})
+            for each in content.pop("candidates")
+        ]
+        return Profile(**content, candidates=candidates)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptFileError(f"{path} holds no profile: {error}") from error
