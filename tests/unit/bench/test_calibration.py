@@ -14,7 +14,7 @@ from bench.calibration import Ladder, Trials, figures_of
 from builder.construct.tasks.examples import LabelledText
 from builder.construct.tasks.task_objectives import Classification
 from builder.levels.answers import StepAnswers
-from builder.levels.selecting import default_exit
+from builder.levels.exit_layers import default_exit
 
 OBJECTIVE = Classification(("a", "b"), [LabelledText("text", "a")])
 RIGHT = [0, 1, 0, 1]
