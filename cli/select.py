@@ -11,6 +11,7 @@ from backends.errors import InvalidArgumentError
 from backends.home import Home
 from cli.exit_codes import THRESHOLD_MISSED
 from cli.ladder_options import AfterOption, AgreementOption, MaxDropOption, TargetAccuracyOption
+from cli.next_command import command_on
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_entry, print_rows
 from cli.progress import resumable_progress
 from cli.session import open_home
@@ -116,7 +117,7 @@ def _select_one(home: Home, registry: Registry, selecting: Selecting) -> Selecti
     if found.reason is not None:
         typer.echo(found.reason, err=True)
     if found.entry.version != before:
-        typer.echo(f"'hplm rollback {selecting.id}' goes back to version {before}", err=True)
+        typer.echo(f"'{command_on(home, f'hplm rollback {selecting.id}')}' goes back to version {before}", err=True)
     warn_of_missing(home)
     return found
 
@@ -132,7 +133,7 @@ def _select_all(
     from builder.levels.selecting_all import KEPT, SELECTED, select_all
     from builder.levels.served_stack import served_stack
 
-    with resumable_progress("all hPLMs", "hplm select --all --show") as report:
+    with resumable_progress("all hPLMs", command_on(home, "hplm select --all --show")) as report:
         rows = select_all(home, registry, files, target, after, served_stack(home), report)
     print_rows(rows, "Selected", as_json)
     warn_of_missing(home)
