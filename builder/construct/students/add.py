@@ -32,6 +32,7 @@ from builder.construct.hplm.tunable import EncodedSet, Tuned
 from builder.construct.hplm.tune import Upper
 from builder.construct.students.tunable import StudentLayers, TunedStudents
 from builder.construct.students.tune import StudentTask, answers_of, best_count, tune_students
+from builder.construct.students.unchanged import students_unchanged
 from builder.construct.tasks.calibration import fit_temperature, labels_of
 from builder.construct.tasks.dataset import REGRESSION, TaskData, TaskFiles, read_task
 from builder.construct.tasks.examples import Example
@@ -62,14 +63,15 @@ def add_students(home: Home, registry: Registry, request: AddStudents, report: R
         adding = _Adding(home, live, request, report)
         tuned = adding.tuned()
         students, figures = adding.measured(tuned)
-        adding.require_same_students()
         trained = TrainedTexts.read(home.path / live.folder).joined(TrainedTexts.of(adding.examples))
 
         def write(folder: Path) -> None:
             write_student_adapters(folder, students)
             trained.write(folder)
 
-        entry = publish_linked(home, registry, live, write, {"students": figures})
+        with students_unchanged(home.root(live.domain.root)):
+            adding.require_same_students()
+            entry = publish_linked(home, registry, live, write, {"students": figures})
         adding.checkpoint.remove()
         return entry
 
@@ -80,7 +82,10 @@ class _Adding:
     def __init__(self, home: Home, live: HplmEntry, request: AddStudents, report: Report) -> None:
         self._home, self._live, self._report = home, live, report
         self._root = RootFolder(home.root(live.domain.root))
-        self._set = required_students(self._root)
+        device = training_device(request.device)
+        with students_unchanged(self._root.path):
+            self._set = required_students(self._root)
+            self._students = StudentLayers.of(self._set, device)
         self._settings = _settings(request.tune)
         self._artifact = read_artifact(home.path / live.folder, self._root.fingerprint)
         files = TaskFiles(request.train, request.dev)
@@ -89,14 +94,14 @@ class _Adding:
         self._data = _with_labels_of(live, data, request.train)
         self._objective: Objective[Any] = objective_of(self._data)
         self.examples, self._num_unlabelled = taught_examples(self._root, self._data, request.unlabelled)
-        self._upper = Upper(self._root.upper().to(training_device(request.device)), self._root.geometry)
+        self._upper = Upper(self._root.upper().to(device), self._root.geometry)
         target = home.bank(live.domain.root, live.id, live.version)
         self.checkpoint = Checkpoint(target.with_name(f".{target.name}.students"), json_checksum(self._inputs(request)))
 
     def tuned(self) -> TunedStudents:
         train, dev = self._encoded(self.examples, "train"), self._encoded(self._data.dev, "dev")
         self._task = StudentTask(
-            StudentLayers.of(self._set, self._upper.device),
+            self._students,
             self._objective,
             self._artifact.head,
             self._artifact.pooling,

@@ -20,6 +20,7 @@ from builder.construct.root.augment import Pairing
 from builder.construct.students.boosting import Boosting
 from builder.construct.students.distil import Distilled, StudentDistiller, checkpoint_path, checkpoint_paths
 from builder.construct.students.hidden_texts import HiddenTexts
+from builder.construct.students.unchanged import students_unchanged
 from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.corpus import corpus_checksums, split_corpus
 from builder.construct.training.device import training_device
@@ -56,7 +57,7 @@ def make_students(home: Home, registry: Registry, request: MakeStudents, report:
         distilled, boosting = making.run()
         shape, layers, maps = boosting.kept(distilled.count)
         fidelity = [each.to_json() for each in distilled.fidelity]
-        with publishing(students_folder(target)) as folder:
+        with students_unchanged(target), publishing(students_folder(target)) as folder:
             write_students(folder, root, shape, layers, maps, fidelity, making.origin(distilled))
         for path in checkpoint_paths(target):
             path.unlink(missing_ok=True)

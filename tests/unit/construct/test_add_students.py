@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,13 @@ import torch
 from backends.adapters.bank import read_artifact
 from backends.adapters.head import Head
 from backends.adapters.student_adapters import STUDENT_FILES, StudentAdapters, read_student_adapters
-from backends.errors import ConflictError, CorruptFileError, InvalidArgumentError, TrainingDataError
+from backends.errors import (
+    ConflictError,
+    CorruptFileError,
+    InvalidArgumentError,
+    OtherStudentsError,
+    TrainingDataError,
+)
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
@@ -22,6 +29,7 @@ from backends.root.student_set import StudentSet, read_students
 from bench.kit.random_students import random_students
 from bench.kit.tiny_home import ignore, write_corpus, write_pairs, write_tagged, write_task, write_values
 from builder.construct.hplm.hplms import building_hplm, create_hplm, publish_artifact, publish_linked
+from builder.construct.students import unchanged
 from builder.construct.students.add import add_students
 from builder.construct.students.make import make_students
 from builder.construct.tasks.trained_texts import TrainedTexts
@@ -241,6 +249,32 @@ def test_students_that_were_replaced_meanwhile_get_no_adapters(
     with pytest.raises(ConflictError, match="replaced meanwhile"):
         add(tiny_home, files, report=replaced)
     assert Registry.open(tiny_home).hplm(TOPIC).version == 1
+
+
+def test_students_are_not_replaced_while_adapters_for_them_are_published(
+    tiny_home: Home, students: StudentSet, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replacement that ends between the last look at the students and the publication waits for its end."""
+    settings = StudentSettings(count=1, layers=1, steps=2, tokens_per_batch=256)
+    corpus = write_corpus(tmp_path / "corpus.txt", 300, seed=3)
+    request = MakeStudents(root="tiny", corpus=[corpus], settings=settings, replace=True)
+    replacement = threading.Thread(target=make_students, args=(tiny_home, Registry.open(tiny_home), request, ignore))
+    waits = threading.Event()
+    monkeypatch.setattr(unchanged.LOGGER, "info", lambda *_: waits.set())
+
+    def published(*arguments: Any) -> HplmEntry:
+        replacement.start()
+        assert waits.wait(30)
+        entry = publish_linked(*arguments)
+        assert stored(tiny_home, entry).set_fingerprint == students.fingerprint
+        return entry
+
+    monkeypatch.setattr("builder.construct.students.add.publish_linked", published)
+    entry = add(tiny_home, files)
+    replacement.join(30)
+    assert entry.version == 2
+    with pytest.raises(OtherStudentsError):
+        stored(tiny_home, entry)
 
 
 def test_the_next_version_with_the_same_weights_keeps_the_students(
