@@ -158,6 +158,8 @@ def verify(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
         print_rows([asdict(damage) for damage in found.damaged], "damaged", as_json=False)
     else:
         typer.echo(f"{found.num_folders} roots, tables and hPLMs are as they were written")
+    if found.unfinished and not as_json:
+        typer.echo(f"interrupted builds left {', '.join(found.unfinished)}; 'hplm gc' removes what nobody goes on with")
     if found.damaged:
         raise typer.Exit(DAMAGED)
 

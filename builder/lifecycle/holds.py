@@ -49,6 +49,6 @@ def _guards(home: Home, target: Path) -> list[Path]:
     room, *rest = target.relative_to(home.path).parts
     if room == "bank" and len(rest) > 1:
         guards += [home.path / "bank" / name for name in names]
-    if room == "plots" and len(rest) > 1:
+    if room in ("roots", "plots") and len(rest) > 1:
         guards.append(home.path / "roots" / rest[0])
     return guards

@@ -36,6 +36,7 @@ def leftovers(home: Home, known: Collection[str], untouched_s: float) -> list[Le
     """
     oldest = time.time() - untouched_s
     candidates = [item for folder in _rooms(home) for item in _in_room(home, folder, known)]
+    candidates += [item for folder in _roots(home) for item in _unfinished(folder)]
     last_written: dict[Path, float] = {}
     for item in candidates:
         owner = _owner(item.target)
@@ -72,17 +73,30 @@ def _rooms(home: Home) -> Iterator[Path]:
             yield folder
 
 
+def _roots(home: Home) -> Iterator[Path]:
+    """The folders of roots, in which builds of their own write: students, and what was measured of int8."""
+    for folder in sorted((home.path / "roots").glob("*")):
+        if folder.is_dir() and not folder.name.startswith(_HIDDEN):
+            yield folder
+
+
 def _in_room(home: Home, folder: Path, known: Collection[str]) -> Iterator[Leftover]:
+    yield from _unfinished(folder)
     for path in sorted(folder.iterdir()):
+        is_whole = not path.name.startswith(_HIDDEN) and finished_name(path.name) == path.name
+        if is_whole and path.suffix != _LOCK and _is_stray(home, path, known):
+            yield Leftover(path, path, "unknown folder")
+
+
+def _unfinished(folder: Path) -> Iterator[Leftover]:
+    for path in sorted(folder.iterdir()):
+        whole = finished_name(path.name)
         if path.suffix == _LOCK:
             continue
-        whole = finished_name(path.name)
         if path.name.startswith(_HIDDEN):
             yield Leftover(path, path.with_name(whole[1:].rpartition(".")[0]), "unfinished build")
         elif whole != path.name:
             yield Leftover(path, path.with_name(whole), "unfinished file")
-        elif _is_stray(home, path, known):
-            yield Leftover(path, path, "unknown folder")
 
 
 def _is_stray(home: Home, path: Path, known: Collection[str]) -> bool:

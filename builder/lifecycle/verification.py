@@ -19,6 +19,8 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.root.student_set import read_students
 from backends.wire import EARLY
+from builder.lifecycle.holds import unheld
+from builder.lifecycle.leftovers import leftovers
 from builder.progress import Report, Step
 
 _PHASE = "read and compare"
@@ -37,8 +39,11 @@ class Damage:
 
 @dataclass(frozen=True)
 class Verification:
+    """The findings of one reading; `unfinished` is what interrupted builds have left, relative to the home."""
+
     num_folders: int
     damaged: tuple[Damage, ...]
+    unfinished: tuple[str, ...]
 
 
 def verify_home(home: Home, registry: Registry, report: Report) -> Verification:
@@ -50,7 +55,17 @@ def verify_home(home: Home, registry: Registry, report: Report) -> Verification:
         if complaint is not None and folder in registry.known_folders():  # and not collected meanwhile
             damaged.append(Damage(folder, complaint.replace(f"{home.path}/", "")))
         report(Step(_PHASE, number, len(readings), f"{len(damaged)} damaged" if damaged else ""))
-    return Verification(len(readings), tuple(damaged))
+    return Verification(len(readings), tuple(damaged), _unfinished(home, registry))
+
+
+def _unfinished(home: Home, registry: Registry) -> tuple[str, ...]:
+    """Name the remains of builds that do not run."""
+    found = []
+    for item in leftovers(home, registry.known_folders(), untouched_s=0.0):
+        with unheld(home, item.target) as free:
+            if free:
+                found.append(home.relative(item.path))
+    return tuple(found)
 
 
 def _complaint(read: _Reading, folder: Path) -> str | None:

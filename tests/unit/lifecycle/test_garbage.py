@@ -205,6 +205,20 @@ def test_what_interrupted_builds_left_goes_when_nobody_comes_back(home: Home, re
     assert not stray.exists()
 
 
+def test_what_a_killed_build_left_within_a_root_goes(home: Home, registry: Registry) -> None:
+    students = write(home.root("mini") / "students")
+    staged, half = staging_folder(students), home.root("mini") / "int8.json.0a1b2c3d.new"
+    staged.mkdir()
+    (staged / "layers.safetensors").write_bytes(b"1")
+    half.write_bytes(b"1")
+    assert removed(home, registry, GarbageSettings(grace_s=0)) == set()
+    with exclusive(home, home.root("mini"), "a build of students"):
+        report = collect_garbage(home, registry, AT_ONCE)
+        assert (report.removed, set(report.in_use)) == ((), {home.relative(path) for path in (staged, half)})
+    assert removed(home, registry) == {home.relative(path) for path in (staged, half)}
+    assert students.exists()
+
+
 def test_what_teachers_left_in_the_cache_goes_and_other_states_stay(home: Home, registry: Registry) -> None:
     names = {".teacher-1", ".reading-1/hidden.f16", ".lock-1", "rows/hidden.f16"}
     for name in names:

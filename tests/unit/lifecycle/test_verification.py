@@ -12,12 +12,15 @@ from backends.engine.stack import StackSettings
 from backends.home import Home
 from backends.lower.encoder import MANIFEST_NAME, WEIGHTS_NAME
 from backends.registry.registry import Registry
+from backends.root.student_set import students_folder
+from backends.storage import staging_folder
 from bench.kit.tiny_home import ignore, sample_texts, write_corpus
 from builder.construct.domain.domains import create_domain
 from builder.levels.material import LabelledFiles
 from builder.levels.selecting import Selecting, select_ladder
 from builder.levels.target import Target
 from builder.lifecycle.verification import verify_home
+from builder.locks import exclusive
 from builder.settings.domain import Pace, PretrainSettings
 from short_requests import new_domain
 
@@ -33,6 +36,15 @@ def test_layers_of_its_own_must_be_there(tiny_home: Home, tmp_path: Path, lost: 
     damaged = verify_home(tiny_home, registry, ignore).damaged
     assert [damage.folder for damage in damaged] == [entry.folders[0]]
     assert lost in damaged[0].complaint
+
+
+def test_what_interrupted_builds_left_is_named(tiny_home: Home) -> None:
+    registry, root = Registry.open(tiny_home), tiny_home.root("tiny")
+    staging_folder(students_folder(root)).mkdir()
+    with exclusive(tiny_home, root, "a build of students"):
+        assert verify_home(tiny_home, registry, ignore).unfinished == ()
+    found = verify_home(tiny_home, registry, ignore)
+    assert (found.damaged, found.unfinished) == ((), ("roots/tiny/.students.building",))
 
 
 @pytest.mark.parametrize("file", LADDER_FILES)
