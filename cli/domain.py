@@ -13,6 +13,7 @@ from backends.registry.registry import Registry
 from builder.root_choice import chosen_root
 from builder.settings.device import AUTO
 from builder.settings.domain import DOMAIN_THETA, HEAD_STEPS, LOWER_STEPS, MAX_FRAGMENTS, Pace
+from cli.next_command import command_on
 from cli.option_groups import grouped
 from cli.options import (
     DEFAULT_HOME,
@@ -109,7 +110,8 @@ def create(
         max_fragments=max_fragments,
         **pretraining.fields(),
     )
-    with resumable_progress(name, f"hplm create TENANT/NAME --domain {name} --train FILE --dev FILE") as report:
+    then = command_on(opened, f"hplm create TENANT/NAME --domain {name} --train FILE --dev FILE")
+    with resumable_progress(name, then) as report:
         entry = create_domain(opened, registry, request, report, local_map(processes))
     print_entry(_described(registry, entry), as_json=False)
 
@@ -157,7 +159,8 @@ def update(
         **pretraining.fields(),
         keep_learned=keep_learned,
     )
-    with resumable_progress(name, "hplm update ID moves an hPLM to it") as report:
+    moves = command_on(opened, "hplm update ID --train FILE --dev FILE")
+    with resumable_progress(name, f"{moves} moves an hPLM to it") as report:
         entry = update_domain(opened, registry, request, report, local_map(processes))
     print_entry(_described(registry, entry), as_json=False)
 

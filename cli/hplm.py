@@ -13,12 +13,13 @@ from backends.registry.entries import HplmEntry
 from backends.root.int8_file import read_fidelity
 from builder.root_choice import chosen_root
 from cli.ladder_options import LadderOptions
+from cli.next_command import command_on
 from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry, print_json, print_rows
 from cli.progress import resumable_progress
 from cli.select import warn_of_missing
 from cli.session import open_home
-from cli.students import add_to
+from cli.students import add_to, say_dropped
 from cli.tuning_options import TuningOptions
 
 if TYPE_CHECKING:
@@ -115,8 +116,8 @@ def _with_students(
     files = f"--train {request.train} --dev {request.dev}"
     if request.unlabelled is not None:
         files += f" --unlabelled {request.unlabelled}"
-    command = f"hplm students add {entry.id} {files}"
-    goes_on_by = f"'{command}'" if plan.target is None else f"'{command}' and then '{plan.command}'"
+    command = command_on(home, f"hplm students add {entry.id} {files}")
+    goes_on_by = f"'{command}'" if plan.target is None else f"'{command}' and then '{command_on(home, plan.command)}'"
     typer.echo(f"version {entry.version} is live; if its students are interrupted: {command}", err=True)
     texts = request.train, request.dev, request.unlabelled
     try:
@@ -168,13 +169,11 @@ def update(
         force=force,
         ladder=ladder.ladder(),
     )
-    plan, had_students = plan_update(opened, registry, request), registry.hplm(id).best_students
-    with resumable_progress(id, f"hplm infer {id} TEXT; 'hplm rollback {id}' goes back") as report:
+    plan, before = plan_update(opened, registry, request), registry.hplm(id)
+    back = command_on(opened, f"hplm rollback {id}")
+    with resumable_progress(id, f"hplm infer {id} TEXT; '{back}' goes back") as report:
         entry = update_hplm(opened, registry, request, report, noted=plan.figures)
-    if had_students:
-        typer.echo(
-            f"version {entry.version} has no students; the one before had: 'hplm students add {id}' adds them", err=True
-        )
+    say_dropped(opened, before, entry)
     _print_built(_with_ladder(opened, registry, entry, plan), as_json)
 
 
@@ -185,8 +184,9 @@ def _with_ladder(home: Home, registry: Registry, entry: HplmEntry, plan: LadderP
     if plan.files is None:
         outcome = plan.select(home, registry, entry, lambda _: None)
     else:
-        typer.echo(f"version {entry.version} is live; if its selection is interrupted: {plan.command}", err=True)
-        with resumable_progress(f"{entry.id}: ladder", f"hplm select {entry.id} --show", f"'{plan.command}'") as report:
+        command, shows = command_on(home, plan.command), command_on(home, f"hplm select {entry.id} --show")
+        typer.echo(f"version {entry.version} is live; if its selection is interrupted: {command}", err=True)
+        with resumable_progress(f"{entry.id}: ladder", shows, f"'{command}'") as report:
             outcome = plan.select(home, registry, entry, report)
         warn_of_missing(home)
     if outcome.reason is not None:

@@ -13,6 +13,7 @@ from builder.root_choice import chosen_root
 from builder.settings.device import AUTO
 from cli.options import DEFAULT_HOME, DeviceOption, HomeOption, JsonOption, RootOption, print_entry
 from cli.session import open_home
+from cli.students import say_dropped
 
 if TYPE_CHECKING:
     from builder.requests.base import TaskKind
@@ -92,8 +93,9 @@ def import_adapter(
     from builder.requests.hplms import ImportHplm
 
     opened, registry = open_home(home)
-    if root is None and replace and registry.has_hplm(id):
-        root = registry.hplm(id).domain.root
+    before = registry.hplm(id) if replace and registry.has_hplm(id) else None
+    if root is None and before is not None:
+        root = before.domain.root
     request = ImportHplm(
         id=id,
         root=chosen_root(registry, root),
@@ -109,6 +111,8 @@ def import_adapter(
     )
     with progress_bars(id) as report:
         entry = import_hplm(opened, registry, request, report, base)
+    if before is not None:
+        say_dropped(opened, before, entry)
     described = {
         "id": entry.id,
         "version": entry.version,

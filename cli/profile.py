@@ -8,6 +8,7 @@ import typer
 
 from backends.errors import InvalidArgumentError
 from builder.root_choice import chosen_root
+from cli.next_command import command_on
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_entry
 from cli.session import open_home
 
@@ -53,7 +54,8 @@ def profile(
         from backends.scheduling.cost_profile import has_profile, read_profile
 
         if not has_profile(opened.profile(name)):
-            raise InvalidArgumentError(f"root {name!r} has no cost model yet; 'hplm profile' makes one")
+            makes = command_on(opened, f"hplm profile --root {name}")
+            raise InvalidArgumentError(f"root {name!r} has no cost model yet; '{makes}' makes one")
         print_entry(_described(name, read_profile(opened.profile(name))), as_json)
         return
     import torch

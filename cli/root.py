@@ -10,6 +10,7 @@ import typer
 from backends.errors import ConflictError, InvalidArgumentError
 from backends.home import Home
 from builder.settings.device import AUTO
+from cli.next_command import command_on
 from cli.options import (
     DEFAULT_HOME,
     DeviceOption,
@@ -118,7 +119,8 @@ def add(
     _require_recipe(recipe)
     request = root_request(name, recipe)
     opened, registry = open_home(home, create=True)
-    with resumable_progress(name, "hplm domain create NAME --corpus FILE, or hplm create") as report:
+    then = command_on(opened, "hplm domain create NAME --corpus FILE")
+    with resumable_progress(name, f"{then}, or hplm create") as report:
         add_root(opened, registry, request, report, local_map(processes))
     print_entry(_described(opened, name), as_json=False)
 

@@ -11,6 +11,7 @@ from backends.errors import InvalidArgumentError
 from backends.home import Home
 from cli.exit_codes import THRESHOLD_MISSED
 from cli.ladder_options import TargetOptions
+from cli.next_command import command_on
 from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_entry, print_rows
 from cli.progress import resumable_progress
@@ -145,7 +146,7 @@ def _select_one(home: Home, registry: Registry, selecting: Selecting) -> Selecti
     if found.warning is not None:
         typer.echo(found.warning, err=True)
     if found.entry.version != before:
-        typer.echo(f"'hplm rollback {selecting.id}' goes back to version {before}", err=True)
+        typer.echo(f"'{command_on(home, f'hplm rollback {selecting.id}')}' goes back to version {before}", err=True)
     warn_of_missing(home)
     return found
 
@@ -161,7 +162,7 @@ def _select_all(
     from builder.levels.selecting_all import KEPT, SELECTED, select_all
     from builder.levels.served_stack import served_stack
 
-    with resumable_progress("all hPLMs", "hplm select --all --show") as report:
+    with resumable_progress("all hPLMs", command_on(home, "hplm select --all --show")) as report:
         rows = select_all(home, registry, files, target, after, served_stack(home), report)
     print_rows(rows, "Selected", as_json)
     warn_of_missing(home)

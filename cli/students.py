@@ -9,6 +9,7 @@ import typer
 
 from backends.errors import NotFoundError
 from builder.settings.device import AUTO
+from cli.next_command import command_on
 from cli.options import DEFAULT_HOME, DeviceOption, HomeOption, JsonOption, print_entry, print_json, print_rows
 from cli.progress import resumable_progress
 from cli.session import open_home
@@ -62,7 +63,8 @@ def make(
     settings = StudentSettings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     opened, registry = open_home(home)
     request = MakeStudents(root=root, corpus=corpus or [], settings=settings, replace=replace, device=device)
-    with resumable_progress(f"students of {root}", "hplm students add ID --train FILE --dev FILE") as report:
+    then = command_on(opened, "hplm students add ID --train FILE --dev FILE")
+    with resumable_progress(f"students of {root}", then) as report:
         made = make_students(opened, registry, request, report)
     _print_set(root, made, as_json)
 
@@ -122,8 +124,16 @@ def add_to(
     request = AddStudents(id=id, train=train, dev=dev, unlabelled=unlabelled, tune=tune or {}, device=device)
     with resumable_progress(f"students of {id}", goes_on_by=goes_on_by) as report:
         entry = add_students(home, registry, request, report)
-    typer.echo(f"'hplm rollback {id}' goes back to version {before}, without these students", err=True)
+    back = command_on(home, f"hplm rollback {id}")
+    typer.echo(f"'{back}' goes back to version {before}, without these students", err=True)
     return entry
+
+
+def say_dropped(home: Home, before: HplmEntry, entry: HplmEntry) -> None:
+    """Say on stderr that a version has no students where the one before had some."""
+    if before.best_students > entry.best_students:
+        adds = command_on(home, f"hplm students add {entry.id} --train FILE --dev FILE")
+        typer.echo(f"version {entry.version} has no students; the one before had: '{adds}' adds them", err=True)
 
 
 @app.command()
@@ -139,7 +149,8 @@ def show(
     opened, registry = open_home(home)
     found = read_students(RootFolder(opened.root(registry.root(root).name)))
     if found is None:
-        raise NotFoundError(f"root {root!r} has no students; 'hplm students make {root}' makes some")
+        makes = command_on(opened, f"hplm students make {root}")
+        raise NotFoundError(f"root {root!r} has no students; '{makes}' makes some")
     _print_set(root, found, as_json)
 
 

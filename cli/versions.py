@@ -13,6 +13,7 @@ from backends.registry.entries import DomainEntry, HplmEntry, Version
 from backends.registry.registry import Registry
 from builder.root_choice import chosen_root
 from cli.exit_codes import DAMAGED
+from cli.next_command import command_on
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_json, print_rows, read_span_s
 from cli.session import open_home
 
@@ -39,11 +40,17 @@ def versions(id: IdArgument, home: HomeOption = DEFAULT_HOME, as_json: JsonOptio
 
 def rollback(id: IdArgument, to: ToOption = None, home: HomeOption = DEFAULT_HOME) -> None:
     """Make an earlier version of an hPLM live again; a running server answers with it within a second."""
-    from builder.lifecycle.rollback import rollback_hplm
+    from builder.lifecycle.rollback import rollback_hplm, unusable_students
 
     opened, registry = open_home(home)
     entry = rollback_hplm(opened, registry, id, to)
     typer.echo(f"{entry.id} is at version {entry.version} again, tuned on {entry.domain.label}")
+    if (reason := unusable_students(opened, entry)) is not None:
+        typer.echo(
+            f"requests for its students are errors, because {reason}; "
+            f"'{command_on(opened, f'hplm students add {id} --train FILE --dev FILE')}' adds others",
+            err=True,
+        )
 
 
 def pin(
@@ -75,9 +82,10 @@ def unpin(id: IdArgument, home: HomeOption = DEFAULT_HOME) -> None:
 
 def delete(id: IdArgument, home: HomeOption = DEFAULT_HOME) -> None:
     """Take an hPLM out of service within a second, for good; its files stay until 'hplm gc'."""
-    _, registry = open_home(home)
+    opened, registry = open_home(home)
     entry = registry.delete_hplm(id)
-    typer.echo(f"{entry.id} is no longer served, and no command brings it back; 'hplm gc' frees its files")
+    frees = command_on(opened, "hplm gc")
+    typer.echo(f"{entry.id} is no longer served, and no command brings it back; '{frees}' frees its files")
 
 
 def gc(
@@ -135,7 +143,8 @@ def _why_nothing_goes(home: Home, registry: Registry) -> str:
         return "every version is live, pinned, or under one that is"
     return (
         f"--keep, --grace and --unfinished leave {len(left.removed)} versions or remains of builds, "
-        f"{left.size_bytes / _BYTES_PER_MIB:,.1f} MiB; 'hplm gc --dry-run --keep 0 --grace 0 --unfinished 0' lists them"
+        f"{left.size_bytes / _BYTES_PER_MIB:,.1f} MiB; "
+        f"'{command_on(home, 'hplm gc --dry-run --keep 0 --grace 0 --unfinished 0')}' lists them"
     )
 
 
@@ -159,7 +168,10 @@ def verify(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     else:
         typer.echo(f"{found.num_folders} roots, tables and hPLMs are as they were written")
     if found.unfinished and not as_json:
-        typer.echo(f"interrupted builds left {', '.join(found.unfinished)}; 'hplm gc' removes what nobody goes on with")
+        collect = command_on(opened, "hplm gc")
+        typer.echo(
+            f"interrupted builds left {', '.join(found.unfinished)}; '{collect}' removes what nobody goes on with"
+        )
     if found.damaged:
         raise typer.Exit(DAMAGED)
 
@@ -181,7 +193,8 @@ def rollback_domain(
 
     opened, registry = open_home(home)
     entry = rollback_domain(opened, registry, chosen_root(registry, root), name, to)
-    typer.echo(f"domain {entry.name} is at version {entry.version} again; 'hplm update' moves an hPLM to it")
+    moves = command_on(opened, "hplm update ID --train FILE --dev FILE")
+    typer.echo(f"domain {entry.name} is at version {entry.version} again; '{moves}' moves an hPLM to it")
 
 
 def delete_domain(name: DomainArgument, home: HomeOption = DEFAULT_HOME, root: RootOption = None) -> None:
@@ -190,7 +203,8 @@ def delete_domain(name: DomainArgument, home: HomeOption = DEFAULT_HOME, root: R
 
     opened, registry = open_home(home)
     entry = delete_domain(opened, registry, chosen_root(registry, root), name)
-    typer.echo(f"domain {entry.name} is deleted, and no command brings it back; 'hplm gc' frees its files")
+    frees = command_on(opened, "hplm gc")
+    typer.echo(f"domain {entry.name} is deleted, and no command brings it back; '{frees}' frees its files")
 
 
 def delete_root(name: Annotated[str, typer.Argument(help="The root.")], home: HomeOption = DEFAULT_HOME) -> None:
@@ -199,7 +213,8 @@ def delete_root(name: Annotated[str, typer.Argument(help="The root.")], home: Ho
 
     opened, registry = open_home(home)
     delete_root(opened, registry, name)
-    typer.echo(f"root {name} is deleted, and no command brings it back; 'hplm gc' frees its files")
+    frees = command_on(opened, "hplm gc")
+    typer.echo(f"root {name} is deleted, and no command brings it back; '{frees}' frees its files")
 
 
 def _hplm_version(version: Version[HplmEntry]) -> dict[str, Any]:

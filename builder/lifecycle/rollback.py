@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from backends.errors import CorruptFileError
+from backends.errors import CorruptFileError, FileError
 from backends.home import Home
 from backends.registry.entries import DomainEntry, HplmEntry, Version
 from backends.registry.registry import Registry
@@ -19,6 +19,24 @@ def rollback_hplm(home: Home, registry: Registry, hplm: str, to: int | None = No
     if target is not None:
         _require_folders(home, f"{hplm}@{target.version}", [target.folder, *target.domain.folders])
     return registry.rollback_hplm(hplm, to if target is None else target.version)
+
+
+def unusable_students(home: Home, entry: HplmEntry) -> str | None:
+    """Say why a version's students cannot answer; None where they can, or it has none."""
+    if entry.students is None:
+        return None
+    from backends.root.store import RootFolder  # here, because they load PyTorch
+    from backends.root.student_set import read_students
+
+    root = entry.domain.root
+    try:
+        found = read_students(RootFolder(home.root(root)))
+    except FileError as error:
+        return f"the students of root {root!r} cannot be read: {error}"
+    if found is None:
+        return f"root {root!r} has no students any more"
+    is_same = found.fingerprint == entry.students.edition
+    return None if is_same else f"the students of root {root!r} were replaced after version {entry.version}"
 
 
 def rollback_domain(home: Home, registry: Registry, root: str, name: str, to: int | None = None) -> DomainEntry:

@@ -44,15 +44,21 @@ def build(ctx: JobContext, request: BuildRequest) -> dict[str, Any]:
         case SelectHplm():
             return _select(ctx, located)
         case ImportHplm():
-            _import(ctx, located)
+            return _import(ctx, located)
     return {}
 
 
 def _update(ctx: JobContext, request: UpdateHplm) -> dict[str, Any]:
-    plan, had_students = plan_update(ctx.home, ctx.registry, request), ctx.registry.hplm(request.id).best_students > 0
+    plan, before = plan_update(ctx.home, ctx.registry, request), ctx.registry.hplm(request.id)
     entry = update_hplm(ctx.home, ctx.registry, request, ctx.report, noted=plan.figures)
-    dropped = f"the version before {entry.version} had some; 'hplm students add {request.id}' adds them, no job does"
-    return _with_ladder(ctx, plan, entry) | ({WITHOUT_STUDENTS: dropped} if had_students else {})
+    return _with_ladder(ctx, plan, entry) | _dropped_students(before, entry)
+
+
+def _dropped_students(before: HplmEntry | None, entry: HplmEntry) -> dict[str, Any]:
+    if before is None or before.best_students == 0:
+        return {}
+    adds = f"'hplm students add {entry.id}' adds them, no job does"
+    return {WITHOUT_STUDENTS: f"the version before {entry.version} had some; {adds}"}
 
 
 def _with_ladder(ctx: JobContext, plan: LadderPlan, entry: HplmEntry) -> dict[str, Any]:
@@ -77,10 +83,12 @@ def _select(ctx: JobContext, request: SelectHplm) -> dict[str, Any]:
     return {} if found.reason is None else {WITHOUT_LADDER: found.reason}
 
 
-def _import(ctx: JobContext, request: ImportHplm) -> None:
+def _import(ctx: JobContext, request: ImportHplm) -> dict[str, Any]:
     """Import a zipped adapter folder."""
+    before = ctx.registry.hplm(request.id) if ctx.registry.has_hplm(request.id) else None
     with tempfile.TemporaryDirectory(prefix="hplm-import-") as temporary:
         folder = Path(temporary)
         with replacing_path_in_errors(folder, "the adapter"):
             content = unpack(request.adapter, folder)
-            import_hplm(ctx.home, ctx.registry, request.with_files({request.adapter: content}), ctx.report)
+            entry = import_hplm(ctx.home, ctx.registry, request.with_files({request.adapter: content}), ctx.report)
+    return _dropped_students(before, entry)

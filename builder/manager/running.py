@@ -7,9 +7,9 @@ from typing import Any
 
 from builder.lifecycle.deletion import delete_domain
 from builder.lifecycle.garbage import GarbageSettings, collect_garbage
-from builder.lifecycle.rollback import rollback_domain, rollback_hplm
+from builder.lifecycle.rollback import rollback_domain, rollback_hplm, unusable_students
 from builder.manager.job_context import JobContext
-from builder.manager.targets import described
+from builder.manager.targets import WITHOUT_STUDENTS, described
 from builder.requests.domains import DeleteDomain, RollbackDomain
 from builder.requests.hplms import DeleteHplm, PinHplm, RollbackHplm
 from builder.requests.jobs import CollectGarbage, JobRequest
@@ -26,7 +26,9 @@ def run_job(ctx: JobContext, request: JobRequest) -> dict[str, Any]:
         case DeleteDomain():
             delete_domain(ctx.home, ctx.registry, request.root_name, request.name)
         case RollbackHplm():
-            rollback_hplm(ctx.home, ctx.registry, request.id, request.version)
+            entry = rollback_hplm(ctx.home, ctx.registry, request.id, request.version)
+            reason = unusable_students(ctx.home, entry)
+            return described(request.target, ctx.registry) | ({} if reason is None else {WITHOUT_STUDENTS: reason})
         case PinHplm() if request.pinned:
             ctx.registry.pin_hplm(request.id, request.version)
         case PinHplm():

@@ -15,7 +15,7 @@ _SWITCHING = frozenset({"domain.rollback", "domain.delete", "hplm.rollback", "hp
 WITHOUT_LADDER = "without_ladder"
 """The field of a job's result that says why an hPLM with a declared target has no ladder."""
 WITHOUT_STUDENTS = "without_students"
-"""The field of a job's result that says that an update has dropped the students of the version before."""
+"""The field of a job's result that says why students cannot answer, where this version or the one before had some."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ def run(run_hplm: Run) -> Run:
 
 def test_students_of_a_root_are_made_and_shown(run: Run, tiny_home: Home, tmp_path: Path) -> None:
     home, corpus = ("--home", tiny_home.path), write_corpus(tmp_path / "corpus.txt", 300, seed=3)
-    assert "has no students; 'hplm students make tiny'" in run("students", "show", "tiny", *home)
+    makes = f"has no students; 'hplm students make tiny --home {tiny_home.path}' makes some"
+    assert makes in run("students", "show", "tiny", *home)
     make = ("students", "make", "tiny", "--corpus", corpus, "--steps", "4", *home)
     assert "saves nothing" in run(*make, "--layers", "2")
     assert "1 to 8 students" in run(*make, "--count", "0")
@@ -52,9 +53,9 @@ def test_a_creation_that_is_interrupted_at_its_students_says_what_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(add, "add_students", interrupted)
         err = run("create", "acme/new", "--domain", "farm", "--students", *files, "--epochs", "1", *home)
-    command = f"students add acme/new --train {train} --dev {dev}"
+    command = f"students add acme/new --train {train} --dev {dev} --home {tiny_home.path}"
     assert err.splitlines()[-1] == f"hplm: interrupted; 'hplm {command}' goes on where this one was"
-    assert json.loads(run(*command.split(), "--epochs", "1", "--json", *home))["version"] == 2
+    assert json.loads(run(*command.split(), "--epochs", "1", "--json"))["version"] == 2
 
 
 def test_hplms_are_created_and_updated_with_students(run: Run, tiny_home: Home, tmp_path: Path) -> None:

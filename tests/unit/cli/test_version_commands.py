@@ -142,7 +142,7 @@ def test_garbage(run: Run, tiny_home: Home, registry: Registry) -> None:
     (freed, why) = run("gc", "--dry-run").splitlines()  # all of them were live less than a minute ago
     assert freed == "would free 0.0 MiB"
     assert why.startswith("--keep, --grace and --unfinished leave 3 versions or remains of builds, ")
-    assert "'hplm gc --dry-run --keep 0 --grace 0 --unfinished 0' lists them" in why
+    assert f"'hplm gc --dry-run --keep 0 --grace 0 --unfinished 0 --home {tiny_home.path}' lists them" in why
     lists = run("gc", "--dry-run", "--keep", "0", "--grace", "0", "--unfinished", "0")
     assert [f"acme/topic@{version}" in lists for version in (1, 2, 3, 4)] == [True, True, True, False]
     assert run("gc").splitlines() == ["freed 0.0 MiB", why]

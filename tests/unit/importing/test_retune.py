@@ -16,7 +16,7 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.tiny_home import tiny_root, write_task
-from builder.construct.hplm.hplms import publish_artifact
+from builder.construct.hplm.hplms import building_hplm, publish_artifact, publish_linked
 from cli.app import app
 
 
@@ -62,8 +62,14 @@ def test_an_existing_hplm_is_replaced_only_when_that_is_asked_for(tiny_home: Hom
     with pytest.raises(ConflictError, match="--replace"):
         run(tiny_home, *arguments)
     assert run(tiny_home, *arguments, "--replace").exit_code == 0
-    entry = Registry.open(tiny_home).hplm("acme/topic")
+    registry = Registry.open(tiny_home)
+    entry = registry.hplm("acme/topic")
     assert (entry.version, entry.domain.name, entry.labels) == (2, "farm", ("tools", "animals", "weather"))
+    figures = {"students": {"set": "a", "best": 1, "depth": 0.5}}
+    with building_hplm(tiny_home, entry.id):
+        publish_linked(tiny_home, registry, entry, lambda folder: None, figures)
+    result = run(tiny_home, *arguments, "--replace")
+    assert "version 4 has no students; the one before had: 'hplm students add acme/topic" in result.stderr
 
 
 def test_an_import_may_name_a_version_of_its_domain_and_stays_on_it(tiny_home: Home, tmp_path: Path) -> None:
