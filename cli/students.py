@@ -165,6 +165,8 @@ def _print_set(root: str, students: StudentSet, as_json: bool) -> None:
 
 
 def _described(root: str, students: StudentSet) -> dict[str, Any]:
+    from builder.construct.students.make import INPUTS
+
     shape = students.shape
     return {
         "root": root,
@@ -174,5 +176,5 @@ def _described(root: str, students: StudentSet) -> dict[str, Any]:
         "width": shape.width,
         "wiring": shape.wiring,
         "fidelity": [{"students": number, **each} for number, each in enumerate(students.fidelity, start=1)],
-        **students.origin,
+        **{name: value for name, value in students.origin.items() if name != INPUTS},
     }

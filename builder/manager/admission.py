@@ -62,8 +62,8 @@ class Admission:
         if (ladder := _ladder_of(request)) is not None:
             check_target(ladder)
         unfinished = self.store.unfinished()
-        if request.domain_needed is not None:
-            self._require(request.domain_needed, unfinished)
+        if request.needed is not None:
+            self._require(request.needed, unfinished)
         if request.target is not None:
             check = self._require if request.target_must_exist else self._require_absent
             check(request.target, unfinished)
@@ -79,7 +79,7 @@ class Admission:
 
 def spec_of(request: JobRequest) -> JobSpec:
     """The job of a request whose root is filled in."""
-    needed = request.domain_needed
+    needed = request.needed
     return JobSpec(
         kind=request.kind,
         target=str(request.target or request.kind),

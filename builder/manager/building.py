@@ -8,8 +8,11 @@ from typing import Any
 
 from backends.errors import InvalidArgumentError
 from backends.registry.entries import HplmEntry
+from backends.root.student_set import StudentSet
 from builder.construct.domain.domains import create_domain, update_domain
 from builder.construct.hplm.hplms import create_hplm, update_hplm
+from builder.construct.students.add import add_students
+from builder.construct.students.make import make_students
 from builder.importing.hplms import import_hplm
 from builder.levels.exit_layers import as_layers
 from builder.levels.material import LabelledFiles, UnlabelledFile
@@ -24,8 +27,11 @@ from builder.manager.pulse import JobCancelledError
 from builder.manager.targets import WITHOUT_LADDER, WITHOUT_STUDENTS
 from builder.requests.domains import CreateDomain, UpdateDomain
 from builder.requests.hplms import CreateHplm, ImportHplm, SelectHplm, UpdateHplm
+from builder.requests.students import AddStudents, MakeStudents
 
-BuildRequest = CreateDomain | UpdateDomain | CreateHplm | UpdateHplm | SelectHplm | ImportHplm
+BuildRequest = (
+    CreateDomain | UpdateDomain | CreateHplm | UpdateHplm | SelectHplm | ImportHplm | MakeStudents | AddStudents
+)
 
 
 def build(ctx: JobContext, request: BuildRequest) -> dict[str, Any]:
@@ -45,7 +51,20 @@ def build(ctx: JobContext, request: BuildRequest) -> dict[str, Any]:
             return _select(ctx, located)
         case ImportHplm():
             return _import(ctx, located)
+        case MakeStudents():
+            return _described(make_students(ctx.home, ctx.registry, located, ctx.report))
+        case AddStudents():
+            add_students(ctx.home, ctx.registry, located, ctx.report)
     return {}
+
+
+def _described(students: StudentSet) -> dict[str, Any]:
+    return {
+        "fingerprint": students.fingerprint,
+        "students": students.shape.count,
+        "layers": students.shape.layers,
+        "fidelity": [dict(figures) for figures in students.fidelity],
+    }
 
 
 def _update(ctx: JobContext, request: UpdateHplm) -> dict[str, Any]:
@@ -57,8 +76,7 @@ def _update(ctx: JobContext, request: UpdateHplm) -> dict[str, Any]:
 def _dropped_students(before: HplmEntry | None, entry: HplmEntry) -> dict[str, Any]:
     if before is None or before.best_students == 0:
         return {}
-    adds = f"'hplm students add {entry.id}' adds them, no job does"
-    return {WITHOUT_STUDENTS: f"the version before {entry.version} had some; {adds}"}
+    return {WITHOUT_STUDENTS: f"the version before {entry.version} had some; students.add adds them"}
 
 
 def _with_ladder(ctx: JobContext, plan: LadderPlan, entry: HplmEntry) -> dict[str, Any]:

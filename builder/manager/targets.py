@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from backends.errors import NotFoundError
-from backends.registry.entries import DomainEntry, HplmEntry
+from backends.registry.entries import DomainEntry, HplmEntry, RootEntry
 from backends.registry.registry import Registry
 from builder.requests.targets import Target
 
-_PUBLISHING = frozenset({"domain.create", "domain.update", "hplm.create", "hplm.update", "hplm.select", "hplm.import"})
+_PUBLISHING = frozenset(
+    {"domain.create", "domain.update", "hplm.create", "hplm.update", "hplm.select", "hplm.import", "students.add"}
+)
 _SWITCHING = frozenset({"domain.rollback", "domain.delete", "hplm.rollback", "hplm.delete"})
 WITHOUT_LADDER = "without_ladder"
 """The field of a job's result that says why an hPLM with a declared target has no ladder."""
@@ -22,7 +24,8 @@ WITHOUT_STUDENTS = "without_students"
 class RegistryStamp:
     """A target's versions; changes with every publication, rollback and deletion, and with nothing else.
 
-    `last` is the last version that was published, 0 for none; `live` the one that serves.
+    `last` is the last version that was published, 0 for none; `live` the one that serves. That of a root never changes:
+    a job for students that are there already finds them.
     """
 
     last: int
@@ -31,7 +34,8 @@ class RegistryStamp:
     @classmethod
     def of(cls, target: Target, registry: Registry) -> Self:
         entry = _entry(target, registry)
-        return cls(target.last_version(registry), entry.version if entry else None)
+        live = None if entry is None or isinstance(entry, RootEntry) else entry.version
+        return cls(target.last_version(registry), live)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -59,6 +63,8 @@ def described(target: Target, registry: Registry) -> dict[str, Any]:
     entry = _entry(target, registry)
     if entry is None:
         return {"target": str(target), "live": False}
+    if isinstance(entry, RootEntry):
+        return {"target": str(target), "live": True}
     found = {"target": str(target), "live": True, "version": entry.version, "metrics": entry.metrics}
     declared = entry.metrics.get("declared")
     if declared is not None and "ladder" not in entry.metrics:
@@ -66,7 +72,7 @@ def described(target: Target, registry: Registry) -> dict[str, Any]:
     return found
 
 
-def _entry(target: Target, registry: Registry) -> DomainEntry | HplmEntry | None:
+def _entry(target: Target, registry: Registry) -> RootEntry | DomainEntry | HplmEntry | None:
     try:
         return target.entry(registry)
     except NotFoundError:

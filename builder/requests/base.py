@@ -84,8 +84,8 @@ class Request(BaseModel):
         return True
 
     @property
-    def domain_needed(self) -> DomainTarget | None:
-        """The domain that has to stay as it is while the work runs; of a request that is `settled`."""
+    def needed(self) -> Target | None:
+        """The target that has to stay as it is while the work runs; of a request that is `settled`."""
         return None
 
     @property

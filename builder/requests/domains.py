@@ -99,7 +99,7 @@ class CreateDomain(DomainTexts):
         return False
 
     @property
-    def domain_needed(self) -> DomainTarget:
+    def needed(self) -> DomainTarget:
         return self.domain_named(self.parent)
 
     @property
@@ -120,7 +120,7 @@ class UpdateDomain(DomainTexts):
     ] = True
 
     @property
-    def domain_needed(self) -> DomainTarget | None:
+    def needed(self) -> DomainTarget | None:
         return None if self.parent is None else self.domain_named(self.parent)
 
 

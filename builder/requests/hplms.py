@@ -125,7 +125,7 @@ class CreateHplm(Training, RootedRequest):
         return False
 
     @property
-    def domain_needed(self) -> DomainTarget:
+    def needed(self) -> DomainTarget:
         return self.domain_named(self.domain)
 
 
@@ -140,7 +140,7 @@ class UpdateHplm(Training):
     from_scratch: Annotated[bool, Field(description="Do not start from the live version's weights.")] = False
     labels_may_change: Annotated[bool, Field(description="Allow other labels than the live version's.")] = False
     force: Annotated[bool, Field(description="Publish even what scores worse than the live version.")] = False
-    _domain_needed: DomainTarget | None = PrivateAttr(None)
+    _needed: DomainTarget | None = PrivateAttr(None)
 
     def settled(self, registry: Registry) -> Self:
         """Find the domain that the request names, or that of its hPLM; for an hPLM in the making see `Admission`."""
@@ -149,12 +149,12 @@ class UpdateHplm(Training):
         name = split_domain(self.domain)[0] if self.domain is not None else live.name if live else None
         roots = [live.root] if live else [root.name for root in registry.roots()]
         if name is not None and len(roots) == 1:
-            settled._domain_needed = DomainTarget(roots[0], name)
+            settled._needed = DomainTarget(roots[0], name)
         return settled
 
     @property
-    def domain_needed(self) -> DomainTarget | None:
-        return self._domain_needed
+    def needed(self) -> DomainTarget | None:
+        return self._needed
 
 
 class SelectHplm(HplmRequest, LadderTarget):
@@ -233,7 +233,7 @@ class ImportHplm(HplmRequest, RootedRequest):
         return self.replace
 
     @property
-    def domain_needed(self) -> DomainTarget | None:
+    def needed(self) -> DomainTarget | None:
         if self.domain is None and self.replace:
             return None
         return self.domain_named(self.domain or GENERAL_DOMAIN)

@@ -10,6 +10,7 @@ from backends.errors import InvalidArgumentError
 from builder.requests.base import Request, one_line
 from builder.requests.domains import CreateDomain, DeleteDomain, RollbackDomain, UpdateDomain
 from builder.requests.hplms import CreateHplm, DeleteHplm, ImportHplm, PinHplm, RollbackHplm, SelectHplm, UpdateHplm
+from builder.requests.students import AddStudents, MakeStudents
 
 
 class CollectGarbage(Request):
@@ -32,6 +33,8 @@ JobRequest = Annotated[
     | PinHplm
     | DeleteHplm
     | ImportHplm
+    | MakeStudents
+    | AddStudents
     | CollectGarbage,
     Field(discriminator="kind"),
 ]

@@ -3,39 +3,85 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
-from builder.requests.base import Device, HplmId, Request
+from backends.registry.registry import Registry
+from builder.requests.base import EXAMPLE_CORPUS, Device, InputFile, RootedRequest, UploadKind
+from builder.requests.hplms import Dev, HplmRequest, Train, TuneChanges
+from builder.requests.targets import RootTarget, Target
 from builder.settings.device import AUTO
 from builder.settings.students import StudentSettings
 
 
-class MakeStudents(Request):
-    """The students of one root.
+class MakeStudents(RootedRequest):
+    """Distil a root's students, short stacks of layers that all its hPLMs share.
 
-    `corpus` names files of texts to learn from, by default those that the root was made from. Students that the root
-    has already are replaced only where `replace` says so: hPLMs' adapters for them are of no use then.
+    Students that the root has already are replaced only where `replace` says so: hPLMs' adapters for them are of no use
+    then.
     """
 
-    root: str
-    corpus: list[Path] = Field(default_factory=list)
-    settings: StudentSettings = Field(default_factory=StudentSettings)
-    replace: bool = False
+    kind: Literal["students.make"] = "students.make"
+    corpus: Annotated[
+        list[InputFile],
+        Field(
+            default_factory=list,
+            description="Uploads of kind corpus to learn from; by default the texts that the root was made from.",
+            examples=[[EXAMPLE_CORPUS]],
+        ),
+    ]
+    settings: Annotated[
+        StudentSettings,
+        Field(default_factory=StudentSettings, description="Settings of the distillation to change."),
+    ]
+    replace: Annotated[bool, Field(description="Replace students that the root has already.")] = False
     device: Device = AUTO
 
+    @property
+    def target(self) -> Target:
+        return RootTarget(self.root_name)
 
-class AddStudents(Request):
-    """The adapters and heads of one hPLM for its root's students.
+    @property
+    def files(self) -> dict[Path, UploadKind]:
+        return dict.fromkeys(self.corpus, UploadKind.CORPUS)
 
-    The hPLM itself teaches: by its answers to the examples and, with `unlabelled`, to other texts. `dev` chooses the
-    best epoch and the best number of students.
+
+class AddStudents(HplmRequest):
+    """Teach an hPLM to answer by its root's students; its next version has the same weights.
+
+    The hPLM itself teaches: by its answers to the examples and, with `unlabelled`, to other texts.
     """
 
-    id: HplmId
-    train: Path
-    dev: Path
-    unlabelled: Path | None = None
-    tune: dict[str, Any] = Field(default_factory=dict)
+    kind: Literal["students.add"] = "students.add"
+    train: Train
+    dev: Dev
+    unlabelled: Annotated[
+        InputFile | None,
+        Field(description="Upload of kind corpus with texts like the task's, which the hPLM answers too."),
+    ] = None
+    tune: TuneChanges = Field(default_factory=dict)
     device: Device = AUTO
+    _needed: RootTarget | None = PrivateAttr(None)
+
+    def settled(self, registry: Registry) -> Self:
+        """Find the root whose students are meant; of an hPLM in the making the only one."""
+        settled = self.model_copy()
+        if registry.has_hplm(self.id):
+            settled._needed = RootTarget(registry.hplm(self.id).domain.root)
+        elif len(roots := registry.roots()) == 1:
+            settled._needed = RootTarget(roots[0].name)
+        return settled
+
+    @property
+    def needed(self) -> RootTarget | None:
+        return self._needed
+
+    @property
+    def tune_changes(self) -> dict[str, Any]:
+        return self.tune
+
+    @property
+    def files(self) -> dict[Path, UploadKind]:
+        plain = {} if self.unlabelled is None else {self.unlabelled: UploadKind.CORPUS}
+        return {self.train: UploadKind.TASK, self.dev: UploadKind.TASK, **plain}

@@ -1,12 +1,36 @@
-"""The targets that requests change: domains and hPLMs, by name."""
+"""The targets that requests change: roots' students, domains and hPLMs, by name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from backends.names import check_hplm_id, check_name
-from backends.registry.entries import DomainEntry, HplmEntry
+from backends.registry.entries import DomainEntry, HplmEntry, RootEntry
 from backends.registry.registry import Registry
+
+
+@dataclass(frozen=True)
+class RootTarget:
+    """A root, of which only the students ever change; these have no versions."""
+
+    root: str
+
+    def __post_init__(self) -> None:
+        check_name(self.root, "root")
+
+    def __str__(self) -> str:
+        return f"root:{self.root}"
+
+    @property
+    def what(self) -> str:
+        """The target in messages."""
+        return f"root {self.root!r}"
+
+    def entry(self, registry: Registry) -> RootEntry:
+        return registry.root(self.root)
+
+    def last_version(self, registry: Registry) -> int:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -55,4 +79,4 @@ class HplmTarget:
         return registry.next_hplm_version(self.id) - 1
 
 
-Target = DomainTarget | HplmTarget
+Target = RootTarget | DomainTarget | HplmTarget

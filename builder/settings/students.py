@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import ConfigDict
 
 from backends.errors import InvalidArgumentError
 from backends.student_levels import MOST_STUDENTS
@@ -25,6 +28,8 @@ class StudentSettings:
     `stacking_weight` is how much it counts that the middle of a later student says what all earlier ones say; students
     of one layer have no middle. `pair_share` of the texts are made into pairs, since some tasks are about them.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=False, extra="forbid")
 
     count: int | None = None
     layers: int | None = None

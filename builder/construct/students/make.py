@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from backends.errors import ConflictError, InvalidArgumentError, TrainingDataError
+from backends.errors import ConflictError, FileError, InvalidArgumentError, TrainingDataError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.root.student_set import StudentSet, StudentShape, students_folder, write_students
+from backends.root.student_set import StudentSet, StudentShape, read_students, students_folder, write_students
 from backends.root.tokenizer import Text
 from backends.storage import json_checksum, publishing
 from builder.construct.hplm.state_rows import StateRows
@@ -30,30 +30,35 @@ from builder.requests.domains import GENERAL_DOMAIN
 from builder.requests.students import MakeStudents
 
 MIN_TEXTS = 200
+INPUTS = "inputs"
+"""The part of a set's origin that names all it depends on."""
 
 
 def make_students(home: Home, registry: Registry, request: MakeStudents, report: Report) -> StudentSet:
     """Distil and publish a root's students; an interrupted run goes on at its last checkpoint.
 
-    Servers that run meanwhile keep the students that they have read.
+    Students that the same request made before are returned as they are, if they are whole. Servers that run meanwhile
+    keep the students that they have read.
 
     Raises:
         ConflictError: The root has students already, and none are to be replaced.
         InvalidArgumentError: The students would save nothing, or the corpus is too small.
         TrainingDataError: The corpus is not there, or no text.
     """
-    registry.root(request.root)
-    target = home.root(request.root)
-    with exclusive(home, target, f"root {request.root!r}") as hold:
-        domain = registry.domain(request.root, GENERAL_DOMAIN)
+    name = registry.root(request.root_name).name
+    target = home.root(name)
+    with exclusive(home, target, f"root {name!r}") as hold:
+        domain = registry.domain(name, GENERAL_DOMAIN)
         hold.will_read(domain.folders)
         root = RootFolder(target)
+        making = _Making(home, registry, root, request, _corpus(root, request.corpus), report)
+        if (known := making.made_before()) is not None:
+            return known
         if students_folder(target).exists() and not request.replace:
             raise ConflictError(
-                f"root {request.root!r} has students already; --replace makes others, and hPLMs are answered without "
+                f"root {name!r} has students already; --replace makes others, and hPLMs are answered without "
                 "students then until 'hplm students add' adapts them again"
             )
-        making = _Making(home, registry, root, request, _corpus(root, request.corpus), report)
         distilled, boosting = making.run()
         shape, layers, maps = boosting.kept(distilled.count)
         fidelity = [each.to_json() for each in distilled.fidelity]
@@ -111,7 +116,19 @@ class _Making:
             "settings": asdict(self.request.settings),
             "corpus": [str(path) for path in self.corpus],
             "seconds": round(distilled.seconds),
+            INPUTS: json_checksum(self._inputs()),
         }
+
+    def made_before(self) -> StudentSet | None:
+        """Read the root's students, if they are whole and were made from the same inputs."""
+        try:
+            found = read_students(self.root)
+            if found is None or found.origin.get(INPUTS) != json_checksum(self._inputs()):
+                return None
+            found.verify()
+        except FileError:
+            return None
+        return found
 
     def _texts(self) -> tuple[list[Text], list[Text]]:
         """Return the texts to learn from, and those held out, some of both made into pairs."""

@@ -56,5 +56,15 @@ JOB_EXAMPLES: dict[str, Example] = {
         "A PEFT or AdapterHub adapter", kind="hplm.import", id="acme/returns", domain="shop", adapter=EXAMPLE_ADAPTER
     ),
     "hplm.delete": _example("Without the hPLM", kind="hplm.delete", id="acme/returns"),
+    "students.make": _example(
+        "A root's students", kind="students.make", root="base", corpus=[EXAMPLE_CORPUS], settings={"count": 2}
+    ),
+    "students.add": _example(
+        "An hPLM that its root's students answer too",
+        kind="students.add",
+        id="acme/returns",
+        train=EXAMPLE_TASK,
+        dev=EXAMPLE_TASK,
+    ),
     "gc": _example("What could be removed", kind="gc", dry_run=True),
 }

@@ -225,6 +225,7 @@ def test_students_of_a_root_are_published(tiny_home: Home, corpus: Path) -> None
 
 def test_an_interrupted_distillation_ends_as_one_that_was_not(tiny_home: Home, corpus: Path, tmp_path: Path) -> None:
     whole = made(tiny_home, corpus=[corpus]).fingerprint
+    others = made(tiny_home, corpus=[corpus], seed=18, replace=True).fingerprint
 
     def killed_at(phase: str, done: int) -> None:
         def report(step: Step) -> None:
@@ -234,7 +235,7 @@ def test_an_interrupted_distillation_ends_as_one_that_was_not(tiny_home: Home, c
         with pytest.raises(KeyboardInterrupt):
             made(tiny_home, corpus=[corpus], replace=True, report=report)
         read = read_students(RootFolder(tiny_home.root("tiny")))
-        assert read is not None and read.fingerprint == whole  # those before it serve
+        assert read is not None and read.fingerprint == others  # those before it serve
 
     for phase, done in (("distil student 1", 3), ("distil student 2", 5), ("distil all students together", 1)):
         killed_at(phase, done)
@@ -289,6 +290,17 @@ def made_from(home: Home, corpus: Path) -> None:
     content = read_json(path)
     content["origin"]["config"]["corpus"] = [str(corpus)]
     write_json(path, content)
+
+
+def test_what_was_made_before_is_found(tiny_home: Home, corpus: Path) -> None:
+    first, seen = made(tiny_home, corpus=[corpus]), list[Step]()
+    for replace_them in (False, True):
+        again = made(tiny_home, corpus=[corpus], replace=replace_them, report=seen.append)
+        assert again.fingerprint == first.fingerprint and not seen
+    (first.path / "maps.safetensors").write_bytes(b"short")
+    with pytest.raises(ConflictError, match="--replace"):
+        made(tiny_home, corpus=[corpus])
+    made(tiny_home, corpus=[corpus], replace=True).verify()
 
 
 def test_the_corpus_of_the_root_is_the_default(tiny_home: Home, corpus: Path) -> None:

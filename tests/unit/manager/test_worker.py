@@ -100,9 +100,9 @@ def test_a_locked_registry_is_worth_another_attempt(tiny_home: Home, monkeypatch
 
 def test_a_new_hplm_may_name_a_version_of_its_domain() -> None:
     wanted = {"kind": "hplm.create", "id": "new/one", "root": "tiny", "train": "task-1", "dev": "task-2"}
-    assert str(stored_request({**wanted, "domain": "farm@2"}).domain_needed) == "domain:tiny/farm"
+    assert str(stored_request({**wanted, "domain": "farm@2"}).needed) == "domain:tiny/farm"
     with pytest.raises(InvalidArgumentError, match="name@version"):
-        _ = stored_request({**wanted, "domain": "farm@x"}).domain_needed
+        _ = stored_request({**wanted, "domain": "farm@x"}).needed
 
 
 def test_an_update_waits_for_its_domain(tiny_home: Home, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_an_update_says_what_its_version_lacks(
     result = store.job(job.id).result
     assert result is not None and result["version"] == 3, store.job(job.id).failure
     assert result["without_ladder"] == "held_out.jsonl holds too little, bank/x too"
-    assert "the version before 3 had some; 'hplm students add acme/topic'" in result["without_students"]
+    assert "the version before 3 had some; students.add adds them" in result["without_students"]
 
 
 def test_a_job_that_is_cancelled_while_it_selects_has_tuned_all_the_same(tiny_home: Home, tmp_path: Path) -> None:
