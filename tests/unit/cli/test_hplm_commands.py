@@ -232,7 +232,7 @@ def labelled(path: Path, count: int, seed: int) -> str:
 
 
 def test_an_interrupted_selection_names_its_own_command(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tiny_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train, held_out = labelled(tmp_path / "a.jsonl", 160, 100), labelled(tmp_path / "b.jsonl", 400, 901)
 
@@ -244,7 +244,8 @@ def test_an_interrupted_selection_names_its_own_command(
         patch.setattr(plan, "select_ladder", interrupted)
         code, _, err = run("create", "new/one", "--domain", "farm", *files(Path(train), Path(train)), *target)
     command = f"select new/one --train {train} --held-out {held_out} --max-drop 25 --certainty 0.8"
-    assert (code, err.splitlines()[-1]) == (130, f"hplm: interrupted; 'hplm {command}' goes on where this one was")
+    goes_on = f"hplm: interrupted; 'hplm {command} --home {tiny_home.path}' goes on where this one was"
+    assert (code, err.splitlines()[-1]) == (130, goes_on)
     assert run(*command.split())[0] == 0
 
 
