@@ -19,7 +19,7 @@ from cli.workload_help import LANGUAGE, SIMULATED
 if TYPE_CHECKING:
     from backends.scheduling.cost_model import CostModel
     from backends.scheduling.settings import Capacity
-    from builder.placement import Exits
+    from builder.placement import Exits, Students
     from builder.placement.described_workload import DescribedWorkload
 
 _HELP = f"""Play a load against a cost model in virtual time.
@@ -35,6 +35,7 @@ hplm simulate --load 2x --deadlines 5x-20x --policy fcfs --policy das
 hplm simulate --load 300/s --arrivals bursts --tenants zipf:count=500 --duration 10m
 hplm simulate --arrivals trace:monday.csv --lengths trace --tenants trace
 hplm simulate --load 1.2x --deadlines 5x-20x --early-share 0.6 --early-after 2/6
+hplm simulate --load 0.6x --arrivals bursts:ratio=3 --deadlines 5x-20x --students 2 --student-depth 1/3
 """
 
 
@@ -140,6 +141,29 @@ class ExitOptions:
         return Exits(self.early_share, _share_of(self.early_after, "--early-after"))
 
 
+@dataclass(frozen=True)
+class StudentOptions:
+    students: Annotated[
+        int | None,
+        typer.Option(
+            help="Students answer every request, as many of them as the load allows. \\[default: all layers do]"
+        ),
+    ] = None
+    student_depth: Annotated[
+        str, typer.Option(help="With --students: what one costs, as a share of the upper layers, such as 2/6.")
+    ] = "1/3"
+    always: Annotated[
+        int | None, typer.Option("--always", help="With --students: always so many, whatever the load.")
+    ] = None
+
+    def made(self) -> Students | None:
+        from builder.placement import Students
+
+        if self.students is None:
+            return None
+        return Students(self.students, _share_of(self.student_depth, "--student-depth"), self.always)
+
+
 def _share_of(text: str, option: str) -> float:
     try:
         return float(Fraction(text))
@@ -155,6 +179,7 @@ def simulate(
     machine: MachineOptions,
     workload: WorkloadOptions,
     ladders: ExitOptions,
+    students: StudentOptions,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="What runs next; may be repeated, all meet the same load. \\[default: fcfs]"),
@@ -178,7 +203,8 @@ def simulate(
     for name, chosen in policies.items():
         with progress_bars(name) as report:
             settings = AdmissionSettings(predicts=admission)
-            simulation = Simulator(chosen, model, capacity, settings, exits=exits).run(load, report)
+            simulator = Simulator(chosen, model, capacity, settings, exits=exits, students=students.made())
+            simulation = simulator.run(load, report)
         results.append({"policy": name, **simulation.figures(), "rejected": simulation.rejected()})
     _print(results, as_json)
 

@@ -1,7 +1,8 @@
 """The serve loop played event by event, one microsecond event after the other: slow, obvious, and by another hand.
 
-Nothing is shared with the simulator but policy, cost model and admission: every arrival, every passed deadline and
-every end of a batch is an event, and after each the loop looks whether it can start or stage anything.
+Nothing is shared with the simulator but policy, cost model, admission and the choice of a depth: every arrival, every
+passed deadline and every end of a batch is an event, and after each the loop looks whether it can start or stage
+anything.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape, CostModel
+from backends.scheduling.depth_choice import DepthChoice
 from backends.scheduling.policies import Policy
 from backends.scheduling.rejection import Rejection
 from backends.scheduling.settings import Capacity
@@ -19,6 +21,7 @@ from backends.scheduling.waiting_room import WaitingRoom
 from backends.stack_key import StackKey
 
 SIMULATED = StackKey("simulated")
+STUDENTS = StackKey("simulated", "students")
 
 
 @dataclass(eq=False)
@@ -39,7 +42,7 @@ class Request:
     most_depth: float = 1.0
 
     def settle(self) -> bool:
-        if self.has_settled or self.least_depth == 1.0:
+        if self.has_settled or self.least_depth == 1.0 or self.root == STUDENTS:
             return False
         self.has_settled, self.depth = True, self.least_depth
         return True
@@ -69,6 +72,9 @@ class ReferenceLoop:
     running: list[Request] | None = None
     ends_us: int | None = None
     exits_us: int | None = None
+    students: DepthChoice[Request] | None = None
+    student_depths: tuple[float, ...] = ()
+    counts: list[int] = field(default_factory=list)
     batches: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
     batches_taken: int = 0
 
@@ -131,7 +137,7 @@ class ReferenceLoop:
         if self.running is None or self.exits_us is None or now_us < self.exits_us:
             return
         for request in self.running:
-            if request.fate is not None or request.least_depth == 1.0:
+            if request.fate is not None or request.least_depth == 1.0 or request.root == STUDENTS:
                 continue
             leaves = request.is_sure or request.has_settled
             is_due = request.deadline_us is not None and now_us >= request.deadline_us - 2_000
@@ -159,6 +165,8 @@ class ReferenceLoop:
         self.running = self.ends_us = self.exits_us = None
 
     def _passed(self, batch: list[Request]) -> list[float]:
+        if batch[0].root == STUDENTS:
+            return [request.depth for request in batch]
         return [request.least_depth if request.is_sure or request.has_settled else 1.0 for request in batch]
 
     def _takes_us(self, batch: list[Request], depths: list[float]) -> int:
@@ -171,9 +179,12 @@ class ReferenceLoop:
         if self.running is not None or self.staged is None:
             return False
         batch, self.staged = self.staged, None
+        stack = batch[0].root
+        if self.students:
+            self.students.choose(stack, batch, self.student_depths, now_us)
         shape = BatchShape.of(batch)
         if self.admission:
-            self.admission.batches.began(SIMULATED, shape, now_us)
+            self.admission.batches.began(stack, shape, now_us)
         for request in batch:
             if request.is_late(now_us):
                 request.fate = "late_waiting"
@@ -186,6 +197,8 @@ class ReferenceLoop:
                 if now_us < event_us < self.ends_us:
                     heapq.heappush(self._events, event_us)
             self.batches.append((now_us, self.ends_us, tuple(request.index for request in batch)))
+            if self.students:
+                self.counts.append(max(self.student_depths.index(request.depth) for request in batch) + 1)
             heapq.heappush(self._events, self.ends_us)
         elif self.admission:
             self.admission.batches.finished(now_us, has_run=False)
@@ -210,7 +223,7 @@ class ReferenceLoop:
         self.batches_taken += 1
         if self.admission:
             self.admission.take_batch(self._indices(batch), now_us)
-            self.admission.batches.staged(BatchShape.of(batch), SIMULATED)
+            self.admission.batches.staged(BatchShape.of(batch), batch[0].root)
         self.staged = batch
         self.waiting = [request for request in self.waiting if request not in batch]
         return True

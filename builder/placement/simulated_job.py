@@ -6,22 +6,32 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.stack_key import StackKey
+from backends.stack_key import FULL, StackKey
 from builder.placement.simulated_load import SimulatedLoad
 
 ROOT = StackKey("simulated")
 _BLOCK = 65_536
 
 
+class Depths(NamedTuple):
+    """Shares of the upper layers that a row is likely to pass, has to pass, and may pass; as of the engine's jobs."""
+
+    likely: float = 1.0
+    least: float = 1.0
+    most: float = 1.0
+
+
 @dataclass(eq=False, slots=True)
 class SimulatedJob:
     """`place` is its row of the load; it arrives where the upper half queues it, as a job of the engine does.
 
-    `leaves` is known once it runs: whether it is sure enough at its exit. The depths are those of the engine's jobs.
+    `leaves` is known once it runs: whether it is sure enough at its exit. The depths are those of the engine's jobs;
+    where `root` is a stack of students, `depth` is chosen once it runs.
     """
 
     place: int
@@ -40,11 +50,13 @@ class SimulatedJob:
     @property
     def passed(self) -> float:
         """Share of the layers that it passes when it runs."""
+        if self.root.level != FULL:
+            return self.depth
         return self.least_depth if self.leaves or self.settles else 1.0
 
     def settle(self) -> bool:
         """Take the answer of the exit, if there is one."""
-        if self.settles or self.least_depth == 1.0:
+        if self.settles or self.least_depth == 1.0 or self.root.level != FULL:
             return False
         self.depth, self.settles = self.least_depth, True
         return True
@@ -63,16 +75,16 @@ class Inbox:
     Args:
         load: The requests.
         leaving: Which of them leave early.
-        depth: Share of the layers that each is likely to pass.
-        least_depth: Share after which it can be answered.
+        depths: Of each.
+        stack: Where each runs.
     """
 
     def __init__(
-        self, load: SimulatedLoad, leaving: NDArray[np.bool_], depth: float = 1.0, least_depth: float = 1.0
+        self, load: SimulatedLoad, leaving: NDArray[np.bool_], depths: Depths = Depths(), stack: StackKey = ROOT
     ) -> None:
         self._load = load
         self._leaving = leaving
-        self._depths = repeat(depth), repeat(least_depth)
+        self._same_of_all = *map(repeat, depths), repeat(stack)
         self._made = 0
         self._jobs: list[SimulatedJob] = []
         self._times_us: list[int] = []
@@ -103,7 +115,7 @@ class Inbox:
         deadlines_us = repeat(None) if load.deadlines_us is None else load.deadlines_us[rows].tolist()
         places = range(rows.start, len(load))
         leaving = self._leaving[rows].tolist()
-        columns = (self._times_us, keys, tenants, load.tokens[rows].tolist(), deadlines_us, leaving, *self._depths)
+        columns = (self._times_us, keys, tenants, load.tokens[rows].tolist(), deadlines_us, leaving, *self._same_of_all)
         self._jobs = list(map(SimulatedJob, places, *columns))
         self._made += len(self._jobs)
         self._taken = 0

@@ -23,7 +23,10 @@ _PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """Shape: [batches] each; places, of their rows in the load, are [rows of all batches]."""
+    """Shape: [batches] each; places, of their rows in the load, are [rows of all batches].
+
+    `students` is how many answered a batch, 0 where all layers did.
+    """
 
     places: Int64
     started_us: Int64
@@ -31,6 +34,17 @@ class Batches:
     rows: Int64
     tokens: Int64
     adapters: Int64
+    students: Int64
+
+    @property
+    def mean_students(self) -> float:
+        """How many students answered a row."""
+        return float(np.average(self.students, weights=self.rows))
+
+    @property
+    def num_changes(self) -> int:
+        """How many batches were answered by another number of students than the one before."""
+        return int(np.count_nonzero(np.diff(self.students)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +124,9 @@ class Simulation:
                 "batch_ms": float((batches.ended_us - batches.started_us).mean() / 1e3),
                 "busy": self.busy,
             }
+        if batches.students.any():
+            found["students"] = batches.mean_students
+            found["changes_per_minute"] = 60 * batches.num_changes / self.load.duration_s
         return found
 
     def rejected(self) -> dict[str, int]:
@@ -124,7 +141,7 @@ class SimulationLog:
         self._places = array("q")
         self._answered_us = array("q")
         self._levels = array("b")
-        self._columns = tuple(array("q") for _ in range(5))
+        self._columns = tuple(array("q") for _ in range(6))
         self._rejected: dict[Rejection, array[int]] = {}
 
     @property
@@ -138,11 +155,12 @@ class SimulationLog:
         shape: BatchShape,
         jobs: Sequence[SimulatedJob],
         answers: Answers,
+        num_students: int,
     ) -> None:
         self._places.extend([job.place for job in jobs])
         self._answered_us.extend(answers.answered_us)
         self._levels.extend(answers.levels)
-        row = (start_us, end_us, shape.rows, round(shape.tokens), shape.adapters)
+        row = (start_us, end_us, shape.rows, round(shape.tokens), shape.adapters, num_students)
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)
 

@@ -4,7 +4,8 @@ One batch runs; the next is staged as soon as it is full, otherwise when the mac
 that the forecast or admission predicts to be late, rows that become late in the queue or infeasible in a batch that is
 staged while another runs, and rows that are late when their batch runs or is done; a staged batch runs whole or, where
 all its rows are late, not at all. With exits, rows that are sure enough are answered once their batch has passed the
-lower part of the layers, and rows settle as in the engine. At one moment rows arrive first, then the batch ends, then
+lower part of the layers, and rows settle as in the engine. With students, the engine's own class chooses how many
+answer a batch when it starts. At one moment rows arrive first, then the batch ends, then
 the next is chosen.
 
 Events that move nothing are not played: time goes from batch to batch, and from one arrival to the next only while a
@@ -15,21 +16,25 @@ happened is kept in columns, and judged after the run, all requests at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from backends.errors import InvalidArgumentError
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape, CostModel
+from backends.scheduling.depth_choice import DepthChoice
 from backends.scheduling.estimator import LiveCosts
 from backends.scheduling.policies import Policy
 from backends.scheduling.rejection import Rejection
 from backends.scheduling.settings import AdmissionSettings, Capacity
 from backends.scheduling.wait_forecast import FRESH_US, WaitForecast
 from builder.placement.simulated_exits import Answers, Exits
-from builder.placement.simulated_job import ROOT, Inbox, SimulatedJob
+from builder.placement.simulated_job import ROOT, Depths, Inbox, SimulatedJob
 from builder.placement.simulated_load import SimulatedLoad
 from builder.placement.simulated_queue import SimulatedQueue
+from builder.placement.simulated_students import STUDENT_STACK, Students
 from builder.placement.simulation_log import Simulation, SimulationLog
 from builder.progress import Report, Step
 
@@ -47,6 +52,10 @@ class Simulator:
         admission: Decides about arriving rows; without it all wait, as long as no more than `max_waiting` do.
         measured_us: What a batch really takes.
         exits: Where rows leave early, and how many; without it all pass all layers.
+        students: What answers in place of the layers; needs admission, which knows what waits.
+
+    Raises:
+        InvalidArgumentError: Students without admission, or with exits.
     """
 
     def __init__(
@@ -58,7 +67,10 @@ class Simulator:
         max_waiting: int = AdmissionSettings.max_waiting,
         measured_us: Callable[[BatchShape], float] | None = None,
         exits: Exits | None = None,
+        students: Students | None = None,
     ) -> None:
+        if students is not None and (admission is None or exits is not None):
+            raise InvalidArgumentError("students need admission, and have no exits")
         self._policy = policy
         self._cost_model = cost_model
         self._capacity = capacity
@@ -66,12 +78,14 @@ class Simulator:
         self._max_waiting = max_waiting
         self._measured_us = measured_us or cost_model.predict_us
         self._exits = exits
+        self._students = students
 
     def run(self, load: SimulatedLoad, report: Report = lambda _: None) -> Simulation:
         """Play a load to its last answer."""
         admission = self._new_admission()
         queue = SimulatedQueue(self._policy, self._capacity, admission)
-        return _Run(load, queue, self._measured_us, admission, self._max_waiting, self._exits).play(report)
+        answering = _Answering(self._exits, self._students)
+        return _Run(load, queue, self._measured_us, admission, self._max_waiting, answering).play(report)
 
     def _new_admission(self) -> Admission[SimulatedJob] | None:
         """Each load meets one that remembers no other."""
@@ -81,8 +95,28 @@ class Simulator:
         admission: Admission[SimulatedJob] = Admission(
             lambda _: costs, self._capacity, self._admission, self._policy.order
         )
-        admission.serves(ROOT)
+        admission.serves(ROOT if self._students is None else STUDENT_STACK)
         return admission
+
+
+@dataclass(frozen=True)
+class _Answering:
+    """What answers rows besides all layers, if something does."""
+
+    exits: Exits | None
+    students: Students | None
+
+    def inbox(self, load: SimulatedLoad) -> Inbox:
+        if self.students is not None:
+            return Inbox(load, np.zeros(len(load), bool), self.students.depths, STUDENT_STACK)
+        if self.exits is not None:
+            depths = Depths(self.exits.likely_depth, self.exits.depth)
+            return Inbox(load, self.exits.leaving(len(load)), depths)
+        return Inbox(load, np.zeros(len(load), bool))
+
+    def num_students(self, jobs: Sequence[SimulatedJob]) -> int:
+        """Return how many students answer a batch."""
+        return 0 if self.students is None else round(max(job.depth for job in jobs) / self.students.depth)
 
 
 class _Run:
@@ -95,15 +129,16 @@ class _Run:
         measured_us: Callable[[BatchShape], float],
         admission: Admission[SimulatedJob] | None,
         max_waiting: int,
-        exits: Exits | None,
+        answering: _Answering,
     ) -> None:
         self._load = load
-        self._has_exits = exits is not None
-        self._inbox = _inbox(load, exits)
+        self._answering = answering
+        self._inbox = answering.inbox(load)
         self._queue = queue
         self._measured_us = measured_us
         self._admission = admission
         self._max_waiting = max_waiting
+        self._depths = None if admission is None else DepthChoice(admission)
         self._forecast: WaitForecast | None = None
         self._forecast_us = 0
         self._log = SimulationLog()
@@ -140,11 +175,14 @@ class _Run:
 
     def _run_batch(self, start_us: int, jobs: list[SimulatedJob]) -> tuple[int, list[SimulatedJob]]:
         """Play until the batch is done; returns when, and the staged batch, with no row where none is staged."""
+        if self._answering.students is not None and self._depths is not None:
+            self._depths.choose(STUDENT_STACK, jobs, self._answering.students.choices, start_us)
         if self._admission is not None:
-            self._admission.batches.began(ROOT, BatchShape.of(jobs), start_us)
+            self._admission.batches.began(jobs[0].root, BatchShape.of(jobs), start_us)
         shape = BatchShape.of(jobs, [job.passed for job in jobs])
         end_us = start_us + self._takes_us(shape)
-        self._log.batch(start_us, end_us, shape, jobs, self._answers(jobs, start_us, end_us))
+        answers, num_students = self._answers(jobs, start_us, end_us), self._answering.num_students(jobs)
+        self._log.batch(start_us, end_us, shape, jobs, answers, num_students)
         staged = self._staged_until(start_us, end_us)
         self._receive(end_us)
         if self._admission is not None:
@@ -157,7 +195,7 @@ class _Run:
         return max(1, round(self._measured_us(shape)))
 
     def _answers(self, jobs: list[SimulatedJob], start_us: int, end_us: int) -> Answers:
-        if not self._has_exits:
+        if self._answering.exits is None:
             return Answers.at_end(len(jobs), end_us)
         at_exit = BatchShape.of(jobs, [job.least_depth for job in jobs])
         return Answers.of(jobs, min(end_us, start_us + self._takes_us(at_exit)), end_us)
@@ -180,7 +218,7 @@ class _Run:
         if not staged or any(not job.is_late(now_us) for job in staged):
             return staged
         if self._admission is not None:
-            self._admission.batches.began(ROOT, BatchShape.of(staged), now_us)
+            self._admission.batches.began(staged[0].root, BatchShape.of(staged), now_us)
             self._admission.batches.finished(now_us, has_run=False)
         return []
 
@@ -220,9 +258,3 @@ class _Run:
             self._queue.add((job,))
         else:
             self._log.reject(job, Rejection.QUEUE_FULL)
-
-
-def _inbox(load: SimulatedLoad, exits: Exits | None) -> Inbox:
-    if exits is None:
-        return Inbox(load, np.zeros(len(load), bool))
-    return Inbox(load, exits.leaving(len(load)), exits.likely_depth, exits.depth)

@@ -75,6 +75,21 @@ def test_ladders_gain_what_they_save(run: Run, tmp_path: Path) -> None:
     assert ladders["early"] == pytest.approx(0.6, abs=0.1)
 
 
+def test_students_answer_what_all_layers_could_not(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(MODEL.to_json()))
+    at = ("--cost-model", str(path), *SHORT, "--json")
+    of_students = ("--students", "3", "--student-depth", "1/6")
+    full, chosen, three = (
+        json.loads(run(*at, *more))[0] for more in ((), of_students, (*of_students, "--always", "3"))
+    )
+    assert full["requests"] == chosen["requests"] and chosen["attainment"] > full["attainment"]
+    assert 1 <= chosen["students"] <= 3 and "students" not in full
+    assert (three["students"], three["changes_per_minute"]) == (3, 0)
+    assert "of 3 students 1 to 3 answer, not 4" in run(*at, *of_students, "--always", "4")
+    assert "no exits" in run(*at, *of_students, "--early-share", "0.5")
+
+
 def test_what_cannot_be_simulated_is_one_line(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(MODEL.to_json()))

@@ -10,16 +10,27 @@ import pytest
 from backends.errors import HplmError, InvalidArgumentError
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import CostModel
+from backends.scheduling.depth_choice import DepthChoice
 from backends.scheduling.estimator import LiveCosts
 from backends.scheduling.order import FairOrder
 from backends.scheduling.policies import FirstComeFirstServed, Policy
 from backends.scheduling.rejection import Rejection
 from backends.scheduling.settings import AdmissionSettings, Capacity, ShareSettings
 from backends.scheduling.waiting_room import WaitingRoom
-from builder.placement import ConstantDelay, Exits, ObservedDelays, SimulatedLoad, Simulation, Simulator, Workload
+from backends.stack_key import StackKey
+from builder.placement import (
+    ConstantDelay,
+    Exits,
+    ObservedDelays,
+    SimulatedLoad,
+    Simulation,
+    Simulator,
+    Students,
+    Workload,
+)
 from builder.placement.policies import POLICY_NAMES, policy_named
 from builder.placement.simulated_job import SimulatedJob
-from simulation_reference import SIMULATED, ReferenceLoop, Request
+from simulation_reference import SIMULATED, STUDENTS, ReferenceLoop, Request
 from workload.arrivals import DeterministicArrivals, PoissonArrivals
 from workload.deadlines import UniformDeadlines
 from workload.lengths import FixedLengths, NormalLengths
@@ -30,11 +41,15 @@ COST_MODEL = CostModel(1_000.0, 200.0, 20.0, 0.1, 50.0)
 
 
 def admission_of(
-    cost_model: CostModel, capacity: Capacity, settings: AdmissionSettings, policy: Policy
+    cost_model: CostModel,
+    capacity: Capacity,
+    settings: AdmissionSettings,
+    policy: Policy,
+    stack: StackKey = SIMULATED,
 ) -> Admission[Request]:
     costs = LiveCosts(cost_model)
     admission: Admission[Request] = Admission(lambda _: costs, capacity, settings, policy.order)
-    admission.serves(SIMULATED)
+    admission.serves(stack)
     return admission
 
 
@@ -111,6 +126,73 @@ def test_every_request_meets_the_fate_of_the_reference(policy: str, asks_admissi
         refused |= {Rejection.PREDICTED_LATE, Rejection.LATE_ON_ARRIVAL, Rejection.TENANT_QUOTA, Rejection.TENANT_SHARE}
     assert seen == {"answered"} | refused
     assert levels == set(LEVELS)
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_students_meet_the_reference_too(policy: str, seed: int) -> None:
+    chance, seen = random.Random(seed), set[int]()
+    for number in range(60):
+        load = random_load(chance)
+        students = Students(4, 0.25, chance.choice([None, None, 1, 3]))
+        capacity = Capacity(2 ** chance.randint(0, 3), 2 ** chance.randint(5, 7), chance.randint(1, 6))
+        cost_model = CostModel(chance.choice([0, 4096]), chance.choice([0, 500]), 4 * chance.randrange(1, 25), 0, 0)
+        settings, chosen = random_settings(chance, 1_000), policy_named(policy, cost_model)
+        admission = admission_of(cost_model, capacity, settings, chosen, STUDENTS)
+        simulation = Simulator(chosen, cost_model, capacity, settings, students=students).run(load)
+        reference = ReferenceLoop(chosen, cost_model, capacity, 1_000, admission)
+        reference.students, reference.student_depths = DepthChoice(admission), students.choices
+        requests = requests_of(load)
+        for request in requests:
+            request.root, (request.depth, request.least_depth, request.most_depth) = STUDENTS, students.depths
+        reference.play(requests)
+        case = f"case {number} of seed {seed}"
+        assert fates_of(simulation) == [request.fate for request in requests], case
+        assert batches_of(simulation) == [(start, end, sorted(places)) for start, end, places in reference.batches], (
+            case
+        )
+        assert simulation.batches.students.tolist() == reference.counts, case
+        seen |= set(reference.counts)
+    assert seen == {1, 2, 3, 4}
+
+
+def test_the_load_decides_how_many_students_answer() -> None:
+    capacity = Capacity(64, 4096, 64)
+
+    def figures(rate_per_s: float, count: int | None) -> dict[str, float]:
+        workload = Workload(
+            PoissonArrivals(rate_per_s), FixedLengths(20), UniformTenants(50), UniformDeadlines(100, 200)
+        )
+        students = Students(3, 1 / 6, count)
+        load = workload.draw(20.0, 1)
+        return (
+            Simulator(FirstComeFirstServed(), COST_MODEL, capacity, AdmissionSettings(), students=students)
+            .run(load)
+            .figures()
+        )
+
+    quiet, busy, always = figures(50.0, None), figures(3_600.0, None), figures(3_600.0, 3)
+    assert quiet["students"] == 3 and quiet["changes_per_minute"] == 0
+    assert busy["students"] < 2 and busy["attainment"] > always["attainment"] + 0.1
+    assert always["students"] == 3
+
+
+@pytest.mark.parametrize("values", [(0, 0.5, None), (9, 0.1, None), (3, 0.5, None), (2, 0.0, None), (2, 0.3, 3)])
+def test_students_that_cannot_be(values: tuple[int, float, int | None]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Students(*values)
+
+
+def test_students_need_admission_and_have_no_exits() -> None:
+    with pytest.raises(InvalidArgumentError, match="students need admission"):
+        Simulator(FirstComeFirstServed(), COST_MODEL, students=Students(2, 0.3))
+    with pytest.raises(InvalidArgumentError, match="no exits"):
+        Simulator(
+            FirstComeFirstServed(),
+            COST_MODEL,
+            admission=AdmissionSettings(),
+            exits=Exits(0.5, 0.5),
+            students=Students(2, 0.3),
+        )
 
 
 def random_exits(chance: random.Random) -> Exits | None:
