@@ -190,7 +190,8 @@ def _with_ladder(home: Home, registry: Registry, entry: HplmEntry, plan: LadderP
             outcome = plan.select(home, registry, entry, report)
         warn_of_missing(home)
     if outcome.reason is not None:
-        typer.echo(f"version {entry.version} is live, without a ladder: {outcome.reason}", err=True)
+        reason = outcome.reason.replace(plan.command, command_on(home, plan.command))
+        typer.echo(f"version {entry.version} is live, without a ladder: {reason}", err=True)
     return outcome.entry
 
 
