@@ -1,0 +1,389 @@
+"""How good are the answers of one student, and of several, against a fine-tuned model of each task's own?
+
+For each task and seed a dedicated model is fine-tuned, `hplm create --teacher dedicated` makes an hPLM that learns from
+it, and `hplm students add` teaches this one's students. Shares are of the dedicated model's points on the test texts;
+the best number of students is chosen on the dev texts. What the tables lack is computed.
+
+Beside them, with the first seed and at the arithmetic of all students together:
+
+- exits: the first upper layers as they are, with adapters and a head of their own;
+- bagged: students of which each learned by itself to say what the upper layers say;
+- chained: one deep student in place of several beside each other.
+
+A home's students are replaced. With `--trials` each trial is kept in a file as soon as it is measured, and the same
+command goes on with those that are not.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import mean
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+from backends.adapters.bank import read_artifact
+from backends.adapters.student_adapters import read_student_adapters
+from backends.errors import HplmError
+from backends.home import Home
+from backends.registry.entries import HplmEntry
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.root.student_set import OutputMaps, StudentSet, StudentShape, students_folder, write_students
+from backends.root.upper import UpperLayers
+from backends.storage import file_checksum, json_checksum, publishing, read_json, write_json
+from bench.kit.entry import QUICK_LOADS_S, Result, at_least, bench
+from bench.quality import SETTINGS, ensure_demo_root, ensure_root
+from bench.tasks.cut import CutTask, cut_task
+from bench.tasks.data import Caps, task_names, write_demo_tasks
+from bench.tasks.outcome import Outcome
+from bench.tasks.results import Results
+from bench.tasks.schemes import Schemes, Trial, Workspace
+from builder.construct.hplm.states import encoded_set
+from builder.construct.hplm.trainable import of_rows
+from builder.construct.hplm.tunable import EncodedSet
+from builder.construct.students.add import add_students
+from builder.construct.students.make import make_students
+from builder.construct.students.tunable import StudentLayers, TunableStudents, TunedStudents
+from builder.construct.tasks.objective import Objective
+from builder.construct.tasks.task_objectives import objective_of
+from builder.progress import progress_lines
+from builder.requests.students import AddStudents, MakeStudents
+from builder.settings.students import StudentSettings
+from demo import root as demo_root
+
+_TASKS = ("chemprot", "sciie-relations", "mrpc", "sst2", "ncbi-disease")
+_BOOSTED, _EXITS, _BAGGED, _CHAINED = "boosted", "exits", "bagged", "chained"
+_BESIDE = (_EXITS, _BAGGED, _CHAINED)
+_DEDICATED, _HPLM = "dedicated", "hplm"
+_LINE_EVERY_S = 30.0
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`epochs`, where given, are those of every tuning, for a run that only shows that it works."""
+
+    caps: Caps
+    seeds: tuple[int, ...] = (1, 2)
+    epochs: int | None = None
+    students: StudentSettings = field(default_factory=StudentSettings)
+
+    @property
+    def tune(self) -> dict[str, Any]:
+        """Changes of what `hplm students add` does by default."""
+        return {} if self.epochs is None else {"epochs": self.epochs}
+
+
+FULL = Settings(Caps(train=2_000))
+QUICK = Settings(Caps(32, 32, 64), seeds=(1,), epochs=1, students=StudentSettings(steps=10, max_texts=300))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The outcomes of one student, of two, and so on, and the number that is best on the dev texts."""
+
+    outcomes: tuple[Outcome, ...]
+    best: int
+
+    @property
+    def of_one(self) -> float:
+        return self.outcomes[0].test
+
+    @property
+    def of_best(self) -> float:
+        return self.outcomes[self.best - 1].test
+
+    @property
+    def of_all(self) -> float:
+        return self.outcomes[-1].test
+
+    def to_json(self) -> dict[str, Any]:
+        return {"outcomes": [outcome.to_json() for outcome in self.outcomes], "best": self.best}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Measured:
+        return cls(tuple(Outcome.from_json(outcome) for outcome in content["outcomes"]), content["best"])
+
+
+class Sets:
+    """Student sets of one root, each made once and kept in a folder."""
+
+    def __init__(self, home: Home, root: RootFolder, corpus: Sequence[Path], settings: StudentSettings, kept: Path):
+        upper = root.geometry.num_upper_layers
+        # A given number, so that none is dropped because it brings little.
+        self.settings = replace(settings, count=settings.most_students(upper), layers=settings.layers_of(upper))
+        self._home, self._root, self._corpus, self._kept = home, root, tuple(corpus), kept
+
+    @property
+    def shape(self) -> StudentShape:
+        count, layers = self.settings.count or 1, self.settings.layers or 1
+        return StudentShape(count, layers, self._root.geometry.hidden_size)
+
+    def installed(self, kind: str) -> StudentSet:
+        """Put a set in the root's place for students."""
+        kept = self._kept_set(kind)
+        with publishing(students_folder(self._root.path)) as folder:
+            shutil.copytree(kept.path, folder, dirs_exist_ok=True)
+        return StudentSet(students_folder(self._root.path), self._root)
+
+    def fingerprint(self, kind: str) -> str:
+        return self._kept_set(kind).fingerprint
+
+    def _kept_set(self, kind: str) -> StudentSet:
+        inputs = {
+            "root": self._root.fingerprint,
+            "settings": asdict(self.settings),
+            "corpus": list(map(str, self._corpus)),
+        }
+        path = self._kept / f"{kind}-{json_checksum(inputs)[:12]}"
+        if not path.exists():
+            with publishing(path) as folder:
+                _KINDS[kind](self, folder)
+        return StudentSet(path, self._root)
+
+    def boosted(self, folder: Path) -> None:
+        shutil.copytree(self._made(self.settings).path, folder, dirs_exist_ok=True)
+
+    def chained(self, folder: Path) -> None:
+        """One student with the layers, and the steps, of all."""
+        shape = self.shape
+        deep = replace(
+            self.settings, count=1, layers=shape.count * shape.layers, steps=shape.count * self.settings.steps
+        )
+        shutil.copytree(self._made(deep).path, folder, dirs_exist_ok=True)
+
+    def exits(self, folder: Path) -> None:
+        """The first upper layers, which say what they say."""
+        shape = StudentShape(1, self.shape.count * self.shape.layers, self.shape.width)
+        layers, upper = UpperLayers(shape.geometry(self._root.geometry)), self._root.upper()
+        for own, source in zip(layers.layers, upper.layers, strict=False):
+            own.load_state_dict(source.state_dict())
+        maps = OutputMaps(shape, shape.width)
+        _set_map(maps[0], torch.eye(shape.width), torch.zeros(shape.width))
+        write_students(folder, self._root, shape, layers, maps)
+
+    def bagged(self, folder: Path) -> None:
+        """Students that each learned alone, from texts in an order of its own; together they say their mean."""
+        shape = self.shape
+        layers, maps = UpperLayers(shape.geometry(self._root.geometry)), OutputMaps(shape, shape.width)
+        for student in range(shape.count):
+            alone = self._made(replace(self.settings, count=1, seed=self.settings.seed + student))
+            for index, source in zip(shape.span(student), alone.layers().layers, strict=True):
+                layers.layers[index].load_state_dict(source.state_dict())
+            says = alone.maps()[0]
+            weight, bias = (says.get_parameter(name).detach() for name in ("weight", "bias"))
+            _set_map(maps[student], weight / shape.count, bias / shape.count)
+        write_students(folder, self._root, shape, layers, maps)
+
+    def _made(self, settings: StudentSettings) -> StudentSet:
+        request = MakeStudents(root=self._root.manifest.name, corpus=[*self._corpus], settings=settings, replace=True)
+        report = progress_lines(f"{settings.count} students of {settings.layers} layers", _LINE_EVERY_S)
+        return make_students(self._home, Registry.open(self._home), request, report)
+
+
+_KINDS: Mapping[str, Callable[[Sets, Path], None]] = MappingProxyType(
+    {_BOOSTED: Sets.boosted, _EXITS: Sets.exits, _BAGGED: Sets.bagged, _CHAINED: Sets.chained}
+)
+
+
+def _set_map(linear: nn.Module, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    with torch.no_grad():
+        linear.get_parameter("weight").copy_(weight)
+        linear.get_parameter("bias").copy_(bias)
+
+
+class Bench:
+    """One root; its hPLMs are made, and answer by each kind of students."""
+
+    def __init__(self, workspace: Workspace, settings: Settings, corpus: Sequence[Path], trials: Path) -> None:
+        self._workspace, self._settings, self._trials = workspace, settings, trials
+        self._home = Home(workspace.home.absolute())
+        self._root = RootFolder(self._home.root(workspace.root))
+        self._schemes, self._results = Schemes(workspace), Results(workspace, trials)
+        self.sets = Sets(self._home, self._root, corpus, settings.students, workspace.cache / "sets")
+
+    def scheme(self, name: str, task: str, seed: int) -> Outcome:
+        """Try a scheme of `bench.quality`; an hPLM is made anew where the home does not have it."""
+        tune = replace(SETTINGS[name], seed=seed)
+        trial = Trial(
+            task, name, tune if self._settings.epochs is None else replace(tune, epochs=self._settings.epochs)
+        )
+        kept = self._results.find(trial)
+        if kept is not None and (name == _DEDICATED or self._has_hplm(task, seed)):
+            return kept
+        outcome = self._schemes.run(trial, progress_lines(trial.name, _LINE_EVERY_S))
+        self._results.keep(trial, outcome)
+        return outcome
+
+    def students(self, kind: str, task: str, seed: int) -> Measured:
+        """Teach an hPLM's students and measure them; what is kept is not measured again."""
+        cut = cut_task(self._workspace.data, task, self._workspace.caps, self._workspace.cache / "tasks")
+        path = self._trials / f"{task}-students-{kind}-{seed}-{self._inputs(cut, self.sets.fingerprint(kind))}.json"
+        if path.exists():
+            return Measured.from_json(read_json(path)["measured"])
+        student_set = self.sets.installed(kind)
+        request = AddStudents(
+            id=_hplm(task, seed), train=cut.files.train, dev=cut.files.dev, tune={**self._settings.tune, "seed": seed}
+        )
+        report = progress_lines(f"{task} {kind} seed {seed}", _LINE_EVERY_S)
+        entry = add_students(self._home, Registry.open(self._home), request, report)
+        measured = self._measured(cut, entry, student_set)
+        write_json(path, {"task": task, "kind": kind, "seed": seed, "measured": measured.to_json()})
+        return measured
+
+    def _measured(self, cut: CutTask, entry: HplmEntry, student_set: StudentSet) -> Measured:
+        data = cut.read()
+        objective, folder = objective_of(data), self._home.path / entry.folder
+        artifact, own = read_artifact(folder, self._root.fingerprint), read_student_adapters(folder)
+        if own is None:
+            raise HplmError(f"{folder} has nothing for students")
+        model = TunableStudents(
+            StudentLayers.of(student_set, _CPU), TunedStudents(own.adapters, own.heads), artifact.pooling
+        )
+        report = progress_lines("test texts", _LINE_EVERY_S)
+        test = encoded_set(self._home, entry.domain, objective, data.test, "test", report)
+        dev = [step.dev_score for step in own.steps]
+        return Measured(tuple(_outcomes(model, objective, test, dev)), own.best)
+
+    def _inputs(self, cut: CutTask, fingerprint: str) -> str:
+        """Return a name for all that a trial depends on."""
+        files = [file_checksum(path) for path in (cut.files.train, cut.files.dev, cut.files.test) if path is not None]
+        settings = asdict(replace(self._settings, seeds=()))
+        named = {"root": self._root.fingerprint, "set": fingerprint, "files": files, "settings": settings}
+        return json_checksum(named)[:12]
+
+    def _has_hplm(self, task: str, seed: int) -> bool:
+        return Registry.open(self._home).has_hplm(_hplm(task, seed))
+
+
+def _hplm(task: str, seed: int) -> str:
+    """Name the hPLM that `bench.tasks.schemes` makes."""
+    return f"bench/{task}-{_HPLM}-{seed}"
+
+
+def _outcomes(
+    model: TunableStudents, objective: Objective[Any], test: EncodedSet, dev: Sequence[float]
+) -> Iterator[Outcome]:
+    model.train(False)
+    rows = [row.chunk(len(dev), dim=-1) for row in of_rows(model.answer_each, objective, test, _CPU, None)]
+    for number, of_dev in enumerate(dev):
+        terms = objective.terms([row[number] for row in rows], test.targets)
+        points = round(100 * float(objective.score(terms.sum(axis=0))), 3)
+        yield Outcome(objective.main_metric, round(100 * of_dev, 3), points, 0, terms)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What was measured of one task with one seed; `beside` has the kinds that were tried beside the students."""
+
+    task: str
+    seed: int
+    dedicated: Outcome
+    hplm: Outcome
+    students: Measured
+    beside: Mapping[str, Measured]
+
+    def share(self, points: float) -> float:
+        """Return points as a share of the dedicated model's, in percent."""
+        return 100 * points / self.dedicated.test
+
+    def row(self) -> dict[str, Any]:
+        numbered = enumerate(self.students.outcomes, start=1)
+        return {
+            "task": self.task,
+            "seed": self.seed,
+            "metric": self.dedicated.metric,
+            "dedicated": self.dedicated.test,
+            "hPLM": self.hplm.test,
+            **{f"students-{number}": outcome.test for number, outcome in numbered},
+            "best": self.students.best,
+            "share of best": self.share(self.students.of_best),
+            **{kind: measured.of_all for kind, measured in self.beside.items()},
+        }
+
+
+def figures_of(trials: Sequence[Trials]) -> dict[str, float]:
+    """Average over seeds, then over tasks."""
+
+    def by_task(value: Callable[[Trials], float]) -> list[float]:
+        tasks = dict.fromkeys(trial.task for trial in trials)
+        return [mean(value(trial) for trial in trials if trial.task == task) for task in tasks]
+
+    found = {
+        "share_1": mean(by_task(lambda trial: trial.share(trial.students.of_one))),
+        "share_best": mean(by_task(lambda trial: trial.share(trial.students.of_best))),
+        "worst_share": min(by_task(lambda trial: trial.share(trial.students.of_best))),
+        "share_hplm": mean(by_task(lambda trial: trial.share(trial.hplm.test))),
+        "best_minus_1": mean(by_task(lambda trial: trial.students.of_best - trial.students.of_one)),
+    }
+    compared = [trial for trial in trials if trial.beside]
+    for kind in _BESIDE if compared else ():
+        found[f"minus_{kind}"] = mean(trial.students.of_all - trial.beside[kind].of_all for trial in compared)
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def _tried(measured: Bench, tasks: Sequence[str], seeds: Sequence[int], kinds: Sequence[str]) -> Iterator[Trials]:
+    """Try each kind on all tasks before the next one, since the root has one set of students at a time."""
+    named = [(task, seed) for seed in seeds for task in tasks]
+    models = {
+        (task, seed): (measured.scheme(_DEDICATED, task, seed), measured.scheme(_HPLM, task, seed))
+        for task, seed in named
+    }
+    students = {each: measured.students(_BOOSTED, *each) for each in named}
+    beside = {kind: {task: measured.students(kind, task, seeds[0]) for task in tasks} for kind in kinds}
+    for task, seed in named:
+        others = {kind: of_task[task] for kind, of_task in beside.items()} if seed == seeds[0] else {}
+        trials = Trials(task, seed, *models[task, seed], students[task, seed], others)
+        print(trials.row(), file=sys.stderr)
+        yield trials
+
+
+def _add_options(options: ArgumentParser) -> None:
+    options.add_argument("--data", type=Path, help="folder with corpora/ and tasks/; the demo's own texts without it")
+    options.add_argument("--home", type=Path, help="a home, whose root's students are replaced (home in --cache)")
+    options.add_argument("--root", default="minilm", help="root in that home; built when it is not there")
+    options.add_argument("--source", default=demo_root.SOURCE, help="pretrained model of a root that is to be built")
+    options.add_argument("--lower", type=int, default=3, help="its lower layers")
+    options.add_argument("--steps", type=int, default=3_000, help="its distillation steps")
+    options.add_argument("--corpus", type=Path, nargs="+", default=[], help="what students learn from (the root's own)")
+    options.add_argument("--cache", type=Path, default=Path("build/students_quality"), help="where all else stays")
+    options.add_argument("--trials", type=Path, help="folder that keeps what was measured (trials in --cache)")
+    options.add_argument("--tasks", nargs="+", metavar="TASK", help=f"folders of --data ({' '.join(_TASKS)})")
+    options.add_argument("--seeds", type=int, nargs="+", help="of the tunings (1 2)")
+    options.add_argument("--without-others", action="store_true", help="no exits, no bagging, no chaining")
+
+
+@bench(
+    "students_quality",
+    quick_s=QUICK_LOADS_S,
+    add_options=_add_options,
+    bars={"share_1": at_least(95.25), "share_best": at_least(96.31), "worst_share": at_least(90)},
+)
+def students_quality(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    settings = replace(settings, seeds=tuple(options.seeds or settings.seeds))
+    cache = options.cache / "quick" if options.quick else options.cache
+    data = options.data or write_demo_tasks(cache / "demo_tasks")
+    tasks = options.tasks or (_TASKS if options.data else task_names(data))
+    workspace = Workspace(data.absolute(), options.home or cache / "home", options.root, cache, settings.caps)
+    if options.data is None:
+        ensure_demo_root(workspace)
+    else:
+        ensure_root(workspace, options.source, options.lower, 3, options.steps)
+    measured = Bench(workspace, settings, options.corpus, options.trials or cache / "trials")
+    kinds = () if options.without_others else _BESIDE
+    trials = list(_tried(measured, tasks[:2] if options.quick else tasks, settings.seeds, kinds))
+    of_sets = {"root": options.root, "shape": asdict(measured.sets.shape)}
+    return Result({**asdict(settings), **of_sets}, figures_of(trials), [trial.row() for trial in trials])
+
+
+if __name__ == "__main__":
+    students_quality.main()
