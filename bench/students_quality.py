@@ -6,7 +6,7 @@ the best number of students is chosen on the dev texts. What the tables lack is 
 
 Beside them, with the first seed and at the arithmetic of all students together:
 
-- exits: the first upper layers as they are, with adapters and a head of their own;
+- exits: the first upper layers as they are, with a map to the last ones' states, adapters and a head of their own;
 - bagged: students of which each learned by itself to say what the upper layers say;
 - chained: one deep student in place of several beside each other.
 
@@ -46,15 +46,18 @@ from bench.tasks.data import Caps, task_names, write_demo_tasks
 from bench.tasks.outcome import Outcome
 from bench.tasks.results import Results
 from bench.tasks.schemes import Schemes, Trial, Workspace
-from builder.construct.hplm.states import encoded_set
+from builder.construct.hplm.states import StateCache, encoded_set
 from builder.construct.hplm.trainable import of_rows
 from builder.construct.hplm.tunable import EncodedSet
 from builder.construct.students.add import add_students
-from builder.construct.students.make import make_students
+from builder.construct.students.hidden_texts import HiddenTexts
+from builder.construct.students.make import corpus_of, make_students
 from builder.construct.students.tunable import StudentLayers, TunableStudents, TunedStudents
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
+from builder.construct.training.corpus import split_corpus
 from builder.progress import progress_lines
+from builder.requests.domains import GENERAL_DOMAIN
 from builder.requests.students import AddStudents, MakeStudents
 from builder.settings.students import StudentSettings
 from demo import root as demo_root
@@ -65,6 +68,7 @@ _BESIDE = (_EXITS, _BAGGED, _CHAINED)
 _DEDICATED, _HPLM = "dedicated", "hplm"
 _LINE_EVERY_S = 30.0
 _CPU = torch.device("cpu")
+_FITTED_TEXTS, _RIDGE = 1_000, 1e-6
 
 
 @dataclass(frozen=True)
@@ -161,13 +165,13 @@ class Sets:
         shutil.copytree(self._made(deep).path, folder, dirs_exist_ok=True)
 
     def exits(self, folder: Path) -> None:
-        """The first upper layers, which say what they say."""
+        """The first upper layers, and the linear map of their states that comes nearest to the last ones'."""
         shape = StudentShape(1, self.shape.count * self.shape.layers, self.shape.width)
         layers, upper = UpperLayers(shape.geometry(self._root.geometry)), self._root.upper()
         for own, source in zip(layers.layers, upper.layers, strict=False):
             own.load_state_dict(source.state_dict())
         maps = OutputMaps(shape, shape.width)
-        _set_map(maps[0], torch.eye(shape.width), torch.zeros(shape.width))
+        _set_map(maps[0], *nearest_map(upper, shape.layers, self._hidden_texts(), self._root.geometry.num_heads))
         write_students(folder, self._root, shape, layers, maps)
 
     def bagged(self, folder: Path) -> None:
@@ -183,6 +187,12 @@ class Sets:
             _set_map(maps[student], weight / shape.count, bias / shape.count)
         write_students(folder, self._root, shape, layers, maps)
 
+    def _hidden_texts(self) -> HiddenTexts:
+        texts = split_corpus(corpus_of(self._root, self._corpus), None).sample(_FITTED_TEXTS)
+        domain = Registry.open(self._home).domain(self._root.manifest.name, GENERAL_DOMAIN)
+        report = progress_lines("texts to fit exits by", _LINE_EVERY_S)
+        return HiddenTexts(StateCache(self._home, domain).rows(texts, False, "corpus", report), _CPU)
+
     def _made(self, settings: StudentSettings) -> StudentSet:
         request = MakeStudents(root=self._root.manifest.name, corpus=[*self._corpus], settings=settings, replace=True)
         report = progress_lines(f"{settings.count} students of {settings.layers} layers", _LINE_EVERY_S)
@@ -192,6 +202,23 @@ class Sets:
 _KINDS: Mapping[str, Callable[[Sets, Path], None]] = MappingProxyType(
     {_BOOSTED: Sets.boosted, _EXITS: Sets.exits, _BAGGED: Sets.bagged, _CHAINED: Sets.chained}
 )
+
+
+@torch.no_grad()
+def nearest_map(
+    upper: UpperLayers, after: int, texts: HiddenTexts, num_heads: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fit weight and bias by least squares: the states after some layers, to those after all of them."""
+    squares: torch.Tensor | float = 0.0
+    products: torch.Tensor | float = 0.0
+    for _, batch in texts.all():
+        states = list(upper.states(batch.hidden, batch.attend(num_heads)))
+        early, final = (each[batch.mask].double() for each in (states[after - 1], states[-1]))
+        early = torch.cat([early, torch.ones(len(early), 1, dtype=torch.float64)], dim=1)
+        squares, products = squares + early.T @ early, products + early.T @ final
+    ridge = _RIDGE * torch.as_tensor(squares).diagonal().mean() * torch.eye(len(torch.as_tensor(squares)))
+    fitted = torch.linalg.solve(squares + ridge, torch.as_tensor(products)).float()
+    return fitted[:-1].T, fitted[-1]
 
 
 def _set_map(linear: nn.Module, weight: torch.Tensor, bias: torch.Tensor) -> None:

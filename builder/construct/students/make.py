@@ -51,7 +51,7 @@ def make_students(home: Home, registry: Registry, request: MakeStudents, report:
         domain = registry.domain(name, GENERAL_DOMAIN)
         hold.will_read(domain.folders)
         root = RootFolder(target)
-        making = _Making(home, registry, root, request, _corpus(root, request.corpus), report)
+        making = _Making(home, registry, root, request, corpus_of(root, request.corpus), report)
         if (known := making.made_before()) is not None:
             return known
         if students_folder(target).exists() and not request.replace:
@@ -69,7 +69,7 @@ def make_students(home: Home, registry: Registry, request: MakeStudents, report:
         return StudentSet(students_folder(target), root)
 
 
-def _corpus(root: RootFolder, files: Sequence[Path]) -> tuple[Path, ...]:
+def corpus_of(root: RootFolder, files: Sequence[Path]) -> tuple[Path, ...]:
     """Return the files to learn from; by default those that the root was made from."""
     if files:
         return tuple(files)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from backends.home import Home
-from backends.root.encoder import padded_attention
 from backends.root.store import RootFolder
 from backends.root.student_set import read_students
 from bench.kit.tiny_home import write_corpus
@@ -59,14 +58,19 @@ def sets(tiny_home: Home, tmp_path: Path) -> Sets:
     return Sets(tiny_home, root, [corpus], settings, tmp_path / "sets")
 
 
-def test_exits_say_what_the_first_upper_layers_say(sets: Sets, tiny_home: Home) -> None:
+def test_exits_are_upper_layers_and_come_as_near_to_the_last_as_a_map_can(sets: Sets, tiny_home: Home) -> None:
     root, made = RootFolder(tiny_home.root("tiny")), sets.installed("exits")
     assert made.shape.count * made.shape.layers == 1
-    hidden = torch.randn(1, 6, root.geometry.hidden_size)
-    attend = padded_attention(root.geometry.num_heads, torch.ones(1, 6, dtype=torch.bool))
-    own, upper = made.layers(), root.upper()
+    texts, own, upper = sets._hidden_texts(), made.layers(), root.upper()
+    batch = texts.batch(np.arange(64))
+    attend = batch.attend(root.geometry.num_heads)
     with torch.no_grad():
-        torch.testing.assert_close(made.maps()[0](own(hidden, attend)), next(upper.states(hidden, attend)))
+        early, *_, final = (states[batch.mask] for states in upper.states(batch.hidden, attend))
+        torch.testing.assert_close(own(batch.hidden, attend)[batch.mask], early)
+        says = made.maps()[0](early)
+        best = torch.linalg.lstsq(torch.cat([early, torch.ones(len(early), 1)], dim=1), final).solution
+        least = (torch.cat([early, torch.ones(len(early), 1)], dim=1) @ best - final).square().mean()
+    assert (says - final).square().mean() < 1.5 * least + 1e-4 < final.var()
 
 
 def test_bagged_students_say_their_mean(sets: Sets, tiny_home: Home) -> None:
