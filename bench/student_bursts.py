@@ -61,12 +61,16 @@ from workload.arrivals import PoissonArrivals
 from workload.deadlines import UniformDeadlines
 
 _DEADLINES_IN_BATCHES = (2, 8)
+_BURST_IN_BATCHES = 24
 _IN_FLIGHT_BATCHES = 3
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`cycles` of `cycle_s`, each with a burst of `burst_s` in its middle; loads are multiples of the capacity."""
+    """`cycles` of `cycle_s`, each with a burst of `burst_s` in its middle; loads are multiples of the capacity.
+
+    Where a batch takes long, both are longer.
+    """
 
     geometry: str
     cycles: int
@@ -88,6 +92,16 @@ class Settings:
         quiet_s = (self.cycle_s - self.burst_s) / 2
         within_s = times_s % self.cycle_s
         return (within_s >= quiet_s) & (within_s < quiet_s + self.burst_s)
+
+    def outlasting(self, batch_s: float) -> Settings:
+        """Return settings whose bursts outlast the longest deadline several times."""
+        longer = max(1.0, _BURST_IN_BATCHES * batch_s / self.burst_s)
+        return replace(self, cycle_s=longer * self.cycle_s, burst_s=longer * self.burst_s)
+
+    @property
+    def batch(self) -> int:
+        """Rows of a full batch."""
+        return max(1, min(self.engine.batch, self.engine.max_tokens // self.tokens))
 
     @property
     def duration_s(self) -> float:
@@ -193,6 +207,8 @@ Runs = Mapping[str, Sequence[Run]]
 
 @dataclass(frozen=True)
 class Measured:
+    settings: Settings
+    """With the lengths that the bursts had."""
     capacity_per_s: float
     runs: Runs
     simulated: Mapping[str, float]
@@ -212,6 +228,7 @@ class _Bursts:
         for level in asked.levels:
             self._capacity_per_s(level)  # adapters are loaded, and costs learned
         capacity = self._capacity_per_s(FULL_LEVEL)
+        self._settings = settings.outlasting(settings.batch / capacity)
         found: dict[str, list[Run]] = {}
         schedule = self._planned(capacity)
         for run in one_by_one(range(settings.runs), "student_bursts", "runs"):
@@ -219,12 +236,11 @@ class _Bursts:
             for level in levels if run % 2 else levels[::-1]:
                 found.setdefault(level, []).append(self._played(schedule, level))
         simulated = {} if asked.cost_model is None else self._simulated(schedule, asked.cost_model)
-        return Measured(capacity, found, simulated)
+        return Measured(self._settings, capacity, found, simulated)
 
     def _capacity_per_s(self, level: str) -> float:
         """Rows a second of a server that is kept full."""
-        engine = self._settings.engine
-        batch = max(1, min(engine.batch, engine.max_tokens // self._settings.tokens))
+        batch = self._settings.batch
         count = self._settings.capacity_batches * batch
         schedule = replace(self._asked.rows([0.0] * count, [0] * count, self._rng), level=level, deadlines_ms=None)
         played = play(Target(self._server.grpc_url), schedule, _IN_FLIGHT_BATCHES * batch)
@@ -238,7 +254,7 @@ class _Bursts:
         drawn = np.asarray(fast.times_s(settings.duration_s, self._rng))
         is_kept = self._rng.random(len(drawn)) < 1 / settings.burst_ratio
         times_s = drawn[settings.is_burst(drawn) | is_kept]
-        batch_ms = 1e3 * settings.engine.max_tokens / settings.tokens / capacity
+        batch_ms = 1e3 * settings.batch / capacity
         shortest, longest = (round(batches * batch_ms) for batches in _DEADLINES_IN_BATCHES)
         deadlines_ms = UniformDeadlines(shortest, longest).draw_ms(len(times_s), self._rng)
         return self._asked.rows(times_s.tolist(), deadlines_ms.tolist(), self._rng)
@@ -265,13 +281,13 @@ class _Bursts:
         return found
 
 
-def figures_of(measured: Measured, settings: Settings) -> dict[str, float]:
-    runs, adaptive = measured.runs, measured.runs[STUDENTS]
+def figures_of(measured: Measured) -> dict[str, float]:
+    runs, adaptive, duration_s = measured.runs, measured.runs[STUDENTS], measured.settings.duration_s
     pairs = list(zip(adaptive, runs[FULL_LEVEL], strict=True))
     found = {
         "adaptive_over_full": median(one.in_time / full.in_time for one, full in pairs),
         "promises_kept": median(run.fates.admitted_on_time for run in adaptive),
-        "changes_per_minute": median(60 * run.changes() / settings.duration_s for run in adaptive),
+        "changes_per_minute": median(60 * run.changes() / duration_s for run in adaptive),
         "quiet_in_time": median(run.quiet_in_time for run in adaptive),
         "students_in_bursts": median(run.mean_students(True) for run in adaptive),
         "students_else": median(run.mean_students(False) for run in adaptive),
@@ -365,7 +381,7 @@ def student_bursts(options: Namespace) -> Result:
     else:
         with _random(settings, MIDDLE if options.quick else BERT_BASE, options.seed) as asked:
             measured = _measured(asked, settings, options.seed)
-    return Result(asdict(settings), figures_of(measured, settings), _table(measured.runs))
+    return Result(asdict(measured.settings), figures_of(measured), _table(measured.runs))
 
 
 def _table(runs: Runs) -> list[dict[str, Any]]:

@@ -39,18 +39,23 @@ def test_bursts_lie_in_the_middle_of_their_cycles() -> None:
     assert SETTINGS.is_burst(np.array([0.0, 2.9, 3.0, 6.9, 7.0, 13.0, 17.0])).tolist() == [0, 0, 1, 1, 0, 1, 0]
 
 
+def test_bursts_outlast_the_deadlines_on_a_slow_machine() -> None:
+    assert SETTINGS.outlasting(0.01) == SETTINGS
+    assert SETTINGS.outlasting(1.0).burst_s == 24 and SETTINGS.outlasting(1.0).cycle_s == 60
+
+
 def test_figures_are_of_rows_in_bursts() -> None:
     full = run_of(["", "", "", None, None, ""], [True, True, True, None, None, True])
     two, one = "students-2", "students-1"
     adaptive = run_of([two, two, one, one, two, one], [True, True, False, True, True, True])
-    found = figures_of(Measured(90.0, {"full": [full], "students": [adaptive]}, {"full": 0.5}), SETTINGS)
+    found = figures_of(Measured(SETTINGS, 90.0, {"full": [full], "students": [adaptive]}, {"full": 0.5}))
     assert (found["in_time_full"], found["in_time_students"], found["adaptive_over_full"]) == (0.5, 1.0, 2.0)
     assert found["students_in_bursts"] == pytest.approx(1.25) and found["students_else"] == 2
     assert found["changes_per_minute"] == 3 * 60 / 20
     assert found["accuracy_cost"] == 25.0
     assert (found["promises_kept"], found["simulated_in_time_full"]) == (1.0, 0.5)
     without_labels = {"full": [run_of([""] * 6)], "students": [run_of([two] * 6)]}
-    assert "accuracy_cost" not in figures_of(Measured(90.0, without_labels, {}), SETTINGS)
+    assert "accuracy_cost" not in figures_of(Measured(SETTINGS, 90.0, without_labels, {}))
 
 
 def test_a_home_needs_labelled_texts(capsys: pytest.CaptureFixture[str]) -> None:
