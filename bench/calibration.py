@@ -31,10 +31,10 @@ from backends.errors import InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.storage import json_checksum, read_json, write_json
 from bench.kit.entry import Result, at_least, at_most, bench
 from bench.tasks.cut import cut_task
-from bench.tasks.data import Caps, task_names
+from bench.tasks.data import Caps, labelled_task_names
+from bench.tasks.trials import Trials
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.trainable import Indices, of_rows
 from builder.construct.hplm.tune import EncodedSet, Tuned, Upper, tune
@@ -272,27 +272,6 @@ def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-class Trials:
-    """The rows of each task, in a file whose name stands for all that they depend on."""
-
-    def __init__(self, folder: Path | None, described: Mapping[str, Any]) -> None:
-        self._folder, self._described = folder, described
-
-    def find(self, task: str) -> list[dict[str, Any]] | None:
-        path = self._path(task)
-        return [dict(row) for row in read_json(path)["rows"]] if path is not None and path.exists() else None
-
-    def keep(self, task: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        if (path := self._path(task)) is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {"rows": [list(row.items()) for row in rows]})
-
-    def _path(self, task: str) -> Path | None:
-        return (
-            None if self._folder is None else self._folder / f"{task}-{json_checksum(dict(self._described))[:12]}.json"
-        )
-
-
 def add_options(arguments: ArgumentParser) -> None:
     arguments.add_argument("--home", type=Path, default=Path("demo_home"), help="a home with a root")
     arguments.add_argument("--root", default="minilm", help="the root")
@@ -315,11 +294,6 @@ def _measured(options: Namespace, settings: Settings, tasks: Sequence[str]) -> I
         yield from rows
 
 
-def _classified(data: Path) -> list[str]:
-    """The tasks that are no regressions."""
-    return [name for name in task_names(data) if name != "stsb"]
-
-
 @bench(
     "calibration",
     bars={
@@ -333,7 +307,7 @@ def _classified(data: Path) -> list[str]:
 )
 def calibration(options: Namespace) -> Result:
     settings = replace(QUICK if options.quick else FULL, seed=options.seed)
-    rows = list(_measured(options, settings, options.tasks or _classified(options.data)))
+    rows = list(_measured(options, settings, options.tasks or labelled_task_names(options.data)))
     return Result({**asdict(settings), "root": options.root, "risk": _RISK}, figures_of(rows), rows)
 
 

@@ -24,6 +24,7 @@ class NewHplm:
     task: str
     labels: Sequence[str]
     metrics: dict[str, Any]
+    pair: bool = False
 
 
 def register_hplms(home: Home, hplms: Sequence[NewHplm]) -> None:
@@ -40,6 +41,7 @@ def register_hplms(home: Home, hplms: Sequence[NewHplm]) -> None:
                 version=1,
                 domain_version_id=domains[hplm.domain],
                 task=hplm.task,
+                pair=hplm.pair,
                 labels=list(hplm.labels),
                 folder=hplm.folder,
                 metrics=hplm.metrics,

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _LETTERS = "bcdfghjklmnpqrstvwxz"
 _VOWELS = "aeiou"
 _APPENDED_AT_ONCE = 8192
+MANIFEST = "manifest.json"
 
 BERT_BASE = replace(BERT_BASE_UPPER, vocab_size=30_522, num_lower_layers=6, max_tokens=128)
 SMALL = replace(BERT_BASE, vocab_size=2_000, hidden_size=256, intermediate_size=1024, num_heads=4)
@@ -147,8 +149,7 @@ class BaseHome:
         target = self.home.bank(family.root, hplm, 1)
         target.mkdir(parents=True)
         link_or_copy(model / "weights.safetensors", target / "weights.safetensors")
-        manifest = {**read_json(model / "manifest.json"), "hplm": hplm}
-        _write_manifest(target / "manifest.json", manifest)
+        manifest = copy_manifest(model, target, hplm)
         if family.ladder is not None:
             write_ladder(target, family.ladder, manifest["root_fingerprint"])
         return target
@@ -209,6 +210,9 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
         shutil.copy2(source, target)
 
 
-def _write_manifest(path: Path, content: dict[str, object]) -> None:
-    """As `write_json` has it, without waiting for the disk."""
-    path.write_text(json.dumps({**content, "checksum": json_checksum(content)}, sort_keys=True), encoding="utf-8")
+def copy_manifest(model: Path, target: Path, hplm: str) -> dict[str, Any]:
+    """Write a model's manifest under the name of another hPLM, without waiting for the disk; returns it."""
+    manifest = {**read_json(model / MANIFEST), "hplm": hplm}
+    content = json.dumps({**manifest, "checksum": json_checksum(manifest)}, sort_keys=True)
+    (target / MANIFEST).write_text(content, encoding="utf-8")
+    return manifest

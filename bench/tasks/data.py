@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from backends.errors import NotFoundError, TrainingDataError
+from backends.storage import file_checksum
 from builder.construct.tasks.dataset import REGRESSION, TaskData, TaskFiles, detected_task, read_task
 from builder.construct.tasks.examples import LabelledText, normalised
 from demo.harvest import harvest
@@ -45,6 +46,16 @@ def task_names(data: Path) -> list[str]:
     if not folder.is_dir():
         raise NotFoundError(f"{folder} does not exist; --data names a folder with corpora/ and tasks/")
     return sorted(path.name for path in folder.iterdir() if path.is_dir())
+
+
+def labelled_task_names(data: Path) -> list[str]:
+    """Return the tasks that are no regressions."""
+    return [name for name in task_names(data) if _kind(_file(data / "tasks" / name, "train")) != REGRESSION]
+
+
+def task_checksums(data: Path, name: str) -> list[str]:
+    """Return the checksums of a task's files."""
+    return [file_checksum(path) for path in sorted((data / "tasks" / name).iterdir())]
 
 
 def load_task(data: Path, name: str, caps: Caps) -> TaskData:

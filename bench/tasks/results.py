@@ -13,7 +13,8 @@ from typing import Any
 from backends.errors import ConflictError, NotFoundError
 from backends.home import Home
 from backends.root.store import RootFolder
-from backends.storage import file_checksum, json_checksum, read_json, write_json
+from backends.storage import json_checksum, read_json, write_json
+from bench.tasks.data import task_checksums
 from bench.tasks.outcome import Outcome
 from bench.tasks.schemes import Trial, Workspace
 from builder.construct.hplm.dedicated import FINE_TUNING
@@ -69,9 +70,7 @@ class Results:
             settings = {name: value for name, value in settings.items() if name not in TEACHING}
         version: dict[str, Any] = {**self._of_model, "settings": settings}
         version |= {name: self._of_root[name] for name in _NEEDS_OF_ROOT.get(trial.scheme, ())}
-        version["data"] = [
-            file_checksum(path) for path in sorted((self._workspace.data / "tasks" / trial.task).iterdir())
-        ]
+        version["data"] = task_checksums(self._workspace.data, trial.task)
         return f"{trial.task}-{trial.scheme}-{trial.settings.seed}-{json_checksum(version)[:12]}"
 
 

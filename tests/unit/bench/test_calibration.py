@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from backends.errors import NotFoundError
-from bench.calibration import Ladder, Trials, figures_of
+from bench.calibration import Ladder, figures_of
+from bench.tasks.trials import Trials
 from builder.construct.tasks.examples import LabelledText
 from builder.construct.tasks.task_objectives import Classification
 from builder.levels.answers import StepAnswers
