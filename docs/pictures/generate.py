@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 from idea import idea
+from ladders import ladders
 from peers import peers
 from request import request
+from results import is_measured
 from structure import structure
 from tenants import tenants
 
@@ -15,7 +17,8 @@ PICTURES = {"idea": idea, "peers": peers, "request": request, "structure": struc
 
 
 def main(folder: Path) -> None:
-    for name, draw in PICTURES.items():
+    pictures = {**PICTURES, "ladders": ladders} if is_measured("levels") else PICTURES
+    for name, draw in pictures.items():
         (folder / f"{name}.svg").write_text(draw(), encoding="utf-8")
 
 

@@ -10,6 +10,11 @@ from typing import Any
 _RESULTS = Path(__file__).parents[1] / "results"
 
 
+def is_measured(bench: str) -> bool:
+    """Say whether there is a committed run."""
+    return (_RESULTS / f"{bench}.json").exists()
+
+
 def rows(bench: str) -> list[Mapping[str, Any]]:
     """Return the table of a committed run."""
     found: list[Mapping[str, Any]] = json.loads((_RESULTS / f"{bench}.json").read_text(encoding="utf-8"))["rows"]

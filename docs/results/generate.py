@@ -1,4 +1,4 @@
-"""Writes the index of the results, index.md, from index.toml and the JSON beside it: `make results`."""
+"""Writes the index of the results and the page for tenants from index.toml and the JSON beside it: `make results`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from what_you_get import what_you_get
+
 RESULTS = Path(__file__).parent
+_LADDERS = "levels"
 HEAD = """<!-- Written by `make results` from index.toml and the JSON beside it; do not edit. -->
 
 # Results
@@ -91,3 +94,5 @@ def _report(page: str) -> dict[str, Any]:
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
     (folder / "index.md").write_text(index(), encoding="utf-8")
+    if (RESULTS / f"{_LADDERS}.json").exists():
+        (folder / "what-you-get.md").write_text(what_you_get(_report(_LADDERS)), encoding="utf-8")
