@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from backends.errors import NotFoundError
-from bench.calibration import Ladder, figures_of
+from bench.calibration import Ladder, figures_of, strict_rows
 from bench.tasks.trials import Trials
 from builder.construct.tasks.examples import LabelledText
 from builder.construct.tasks.task_objectives import Classification
@@ -44,22 +44,36 @@ def test_a_row_of_words_is_as_sure_as_its_least_sure_word() -> None:
 def row(task: str, after: int, metric: str = "accuracy", **changes: Any) -> dict[str, Any]:
     errors = dict.fromkeys(("ece early", "ece full", "ece early before", "ece full before", "ece floor"), 0.02)
     costs = {"drop": 0.5, "violations": 0.05, "answered early": 0.6, "select s": 9.0, "bytes": 0.01}
-    return {"task": task, "after": after, "layers": 6, "metric": metric, **errors, **costs, **changes}
+    of_kind = {"labels": 3, "pairs": False, "drop error": 0.1}
+    return {"task": task, "after": after, "layers": 6, "metric": metric, **errors, **costs, **of_kind, **changes}
 
 
 def test_figures_are_of_the_default_layer_and_labels_apart_from_entities() -> None:
     rows = [
         row("a", 1, violations=0.9),
         row("a", 2),
-        row("b", 2, **{"answered early": 0.8}),
+        row("b", 2, labels=150, bytes=0.2, **{"answered early": 0.8, "ece full before": 0.01}),
         row("ner", 2, "f1", violations=0.2, **{"ece early": 0.4}),
     ]
     found = figures_of(rows)
     assert found["exit_share_mean"] == pytest.approx(0.7) and found["ece_after"] == pytest.approx(0.02)
-    assert found["violations"] == 0.2
+    assert found["violations"] == 0.2 and found["early_bytes_share"] == 0.01
+    assert found["ece_no_worse_share"] == 0.5  # of b it is worse afterwards
+    assert found["worst_drop_less_error_points"] == pytest.approx(0.4)
     assert [default_exit(layers) for layers in (2, 3, 6, 12)] == [1, 2, 2, 4]
     with pytest.raises(NotFoundError):
         figures_of(rows[-1:])
+
+
+def test_dev_texts_that_were_trained_on_certify_nothing_and_others_once() -> None:
+    train, dev = ([LabelledText(text, "a") for text in texts] for texts in (["one"], ["two", "One ", "three", "TWO"]))
+    assert strict_rows(train, dev).tolist() == [0, 2]
+
+
+def test_the_error_of_a_drop_is_that_of_its_rows() -> None:
+    ladder = Ladder(early=step([1, 1, 0, 1]), full=step(RIGHT))
+    assert ladder.drop_error(np.ones(4, bool)) == pytest.approx(100 * (3 / 16 / 4) ** 0.5)
+    assert ladder.drop_error(np.zeros(4, bool)) == 0
 
 
 def test_a_task_that_is_kept_is_found_by_all_that_it_depends_on(tmp_path: Path) -> None:
@@ -67,4 +81,15 @@ def test_a_task_that_is_kept_is_found_by_all_that_it_depends_on(tmp_path: Path) 
     assert trials.find("a") is None
     trials.keep("a", [row("a", 2)])
     assert trials.find("a") == [row("a", 2)] and other.find("a") is None
-    assert Trials(None, {}).find("a") is None
+    assert Trials(None, {}).find("a") is None and Trials(None, {}).checkpoint("a") is None
+
+
+def test_a_training_is_noted_until_its_trial_is_kept(tmp_path: Path) -> None:
+    trials = Trials(tmp_path, {"seed": 1})
+    checkpoint = trials.checkpoint("a")
+    assert checkpoint is not None
+    checkpoint.save({"epoch": 1})
+    again = trials.checkpoint("a")
+    assert again is not None and again.load() is not None
+    trials.keep("a", [row("a", 2)])
+    assert not checkpoint.path.exists()
