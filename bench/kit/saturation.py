@@ -16,10 +16,14 @@ from loadtest.sender import Target
 HplmText = tuple[str, str]
 
 
-def saturate(url: str, rows: Sequence[HplmText], in_flight: int, model: str = ENSEMBLE) -> Played:
+def saturate(
+    url: str, rows: Sequence[HplmText], in_flight: int, model: str = ENSEMBLE, level: str | None = None
+) -> Played:
     """Ask all rows, so many at a time; every one must be answered."""
     schedule = Schedule.of(Row(0.0, hplm, text) for hplm, text in rows)
-    played = play(Target(url), schedule, in_flight, open_ask=partial(open_triton, model=model))
+    options = {} if level is None else {"parameters": {"level": level}}
+    open_ask = partial(open_triton, model=model, options=lambda _: options)
+    played = play(Target(url), schedule, in_flight, open_ask=open_ask)
     played.require_all_answered()
     return played
 

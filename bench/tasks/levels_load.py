@@ -103,7 +103,7 @@ class LevelsLoad:
     def alone(self, questions: Sequence[Question], levels: Sequence[str]) -> dict[str, tuple[Answers, ByTask]]:
         """Ask one question at a time, for each level in turn: answers and milliseconds by level."""
         found: dict[str, tuple[Answers, dict[str, list[float]]]] = {level: ({}, {}) for level in levels}
-        with HplmClient(f"grpc://{self._url}", rows_per_request=1) as client:
+        with HplmClient(f"grpc://{self._url}", timeout_s=_TIMEOUT_S, rows_per_request=1) as client:
             for number, question in enumerate(questions):
                 for level in levels if number % 2 else levels[::-1]:
                     request, (answers, took_ms) = _request(question, level), found[level]
