@@ -390,7 +390,7 @@ def _measured(options: Namespace, settings: Settings, tasks: Sequence[str]) -> I
     bars={
         "ece_after": at_most(0.03),
         "ece_no_worse_share": at_least(6 / 7),
-        "violations": at_most(0.15),
+        "violations": at_most(0.1),
         "exit_share_mean": at_least(0.5),
         "worst_drop_less_error_points": at_most(1),
         "select_seconds": at_most(60),
