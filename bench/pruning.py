@@ -1,0 +1,324 @@
+"""Tabi's two measures for texts that go on at an early exit, word pruning and the ensemble: are they worth it here?
+
+For each task an hPLM is tuned with the settings of `hplm create`, and an early head after each upper layer but the last
+is fitted and certified as by `hplm select`: with 90 % certainty at most `max_drop` points are lost on the dev texts.
+Where that lets none leave, all go on. What is lost is measured over all test texts, against the same ladder without the
+measure; the time is that of the bare engine for batches of them, with and without in turns.
+
+- Pruning: of a text that goes on, words whose score is at most α times the mean of its words are left out of the other
+  layers. The score is the attention that a token receives in the layer before the exit, or how far it moves the early
+  answer between its two likeliest labels, which costs next to nothing.
+- The ensemble: the answer is w times the full probabilities plus 1 - w times the early ones, both calibrated.
+
+`saved_attention` and `saved_head` are the largest share of time that some α saves on some task at `most_points` lost at
+most, 0 where none saves any. The α is chosen on the texts that it is measured on, which flatters pruning.
+`ensemble_points_90` is what w = 0.9 gains on the texts that go on, the mean over tasks after the default exit.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backends.adapters.bank import HEAD_DTYPE, HplmArtifact
+from backends.adapters.head import Head
+from backends.engine.exits import NEVER, Early, Exit
+from backends.engine.stack import StackSettings
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.root.tokenizer import RootTokenizer, Text
+from bench.kit.bare import fast_dtypes, interleaved
+from bench.kit.entry import Result, bench
+from bench.kit.pruning_stack import NO_WORD, Int64, PrunableRow, PrunedRow, Pruning, PruningStack
+from bench.tasks.cut import cut_task
+from bench.tasks.data import Caps
+from builder.construct.hplm.states import encoded_set
+from builder.construct.hplm.tune import EncodedSet, Upper, tune
+from builder.construct.tasks.calibration import Bools, Floats, labels_of
+from builder.construct.tasks.examples import task_text
+from builder.construct.tasks.task_objectives import objective_of
+from builder.levels.answers import StepAnswers
+from builder.levels.certificate import certify
+from builder.levels.early_head import HeadData, fit_early_head
+from builder.levels.selecting import default_exit
+from builder.levels.served import answered_rows, served_rows
+from builder.progress import Report, progress_bars
+from builder.requests.domains import GENERAL_DOMAIN
+from builder.settings.hplm import TuneSettings
+
+_RISK = 0.1
+_ONE_IN_FITS = 5
+_HPLMS = 16
+"""How many hPLMs the rows of a batch are of, in turn."""
+_WEIGHTS = (0.9, 0.75, 0.5)
+
+
+@dataclass(frozen=True)
+class Settings:
+    train_texts: int = 1_000
+    dev_texts: int | None = None
+    test_texts: int | None = None
+    epochs: int = TuneSettings.epochs
+    max_drop: float = 1.0
+    most_points: float = 0.2
+    attention_alphas: tuple[float, ...] = (0.5, 0.7, 0.9)
+    head_alphas: tuple[float, ...] = (0.1, 0.2, 0.4)
+    rows: int = 64
+    timed_batches: int = 2
+    repeats: int = 5
+    seed: int = 17
+
+    @property
+    def prunings(self) -> list[Pruning]:
+        by_attention = [Pruning("attention", alpha) for alpha in self.attention_alphas]
+        return by_attention + [Pruning("head", alpha) for alpha in self.head_alphas]
+
+
+FULL = Settings()
+QUICK = Settings(
+    train_texts=64,
+    dev_texts=128,
+    test_texts=128,
+    epochs=1,
+    max_drop=5.0,
+    attention_alphas=(0.5,),
+    head_alphas=(0.2,),
+    timed_batches=1,
+    repeats=1,
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Test texts that run together."""
+
+    rows: Sequence[Tensor]
+    prunable: Sequence[PrunableRow]
+
+
+class Task:
+    """An hPLM of one task, pinned in several slots of the bare engine, and its texts."""
+
+    def __init__(self, home: Home, root_name: str, data: Path, name: str, settings: Settings, report: Report) -> None:
+        root, self.name, self.settings, self._report = RootFolder(home.root(root_name)), name, settings, report
+        domain = Registry.open(home).domain(root_name, GENERAL_DOMAIN)
+        caps = Caps(settings.train_texts, settings.dev_texts, settings.test_texts)
+        content = cut_task(data, name, caps, home.path / "cache" / "cut").read()
+        self.objective = objective_of(content)
+        self.train, self.dev, self.test = (
+            encoded_set(home, domain, self.objective, getattr(content, split), split, report)
+            for split in ("train", "dev", "test")
+        )
+        tuning = replace(TuneSettings.defaults(is_taught=False), seed=settings.seed, epochs=settings.epochs)
+        tuned = tune(Upper(root.upper(), root.geometry), self.objective, self.train, self.dev, tuning, report)
+        self.artifact = HplmArtifact(
+            f"bench/{name}",
+            root.fingerprint,
+            content.task,
+            content.labels,
+            tuned.pooling,
+            tuned.adapters,
+            tuned.head,
+            self.objective.about_pairs,
+        )
+        self.stack = PruningStack(root, StackSettings(dtype=fast_dtypes()[0], num_slots=_HPLMS + 1))
+        texts, tokenizer = [task_text(example) for example in content.test], root.tokenizer()
+        rows = zip(texts, self.test.lengths, self.test.middles, strict=True)
+        self._words = [words_of(tokenizer, text, int(length), middle) for text, length, middle in rows]
+
+    @property
+    def num_layers(self) -> int:
+        return self.stack.num_layers
+
+    def answers(self, logits: Sequence[Tensor], of: EncodedSet) -> StepAnswers:
+        return StepAnswers.of(self.objective, [each[None] for each in logits], of.targets)
+
+    def early_head(self, after: int) -> Head:
+        rows = served_rows(self.stack, self.artifact, after, self.objective, self.train, "training", self._report)
+        labels = torch.cat([labels_of(target, self.objective.num_outputs) for target in self.train.targets])
+        head = fit_early_head(HeadData(torch.cat(list(rows.states)), torch.cat(list(rows.logits)), labels))
+        return head.to(HEAD_DTYPE).to(torch.float32)  # as it is stored
+
+    def on_dev(self, head: Head, after: int) -> tuple[StepAnswers, StepAnswers]:
+        """Return the early and the full answers."""
+        found = answered_rows(self.stack, self.artifact, after, head, self.objective, self.dev, "dev", self._report)
+        early, full = (StepAnswers.of(self.objective, each, self.dev.targets) for each in (found.early, found.full))
+        return early, full
+
+    def batches(self, at_exit: Exit) -> Iterator[Batch]:
+        hplms = [self.stack.ready(key, lambda: self.artifact) for key in range(_HPLMS)]
+        for start in range(0, len(self.test.targets), self.settings.rows):
+            rows = range(start, min(start + self.settings.rows, len(self.test.targets)))
+            prunable = [
+                PrunableRow(hplms[row % _HPLMS], at_exit, self.test.middles[row], self._words[row]) for row in rows
+            ]
+            yield Batch([self.test.rows[row] for row in rows], prunable)
+        for hplm in hplms:
+            self.stack.release(hplm)
+
+    def run(self, batch: Batch, pruning: Pruning | None) -> list[PrunedRow]:
+        hplms = [row.hplm for row in batch.prunable]
+        packed = self.stack.pack(batch.rows, hplms)
+        if pruning is not None:
+            return self.stack.run_pruned(packed, batch.prunable, pruning)
+        early: dict[int, Early] = {}
+        columns = [row.middle for row in batch.prunable], [row.exit for row in batch.prunable]
+        logits = self.stack.run(packed, hplms, *columns, early.update)
+        return [
+            PrunedRow(each, None if early[index].leaves else len(batch.rows[index]))
+            for index, each in enumerate(logits)
+        ]
+
+
+def words_of(tokenizer: RootTokenizer, text: Text, length: int, middle: int | None) -> Int64:
+    """Return the index of each token's word in a row; a text that was cut ends earlier."""
+    words = np.full(length, NO_WORD, np.int64)
+    segments = [(text, 1, length - 1)] if isinstance(text, str) else _segments(text, length, middle)
+    number = 0
+    for segment, start, end in segments:
+        (found,) = tokenizer.encode([segment], [True]).words
+        firsts = [] if found is None else [first for first in found.first_tokens + start - 1 if first < end]
+        for first, next_one in zip(firsts, [*firsts[1:], end], strict=True):
+            words[first:next_one] = number
+            number += 1
+    return words
+
+
+def _segments(pair: tuple[str, str], length: int, middle: int | None) -> list[tuple[str, int, int]]:
+    if middle is None:
+        return [(pair[0], 1, length - 1)]
+    return [(pair[0], 1, middle - 1), (pair[1], middle, length - 1)]
+
+
+class Measured:
+    """A task's test texts on the ladder of one exit, without any measure."""
+
+    def __init__(self, task: Task, after: int) -> None:
+        self._task, settings = task, task.settings
+        head = task.early_head(after)
+        early, full = task.on_dev(head, after)
+        order = np.random.default_rng(settings.seed).permutation(len(full.is_right))
+        fits, certifies = np.split(order, [len(order) // _ONE_IN_FITS])
+        self._temperatures = early.temperature(fits), full.temperature(fits)
+        confidence, is_harm = early.confidence(self._temperatures[0]), full.is_right & ~early.is_right
+        certificate = certify(confidence[certifies], is_harm[certifies], settings.max_drop / 100, _RISK)
+        threshold = NEVER if certificate is None else certificate.threshold
+        self._exit = Exit(after, head, self._temperatures[0], threshold)
+        self._batches = list(task.batches(self._exit))
+        self._plain = self._run(None)
+        self._goes_on = np.array([row.kept_tokens is not None for row in self._plain])
+        self._is_right = self._right([row.logits for row in self._plain])
+        self._described = {
+            "task": task.name,
+            "after": after,
+            "layers": task.num_layers,
+            "answered early": float(1 - self._goes_on.mean()),
+            "accuracy": 100 * float(self._is_right.mean()),
+        }
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield one row for each way to prune, and one for each weight of the ensemble."""
+        yield from (self._pruned(pruning) for pruning in self._task.settings.prunings)
+        early = self._early()
+        yield from (self._ensemble(weight, early) for weight in _WEIGHTS)
+
+    def _run(self, pruning: Pruning | None) -> list[PrunedRow]:
+        return [row for batch in self._batches for row in self._task.run(batch, pruning)]
+
+    def _right(self, logits: Sequence[Tensor]) -> Bools:
+        return self._task.answers(logits, self._task.test).is_right
+
+    def _pruned(self, pruning: Pruning) -> dict[str, Any]:
+        found = self._run(pruning)
+        tokens = sum(row.kept_tokens or 0 for row in self._plain)
+        return {
+            **self._described,
+            "measure": pruning.score,
+            "alpha": pruning.alpha,
+            "tokens pruned": 1 - sum(row.kept_tokens or 0 for row in found) / tokens,
+            **self._points(self._right([row.logits for row in found]), np.ones_like(self._goes_on)),
+            "time saved": self._saved(pruning),
+        }
+
+    def _saved(self, pruning: Pruning) -> float:
+        """Return the share of the bare engine's time, the median over turns."""
+        timed = self._batches[: self._task.settings.timed_batches]
+        ways: dict[str, Callable[[], object]] = {
+            name: partial(self._run_all, timed, each) for name, each in (("plain", None), ("pruned", pruning))
+        }
+        seconds = interleaved(ways, self._task.settings.repeats)
+        return median(1 - ours / plain for ours, plain in zip(seconds["pruned"], seconds["plain"], strict=True))
+
+    def _run_all(self, batches: Sequence[Batch], pruning: Pruning | None) -> None:
+        for batch in batches:
+            self._task.run(batch, pruning)
+
+    def _ensemble(self, weight: float, early: Sequence[Tensor]) -> dict[str, Any]:
+        of_early, of_full = self._temperatures
+        mixed = [
+            weight * torch.softmax(row.logits / of_full, dim=-1) + (1 - weight) * torch.softmax(one / of_early, dim=-1)
+            for row, one in zip(self._plain, early, strict=True)
+        ]
+        return {
+            **self._described,
+            "measure": "ensemble",
+            "weight": weight,
+            **self._points(self._right(mixed), self._goes_on),
+        }
+
+    def _early(self) -> list[Tensor]:
+        leaving = replace(self._exit, threshold=None)
+        return [row.logits for batch in self._task.batches(leaving) for row in self._task.run(batch, None)]
+
+    def _points(self, is_right: Bools, among: Bools) -> dict[str, float]:
+        """Say what a measure loses among some rows, with the standard error of the difference."""
+        lost: Floats = (self._is_right.astype(float) - is_right)[among]
+        return {"points lost": 100 * float(lost.mean()), "±": 100 * float(lost.std() / len(lost) ** 0.5)}
+
+
+def figures_of(rows: Sequence[Mapping[str, Any]], most_points: float) -> dict[str, float]:
+    figures = {f"saved_{score}": _most_saved(rows, score, most_points) for score in ("attention", "head")}
+    ensembles = [row for row in rows if row["measure"] == "ensemble" and row["after"] == default_exit(row["layers"])]
+    for weight in _WEIGHTS:
+        gained = [-row["points lost"] for row in ensembles if row["weight"] == weight]
+        figures[f"ensemble_points_{100 * weight:.0f}"] = mean(gained)
+    return figures
+
+
+def _most_saved(rows: Sequence[Mapping[str, Any]], score: str, most_points: float) -> float:
+    harmless = [row for row in rows if row["measure"] == score and row["points lost"] <= most_points]
+    return max((row["time saved"] for row in harmless), default=0.0)
+
+
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--home", type=Path, default=Path("quickstart_home"), help="a home with a root")
+    arguments.add_argument("--root", default="minilm", help="the root")
+    arguments.add_argument("--data", type=Path, required=True, help="a folder with tasks/")
+    arguments.add_argument("--tasks", nargs="+", default=["sci-cite", "mrpc"], help="folders of it, with labels")
+
+
+def _measured(options: Namespace, settings: Settings, task: str) -> list[dict[str, Any]]:
+    with progress_bars(task) as report:
+        measured = Task(Home(options.home.absolute()), options.root, options.data, task, settings, report)
+        return [row for after in range(1, measured.num_layers) for row in Measured(measured, after).rows()]
+
+
+@bench("pruning", add_options=add_options)
+def pruning(options: Namespace) -> Result:
+    settings = replace(QUICK if options.quick else FULL, seed=options.seed)
+    rows = [row for task in options.tasks for row in _measured(options, settings, task)]
+    return Result({**asdict(settings), "root": options.root}, figures_of(rows, settings.most_points), rows)
+
+
+if __name__ == "__main__":
+    pruning.main()
