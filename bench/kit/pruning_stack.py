@@ -198,7 +198,8 @@ class _Received(TiledAttention):
         received = weights[:, :, tile.skip : tile.skip + tile.owned].sum(dim=(1, 2), dtype=torch.float32)
         keys = tile.start + torch.arange(tile.count)[:, None] * tile.owned + torch.arange(tile.window)
         self.received.index_add_(0, keys.flatten(), received.flatten())
-        return (weights @ value).transpose(1, 2).reshape(tile.count, tile.window, -1)
+        attended: Tensor = weights @ value
+        return attended.transpose(1, 2).reshape(tile.count, tile.window, -1)
 
 
 def _without(batch: MicroBatch, states: Tensor, kept: _Bools, lengths: Int64) -> MicroBatch:

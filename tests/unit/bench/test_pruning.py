@@ -156,12 +156,17 @@ def test_special_tokens_and_a_word_of_each_segment_stay(root: RootFolder, prunin
 
 def test_figures_count_only_what_loses_little() -> None:
     def pruned(score: str, lost: float, saved: float) -> dict[str, object]:
-        return {"measure": score, "points lost": lost, "time saved": saved, "after": 2, "layers": 3}
+        return {"measure": score, "points lost": lost, "least saved": saved, "after": 2, "layers": 3}
 
     def ensemble(weight: float, lost: float) -> dict[str, object]:
         return {"measure": "ensemble", "weight": weight, "points lost": lost, "after": 2, "layers": 3}
 
-    rows = [pruned("attention", 0.1, 0.02), pruned("attention", 0.3, 0.1), pruned("head", 0.3, 0.1)]
+    rows = [
+        pruned("attention", 0.1, 0.02),
+        pruned("attention", 0.3, 0.1),
+        pruned("head", 0.3, 0.1),
+        pruned("head", 0.0, -0.1),
+    ]
     rows += [ensemble(weight, -weight) for weight in (0.9, 0.75, 0.5)]
     figures = figures_of(rows, most_points=0.2)
     assert figures["saved_attention"] == 0.02
