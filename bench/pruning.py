@@ -51,7 +51,8 @@ from builder.construct.tasks.task_objectives import objective_of
 from builder.levels.answers import StepAnswers
 from builder.levels.certificate import certify
 from builder.levels.early_head import HeadData, fit_early_head
-from builder.levels.selecting import default_exit
+from builder.levels.exit_layers import default_exit
+from builder.levels.guarantee import Each
 from builder.levels.served import answered_rows, served_rows
 from builder.progress import Report, progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
@@ -212,7 +213,7 @@ class Measured:
         fits, certifies = np.split(order, [len(order) // _ONE_IN_FITS])
         self._temperatures = early.temperature(fits), full.temperature(fits)
         confidence, is_harm = early.confidence(self._temperatures[0]), full.is_right & ~early.is_right
-        certificate = certify(confidence[certifies], is_harm[certifies], settings.max_drop / 100, _RISK)
+        certificate = certify(confidence[certifies], is_harm[certifies], settings.max_drop / 100, Each(_RISK))
         threshold = NEVER if certificate is None else certificate.threshold
         self._exit = Exit(after, head, self._temperatures[0], threshold)
         self._batches = list(task.batches(self._exit))
