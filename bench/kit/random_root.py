@@ -54,9 +54,10 @@ def random_parts(geometry: RootGeometry, generator: torch.Generator) -> dict[str
     }
     with torch.no_grad():
         for part in parts.values():
-            for weights in part.parameters():
-                if weights.ndim == 2:
-                    weights.normal_(std=1 / math.sqrt(weights.shape[1]), generator=generator)
+            for name, weights in part.named_parameters():
+                # The weights of norms stay ones.
+                if weights.ndim == 2 or name.endswith("bias"):
+                    weights.normal_(std=1 / math.sqrt(weights.shape[-1]), generator=generator)
     return parts
 
 
