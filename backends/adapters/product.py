@@ -11,8 +11,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from backends.adapters.adapter_set import ENTRANCE, LORA_MODULES, PROJECTED, SITES, LoraModule
 from backends.adapters.device_bank import AdapterBank, PoolRow
@@ -66,17 +66,16 @@ class PooledPart:
     def add_bottlenecks(self, layer: int, states: Tensor, total: Tensor) -> None:
         """Add the bottlenecks' outputs for `states` to `total`."""
         group, tensors = self.group, self.tensors
-        inner = group.multiply(group.take(states), tensors["down_weight"], layer)
-        inner = ACTIVATION_FUNCTIONS[self.activation](inner.add_(group.spread(tensors["down_bias"], layer)))
+        inner = group.multiply(states, tensors["down_weight"], layer, tensors["down_bias"])
+        inner = ACTIVATION_FUNCTIONS[self.activation](inner)
         group.add_product(total, inner, tensors["up_weight"], layer, tensors["up_bias"])
 
     def add_loras(self, layer: int, inputs: Tensor, outputs: Tensor) -> None:
-        inner = self.group.multiply(self.group.take(inputs), self.tensors["down"], layer)
+        inner = self.group.multiply(inputs, self.tensors["down"], layer)
         self.group.add_product(outputs, inner, self.tensors["up"], layer)
 
-    def normalise(self, layer: int, states: Tensor, eps: float) -> Tensor:
-        weight, bias = (self.group.spread(self.tensors[name], layer) for name in ("weight", "bias"))
-        return functional.layer_norm(states, states.shape[-1:], eps=eps).mul_(weight).add_(bias)
+    def normalise(self, layer: int, states: Tensor, eps: float, into: Tensor) -> None:
+        self.group.normalise(states, self.tensors["weight"], self.tensors["bias"], layer, eps, into)
 
 
 _KEYS = (
@@ -96,17 +95,22 @@ class SegmentedAdapters:
     """
 
     def __init__(self, bank: AdapterBank, segments: Sequence[Segment]) -> None:
-        self._group({key: _pooled(key, bank, segments) for key in _KEYS})
+        self._group({key: _pooled(key, bank, segments) for key in _KEYS}, segments)
 
     def narrowed(self, segments: Sequence[Segment]) -> SegmentedAdapters:
         """Read the same tensors: the bank may have changed since this batch was staged."""
         narrower = copy.copy(self)
-        narrower._group({key: [one.narrowed(segments) for one in pooled] for key, pooled in self._pooled.items()})
+        pooled_of = {key: [one.narrowed(segments) for one in pooled] for key, pooled in self._pooled.items()}
+        narrower._group(pooled_of, segments)
         return narrower
 
-    def _group(self, pooled: Mapping[str, Sequence[_Pooled]]) -> None:
+    def normalise_all(self, site: Site) -> bool:
+        """Whether every segment has a norm of its own at a site."""
+        return sum(len(one.segments) for one in self._pooled[f"norm.{site}"]) == self._num_segments
+
+    def _group(self, pooled: Mapping[str, Sequence[_Pooled]], segments: Sequence[Segment]) -> None:
         parts = {key: [part for one in of_key for part in one.parts()] for key, of_key in pooled.items()}
-        self._pooled = pooled
+        self._pooled, self._num_segments = pooled, len(segments)
         self.entrances = parts[ENTRANCE]
         self.bottlenecks: dict[Site, list[PooledPart]] = {site: parts[f"bottleneck.{site}"] for site in SITES}
         self.loras: dict[LoraModule, list[PooledPart]] = {module: parts[f"lora.{module}"] for module in LORA_MODULES}
@@ -157,9 +161,9 @@ class SegmentedLayer:
         return self._normed(site, total, norm)
 
     def _normed(self, site: Site, states: Tensor, shared: nn.LayerNorm) -> Tensor:
-        normed: Tensor = shared(states)
+        normed: Tensor = torch.zeros_like(states) if self.adapters.normalise_all(site) else shared(states)
         for part in self.adapters.norms[site]:
-            part.group.put(normed, part.normalise(self.index, part.group.take(states), shared.eps))
+            part.normalise(self.index, states, shared.eps, normed)
         return normed
 
 

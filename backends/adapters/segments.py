@@ -1,18 +1,20 @@
 """Segments of a batch that are multiplied together: their parts lie in one pool and have the same settings.
 
-All classes implement `SegmentGroup`. `take` reads the segments' tokens from packed states and `put` writes them back.
-`multiply` multiplies each segment by its own matrix, and `spread` returns each segment's own vector. `add_product` adds
-a product and a vector to the states in one pass.
+All classes implement `SegmentGroup`. `take` reads the segments' tokens from packed states. `multiply` multiplies each
+segment by its own matrix, and `spread` returns each segment's own vector. `add_product` adds a product and a vector to
+the states, and `normalise` computes layer norms, in one pass.
 
 - `OneSegment`: an ordinary product; on a CPU a `RoundedSegment`.
 - `AlignedSegments`: segments of one length, side by side; one batched product without a copy.
 - `PaddedSegments`: segments of similar lengths; short ones repeat their first token.
-- `FlatSegments`: segments of any lengths in one grouped product; in bf16 on a GPU, in fp32 on a CPU.
+- `FlatSegments`: segments of any lengths in one grouped product, in bf16 on a GPU.
+- `CompiledSegments`: segments of any lengths where they lie, in a compiled loop on a CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -20,13 +22,16 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from backends.adapters.length_groups import length_groups
+from backends.kernels.compiling import flat_memory_of, memory_of
+from backends.kernels.segments import add_products, multiply_segments, normalise_segments
 
 _LENGTH_STEP = 8
-_GROUPED_PRODUCTS = (("cuda", torch.bfloat16), ("cpu", torch.float32))
-"""Where a grouped product is faster than batched ones. On a CPU it loops over the segments without Python."""
 _GROUPED_ALIGNMENT_BYTES = 16
+_LEAST_BATCHED_TOKENS = 256
+"""From so many tokens in segments of one length, a CPU's own products in bf16 are faster than compiled loops."""
 _MOST_SPANNED = 3
 """A group without tokens costs a third of a row's copy."""
 GROUP_COST_TOKENS = 48
@@ -53,24 +58,49 @@ class Segment:
 class SegmentGroup(Protocol):
     """Shape: states `[T, …]`; weights `[U, rows, in, out]` and vectors `[U, rows, n]` of a pool."""
 
-    def take(self, states: Tensor) -> Tensor: ...
-
-    def put(self, states: Tensor, values: Tensor) -> None: ...
-
-    def multiply(self, inputs: Tensor, weights: Tensor, layer: int) -> Tensor: ...
-
-    def spread(self, vectors: Tensor, layer: int) -> Tensor:
-        """Return each segment's vector, in a shape that adds to the taken tokens."""
+    def multiply(self, states: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None) -> Tensor:
+        """Return states·weights + vectors of the segments' tokens, in a shape that `add_product` takes."""
         ...
 
     def add_product(
         self, states: Tensor, inputs: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None
     ) -> None:
-        """Compute states += inputs·weights + vectors at the segments' tokens; `inputs` have the shape of `take`."""
+        """Compute states += inputs·weights + vectors at the segments' tokens."""
+        ...
+
+    def normalise(self, states: Tensor, weights: Tensor, biases: Tensor, layer: int, eps: float, into: Tensor) -> None:
+        """Write the layer norms of states, with the segments' own weights and biases, to `into`."""
         ...
 
 
-class OneSegment:
+class _TakenSegments(ABC):
+    """Segments whose tokens are taken from the states, in a shape of the class, and put back."""
+
+    @abstractmethod
+    def take(self, states: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def put(self, states: Tensor, values: Tensor) -> None: ...
+
+    @abstractmethod
+    def spread(self, vectors: Tensor, layer: int) -> Tensor:
+        """Return each segment's vector, in a shape that adds to the taken tokens."""
+
+    @abstractmethod
+    def product(self, taken: Tensor, weights: Tensor, layer: int) -> Tensor:
+        """Multiply taken tokens by their segments' matrices."""
+
+    def multiply(self, states: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None) -> Tensor:
+        product = self.product(self.take(states), weights, layer)
+        return product if vectors is None else product.add_(self.spread(vectors, layer))
+
+    def normalise(self, states: Tensor, weights: Tensor, biases: Tensor, layer: int, eps: float, into: Tensor) -> None:
+        taken = self.take(states)
+        normed = functional.layer_norm(taken, taken.shape[-1:], eps=eps)
+        self.put(into, normed.mul_(self.spread(weights, layer)).add_(self.spread(biases, layer)))
+
+
+class OneSegment(_TakenSegments):
     """Shape: `take` returns `[length, …]`."""
 
     def __init__(self, segment: Segment, row: int) -> None:
@@ -82,8 +112,8 @@ class OneSegment:
     def put(self, states: Tensor, values: Tensor) -> None:
         states[self._segment.tokens] = values
 
-    def multiply(self, inputs: Tensor, weights: Tensor, layer: int) -> Tensor:
-        return inputs @ weights[layer, self._row]
+    def product(self, taken: Tensor, weights: Tensor, layer: int) -> Tensor:
+        return taken @ weights[layer, self._row]
 
     def spread(self, vectors: Tensor, layer: int) -> Tensor:
         return vectors[layer, self._row]
@@ -115,7 +145,7 @@ class RoundedSegment(OneSegment):
         if len(inputs) == self._segment.length:
             super().add_product(states, inputs, weights, layer, vectors)
             return
-        total = states[self._segment.tokens].add_(self._own(self.multiply(inputs, weights, layer), len(states)))
+        total = states[self._segment.tokens].add_(self._own(self.product(inputs, weights, layer), len(states)))
         if vectors is not None:
             total.add_(self.spread(vectors, layer))
 
@@ -131,14 +161,14 @@ class RoundedSegment(OneSegment):
         return values[before : before + self._segment.length]
 
 
-class _BatchedSegments:
+class _BatchedSegments(_TakenSegments):
     """Segments as `[segments, length, …]`, so that a batched product gives each its own matrix."""
 
     def __init__(self, rows: RowSelection) -> None:
         self._rows = rows
 
-    def multiply(self, inputs: Tensor, weights: Tensor, layer: int) -> Tensor:
-        return torch.bmm(inputs, self._rows.of(weights, layer))
+    def product(self, taken: Tensor, weights: Tensor, layer: int) -> Tensor:
+        return torch.bmm(taken, self._rows.of(weights, layer))
 
     def spread(self, vectors: Tensor, layer: int) -> Tensor:
         return self._rows.of(vectors, layer)[:, None]
@@ -192,7 +222,7 @@ class PaddedSegments(_BatchedSegments):
         self.put(states, total)
 
 
-class FlatSegments:
+class FlatSegments(_TakenSegments):
     """Segments in the order of their rows, as one grouped product.
 
     Rows that no segment uses, between ones that are used, are groups without tokens: unless they are many, that costs
@@ -224,8 +254,8 @@ class FlatSegments:
         else:
             states.index_copy_(0, self._tokens, values)
 
-    def multiply(self, inputs: Tensor, weights: Tensor, layer: int) -> Tensor:
-        product: Tensor = torch._grouped_mm(inputs, self._rows.of(weights, layer), offs=self._ends)
+    def product(self, taken: Tensor, weights: Tensor, layer: int) -> Tensor:
+        product: Tensor = torch._grouped_mm(taken, self._rows.of(weights, layer), offs=self._ends)
         return product
 
     def spread(self, vectors: Tensor, layer: int) -> Tensor:
@@ -234,11 +264,49 @@ class FlatSegments:
     def add_product(
         self, states: Tensor, inputs: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None
     ) -> None:
-        total = self.take(states).add_(self.multiply(inputs, weights, layer))
+        total = self.take(states).add_(self.product(inputs, weights, layer))
         if vectors is not None:
             total.add_(self.spread(vectors, layer))
         if not isinstance(self._tokens, slice):
             self.put(states, total)
+
+
+class CompiledSegments:
+    """Segments of any lengths on a CPU, in compiled loops that read and write their tokens where they lie.
+
+    Shape:
+        `multiply` returns `[T, out]` in fp32, with anything at the tokens of no segment.
+    """
+
+    def __init__(self, segments: Sequence[Segment], rows: Sequence[int]) -> None:
+        starts, ends = [segment.start for segment in segments], [segment.end for segment in segments]
+        self._segments = tuple(np.array(column, dtype=np.int64) for column in (starts, ends, rows))
+
+    def multiply(self, states: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None) -> Tensor:
+        products = torch.empty(len(states), weights.shape[-1])
+        self._run(multiply_segments, states, products, weights, layer, vectors)
+        return products
+
+    def add_product(
+        self, states: Tensor, inputs: Tensor, weights: Tensor, layer: int, vectors: Tensor | None = None
+    ) -> None:
+        self._run(add_products, states, inputs, weights, layer, vectors)
+
+    def normalise(self, states: Tensor, weights: Tensor, biases: Tensor, layer: int, eps: float, into: Tensor) -> None:
+        own = memory_of(weights[layer]), memory_of(biases[layer])
+        normalise_segments(memory_of(states), *self._segments, *own, np.float32(eps), memory_of(into))
+
+    def _run(
+        self,
+        loop: Callable[..., None],
+        states: Tensor,
+        products: Tensor,
+        weights: Tensor,
+        layer: int,
+        vectors: Tensor | None,
+    ) -> None:
+        own = memory_of(weights[layer]), None if vectors is None else memory_of(vectors[layer])
+        loop(flat_memory_of(states), states.stride(0), *self._segments, memory_of(products), *own)
 
 
 class RowSelection:
@@ -262,25 +330,35 @@ def grouped(segments: Sequence[Segment], rows: Sequence[int], tensors: Mapping[s
 
     Shape: tensors `[U, rows, …]`.
     """
-    device = next(iter(tensors.values())).device
+    tensor = next(iter(tensors.values()))
+    device = tensor.device
+    if device.type == "cpu":
+        return [_group_on_cpu(segments, rows, tensor.dtype)]
     if len(segments) > 1 and all(map(_has_grouped_product, tensors.values())):
-        if device.type == "cpu" and _are_aligned(segments):
-            return [AlignedSegments(segments, RowSelection(rows, device))]
         return [FlatSegments(segments, rows, device)]
     groups = length_groups([segment.length for segment in segments], GROUP_COST_TOKENS)
     return [_group([segments[i] for i in group], [rows[i] for i in group], device) for group in groups]
 
 
+def _group_on_cpu(segments: Sequence[Segment], rows: Sequence[int], dtype: torch.dtype) -> SegmentGroup:
+    is_batched = dtype == torch.bfloat16 and _are_aligned(segments)
+    if not is_batched or segments[-1].end - segments[0].start < _LEAST_BATCHED_TOKENS:
+        return CompiledSegments(segments, rows)
+    if len(segments) == 1:
+        return RoundedSegment(segments[0], rows[0])
+    return AlignedSegments(segments, RowSelection(rows, torch.device("cpu")))
+
+
 def _has_grouped_product(tensor: Tensor) -> bool:
-    """Whether a grouped product reads a pool's tensor; vectors are not multiplied."""
+    """Whether a GPU's grouped product reads a pool's tensor; vectors are not multiplied."""
     sizes = tensor.shape[2:] if tensor.ndim == 4 else ()
     is_aligned = all(size * tensor.itemsize % _GROUPED_ALIGNMENT_BYTES == 0 for size in sizes)
-    return is_aligned and (tensor.device.type, tensor.dtype) in _GROUPED_PRODUCTS
+    return is_aligned and tensor.dtype == torch.bfloat16
 
 
 def _group(segments: Sequence[Segment], rows: Sequence[int], device: torch.device) -> SegmentGroup:
     if len(segments) == 1:
-        return (RoundedSegment if device.type == "cpu" else OneSegment)(segments[0], rows[0])
+        return OneSegment(segments[0], rows[0])
     members = sorted(zip(segments, rows, strict=True), key=lambda member: member[0].start)
     if _are_aligned([segment for segment, _ in members]):
         return AlignedSegments([segment for segment, _ in members], RowSelection([row for _, row in members], device))

@@ -21,6 +21,7 @@ from torch.nn import functional
 from backends.adapters.product import BatchAdapters, BatchLayer
 from backends.engine.fused_layer import FusedLayer, FusedLayers
 from backends.engine.precision import Precision
+from backends.engine.quantised_layers import int8_layers, rowwise_layers
 from backends.root.encoder import ACTIVATION_FUNCTIONS, Attend, EncoderLayer
 from backends.root.int8_file import Smoothing
 from backends.root.packed import FUSED, PackedLinear, cpu_multiplies_bf16
@@ -52,9 +53,6 @@ def served_layers(
     """Choose how to run layers in fp32, which are converted, on a device that has the precision."""
     dtype, products = precision.states, precision.products
     if products is not None:
-        # Numba comes along, which takes half a second to load.
-        from backends.engine.quantised_layers import int8_layers, rowwise_layers
-
         if products == "int8" and device.type == "cpu":
             return FilledLayers(int8_layers(upper, activation, dtype, smoothing or {}))
         return FilledLayers(rowwise_layers(upper, activation, products, dtype, device, smoothing or {}))

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from backends.root.int8_instructions import int8_instructions
-from backends.root.int8_kernels import (
+from backends.kernels.compiling import memory_of
+from backends.kernels.int8 import (
     gelu_and_quantise_above,
     quantise,
     quantise_above,
     rescale,
 )
+from backends.root.int8_instructions import int8_instructions
 
 BLOCK_TOKENS = 256
 """Tokens that are quantised, multiplied and scaled back at once, so that they stay in the cache."""
@@ -70,9 +71,9 @@ class Range:
         found = Quantised.empty(states)
         if self.lowest is None:
             factors = states.new_ones(states.shape[1], dtype=torch.float32) if factors is None else factors
-            quantise(_array(states.contiguous()), factors.numpy(), *found.arrays())
+            quantise(memory_of(states.contiguous()), factors.numpy(), *found.arrays())
         else:
-            quantise_above(_array(states.contiguous()), self.lowest, *found.arrays())
+            quantise_above(memory_of(states.contiguous()), self.lowest, *found.arrays())
         return found
 
     def restored(self, quantised: Quantised) -> Tensor:
@@ -163,8 +164,8 @@ class QuantisedLinear:
 
     def multiply(self, inputs: Quantised, outputs: Tensor, plus: Tensor | None = None) -> None:
         """Multiply quantised states into `outputs`, of this layer's data type."""
-        added = None if plus is None else _array(plus.contiguous())
-        rescale(self.product(inputs).numpy(), inputs.scales.numpy(), self.bias.numpy(), added, _array(outputs))
+        added = None if plus is None else memory_of(plus.contiguous())
+        rescale(self.product(inputs).numpy(), inputs.scales.numpy(), self.bias.numpy(), added, memory_of(outputs))
 
     def multiply_through_gelu(self, inputs: Quantised, inner: Tensor | None, outputs: Range) -> Quantised:
         """Multiply quantised states and return the product's GELU, quantised.
@@ -176,7 +177,12 @@ class QuantisedLinear:
         """
         product = self.product(inputs)
         found = Quantised.empty(product)
-        arguments = product.numpy(), inputs.scales.numpy(), self.bias.numpy(), None if inner is None else _array(inner)
+        arguments = (
+            product.numpy(),
+            inputs.scales.numpy(),
+            self.bias.numpy(),
+            None if inner is None else memory_of(inner),
+        )
         gelu_and_quantise_above(*arguments, outputs.lowest, *found.arrays())
         return found
 
@@ -189,14 +195,6 @@ class QuantisedLinear:
             *("none", [], ""),
         )
         return product
-
-
-def _array(states: Tensor) -> NDArray[np.float32 | np.int16]:
-    """Return the memory of states, one token after the other, for the kernels; bf16 as its bits."""
-    if states.dtype == torch.bfloat16:
-        states = states.view(torch.int16)
-    array: NDArray[np.float32 | np.int16] = states.detach().numpy()
-    return array
 
 
 def blocks(num_tokens: int) -> Iterator[slice]:

@@ -6,20 +6,44 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from backends.engine.layouts.grid import Grid
 from backends.engine.layouts.tiles import Tile
+from backends.kernels.attention import attend_in_rows
+from backends.kernels.compiling import flat_memory_of, memory_of
 from backends.root.encoder import Attend
 
 
 def attention(grid: Grid, num_heads: int, dtype: torch.dtype, device: torch.device) -> Attend:
-    """Choose the attention of a grid: on a GPU one call for all rows if there is no padding; else tile by tile."""
-    if device.type == "cuda" and dtype == torch.bfloat16 and grid.is_packed:
+    """Choose the attention of a grid: row by row on a CPU; on a GPU all at once without padding, else tile by tile."""
+    if device.type == "cpu":
+        return RowAttention(num_heads, grid)
+    if dtype == torch.bfloat16 and grid.is_packed:
         return PackedAttention(num_heads, grid.lengths, device)
-    return TiledAttention(num_heads, grid.tiles, dtype, device)
+    return TiledAttention(num_heads, grid.tiles(), dtype, device)
+
+
+class RowAttention:
+    """Attention by a compiled loop over rows of any lengths, on a CPU.
+
+    Shape:
+        query, key, value: `[T, H]`, possibly parts of one tensor.
+    """
+
+    def __init__(self, num_heads: int, grid: Grid) -> None:
+        self._num_heads = num_heads
+        self._rows = np.array(grid.starts), np.array(grid.lengths)
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        # Tokens of no row are nobody's, and are zeros.
+        context = torch.zeros(query.shape, dtype=query.dtype)
+        states = [flat_memory_of(states) for states in (query, key, value)]
+        attend_in_rows(*states, query.stride(0), *self._rows, self._num_heads, memory_of(context))
+        return context
 
 
 class PackedAttention:

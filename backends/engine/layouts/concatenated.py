@@ -67,4 +67,4 @@ def _grid(bins: Sequence[Sequence[int]], lengths: Sequence[int], size: int, slot
             start += lengths[index]
     num_bins = -(-len(bins) // slots_per_row) * slots_per_row
     blocks = [(number * size, (number + 1) * size) for number in range(num_bins)]
-    return Grid.of(order, starts, [lengths[index] for index in order], num_bins * size, blocks)
+    return Grid(list(order), starts, [lengths[index] for index in order], num_bins * size, blocks)

@@ -20,22 +20,18 @@ class Grid:
         starts: First token of each row in the array, ascending.
         lengths: Number of tokens of each row in the array.
         num_tokens: Number of tokens with padding.
-        tiles: The windows of attention.
+        blocks: Where windows of attention may lie; each block holds whole rows.
     """
 
     order: list[int]
     starts: list[int]
     lengths: list[int]
     num_tokens: int
-    tiles: list[Tile]
+    blocks: list[Block]
 
-    @classmethod
-    def of(
-        cls, order: Sequence[int], starts: Sequence[int], lengths: Sequence[int], num_tokens: int, blocks: list[Block]
-    ) -> Grid:
-        """Make a grid whose rows attend within `blocks`; each block holds whole rows."""
-        owners = _owners(starts, lengths, num_tokens)
-        return cls(list(order), list(starts), list(lengths), num_tokens, tiles_of(blocks, owners))
+    def tiles(self) -> list[Tile]:
+        """Cut the blocks into windows of attention, where it is computed by windows."""
+        return tiles_of(self.blocks, _owners(self.starts, self.lengths, self.num_tokens))
 
     @property
     def is_packed(self) -> bool:

@@ -33,4 +33,4 @@ def padded_grids(
 def _grid(order: Sequence[int], lengths: Sequence[int], padded_length: int) -> Grid:
     starts = [position * padded_length for position in range(len(order))]
     blocks = [(start, start + padded_length) for start in starts]
-    return Grid.of(order, starts, [lengths[index] for index in order], padded_length * len(order), blocks)
+    return Grid(list(order), starts, [lengths[index] for index in order], padded_length * len(order), blocks)

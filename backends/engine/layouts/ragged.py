@@ -40,7 +40,7 @@ def _grid(order: Sequence[int], lengths: Sequence[int] | Mapping[int, int]) -> G
     sizes = [lengths[index] for index in order]
     ends = list(accumulate(sizes))
     starts = [end - size for end, size in zip(ends, sizes, strict=True)]
-    return Grid.of(order, starts, sizes, ends[-1], _blocks(starts, ends))
+    return Grid(list(order), starts, sizes, ends[-1], _blocks(starts, ends))
 
 
 def _blocks(starts: Sequence[int], ends: Sequence[int]) -> list[Block]:

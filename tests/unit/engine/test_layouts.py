@@ -11,6 +11,7 @@ from torch import Tensor
 
 from backends.adapters.length_groups import length_groups
 from backends.engine.layouts import Grid, Isolated, attention
+from backends.engine.layouts.attention import TiledAttention
 from backends.engine.layouts.concatenated import Concatenated
 from backends.engine.layouts.micro_batches import Sharing, shares
 from backends.engine.layouts.ragged import Ragged
@@ -42,10 +43,11 @@ def check_grid(grid: Grid, lengths: list[int]) -> None:
     ends = [start + length for start, length in zip(grid.starts, grid.lengths, strict=True)]
     assert all(end <= start for end, start in zip(ends, [*grid.starts[1:], grid.num_tokens], strict=True))
     fused = torch.randn(grid.num_tokens, 3 * HIDDEN)
-    context = attention(grid, HEADS, torch.float32, CPU)(0, *fused.chunk(3, dim=-1))
-    assert context.isfinite().all()
-    for start, end in zip(grid.starts, ends, strict=True):
-        torch.testing.assert_close(context[start:end], attended_alone(fused[start:end]), rtol=1e-4, atol=1e-5)
+    for attend in (attention(grid, HEADS, torch.float32, CPU), TiledAttention(HEADS, grid.tiles(), torch.float32, CPU)):
+        context = attend(0, *fused.chunk(3, dim=-1))
+        assert context.isfinite().all()
+        for start, end in zip(grid.starts, ends, strict=True):
+            torch.testing.assert_close(context[start:end], attended_alone(fused[start:end]), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ALL_LAYOUTS)
@@ -131,7 +133,7 @@ def test_rows_of_concatenated_texts() -> None:
     assert pure.num_tokens == 400
     slotted = Concatenated(WHOLE, num_slots=None).arrange(slots, lengths)[0]
     assert slotted.num_tokens == 400  # 4 slots of 100, all in one row
-    assert {tile.window for tile in slotted.tiles} == {112}
-    assert {tile.window for tile in pure.tiles} == {400}
+    assert {tile.window for tile in slotted.tiles()} == {112}
+    assert {tile.window for tile in pure.tiles()} == {400}
     longer = Concatenated(WHOLE).arrange([1], [500])[0]
     assert longer.num_tokens == 500

@@ -9,12 +9,23 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from adapter_reference import KINDS, random_adapters
 from backends.adapters.adapter_set import PROJECTED, AdapterSet
 from backends.adapters.device_bank import AdapterBank
 from backends.adapters.product import SegmentedAdapters
-from backends.adapters.segments import FlatSegments, Segment
+from backends.adapters.segments import (
+    AlignedSegments,
+    CompiledSegments,
+    FlatSegments,
+    OneSegment,
+    PaddedSegments,
+    RoundedSegment,
+    RowSelection,
+    Segment,
+    SegmentGroup,
+)
 from backends.root.encoder import Projection, Site
 from backends.root.geometry import RootGeometry
 
@@ -138,21 +149,48 @@ def test_sizes_that_no_grouped_product_takes_are_multiplied_all_the_same() -> No
             require_close(mixed.project(projection, states, total), expected, projection)  # type: ignore[arg-type]
 
 
-def test_a_grouped_product_equals_segments_alone() -> None:
-    """What a GPU runs; PyTorch has it on the CPU as well."""
-    torch.manual_seed(1)
-    chance = random.Random(1)
-    weights, vectors = torch.randn(2, 40, 16, 8).bfloat16(), torch.randn(2, 40, 8).bfloat16()
-    for _ in range(50):
-        rows = chance.choices(range(chance.choice([4, 12, 40])), k=chance.randint(2, 6))
+def random_groups(chance: random.Random) -> tuple[list[SegmentGroup], list[Segment], list[int]]:
+    """Make groups of all kinds that can hold the same random segments, those of a GPU too; also segments and rows."""
+    rows = chance.choices(range(chance.choice([4, 12, 40])), k=chance.randint(1, 6))
+    length = chance.randint(1, 6)
+    if chance.random() < 0.5:
+        bounds = [length * index for index in range(len(rows) + 1)]
+    else:
         bounds = sorted(chance.sample(range(40), len(rows) + 1))
-        segments = [Segment(1, start, end) for start, end in pairwise(bounds)]
-        group = FlatSegments(segments, rows, CPU)
+    segments = [Segment(1, start, end) for start, end in pairwise(bounds)]
+    selection = RowSelection(rows, CPU)
+    groups: list[SegmentGroup] = [
+        CompiledSegments(segments, rows),
+        FlatSegments(segments, rows, CPU),
+        PaddedSegments(segments, selection, CPU),
+    ]
+    if len({segment.length for segment in segments}) == 1:
+        groups.append(AlignedSegments(segments, selection))
+    if len(segments) == 1:
+        groups += [OneSegment(segments[0], rows[0]), RoundedSegment(segments[0], rows[0])]
+    return groups, segments, rows
+
+
+def test_all_kinds_of_groups_equal_segments_alone() -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    down, bias = torch.randn(2, 40, 16, 8).bfloat16(), torch.randn(2, 40, 8).bfloat16()
+    up, vectors = torch.randn(2, 40, 8, 16).bfloat16(), torch.randn(2, 40, 16).bfloat16()
+    for _ in range(100):
+        groups, segments, rows = random_groups(chance)
         states, layer = torch.randn(40, 16).bfloat16(), chance.randrange(2)
-        got = torch.full((40, 8), 3.0).bfloat16()
-        group.put(got, group.multiply(group.take(states), weights, layer) + group.spread(vectors, layer))
-        expected = torch.full((40, 8), 3.0)
+        added, normed = states.float(), torch.full((40, 16), 3.0)
         for row, segment in zip(rows, segments, strict=True):
-            product = states[segment.tokens].float() @ weights[layer, row].float()
-            expected[segment.tokens] = product + vectors[layer, row].float()
-        torch.testing.assert_close(got.float(), expected, rtol=2e-2, atol=5e-2)
+            own = states[segment.tokens].float()
+            inner = own @ down[layer, row].float() + bias[layer, row].float()
+            added[segment.tokens] += inner @ up[layer, row].float() + vectors[layer, row].float()
+            shifted = functional.layer_norm(own, (16,)) * vectors[layer, row].float() + vectors[layer, row].float()
+            normed[segment.tokens] = shifted
+        for group in groups:
+            name = f"{type(group).__name__}, seed {seed}"
+            got, into = states.clone(), torch.full((40, 16), 3.0).bfloat16()
+            group.add_product(got, group.multiply(states, down, layer, bias), up, layer, vectors)
+            group.normalise(states, vectors, vectors, layer, 1e-5, into)
+            require_close(got, added, name)
+            require_close(into, normed, name)
