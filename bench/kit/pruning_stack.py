@@ -181,7 +181,7 @@ class _Received(TiledAttention):
     """Attention that notes how much of it each token receives in one layer: `received`, `[T]`."""
 
     def __init__(self, num_heads: int, grid: Grid, dtype: torch.dtype, device: torch.device, layer: int) -> None:
-        super().__init__(num_heads, grid.tiles, dtype, device)
+        super().__init__(num_heads, grid.tiles(), dtype, device)
         self._layer, self._notes = layer, False
         self.received = torch.zeros(grid.num_tokens)
 
@@ -206,7 +206,7 @@ def _without(batch: MicroBatch, states: Tensor, kept: _Bools, lengths: Int64) ->
     """Return the batch with the kept tokens only; its rows keep their order, and its attention is not laid out."""
     ends = np.cumsum(lengths)
     grid = replace(
-        batch.grid, starts=(ends - lengths).tolist(), lengths=lengths.tolist(), num_tokens=int(ends[-1]), tiles=[]
+        batch.grid, starts=(ends - lengths).tolist(), lengths=lengths.tolist(), num_tokens=int(ends[-1]), blocks=[]
     )
     return replace(batch, grid=grid)
 
