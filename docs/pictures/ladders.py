@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from canvas import Canvas
 from results import rows
+
+from builder.canvas import Canvas
 
 _TOP, _BAR, _STEP = 108, 14, 46
 
