@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -78,7 +79,7 @@ def random_artifact(chance: random.Random, root: RootFolder, kind: str) -> HplmA
 def reference_logits(root: RootFolder, artifact: HplmArtifact, hidden: Tensor, num_layers: int | None = None) -> Tensor:
     """One row `[L, H]` of the lower half → its logits, after all layers or some."""
     layers = range(num_layers or root.geometry.num_upper_layers)
-    states = _states(root.geometry, root.upper().state_dict(), artifact.adapters, hidden, layers)
+    states = _states(root.geometry, _weights(root), artifact.adapters, hidden, layers)
     return _answer(artifact.head, _pooled(artifact.pooling, states, None))
 
 
@@ -86,7 +87,7 @@ def reference_student_logits(
     students: StudentSet, artifact: HplmArtifact, hidden: Tensor, count: int, middle: int | None = None
 ) -> Tensor:
     """One row of the lower half → the sum of what its first students say."""
-    own, weights = artifact.students, students.layers().state_dict()
+    own, weights = artifact.students, _student_weights(students)
     assert own is not None
     total: Tensor | None = None
     for student in range(count):
@@ -97,6 +98,17 @@ def reference_student_logits(
         total = logits if total is None else total + logits
     assert total is not None
     return total
+
+
+@lru_cache(maxsize=8)
+def _weights(root: RootFolder) -> Weights:
+    """Read a root's weights once for all rows that are compared."""
+    return root.upper().state_dict()
+
+
+@lru_cache(maxsize=8)
+def _student_weights(students: StudentSet) -> Weights:
+    return students.layers().state_dict()
 
 
 def _states(
