@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -36,7 +37,7 @@ class PyTorch:
         with torch.device("meta"):
             model = Bert(self.geometry).eval().requires_grad_(False)
         model.load_state_dict(torch.load(path, weights_only=True), assign=True)
-        run, dtype = _compiled_layer if self.is_compiled else _layer, _STATES[self.dtype]
+        run, dtype = _compiled_layer() if self.is_compiled else _layer, _STATES[self.dtype]
 
         @torch.inference_mode()
         def logits(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -54,5 +55,7 @@ def _layer(layer: nn.Module, hidden: Tensor, mask: Tensor) -> Tensor:
     return out
 
 
-# All layers of all models have one compiled form: their weights are its inputs.
-_compiled_layer = torch.compile(_layer, dynamic=True)
+@cache
+def _compiled_layer() -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
+    """All layers of all models have one compiled form: their weights are its inputs."""
+    return torch.compile(_layer, dynamic=True)
