@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import shutil
 import threading
 import time
 import weakref
@@ -25,17 +27,27 @@ from bench.kit.tiny_home import tiny_hplm, tiny_root
 from served_engine import HIDDEN, TINY, ask, hold_runs, keys_of, running
 
 
+@pytest.fixture(scope="module")
+def home_of_two(built_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """The tiny home with a second root, for all tests of this file to copy."""
+    folder = tmp_path_factory.mktemp("two_roots")
+    home = Home(Path(shutil.copytree(built_home.path, folder / "home")))
+    other_root(home, folder)
+    return home
+
+
 @pytest.fixture
-def other_key(tiny_home: Home, tmp_path: Path) -> int:
+def other_key(tiny_home: Home, home_of_two: Home) -> int:
     """The key of an hPLM of a second root."""
-    return other_root(tiny_home, tmp_path)
+    shutil.copytree(home_of_two.path, tiny_home.path, dirs_exist_ok=True)
+    return keys_of(tiny_home)["new/one"]
 
 
 def other_root(home: Home, work: Path) -> int:
-    registry = Registry.open(home)
-    tiny_root(home, registry, work, name="other")
-    tiny_hplm(home, registry, work, "new/one", "general", "topic", 3, root="other")
-    return registry.hplm("new/one").key
+    with contextlib.closing(Registry.open(home)) as registry:
+        tiny_root(home, registry, work, name="other")
+        tiny_hplm(home, registry, work, "new/one", "general", "topic", 3, root="other")
+        return registry.hplm("new/one").key
 
 
 def test_a_new_root_is_loaded_before_its_first_request(
