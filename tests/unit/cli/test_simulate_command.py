@@ -14,7 +14,7 @@ from backends.scheduling.cost_profile import CostProfile, Measured, write_profil
 
 Run = Callable[..., str]
 MODEL = CostModel(2_000.0, 100.0, 30.0, 0.01, 50.0)
-SHORT = ("--duration-s", "20", "--deadlines", "5x-20x", "--load", "1.3x")
+SHORT = ("--duration-s", "8", "--deadlines", "5x-20x", "--load", "1.3x")
 
 
 @pytest.fixture

@@ -111,6 +111,7 @@ def test_a_killed_domain_build_goes_on_and_ends_the_same(tiny_home: Home, tmp_pa
     np.testing.assert_allclose(resumed[1], whole[1], rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.long
 def test_a_killed_domain_build_does_not_go_on_with_another_corpus(
     tiny_home: Home, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,7 +154,8 @@ def test_distillation_learns(tmp_path: Path) -> None:
     for steps in (1, 120):
         home = Home(tmp_path / str(steps))
         settings = DistilSettings(steps=steps, tokens_per_batch=512, warmup_steps=5)
-        request = new_root("r", str(model), 2, (corpus,), MAX_TOKENS, distil=settings)
+        plot = PlotSettings(max_fragments=9)
+        request = new_root("r", str(model), 2, (corpus,), MAX_TOKENS, distil=settings, plot=plot)
         add_root(home, Registry.open(home, create=True), request, ignore)
         distances.append(1 - RootFolder(home.root("r")).manifest.fidelity["final_cosine"])
     assert distances[1] < 0.8 * distances[0]

@@ -163,7 +163,7 @@ def test_the_load_decides_how_many_students_answer() -> None:
             PoissonArrivals(rate_per_s), FixedLengths(20), UniformTenants(50), UniformDeadlines(100, 200)
         )
         students = Students(3, 1 / 6, count)
-        load = workload.draw(20.0, 1)
+        load = workload.draw(6.0, 1)
         return (
             Simulator(FirstComeFirstServed(), COST_MODEL, capacity, AdmissionSettings(), students=students)
             .run(load)
