@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 HOME_FOLDER ?= demo_home
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart demo serve test check bench plugin reference pictures results prebuilt demo-root clean
+.PHONY: help quickstart demo serve test test-long check bench plugin reference pictures results prebuilt demo-root clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -33,9 +33,16 @@ demo: $(READY)  ## Build nine models of three tenants from real text, serve them
 serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics) (PORT=9000: 9000 to 9002)
 	@$(BIN)/hplm serve --home $(HOME_FOLDER) $(if $(PORT),--http $(PORT) --grpc $$(($(PORT) + 1)) --metrics $$(($(PORT) + 2)))
 
-test: $(READY)  ## Run all tests, in parallel; the server tests start the real tritonserver
-	@$(BIN)/python -m pytest -q -m serial
-	@$(BIN)/python -m pytest -q -m "not serial" -n 3 --dist loadgroup --no-loadscope-reorder
+IN_PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
+
+test: $(READY)  ## Run the tests, in parallel; the server tests start the real tritonserver
+	@$(BIN)/python -m pytest -q -m "serial and not long"
+	@$(BIN)/python -m pytest -q -m "not serial and not long" $(IN_PARALLEL)
+	@echo "Tests with the mark long were left out; 'make test-long' runs them."
+
+test-long: $(READY)  ## Run the tests that 'make test' leaves out: long walks, second protocols and seeds, Ray
+	@$(BIN)/python -m pytest -q -m "serial and long"
+	@$(BIN)/python -m pytest -q -m "long and not serial" $(IN_PARALLEL)
 
 check: $(READY)  ## Lint, formatting, types, and who imports whom
 	@$(BIN)/ruff check .

@@ -18,6 +18,7 @@ from shared_builds import built_once
 
 # What takes long to make for a session: servers, and the texts of all installed packages.
 SHARED_FIXTURES = {"served", "served_bf16", "served_int8", "installed_harvest"}
+RARE_MARKS = {"serial", "long"}
 LONGEST_ID = 120
 
 # PyTorch and what imports it are imported where they are needed: pytest-xdist's own process, which only hands the tests
@@ -94,10 +95,12 @@ def run_hplm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the files without a serial test unread where only serial tests run: importing them all takes long."""
-    if config.option.markexpr != "serial" or collection_path.suffix != ".py":
+    """Leave files unread that lack a mark which all tests of this run have: importing them all takes long."""
+    marks = RARE_MARKS.intersection(config.option.markexpr.split(" and "))
+    if not marks or collection_path.suffix != ".py":
         return None
-    return "pytest.mark.serial" not in collection_path.read_text(encoding="utf-8") or None
+    content = collection_path.read_text(encoding="utf-8")
+    return any(f"pytest.mark.{mark}" not in content for mark in marks) or None
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

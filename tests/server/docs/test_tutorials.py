@@ -66,6 +66,7 @@ def test_first_steps(served: Served, tmp_path: Path) -> None:
     assert printed_by("python many.py", followed)[0].startswith("200 answered, first: ")
 
 
+@pytest.mark.long
 def test_a_tenant_of_ones_own_text(served: Served, tmp_path: Path) -> None:
     short = {
         "docs/tutorials/messages.py": str(TUTORIALS / "messages.py"),

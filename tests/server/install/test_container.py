@@ -60,12 +60,14 @@ def address(container: ContainerReplay, tiny_home: Home) -> Iterator[str]:
         server.communicate(timeout=60)
 
 
+@pytest.mark.long
 def test_the_entry_point_serves_a_mounted_home(address: str) -> None:
     with HplmClient(address) as client:
         answer = client.infer("acme/topic", "my cat")
     assert isinstance(answer, Classification) and answer.hplm == "acme/topic"
 
 
+@pytest.mark.long
 def test_the_server_does_not_run_the_code_of_the_repository(container: ContainerReplay) -> None:
     program = (
         "import backends, builder, cli, hplm_client; print(backends.__file__, builder.__file__, hplm_client.__file__)"

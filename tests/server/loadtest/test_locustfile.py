@@ -48,30 +48,21 @@ def counts(rows: Rows, column: str = "Request Count") -> dict[tuple[str, str], i
     return {key: int(row[column]) for key, row in rows.items() if key[1] != "Aggregated"}
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
+BOTH_PROTOCOLS = pytest.mark.parametrize("protocol", ["grpc", pytest.param("http", marks=pytest.mark.long)])
+
+
+@BOTH_PROTOCOLS
 def test_overload_has_a_row_per_hplm(served: Served, tmp_path: Path, protocol: str) -> None:
     url = f"{protocol}://{served.grpc_url if protocol == 'grpc' else served.http_url}"
-    options = (
-        "OverloadUser",
-        "--users",
-        "8",
-        "--spawn-rate",
-        "8",
-        "--run-time",
-        "20s",
-        "--rate",
-        "4",
-        "--stop-timeout",
-        "5",
-    )
-    rows, _ = locust(tmp_path, url, *options, "--home", str(served.home.path))
+    options = ("OverloadUser", "--users", "8", "--spawn-rate", "8", "--run-time", "10s", "--rate", "4")
+    rows, _ = locust(tmp_path, url, *options, "--stop-timeout", "5", "--home", str(served.home.path))
     assert set(counts(rows)) == {(protocol, hplm) for hplm in HPLMS}
     assert sum(counts(rows, "Failure Count").values()) == 0
     assert sum(counts(rows).values()) > 40
 
 
 def test_rejections_are_no_failures(served: Served, tmp_path: Path) -> None:
-    options = ("OverloadUser", "--users", "8", "--spawn-rate", "8", "--run-time", "20s", "--deadlines", "1ms")
+    options = ("OverloadUser", "--users", "8", "--spawn-rate", "8", "--run-time", "10s", "--deadlines", "1ms")
     rows, _ = locust(tmp_path, f"grpc://{served.grpc_url}", *options, "--home", str(served.home.path))
     rejected = {name: number for (kind, name), number in counts(rows).items() if kind == "rejected"}
     assert sum(rejected.values()) > 10 and set(rejected) <= HPLMS
@@ -102,11 +93,11 @@ def test_all_scenarios_with_workers(served: Served, tmp_path: Path) -> None:
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
+@BOTH_PROTOCOLS
 def test_slow_answers_hold_up_no_other_request(slow_server: TritonServer, tmp_path: Path, protocol: str) -> None:
     """Some three hundred requests wait at any time, far beyond gevent's ten threads."""
     url = f"{protocol}://{slow_server.grpc_url if protocol == 'grpc' else slow_server.http_url}"
-    options = ("OverloadUser", "--users", "20", "--spawn-rate", "20", "--run-time", "10s", "--rate", "10")
+    options = ("OverloadUser", "--users", "20", "--spawn-rate", "20", "--run-time", "8s", "--rate", "10")
     rows, _ = locust(tmp_path, url, *options, "--hplms", "slow/3000,acme/topics", "--stop-timeout", "5")
     slow, quick = rows[protocol, "slow/3000"], rows[protocol, "acme/topics"]
     assert float(slow["Min Response Time"]) >= 2990

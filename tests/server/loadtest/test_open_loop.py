@@ -48,7 +48,9 @@ def played(folder: Path, server: TritonServer, protocol: Protocol, workers: int)
     return results
 
 
-@pytest.mark.parametrize(("protocol", "workers"), [("grpc", 1), ("http", 1), ("grpc", 2)])
+@pytest.mark.parametrize(
+    ("protocol", "workers"), [("grpc", 1), ("http", 1), pytest.param("grpc", 2, marks=pytest.mark.long)]
+)
 def test_a_slow_server_delays_answers_and_no_request(
     slow_server: TritonServer, tmp_path: Path, protocol: Protocol, workers: int
 ) -> None:

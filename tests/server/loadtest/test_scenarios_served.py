@@ -66,7 +66,7 @@ def test_steady_over_http_asks_every_hplm(load: Load, tmp_path: Path) -> None:
     assert hplms_asked(tmp_path / "run") == HPLMS
 
 
-@pytest.mark.parametrize(("protocol", "workers"), [("grpc", "2"), ("http", "1")])
+@pytest.mark.parametrize(("protocol", "workers"), [("grpc", "2"), pytest.param("http", "1", marks=pytest.mark.long)])
 def test_burst(load: Load, tmp_path: Path, protocol: str, workers: str) -> None:
     options = ("--users", "40", "--requests", "3", "--every-s", "0.5", "--spawn-s", "0.02", "--workers", workers)
     summary = load("burst", tmp_path / "run", *options, protocol=protocol)
@@ -78,7 +78,7 @@ def test_burst(load: Load, tmp_path: Path, protocol: str, workers: str) -> None:
 def test_overload_is_rejected_and_compared(
     load: Load, run_hplm: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loadtest_run, "_CALIBRATION_S", 2.0)
+    monkeypatch.setattr(loadtest_run, "_CALIBRATION_S", 1.0)
     options = ("--deadlines", "20ms-60ms", "--duration", "2s", "--tenants", "zipf:exponent=1.1")
     load("overload", tmp_path / "calm", "--load", "5/s", *options)
     summary = load("overload", tmp_path / "wild", "--load", "2x", *options)
@@ -102,7 +102,11 @@ def test_trace(load: Load, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "ends_with"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"]
+    ("stop", "ends_with"),
+    [
+        pytest.param(signal.SIGINT, 130, id="ctrl-c"),
+        pytest.param(signal.SIGTERM, 143, id="sigterm", marks=pytest.mark.long),
+    ],
 )
 def test_an_interrupted_run_is_reported_as_such(
     served: Served, tmp_path: Path, stop: signal.Signals, ends_with: int
@@ -159,7 +163,7 @@ def test_an_hplm_that_the_server_does_not_know_is_named(
 def test_a_server_that_dies_fails_the_load(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with TritonServer(ServerConfig(repository=CONTRACT, exit_timeout_s=1)) as dying:
-        load = ("overload", "--rate", "20", "--duration", "6", "--hplm", "acme/topics", "--max-lateness-ms", "5000")
+        load = ("overload", "--rate", "20", "--duration", "4", "--hplm", "acme/topics", "--max-lateness-ms", "5000")
         asked = [HPLM, "loadtest", *load, "--url", dying.grpc_url, "--out", str(out)]
         running = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_for_outcomes(running, out)
@@ -171,7 +175,7 @@ def test_a_server_that_dies_fails_the_load(tmp_path: Path) -> None:
 
 def test_workers_of_other_machines_come_to_a_port(served: Served, tmp_path: Path) -> None:
     port = free_port()
-    asked = command(served, "overload", tmp_path / "run", "--rate", "40", "--duration", "3", "--workers", "2")
+    asked = command(served, "overload", tmp_path / "run", "--rate", "40", "--duration", "2", "--workers", "2")
     master = subprocess.Popen([*asked, "--master", str(port)], stderr=subprocess.PIPE, text=True)
     try:
         come = [HPLM, "loadtest", "worker", f"127.0.0.1:{port}"]

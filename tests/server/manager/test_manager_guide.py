@@ -17,7 +17,7 @@ from hplm_client import HplmClient
 from managed_home import LONG, managing, worker_of
 from served_home import Served
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.long]
 GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "use-the-manager.md"
 
 

@@ -77,7 +77,7 @@ def test_a_job_that_cannot_be_done_says_why_in_the_users_words(managed: Managed,
 
 
 def test_a_killed_worker_is_noticed_and_the_job_goes_on(managed: Managed, files: tuple[Path, Path]) -> None:
-    job = managed.tune(files, kind="hplm.update", id="globex/topic", force=True, tune={"epochs": 60, "patience": 60})
+    job = managed.tune(files, kind="hplm.update", id="globex/topic", force=True, tune={"epochs": 30, "patience": 30})
     worker = worker_of(managed.at_work(job))
     assert worker.nice() == psutil.Process().nice()  # as this manager was told
     worker.kill()
@@ -111,6 +111,7 @@ def test_a_cancelled_job_leaves_nothing_live_and_holds_nobody_up(managed: Manage
     assert managed.http.post(f"/v1/jobs/{job}/cancel").json()["state"] == "cancelled"
 
 
+@pytest.mark.long
 def test_jobs_outlive_a_killed_manager(tiny_home: Home, files: tuple[Path, Path]) -> None:
     """What runs goes on without a manager and is taken up again; what was queued is started by the next one.
 
@@ -138,6 +139,7 @@ def test_jobs_outlive_a_killed_manager(tiny_home: Home, files: tuple[Path, Path]
         assert last.live_version("new/one") is None
 
 
+@pytest.mark.long
 def test_a_job_that_had_published_is_done_though_it_was_cancelled_and_killed(
     managed: Managed, files: tuple[Path, Path]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,10 @@ from builder.construct.domain.ngrams import CountTexts, count_fragments
 from builder.executors.cluster import RayMap, connect
 from managed_home import LONG, SHORT, managing, worker_of
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'hplm[ray]'")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'hplm[ray]'"),
+]
 
 
 def batches() -> Iterator[list[str]]:

@@ -244,7 +244,15 @@ def test_a_model_whose_process_is_killed_takes_the_server_along(make_repository)
         assert traces.are_gone()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        signal.SIGKILL,
+    ],
+    ids=lambda number: number.name,
+)
 def test_nothing_survives_the_end_of_the_program(make_repository, number):
     parent, traces = start_parent(make_repository())
     parent.send_signal(number)

@@ -123,7 +123,7 @@ def test_a_load_says_who_answered_and_how_many_are_right(
 ) -> None:
     served, _ = laddered
     texts = f"{NAME}={written(tmp_path / 'texts.jsonl', 300, 902)}"
-    load = ("loadtest", "overload", "--load", "60/s", "--duration", "3s", "--url", f"grpc://{served.grpc_url}")
+    load = ("loadtest", "overload", "--load", "60/s", "--duration", "2s", "--url", f"grpc://{served.grpc_url}")
     load = (*load, "--max-lateness", "5s", "--labelled", texts, "--json")
     lines = {}
     for level in ("auto", "early", "full"):

@@ -175,6 +175,7 @@ def test_without_the_plugin_rows_alone_close_batches_and_the_log_says_so(home_fo
         check_answers(served, seed=random.randrange(1 << 32))
 
 
+@pytest.mark.long
 def test_a_plugin_of_another_release_is_not_used(home_folder: Path, tmp_path: Path) -> None:
     wrong = tmp_path / FILE_NAME
     build_plugin(wrong, PLAN_VERSION + 1)

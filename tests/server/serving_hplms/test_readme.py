@@ -87,7 +87,7 @@ class Workshop:
         done = subprocess.run(
             ["bash", "-ec", command],
             cwd=self.folder,
-            env=self._environment(home) | {"HPLM_URL": url},
+            env=self._environment(home) | {"HPLM_URL": url, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
             timeout=300,

@@ -28,7 +28,10 @@ def shared_memory(processes: list[psutil.Process]) -> set[Path]:
     return {path for path in mapped if path.parent == Path("/dev/shm") and path.exists()}
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize(
+    "stop",
+    [pytest.param(signal.SIGINT, id="ctrl-c"), pytest.param(signal.SIGTERM, id="sigterm", marks=pytest.mark.long)],
+)
 def test_serve_infer_and_stop(tiny_home: Home, stop: signal.Signals) -> None:
     home = tiny_home.path.rename(tiny_home.path.with_name("a home; with ?blanks"))
     command = [HPLM, "serve", "--home", str(home), "--http", "0", "--grpc", "0", "--metrics", "0"]
@@ -62,7 +65,9 @@ def test_serve_infer_and_stop(tiny_home: Home, stop: signal.Signals) -> None:
     assert not [path for path in shared if path.exists()]
 
 
-@pytest.mark.parametrize("options", [(), ("--verbose",)], ids=["quiet", "verbose"])
+@pytest.mark.parametrize(
+    "options", [pytest.param((), id="quiet"), pytest.param(("--verbose",), id="verbose", marks=pytest.mark.long)]
+)
 def test_a_server_that_does_not_start_shows_the_end_of_its_log(
     tiny_home: Home, run_hplm: Callable[..., str], options: tuple[str, ...]
 ) -> None:

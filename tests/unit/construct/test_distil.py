@@ -241,6 +241,7 @@ add_root(home, Registry.open(home, create=True), request, report)
 """
 
 
+@pytest.mark.long
 def test_a_killed_distillation_ends_with_the_same_weights(tiny_bert: Path, tmp_path: Path) -> None:
     """Killed between two checkpoints, with everything learning: afterwards every bit is as if it had not been."""
     corpus = write_corpus(tmp_path / "corpus.txt", 400, seed=1)

@@ -73,7 +73,9 @@ def built_fingerprint(home: Home, request: AddRoot) -> str:
 
 
 @pytest.mark.parametrize("what", ["model", "corpus", "settings"])
-@pytest.mark.parametrize(("phase", "done"), [("distil", 5), ("compute fragments", 1)])
+@pytest.mark.parametrize(
+    ("phase", "done"), [("distil", 5), pytest.param("compute fragments", 1, marks=pytest.mark.long)]
+)
 def test_a_root_of_other_inputs_starts_anew(
     tmp_path: Path, request_a: AddRoot, phase: str, done: int, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -30,14 +30,24 @@ def mixed_corpus(installed_harvest: Harvest, installed_tasks: list[DemoTask]) ->
     return general_corpus(installed_harvest, installed_tasks)
 
 
-def test_corpora_have_their_sizes(domain_corpora: dict[str, list[str]], mixed_corpus: list[str]) -> None:
+@pytest.fixture(params=["domain_corpora", pytest.param("mixed_corpus", marks=pytest.mark.long)])
+def corpora_of_a_kind(request: pytest.FixtureRequest, installed_harvest: Harvest) -> list[list[str]]:
+    made = request.getfixturevalue(request.param)
+    return list(made.values()) if isinstance(made, dict) else [made]
+
+
+def test_domain_corpora_have_their_sizes(domain_corpora: dict[str, list[str]]) -> None:
     for lines in domain_corpora.values():
         assert 1_000_000 < size_bytes(lines) < 1.3 * DOMAIN_BYTES
+
+
+@pytest.mark.long
+def test_the_mixed_corpus_has_its_size(mixed_corpus: list[str]) -> None:
     assert 5_000_000 < size_bytes(mixed_corpus) <= GENERAL_BYTES
 
 
-def test_every_line_is_one_short_clean_text(domain_corpora: dict[str, list[str]], mixed_corpus: list[str]) -> None:
-    for line in [*mixed_corpus, *(line for lines in domain_corpora.values() for line in lines)]:
+def test_every_line_is_one_short_clean_text(corpora_of_a_kind: list[list[str]]) -> None:
+    for line in (line for lines in corpora_of_a_kind for line in lines):
         assert line == " ".join(line.split())
         assert len(line.split()) <= PASSAGE_WORDS
 
@@ -48,11 +58,9 @@ def test_corpora_hold_the_training_texts(domain_corpora: dict[str, list[str]], i
         assert sum(example.text in lines for example in task.train) > 0.85 * len(task.train)
 
 
-def test_no_corpus_holds_a_test_text(
-    domain_corpora: dict[str, list[str]], mixed_corpus: list[str], installed_tasks: list[DemoTask]
-) -> None:
+def test_no_corpus_holds_a_test_text(corpora_of_a_kind: list[list[str]], installed_tasks: list[DemoTask]) -> None:
     held_out = [padded(example.text) for task in installed_tasks for example in task.test[::10]]
-    for lines in (*domain_corpora.values(), mixed_corpus):
+    for lines in corpora_of_a_kind:
         everything = "\n".join(map(padded, lines))
         assert [text for text in held_out if text in everything] == []
 
@@ -76,6 +84,7 @@ print(len(tasks), found.digest(), sha256(repr(made).encode()).hexdigest())
 """
 
 
+@pytest.mark.long
 def test_a_second_harvest_with_other_hashes_gives_the_same_corpora_and_tasks() -> None:
     runs = [
         subprocess.Popen(

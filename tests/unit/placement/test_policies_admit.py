@@ -46,14 +46,16 @@ def test_who_is_let_in_is_answered_in_time(policy: str, times: float, seed: int)
     assert simulation.busy > 0.95
 
 
-@pytest.mark.parametrize("tenants", [1, 4, 32])
+@pytest.mark.parametrize("tenants", [1, pytest.param(4, marks=pytest.mark.long), 32])
 def test_under_overload_the_shortest_are_worth_most(tenants: int, seed: int) -> None:
     load = drawn(2.0, tenants, seed, batches=80)
     utility = {policy: played(policy, load).utility for policy in ("fcfs", "edf", "das")}
     assert utility["das"] >= 1.3 * max(utility["fcfs"], utility["edf"])
 
 
-@pytest.mark.parametrize("lengths", [WIDE, SHORT], ids=["wide", "short"])
+@pytest.mark.parametrize(
+    "lengths", [pytest.param(WIDE, id="wide"), pytest.param(SHORT, id="short", marks=pytest.mark.long)]
+)
 @whole_batches
 def test_a_flood_costs_the_others_two_points_at_most(policy: str, seed: int, lengths: NormalLengths) -> None:
     """20 tenants at nine tenths of their shares, and one that wants 50 times its own."""

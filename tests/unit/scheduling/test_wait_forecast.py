@@ -24,7 +24,10 @@ from backends.stack_key import StackKey
 
 ASKED_EVERY = 3
 """A forecast costs far more than an admission, so only one row in three asks for one."""
-ORDERS = pytest.mark.parametrize("order", [LengthOrder(), UtilityOrder(0.5, 0.5), DeadlineOrder(), FairOrder()])
+ORDERS = pytest.mark.parametrize(
+    "order",
+    [pytest.param(LengthOrder(), marks=pytest.mark.long), UtilityOrder(0.5, 0.5), DeadlineOrder(), FairOrder()],
+)
 
 
 def run_next_batch(admission: Admission[Row], now_us: int) -> None:
