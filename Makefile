@@ -33,6 +33,8 @@ demo: $(READY)  ## Build nine models of three tenants from real text, serve them
 serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics) (PORT=9000: 9000 to 9002)
 	@$(BIN)/hplm serve --home $(HOME_FOLDER) $(if $(PORT),--http $(PORT) --grpc $$(($(PORT) + 1)) --metrics $$(($(PORT) + 2)))
 
+# Tests start many processes; with that variable each of them compiles all modules anew.
+test test-long: export PYTHONDONTWRITEBYTECODE =
 IN_PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
 
 test: $(READY)  ## Run the tests, in parallel; the server tests start the real tritonserver
