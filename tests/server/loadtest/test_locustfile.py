@@ -97,7 +97,7 @@ def test_all_scenarios_with_workers(served: Served, tmp_path: Path) -> None:
 def test_slow_answers_hold_up_no_other_request(slow_server: TritonServer, tmp_path: Path, protocol: str) -> None:
     """Some three hundred requests wait at any time, far beyond gevent's ten threads."""
     url = f"{protocol}://{slow_server.grpc_url if protocol == 'grpc' else slow_server.http_url}"
-    options = ("OverloadUser", "--users", "20", "--spawn-rate", "20", "--run-time", "8s", "--rate", "10")
+    options = ("OverloadUser", "--users", "20", "--spawn-rate", "20", "--run-time", "10s", "--rate", "10")
     rows, _ = locust(tmp_path, url, *options, "--hplms", "slow/3000,acme/topics", "--stop-timeout", "5")
     slow, quick = rows[protocol, "slow/3000"], rows[protocol, "acme/topics"]
     assert float(slow["Min Response Time"]) >= 2990

@@ -125,6 +125,7 @@ def test_an_interrupted_run_is_reported_as_such(
     assert "This run was interrupted" in (out / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_a_killed_run_can_still_be_reported(served: Served, tmp_path: Path) -> None:
     out = tmp_path / "run"
     running = start_load(served, out)
@@ -163,7 +164,7 @@ def test_an_hplm_that_the_server_does_not_know_is_named(
 def test_a_server_that_dies_fails_the_load(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with TritonServer(ServerConfig(repository=CONTRACT, exit_timeout_s=1)) as dying:
-        load = ("overload", "--rate", "20", "--duration", "4", "--hplm", "acme/topics", "--max-lateness-ms", "5000")
+        load = ("overload", "--rate", "20", "--duration", "6", "--hplm", "acme/topics", "--max-lateness-ms", "5000")
         asked = [HPLM, "loadtest", *load, "--url", dying.grpc_url, "--out", str(out)]
         running = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_for_outcomes(running, out)

@@ -140,7 +140,7 @@ def test_at_overload_everybody_is_answered_in_time_or_refused(slow: Slow) -> Non
     asked, client = Asked(), triton.InferenceServerClient(slow.server.grpc_url)
     before = slow.metric('hplm_refusals_total{reason="predicted_late"}')
     with slow.slowed(batch_s=0.1):
-        end = time.monotonic() + 8
+        end = time.monotonic() + 6
         while time.monotonic() < end:
             asked.send(client, text_tensors("acme/topic"), DEADLINE_MS)
             time.sleep(0.005)

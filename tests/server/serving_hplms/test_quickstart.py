@@ -79,6 +79,7 @@ def interrupted_at_the_third() -> Callable[..., HplmEntry]:
     return publish
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not is_installed(SOURCE), reason=f"'make' installs {SOURCE}")
 def test_interrupted_run_again_asked_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

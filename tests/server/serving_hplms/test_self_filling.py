@@ -91,6 +91,7 @@ def test_answers_are_exact_and_what_was_learned_survives_a_kill(tiny_home: Home,
         assert wait_for(server, 'hplm_overlay_entries{process="hplm_lower_0_0"}') >= computed // 2
 
 
+@pytest.mark.long
 def test_twice_as_many_new_texts_as_can_be_answered_are_answered_exactly_or_rejected(
     tiny_home: Home, export: Callable[..., str]
 ) -> None:

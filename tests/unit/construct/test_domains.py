@@ -194,7 +194,7 @@ def test_other_processes_build_the_same_table(home: Home, corpus: Path) -> None:
     np.testing.assert_allclose(here.vectors(Store.TRI, rows), there.vectors(Store.TRI, rows), rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("n", [2, 5])
+@pytest.mark.parametrize("n", [2, pytest.param(5, marks=pytest.mark.long)])
 def test_domains_of_other_fragments(tmp_path: Path, corpus: Path, n: int) -> None:
     home = Home(tmp_path / "home")
     registry = Registry.open(home, create=True)

@@ -27,7 +27,7 @@ from bench.kit.layouts import ALL_LAYOUTS
 from bench.kit.random_root import random_root
 from row_errors import RowErrors
 
-NUM_BATCHES = int(os.environ.get("HPLM_RANDOM_BATCHES", "12"))
+NUM_BATCHES = int(os.environ.get("HPLM_RANDOM_BATCHES", "6"))
 """A release is tried with 10,000, which takes minutes."""
 GEOMETRY = RootGeometry(100, 32, 128, 4, 1, 4, 32, 2, 1e-12, "gelu")
 INT8 = 3e-1 if int8_instructions() == "VNNI" else 6e-1

@@ -24,7 +24,7 @@ from bench.kit.layouts import ALL_LAYOUTS
 from row_errors import RowErrors
 from seeds import SEED
 
-NUM_BATCHES = int(os.environ.get("HPLM_RANDOM_BATCHES", "25"))
+NUM_BATCHES = int(os.environ.get("HPLM_RANDOM_BATCHES", "12"))
 """A release is tried with 10,000, which takes minutes."""
 HAS_VNNI = int8_instructions() == "VNNI"
 """Without it weights in int8 have three quarters as many levels."""

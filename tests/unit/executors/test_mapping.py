@@ -122,7 +122,7 @@ class Large:
         return bytes(self.size_bytes)
 
 
-@pytest.mark.parametrize("size_bytes", [8 << 20, 60 << 20])
+@pytest.mark.parametrize("size_bytes", [8 << 20, pytest.param(60 << 20, marks=pytest.mark.long)])
 def test_who_stops_in_the_middle_of_a_large_result_does_not_hang(size_bytes: int) -> None:
     for taken in range(1, 4):
         results = ProcessMap(2)(Large(size_bytes), range(50))
@@ -147,7 +147,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_no_process_outlives_its_caller(sent: signal.Signals, tmp_path: Path) -> None:
     program = tmp_path / "caller.py"
     program.write_text(_CALLER)

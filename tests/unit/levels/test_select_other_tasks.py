@@ -108,6 +108,7 @@ def check_that_the_cheapest_is_chosen(home: Home, found: Selection) -> None:
         assert each.threshold is None or each.bound <= profile.tolerance
 
 
+@pytest.mark.long
 def test_numbers_without_labels_certify_that_they_stay(other_tasks: Home, tmp_path: Path) -> None:
     texts, registry = plain(tmp_path / "plain.txt", 900, seed=911), Registry.open(other_tasks)
     selecting = Selecting("acme/worth", texts, Target.of(agreement=0.8, guarantee="fleet"))

@@ -37,7 +37,7 @@ def played(policy: str, load: SimulatedLoad) -> Simulation:
     return Simulator(policy_named(policy, MODEL), MODEL, CAPACITY, AdmissionSettings()).run(load)
 
 
-@pytest.mark.parametrize("times", [1.0, 2.0])
+@pytest.mark.parametrize("times", [pytest.param(1.0, marks=pytest.mark.long), 2.0])
 @whole_batches
 def test_who_is_let_in_is_answered_in_time(policy: str, times: float, seed: int) -> None:
     simulation = played(policy, drawn(times, 32, seed))

@@ -91,7 +91,7 @@ def batches_of(simulation: Simulation) -> list[tuple[int, int, list[int]]]:
     return [(start, end, sorted(places.tolist())) for (start, end), places in zip(times, rows, strict=True)]
 
 
-@pytest.mark.parametrize("asks_admission", [True, False])
+@pytest.mark.parametrize("asks_admission", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize("policy", POLICY_NAMES)
 def test_every_request_meets_the_fate_of_the_reference(policy: str, asks_admission: bool, seed: int) -> None:
     chance = random.Random(seed)

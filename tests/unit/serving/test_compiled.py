@@ -43,6 +43,7 @@ print(resident_mb() - before_mb)
 """
 
 
+@pytest.mark.long
 def test_fewer_are_kept_where_a_process_asks_for_it() -> None:
     """1,400 shapes are computed."""
 
