@@ -36,6 +36,20 @@ DeadlineOption = Annotated[
         "Goes by the cost model of 'hplm profile'."
     ),
 ]
+DefaultDeadlineOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--default-deadline/--no-default-deadline",
+        help="Requests that name no deadline have that of --deadline-ms. \\[default: no-default-deadline]",
+    ),
+]
+LateOption = Annotated[
+    Literal["settle", "reject"] | None,
+    typer.Option(
+        help="What becomes of a row that all layers would answer too late: it settles for a doubtful answer, or is "
+        "rejected. \\[default: settle]"
+    ),
+]
 AfterOption = Annotated[
     list[int] | None,
     typer.Option(
@@ -55,6 +69,8 @@ class TargetOptions:
     certainty: CertaintyOption = None
     guarantee: GuaranteeOption = None
     deadline_ms: DeadlineOption = None
+    default_deadline: DefaultDeadlineOption = None
+    late: LateOption = None
     after: AfterOption = None
 
     @property

@@ -46,7 +46,7 @@ class Job:
         is_wanted: Whether the request is still open; rows of an answered request are not computed.
         stack: Where the job runs next.
         lease: Held from staging until the job ends or moves to another stack.
-        fallback: The last `SoFar`.
+        fallback: The last `SoFar`; none where the hPLM sends no doubtful answers.
         level: What the request asks for, one of `LEVELS`.
         lacks_ladder: Whatever the registry says, its rows pass all layers: the ladder is damaged.
         depth: Share of the layers that the row is likely to pass; once its batch runs, that was chosen for it.
@@ -107,7 +107,7 @@ class Job:
 
     def settle(self) -> bool:
         """Take the answer of the exit, if there is one and the request allows it."""
-        if self.settles or self.least_depth == 1.0:
+        if self.settles or self.least_depth == 1.0 or not self.entry.may_settle:
             return False
         self.depth, self.settles = self.least_depth, True
         return True

@@ -143,7 +143,7 @@ class LowerService:
                 raise InvalidArgumentError("a request has at least one row")
             entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
             parameters = parse_parameters(request.parameters)
-            in_us, level = deadline_in_us(parameters), parameters.get("level", AUTO)
+            in_us, level = deadline_in_us(parameters) or _default_in_us(entries), parameters.get("level", AUTO)
             for entry in entries:
                 if level != AUTO:
                     entry.require_level(level)
@@ -247,6 +247,11 @@ class LowerService:
         except Exception:
             return 1
         return min(lower_model.num_special_tokens + _num_words(text, lower_model.max_tokens), lower_model.max_tokens)
+
+
+def _default_in_us(entries: Sequence[HplmEntry]) -> int | None:
+    """Return the deadline of a request that names none: the shortest default of its hPLMs."""
+    return min((us for entry in entries if (us := entry.default_deadline_us) is not None), default=None)
 
 
 def _num_words(text: bytes, most: int) -> int:

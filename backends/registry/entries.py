@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -96,6 +98,23 @@ class HplmEntry:
         return OfferedStudents.read(self.metrics.get(STUDENTS))
 
     @property
+    def may_settle(self) -> bool:
+        """Whether a row that all layers would answer too late may get a doubtful answer of its ladder."""
+        return self._declared.get("late") != "reject"
+
+    @property
+    def default_deadline_us(self) -> int | None:
+        """The deadline of requests that name none, if they have one: after so long."""
+        declared = self._declared
+        return math.ceil(1000 * declared["deadline_ms"]) if declared.get("default_deadline") else None
+
+    @property
+    def _declared(self) -> Mapping[str, Any]:
+        """The target that the version was made for; empty if none was declared."""
+        declared: Mapping[str, Any] = self.metrics.get("declared") or {}
+        return declared
+
+    @property
     def best_students(self) -> int:
         """The number of its root's students that answer it best; 0 where none does, and none may be more."""
         return 0 if self.students is None else self.students.best
@@ -124,16 +143,23 @@ class HplmEntry:
 
     def likely_depth(self, level: str) -> float:
         """Return the share of the upper layers that a row is likely to pass, where a request asks for a level."""
-        ladder, least = self.metrics.get("ladder"), self.least_depth(level)
-        if ladder is None or _is_of_students(level):
-            return least
+        if _is_of_students(level):
+            return self.least_depth(level)
+        ladder = self.metrics.get("ladder")
+        if ladder is None or level == FULL:
+            return 1.0
         leaving = 1.0 if level in self.levels else ladder["answered_early"]
-        return float(1.0 - leaving * (1.0 - least))
+        return float(1.0 - leaving * (1.0 - ladder["after"] / ladder["layers"]))
 
     def least_depth(self, level: str) -> float:
-        """Return the share of the upper layers after which a row can be answered at the earliest."""
+        """Return the share of the upper layers after which a row can be answered, however sure it is.
+
+        It is the likely one where the row may not settle.
+        """
         if _is_of_students(level):
             return COUNTS.get(level, 1) * self._offered.depth
+        if not self.may_settle:
+            return self.likely_depth(level)
         ladder = self.metrics.get("ladder")
         return 1.0 if ladder is None or level == FULL else float(ladder["after"] / ladder["layers"])
 

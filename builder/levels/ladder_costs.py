@@ -80,13 +80,13 @@ class LadderCosts:
 
         Args:
             deadline_ms: Of the requests.
-            least_depth: The share of the layers before the early answer; None without a ladder.
+            least_depth: The share of the layers before the early answer; None where no row can settle for it.
         """
         full_ms = self.answered_within_ms(1.0)
         if full_ms <= deadline_ms:
             return f"all layers answer within {full_ms:.3g} ms"
         if least_depth is None:
-            return f"{LATE}: all layers take {full_ms:.3g} ms, and without a ladder no row can settle"
+            return f"{LATE}: all layers take {full_ms:.3g} ms, and no row can settle"
         early_ms = self.answered_within_ms(least_depth)
         if early_ms > deadline_ms:
             return f"{LATE}: all layers take {full_ms:.3g} ms, and early answers still {early_ms:.3g} ms"

@@ -171,15 +171,15 @@ class _Search:
     def _able_to_settle(self, certified: Sequence[Candidate]) -> Sequence[Candidate]:
         """Return the candidates whose early answers keep the deadline, if all layers miss it and any keeps it."""
         deadline_ms, within_ms = self._selecting.target.deadline_ms, self._costs.answered_within_ms
-        if deadline_ms is None or within_ms(1.0) <= deadline_ms:
+        if deadline_ms is None or self._selecting.target.late == "reject" or within_ms(1.0) <= deadline_ms:
             return certified
         return [each for each in certified if within_ms(each.least_depth) <= deadline_ms] or certified
 
     def _under_load(self, chosen: Candidate) -> dict[str, str]:
-        deadline_ms = self._selecting.target.deadline_ms
+        deadline_ms, rejects = self._selecting.target.deadline_ms, self._selecting.target.late == "reject"
         if deadline_ms is None:
             return {}
-        least_depth = None if chosen.certificate is None else chosen.least_depth
+        least_depth = None if chosen.certificate is None or rejects else chosen.least_depth
         return {UNDER_LOAD: self._costs.under_load(deadline_ms, least_depth)}
 
     def _rank(self, candidate: Candidate) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from backends.errors import InvalidArgumentError
 from builder.levels.guarantee import Each, EachInParts, Fleet, Guarantee
-from builder.requests.levels import GuaranteeName, LadderTarget
+from builder.requests.levels import GuaranteeName, LadderTarget, LateName
 
 Loss = Literal["max-drop", "target-accuracy", "agreement"]
 DEFAULT_MAX_DROP = 1.0
@@ -18,6 +18,8 @@ DECLARED = "declared"
 """The figure of a version that holds its tenant's target, whether or not a ladder keeps it."""
 LADDER = "ladder"
 """The figure of a version that holds what was certified of its ladder."""
+_OF_TIME: Mapping[str, Any] = {"deadline_ms": None, "default_deadline": False, "late": "settle"}
+"""What a target says of deadlines, and the defaults; a figure of a version only where it is another."""
 _FLEET_BOUNDS_LOSSES = "the guarantee fleet bounds what is lost against all layers (max drop, agreement)"
 
 
@@ -33,6 +35,8 @@ class Target:
         certainty: How likely the promise holds, if each hPLM is to keep it.
         guarantee: Whether each hPLM is to keep it, or the fleet in the mean.
         deadline_ms: Of most requests; where all layers would miss it under load, the ladder has to be able to settle.
+        default_deadline: Whether it is the deadline of requests that name none.
+        late: Whether a row that all layers would answer too late settles for a doubtful answer, or is rejected.
     """
 
     loss: Loss
@@ -40,6 +44,8 @@ class Target:
     certainty: float = DEFAULT_CERTAINTY
     guarantee: GuaranteeName = "each"
     deadline_ms: float | None = None
+    default_deadline: bool = False
+    late: LateName = "settle"
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < 1:
@@ -48,6 +54,8 @@ class Target:
             raise InvalidArgumentError(f"a certainty is at least 0.5 and below 1, not {self.certainty}")
         if self.deadline_ms is not None and not 0 < self.deadline_ms < math.inf:
             raise InvalidArgumentError(f"a deadline is a number of milliseconds above 0, not {self.deadline_ms:g}")
+        if self.default_deadline and self.deadline_ms is None:
+            raise InvalidArgumentError("a default deadline needs its length: --deadline-ms, or deadline_ms")
         if self.guarantee == "fleet" and self.loss == "target-accuracy":
             raise InvalidArgumentError(f"{self.with_tolerance(self.tolerance)} is no target: {_FLEET_BOUNDS_LOSSES}")
 
@@ -60,9 +68,11 @@ class Target:
         certainty: float | None = None,
         guarantee: GuaranteeName = "each",
         deadline_ms: float | None = None,
+        default_deadline: bool = False,
+        late: LateName = "settle",
     ) -> Target:
         """Make the target that is given; by default, one point may be lost."""
-        kept = _certainty(guarantee, certainty, DEFAULT_CERTAINTY), guarantee, deadline_ms
+        kept = _certainty(guarantee, certainty, DEFAULT_CERTAINTY), guarantee, deadline_ms, default_deadline, late
         given = {"max_drop": max_drop, "target_accuracy": target_accuracy, "agreement": agreement}
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
@@ -79,14 +89,12 @@ class Target:
     def requested(cls, request: LadderTarget, before: Target | None = None) -> Target:
         """Return the target of a request; one that names none means the target before it, or the default."""
         given = request.max_drop, request.target_accuracy, request.agreement
-        deadline_ms = request.deadline_ms
-        if deadline_ms is None and before is not None:
-            deadline_ms = before.deadline_ms
+        of_time = _of_time(request, before)
         if before is None or any(value is not None for value in given):
-            return cls.of(*given, request.certainty, request.guarantee or "each", deadline_ms)
+            return cls.of(*given, request.certainty, request.guarantee or "each", **of_time)
         guarantee = request.guarantee or before.guarantee
         certainty = _certainty(guarantee, request.certainty, before.certainty)
-        return replace(before, certainty=certainty, guarantee=guarantee, deadline_ms=deadline_ms)
+        return replace(before, certainty=certainty, guarantee=guarantee, **of_time)
 
     @classmethod
     def of_version(cls, figures: Mapping[str, Any]) -> Target | None:
@@ -97,8 +105,8 @@ class Target:
         noted = figures.get(DECLARED) or figures.get(LADDER, {})
         if "loss" not in noted:
             return None
-        guarantee, deadline_ms = noted.get("guarantee", "each"), noted.get("deadline_ms")
-        return cls(noted["loss"], noted["tolerance"], noted["certainty"], guarantee, deadline_ms)
+        later = {name: noted[name] for name in ("guarantee", *_OF_TIME) if name in noted}
+        return cls(noted["loss"], noted["tolerance"], noted["certainty"], **later)
 
     @property
     def noted(self) -> dict[str, Any]:
@@ -109,7 +117,7 @@ class Target:
             "tolerance": self.tolerance,
             "certainty": self.certainty,
             "guarantee": self.guarantee,
-            **({} if self.deadline_ms is None else {"deadline_ms": self.deadline_ms}),
+            **{name: value for name, default in _OF_TIME.items() if (value := getattr(self, name)) != default},
         }
 
     @property
@@ -134,7 +142,9 @@ class Target:
         amount = 100 * self.tolerance if self.loss == "max-drop" else 1 - self.tolerance
         kept = "--guarantee fleet" if self.guarantee == "fleet" else f"--certainty {self.certainty:g}"
         deadline = "" if self.deadline_ms is None else f" --deadline-ms {self.deadline_ms:g}"
-        return f"--{self.loss} {amount:g} {kept}{deadline}"
+        default_deadline = " --default-deadline" if self.default_deadline else ""
+        late = "" if self.late == "settle" else f" --late {self.late}"
+        return f"--{self.loss} {amount:g} {kept}{deadline}{default_deadline}{late}"
 
     @property
     def shown(self) -> str:
@@ -157,6 +167,13 @@ class Target:
 def check_target(request: LadderTarget) -> None:
     """Raise InvalidArgumentError where a request's target is none that a ladder could keep."""
     Target.requested(request)
+
+
+def _of_time(request: LadderTarget, before: Target | None) -> dict[str, Any]:
+    """Return what a request says of deadlines; what it leaves open is as before, or the default."""
+    otherwise = _OF_TIME if before is None else {name: getattr(before, name) for name in _OF_TIME}
+    given = {name: getattr(request, name) for name in _OF_TIME}
+    return {name: otherwise[name] if value is None else value for name, value in given.items()}
 
 
 def _certainty(guarantee: GuaranteeName, given: float | None, otherwise: float) -> float:

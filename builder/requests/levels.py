@@ -17,6 +17,7 @@ HeldOut = Annotated[
     ),
 ]
 GuaranteeName = Literal["each", "fleet"]
+LateName = Literal["settle", "reject"]
 
 
 class LadderTarget(Request):
@@ -36,6 +37,16 @@ class LadderTarget(Request):
         float | None,
         Field(
             description="Deadline of most requests: under load the ladder has to be able to keep it by early answers."
+        ),
+    ] = None
+    default_deadline: Annotated[
+        bool | None, Field(description="Whether requests that name no deadline have this one; by default not.")
+    ] = None
+    late: Annotated[
+        LateName | None,
+        Field(
+            description="Whether a row that all layers would answer too late settles for a doubtful answer (the "
+            "default), or is rejected."
         ),
     ] = None
     after: Annotated[

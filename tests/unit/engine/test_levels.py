@@ -227,9 +227,10 @@ def test_early_of_a_damaged_ladder_is_an_error_and_not_silently_full(tiny_home: 
         assert all("level" not in answer for answer in answers(ask(service, topic, AUTO)))
 
 
-def with_certificate(home: Home, entry: HplmEntry) -> HplmEntry:
+def with_certificate(home: Home, entry: HplmEntry, **declared: Any) -> HplmEntry:
     """Publish a version with the same weights, whose ladder the registry knows of."""
-    metrics = {**entry.metrics, "levels": [EARLY, FULL], "ladder": {"after": 1, "layers": 2, "answered_early": 0.5}}
+    ladder = {"after": 1, "layers": 2, "answered_early": 0.5}
+    metrics = {**entry.metrics, "levels": [EARLY, FULL], "ladder": ladder, "declared": declared}
     registry = Registry.open(home)
     return registry.publish_hplm(entry.id, entry.domain, entry.task, entry.labels, entry.folder, metrics)
 
@@ -249,6 +250,28 @@ def test_only_rows_that_can_be_answered_early_settle(tiny_home: Home, topic: Hpl
             assert {job.least_depth for job in waiting} == {1.0 if is_damaged else 0.5}
             assert {job.settle() for job in waiting} == {not is_damaged}
         assert len(list(answers(pending))) == len(LENGTHS)
+
+
+def test_an_hplm_that_rejects_late_rows_sends_no_doubtful_answer(
+    tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither settles a row, nor is an answer at hand sent; who asks for `early` gets it as before."""
+    ladder_of(tiny_home, topic, threshold=2.0)
+    entry, run = with_certificate(tiny_home, topic, late="reject"), UpperStack.run
+
+    def slow(stack: UpperStack, *arguments: Any) -> list[torch.Tensor]:
+        found = run(stack, *arguments)
+        time.sleep(0.4)
+        return found
+
+    with running(tiny_home) as service:
+        assert all(answer["doubtful"] for answer in answers(ask(service, entry, EARLY)))
+        monkeypatch.setattr(UpperStack, "run", slow)
+        with service._loop._changed:
+            pending = ask(service, entry, AUTO, now_us() + 300_000)
+            assert not any(job.settle() for job in service.admission.waiting)
+        assert all(isinstance(each.get(timeout=30), UnavailableError) for each in pending)
+        assert service.answers[EARLY, "deadline"] == 0
 
 
 def test_the_cost_model_learns_from_the_layers_that_rows_passed(tiny_home: Home, topic: HplmEntry) -> None:

@@ -64,7 +64,7 @@ def test_who_cannot_answer_by_all_layers_settles_or_is_late() -> None:
     assert costs.under_load(full_ms, 1 / 3) == f"all layers answer within {full_ms:.3g} ms"
     assert costs.under_load(full_ms - 0.1, 1 / 3).startswith("rows settle for early answers within")
     assert costs.under_load(early_ms - 0.1, 1 / 3).startswith("late: ")
-    assert "without a ladder no row can settle" in costs.under_load(full_ms - 0.1, None)
+    assert "and no row can settle" in costs.under_load(full_ms - 0.1, None)
 
 
 def test_a_deadline_is_told_with_the_ladder_and_kept_with_the_target(tiny_home: Home, tmp_path: Path) -> None:
@@ -72,13 +72,16 @@ def test_a_deadline_is_told_with_the_ladder_and_kept_with_the_target(tiny_home: 
     profiled(tiny_home)
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"{each.text}\n" for each in sample_texts(500, 917)))
-    selecting = Selecting("acme/topic", UnlabelledFile(texts), Target.of(agreement=0.8, deadline_ms=1))
+    target = Target.of(agreement=0.8, deadline_ms=1, default_deadline=True, late="reject")
+    selecting = Selecting("acme/topic", UnlabelledFile(texts), target)
     registry = Registry.open(tiny_home)
     found = select_ladder(tiny_home, registry, selecting, served_stack(tiny_home), ignore)
     assert found.ladder is not None, found.reason
     assert found.warning is not None
     assert found.warning.startswith("a deadline of 1 ms under full load: late: all layers take ")
+    assert found.warning.endswith("and no row can settle")
     assert found.entry.metrics["declared"]["deadline_ms"] == found.entry.metrics["ladder"]["deadline_ms"] == 1
+    assert found.entry.default_deadline_us == 1000 and not found.entry.may_settle
 
 
 def test_a_deadline_without_a_cost_model(tiny_home: Home, tmp_path: Path) -> None:

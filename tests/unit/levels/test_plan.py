@@ -176,6 +176,11 @@ def test_a_request_names_its_target_or_means_the_one_before() -> None:
     assert Target.requested(LadderTarget(max_drop=2), urgent) == Target.of(max_drop=2, deadline_ms=50)
     assert Target.requested(LadderTarget(deadline_ms=20), urgent).deadline_ms == 20
     assert urgent.options == "--agreement 0.9 --certainty 0.8 --deadline-ms 50"
+    strict = replace(urgent, default_deadline=True, late="reject")
+    assert strict.options == f"{urgent.options} --default-deadline --late reject"
+    assert Target.requested(LadderTarget(), strict) == strict == Target.of_version({"declared": strict.noted})
+    assert Target.requested(LadderTarget(default_deadline=False, late="settle"), strict) == urgent
+    assert Target.requested(LadderTarget(max_drop=2, late="reject"), urgent).late == "reject"
     older = {name: value for name, value in before.noted.items() if name != "guarantee"}
     assert Target.of_version({"declared": older}) == before
 

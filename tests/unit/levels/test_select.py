@@ -308,6 +308,8 @@ def test_another_build_of_the_same_hplm_is_waited_for_by_nobody(tiny_home: Home,
         ({"max_drop": 1.0, "agreement": 0.9}, "one target at a time, not max_drop and agreement"),
         ({"certainty": 1.0}, "below 1, not 1.0"),
         ({"certainty": 0.2}, "at least 0.5"),
+        ({"default_deadline": True}, "a default deadline needs its length"),
+        ({"deadline_ms": 0}, "a number of milliseconds above 0, not 0"),
     ],
 )
 def test_targets_that_mean_nothing(changes: dict[str, float], message: str) -> None:

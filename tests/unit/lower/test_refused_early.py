@@ -16,11 +16,13 @@ from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, Missing
 from backends.plot.header import Store
 from backends.plot.table import StoreReader, Table
+from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import RootTokenizer
 from backends.scheduling.rejection import RejectedError, Rejection
 from backends.scheduling.wait_forecast import FOLDER_VARIABLE, LENGTHS, ForecastWriter, WaitForecast
+from backends.wire import decode_tickets
 
 
 @pytest.fixture
@@ -71,6 +73,25 @@ def test_only_what_would_be_late_is_refused(
 
     monkeypatch.setattr(RootTokenizer, "encode", fail)
     assert isinstance(ask(service, soon)[0], RejectedError)
+
+
+def test_requests_that_name_no_deadline_have_the_shortest_default_of_their_hplms(
+    service: LowerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default_us = {"acme/topic": 50_000, "acme/mood": 40_000}
+    monkeypatch.setattr(HplmEntry, "default_deadline_us", property(lambda entry: default_us.get(entry.id)))
+
+    def left_us(parameters: str, *hplms: bytes) -> int:
+        began_us = now_us()
+        (found,) = service.encode([TextRequest(hplms, [b"the cat is lovely"] * len(hplms), parameters)])
+        assert isinstance(found, HiddenRequest), found
+        (deadline_us,) = {ticket.deadline_us for ticket in decode_tickets(found.tickets)}
+        assert deadline_us is not None
+        return deadline_us - began_us
+
+    assert 50_000 - 5_000 < left_us("", b"acme/topic") < 50_000 + 5_000
+    assert 40_000 - 25_000 < left_us("", b"acme/topic", b"acme/mood") < 40_000 + 5_000
+    assert left_us('{"deadline_ms": 60000}', b"acme/topic") > 50_000_000
 
 
 def test_long_rows_are_refused_by_the_words_that_they_have_at_least(

@@ -27,6 +27,16 @@ def test_a_row_s_likely_depth_is_by_what_was_certified(level: str, depth: float)
     assert HplmEntry(1, "acme/area", 1, "classification", ("a",), domain, "folder").likely_depth(level) == 1.0
 
 
+@pytest.mark.parametrize(("level", "depth"), [("full", 1.0), ("early", 1 / 3), ("auto", 1 - 0.75 * 2 / 3)])
+def test_no_row_settles_where_late_ones_are_rejected(level: str, depth: float) -> None:
+    """Nothing is gained by that: the least that such a row takes is what it is likely to take."""
+    metrics = {"levels": ["early", "full"], "ladder": LADDER, "declared": {"late": "reject"}}
+    domain = DomainEntry("mini", "general", 1, ())
+    entry = HplmEntry(1, "acme/area", 1, "classification", ("a", "b"), domain, "folder", metrics)
+    assert entry.least_depth(level) == entry.likely_depth(level) == pytest.approx(depth)
+    assert not entry.may_settle and HplmEntry(1, "acme/area", 1, "ner", ("a",), domain, "folder").may_settle
+
+
 @pytest.mark.parametrize(
     ("level", "least", "most"), [("students", 0.2, 0.4), ("students-1", 0.2, 0.2), ("students-2", 0.4, 0.4)]
 )
