@@ -14,7 +14,6 @@ file of `--trials`, and each epoch of its tuning until then: the same command go
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -36,13 +35,14 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from bench.kit.entry import Result, at_least, at_most, bench
+from bench.kit.ladder_answers import Ladder
 from bench.tasks.cut import cut_task
 from bench.tasks.data import Caps, labelled_task_names, task_checksums
 from bench.tasks.trials import Trials
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.trainable import Indices, of_rows
 from builder.construct.hplm.tune import EncodedSet, Tuned, Upper, tune
-from builder.construct.tasks.calibration import Bools, Floats, calibration_error, calibration_floor, labels_of
+from builder.construct.tasks.calibration import calibration_error, calibration_floor, labels_of
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
@@ -85,32 +85,6 @@ FULL = Settings()
 QUICK = Settings(
     train_texts=64, dev_texts=256, test_texts=128, epochs=1, max_drop=5.0, learned_texts=500, certifying_texts=100
 )
-
-
-@dataclass(frozen=True)
-class Ladder:
-    """What one early step and the full one say of the same rows."""
-
-    early: StepAnswers
-    full: StepAnswers
-
-    def drop(self, leaves: Bools) -> float:
-        """Points of accuracy that are lost where these rows are answered early."""
-        return 100 * float(self._lost(leaves).mean())
-
-    def drop_error(self, leaves: Bools) -> float:
-        """Return the standard error of the drop."""
-        lost = self._lost(leaves)
-        return 100 * float(lost.std()) / math.sqrt(len(lost))
-
-    def _lost(self, leaves: Bools) -> Floats:
-        changed: Floats = self.full.is_right.astype(float) - self.early.is_right
-        return np.where(leaves, changed, 0.0)
-
-    @property
-    def is_harm(self) -> Bools:
-        harm: Bools = self.full.is_right & ~self.early.is_right
-        return harm
 
 
 @dataclass(frozen=True)
@@ -307,7 +281,7 @@ class Bench:
 
     def _violations(self, dev: Ladder, test: Ladder) -> float:
         """The share of splits whose certificate does not hold over all rows."""
-        both = _joined(dev, test)
+        both = Ladder.joined(dev, test)
         count, tolerance = len(dev.full.is_right), self.settings.max_drop / 100
         rng = np.random.default_rng(self.settings.seed)
         violations = 0
@@ -324,15 +298,6 @@ def _fitting(rows: Indices) -> tuple[Indices, Indices]:
     """Split rows into those that fit temperatures and those that certify."""
     fits = len(rows) // _ONE_IN_FITS
     return rows[:fits], rows[fits:]
-
-
-def _joined(*ladders: Ladder) -> Ladder:
-    def steps(answers: Sequence[StepAnswers]) -> StepAnswers:
-        logits = [row for each in answers for row in each.logits]
-        labels = [row for each in answers for row in each.labels]
-        return StepAnswers(logits, labels, np.concatenate([each.is_right for each in answers]))
-
-    return Ladder(steps([each.early for each in ladders]), steps([each.full for each in ladders]))
 
 
 def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

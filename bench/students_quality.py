@@ -27,7 +27,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import nn
 
 from backends.adapters.bank import read_artifact
 from backends.adapters.student_adapters import read_student_adapters
@@ -40,6 +39,7 @@ from backends.root.student_set import OutputMaps, StudentSet, StudentShape, stud
 from backends.root.upper import UpperLayers
 from backends.storage import file_checksum, json_checksum, publishing, read_json, write_json
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, bench
+from bench.kit.state_map import StateMap
 from bench.quality import SETTINGS, ensure_demo_root, ensure_root
 from bench.tasks.cut import CutTask, cut_task
 from bench.tasks.data import Caps, task_names, write_demo_tasks
@@ -68,7 +68,7 @@ _BESIDE = (_EXITS, _BAGGED, _CHAINED)
 _DEDICATED, _HPLM = "dedicated", "hplm"
 _LINE_EVERY_S = 30.0
 _CPU = torch.device("cpu")
-_FITTED_TEXTS, _RIDGE = 1_000, 1e-6
+_FITTED_TEXTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,8 @@ class Sets:
         for own, source in zip(layers.layers, upper.layers, strict=False):
             own.load_state_dict(source.state_dict())
         maps = OutputMaps(shape, shape.width)
-        _set_map(maps[0], *nearest_map(upper, shape.layers, self._hidden_texts(), self._root.geometry.num_heads))
+        nearest = StateMap.nearest(upper, shape.layers, self._hidden_texts(), self._root.geometry.num_heads)
+        nearest.put_into(maps[0])
         write_students(folder, self._root, shape, layers, maps)
 
     def bagged(self, folder: Path) -> None:
@@ -182,9 +183,7 @@ class Sets:
             alone = self._made(replace(self.settings, count=1, seed=self.settings.seed + student))
             for index, source in zip(shape.span(student), alone.layers().layers, strict=True):
                 layers.layers[index].load_state_dict(source.state_dict())
-            says = alone.maps()[0]
-            weight, bias = (says.get_parameter(name).detach() for name in ("weight", "bias"))
-            _set_map(maps[student], weight / shape.count, bias / shape.count)
+            StateMap.of(alone.maps()[0]).part(shape.count).put_into(maps[student])
         write_students(folder, self._root, shape, layers, maps)
 
     def _hidden_texts(self) -> HiddenTexts:
@@ -202,29 +201,6 @@ class Sets:
 _KINDS: Mapping[str, Callable[[Sets, Path], None]] = MappingProxyType(
     {_BOOSTED: Sets.boosted, _EXITS: Sets.exits, _BAGGED: Sets.bagged, _CHAINED: Sets.chained}
 )
-
-
-@torch.no_grad()
-def nearest_map(
-    upper: UpperLayers, after: int, texts: HiddenTexts, num_heads: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fit weight and bias by least squares: the states after some layers, to those after all of them."""
-    squares: torch.Tensor | float = 0.0
-    products: torch.Tensor | float = 0.0
-    for _, batch in texts.all():
-        states = list(upper.states(batch.hidden, batch.attend(num_heads)))
-        early, final = (each[batch.mask].double() for each in (states[after - 1], states[-1]))
-        early = torch.cat([early, torch.ones(len(early), 1, dtype=torch.float64)], dim=1)
-        squares, products = squares + early.T @ early, products + early.T @ final
-    ridge = _RIDGE * torch.as_tensor(squares).diagonal().mean() * torch.eye(len(torch.as_tensor(squares)))
-    fitted = torch.linalg.solve(squares + ridge, torch.as_tensor(products)).float()
-    return fitted[:-1].T, fitted[-1]
-
-
-def _set_map(linear: nn.Module, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    with torch.no_grad():
-        linear.get_parameter("weight").copy_(weight)
-        linear.get_parameter("bias").copy_(bias)
 
 
 class Bench:

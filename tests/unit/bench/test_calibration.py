@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from backends.errors import NotFoundError
-from bench.calibration import Ladder, figures_of, strict_rows
+from bench.calibration import figures_of, strict_rows
+from bench.kit.ladder_answers import Ladder
 from bench.tasks.trials import Trials
 from builder.construct.tasks.examples import LabelledText
 from builder.construct.tasks.task_objectives import Classification
