@@ -143,8 +143,8 @@ def _select_one(home: Home, registry: Registry, selecting: Selecting) -> Selecti
         found = select_ladder(home, registry, selecting, served_stack(home), report)
     if found.reason is not None:
         typer.echo(found.reason, err=True)
-    if found.warning is not None:
-        typer.echo(found.warning, err=True)
+    for warning in found.warnings:
+        typer.echo(warning, err=True)
     if found.entry.version != before:
         typer.echo(f"'{command_on(home, f'hplm rollback {selecting.id}')}' goes back to version {before}", err=True)
     warn_of_missing(home)

@@ -121,6 +121,8 @@ def read_ladder(folder: Path, root_fingerprint: str) -> Ladder | None:
     try:
         check_file(heads, manifest["size_bytes"], manifest["heads_checksum"])
         tensors = load_file(heads)
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+            raise ValueError(f"{heads.name} holds what is not a number")
         early, full = manifest["ladder"]
         step = EarlyStep(
             int(early["after"]),

@@ -8,7 +8,7 @@ from typing import Any
 
 from backends.adapters.ladder import EarlyStep, Ladder
 from builder.construct.hplm.trainable import Indices
-from builder.construct.tasks.calibration import Floats
+from builder.construct.tasks.calibration import Floats, is_at_bound
 from builder.levels.certificate import Certificate, certify, least_tolerance, thresholds
 from builder.levels.figures import all_rounded, rounded, rounded_ms
 from builder.levels.guarantee import Each, EachInParts, Guarantee
@@ -17,6 +17,8 @@ from builder.levels.paired_answers import Counted, PairedAnswers
 from builder.levels.profile import CandidateProfile, CurvePoint
 from builder.levels.target import Target
 
+CALIBRATED = "calibrated"
+"""The figure that says where no temperature fits, so that confidences need not be true."""
 _PER_UNIT = 10_000
 _SHOWN_TOLERANCES = 3.0
 _MOST_POINTS = 40
@@ -81,7 +83,8 @@ class Candidate:
     @property
     def figures(self) -> dict[str, Any]:
         """What is known of it whether a threshold passes or not."""
-        return all_rounded(self._answers.figures(self._trial.certifies, self._temperature))
+        calibrated = {CALIBRATED: False} if is_at_bound(self._temperature) else {}
+        return {**all_rounded(self._answers.figures(self._trial.certifies, self._temperature)), **calibrated}
 
     @property
     def certified(self) -> dict[str, Any]:

@@ -101,13 +101,26 @@ def _labelled(files: LabelledFiles, live: HplmTask, trained_on: TrainedTexts, ta
             raise TrainingDataError(
                 f"{path} holds {kinds[not live.pair]}, but hPLM {live.id!r} reads {kinds[live.pair]}"
             )
-        if live.task != REGRESSION and (
-            unknown := sorted({label for each in examples for label in _labels(each)} - set(live.labels))
-        ):
-            raise TrainingDataError(f"{path} has label {unknown[0]!r}, which hPLM {live.id!r} does not know")
+        if live.task != REGRESSION:
+            _require_known_labels(path, examples, live)
     strict, num_known = _unknown_to(trained_on.joined(TrainedTexts.of(train)), held_out)
     _require_enough(files.held_out, len(strict), num_known, target, least)
+    if live.task != REGRESSION:
+        _require_classes(files.train, train, live)
+        _require_classes(files.held_out, strict, live)
     return Material(train, strict, num_known, has_labels=True)
+
+
+def _require_known_labels(path: Path, examples: Sequence[Example], live: HplmTask) -> None:
+    if unknown := sorted(_labels(examples) - set(live.labels)):
+        raise TrainingDataError(f"{path} has label {unknown[0]!r}, which hPLM {live.id!r} does not know")
+
+
+def _require_classes(path: Path, examples: Sequence[Example], live: HplmTask) -> None:
+    """Check that there are several: texts of one class teach and certify nothing about the others."""
+    labels = _labels(examples)
+    if len(labels) == 1:
+        raise TrainingDataError(f"{path} holds one class only ({labels.pop()!r}) of those of hPLM {live.id!r}")
 
 
 def _unlabelled(path: Path, live: HplmTask, trained_on: TrainedTexts, target: Target, least: int) -> Material:
@@ -162,5 +175,7 @@ def _require_enough(
     )
 
 
-def _labels(example: Example) -> Iterable[str]:
-    return example.tags if isinstance(example, TaggedSentence) else (str(example.label),)
+def _labels(examples: Iterable[Example]) -> set[str]:
+    return {
+        label for each in examples for label in (each.tags if isinstance(each, TaggedSentence) else (str(each.label),))
+    }

@@ -33,7 +33,7 @@ from builder.construct.tasks.examples import Example
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.answers import StepAnswers
-from builder.levels.candidate import Candidate, Trial, all_layers
+from builder.levels.candidate import CALIBRATED, Candidate, Trial, all_layers
 from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head, fit_number_head
 from builder.levels.exit_layers import exits_of, noted_exits
 from builder.levels.ladder_costs import LATE, LadderCosts
@@ -48,6 +48,10 @@ _LEVELS = "levels"
 """The figure of a version that names its levels, where it has several."""
 UNDER_LOAD = "under_load"
 """The figure that says how the target's deadline is kept while all batches are full."""
+NOT_CALIBRATED = (
+    "the confidence of early answers could not be made true: those to the texts that fit it are all right, all wrong "
+    "or all alike"
+)
 _SEED = 17
 
 
@@ -80,12 +84,14 @@ class Selection:
     reason: str | None = None
 
     @property
-    def warning(self) -> str | None:
-        """Say that the target's deadline is missed under full load, and why."""
-        said: str | None = self.figures.get(UNDER_LOAD)
-        if said is None or not said.startswith(LATE):
-            return None
-        return f"a deadline of {self.figures['deadline_ms']:g} ms under full load: {said}"
+    def warnings(self) -> list[str]:
+        """Say what does not hold of the ladder: its confidences, or the target's deadline under full load, and why."""
+        found, said = [], self.figures.get(UNDER_LOAD, "")
+        if not self.figures.get(CALIBRATED, True):
+            found.append(NOT_CALIBRATED)
+        if said.startswith(LATE):
+            found.append(f"a deadline of {self.figures['deadline_ms']:g} ms under full load: {said}")
+        return found
 
 
 def select_ladder(

@@ -50,6 +50,11 @@ def fit_temperature(logits: Tensor, targets: Tensor) -> float:
     return math.exp(_least(loss, low, high))
 
 
+def is_at_bound(temperature: float) -> bool:
+    """Whether a temperature is no best one: the answers that it was fitted to are all right, all wrong or all alike."""
+    return any(math.isclose(temperature, bound, rel_tol=0.01) for bound in TEMPERATURES)
+
+
 def _least(function: Callable[[float], float], low: float, high: float) -> float:
     """Find where a function with one valley is least, by golden sections."""
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from backends.adapters.bank import HplmArtifact, read_artifact
 from backends.adapters.head import Head
@@ -36,7 +37,7 @@ from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.scheduling.admission import Admission
-from backends.storage import read_json, write_json
+from backends.storage import file_checksum, read_json, write_json, write_tensors
 from backends.wire import AUTO, EARLY, FULL, Ticket, encode_tickets, fold_rows
 from served_engine import HIDDEN, TINY, Responses, running
 
@@ -218,6 +219,40 @@ def test_a_failure_after_an_early_answer_blames_nobody(
         assert all(each.empty() for each in insured), "a row was answered twice"
 
 
+def test_rows_of_a_closed_request_that_were_insured_are_answered_no_more(
+    tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row cannot be staged, which answers the request; the other's deadline comes while it is computed."""
+    ladder_of(tiny_home, topic, threshold=2.0)
+    damaged_hplm = Registry.open(tiny_home).hplm("acme/mood")
+    (tiny_home.path / damaged_hplm.folder / "weights.safetensors").write_bytes(b"short")
+    run, responses, row = UpperStack.run, Responses(), rows()[0]
+
+    def slow(stack: UpperStack, *arguments: Any) -> list[torch.Tensor]:
+        found = run(stack, *arguments)
+        time.sleep(0.3)
+        return found
+
+    with running(tiny_home) as service:
+        monkeypatch.setattr(UpperStack, "run", slow)
+        tickets = [Ticket(each.key, len(row), False, now_us() + 200_000) for each in (damaged_hplm, topic)]
+        service.submit(fold_rows([row, row]), encode_tickets(tickets), [b"", b""], responses.put)
+        assert isinstance(responses.get(timeout=30), HplmError)
+        assert {answer["level"] for answer in answers(ask(service, topic, AUTO))} == {FULL}
+        assert responses.empty(), "a request was answered twice"
+
+
+def test_in_a_millisecond_rows_are_answered_or_rejected_once(tiny_home: Home, topic: HplmEntry) -> None:
+    ladder_of(tiny_home, topic, threshold=2.0)
+    with running(tiny_home) as service:
+        list(answers(ask(service, topic, FULL)))
+        pending = [each for _ in range(20) for each in ask(service, topic, AUTO, now_us() + 1_000)]
+        for each in pending:
+            answered = each.get(timeout=30)
+            assert isinstance(answered, UnavailableError) or json.loads(answered[0])["level"] in (EARLY, FULL)
+        assert all(each.empty() for each in pending)
+
+
 def test_early_of_a_damaged_ladder_is_an_error_and_not_silently_full(tiny_home: Home, topic: HplmEntry) -> None:
     ladder_of(tiny_home, topic, threshold=0.0)
     damaged(tiny_home.path / topic.folder, "heads")
@@ -314,7 +349,14 @@ def damaged(folder: Path, how: str) -> type[Exception]:
     if how == "newer":
         write_json(folder / "levels.json", {**manifest, "format_version": 99})
         return FormatVersionError
-    if how == "heads":
+    if how == "another root":
+        write_json(folder / "levels.json", {**manifest, "root_fingerprint": "another"})
+        return FingerprintMismatchError
+    if how == "endless":
+        heads = folder / "exits.safetensors"
+        write_tensors(heads, {name: tensor / 0 for name, tensor in load_file(heads).items()})
+        write_json(folder / "levels.json", {**manifest, "heads_checksum": file_checksum(heads)})
+    elif how == "heads":
         (folder / "exits.safetensors").write_bytes(b"short")
     elif how == "missing":
         (folder / "exits.safetensors").unlink()
@@ -329,7 +371,10 @@ def damaged(folder: Path, how: str) -> type[Exception]:
     return CorruptFileError
 
 
-@pytest.mark.parametrize("how", ["newer", "heads", "missing", "text", "after", "temperature", "nan", *CERTIFIED])
+@pytest.mark.parametrize(
+    "how",
+    ["newer", "another root", "heads", "endless", "missing", "text", "after", "temperature", "nan", *CERTIFIED],
+)
 def test_a_damaged_ladder_costs_early_answers_only(
     tiny_home: Home, topic: HplmEntry, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -77,9 +77,9 @@ def test_a_deadline_is_told_with_the_ladder_and_kept_with_the_target(tiny_home: 
     registry = Registry.open(tiny_home)
     found = select_ladder(tiny_home, registry, selecting, served_stack(tiny_home), ignore)
     assert found.ladder is not None, found.reason
-    assert found.warning is not None
-    assert found.warning.startswith("a deadline of 1 ms under full load: late: all layers take ")
-    assert found.warning.endswith("and no row can settle")
+    warning = found.warnings[-1]
+    assert warning.startswith("a deadline of 1 ms under full load: late: all layers take ")
+    assert warning.endswith("and no row can settle")
     assert found.entry.metrics["declared"]["deadline_ms"] == found.entry.metrics["ladder"]["deadline_ms"] == 1
     assert found.entry.default_deadline_us == 1000 and not found.entry.may_settle
 

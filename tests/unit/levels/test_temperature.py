@@ -13,6 +13,7 @@ from builder.construct.tasks.calibration import (
     calibration_floor,
     confidences,
     fit_temperature,
+    is_at_bound,
 )
 
 
@@ -37,6 +38,11 @@ def test_answers_always_right_or_wrong_have_a_temperature_at_its_bound(wrong: bo
     labels = torch.arange(4).repeat(50)
     found = fit_temperature(logits, (labels + int(wrong)) % 4)
     assert found == pytest.approx(TEMPERATURES[1] if wrong else TEMPERATURES[0], rel=1e-3)
+
+
+def test_answers_that_are_all_alike_have_a_temperature_at_its_bound() -> None:
+    alike = fit_temperature(torch.ones(100, 3), torch.arange(100) % 3)
+    assert is_at_bound(alike) and is_at_bound(TEMPERATURES[0]) and not is_at_bound(1.0)
 
 
 def test_the_temperature_changes_no_order() -> None:

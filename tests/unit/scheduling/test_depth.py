@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from admitted_rows import MINI, Row, admission_of
+from admitted_rows import CAPACITY, MINI, Row, admission_of
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.estimator import LiveCosts
+from backends.scheduling.settings import AdmissionSettings, ShareSettings
 from backends.scheduling.waiting_room import WaitingRoom
 
 MODEL = CostModel(1000.0, 10.0, 5.0, 0.01, 20.0)
@@ -87,6 +89,22 @@ def test_a_tenant_of_hard_texts_pays_for_them() -> None:
     assert admission.accounts.shares._ends_us["hard"] - admission.accounts.shares._ends_us["easy"] == pytest.approx(
         MODEL.row_us(100) - MODEL.row_us(100, 0.5)
     )
+
+
+def test_a_tenant_of_only_hard_texts_at_fifty_times_its_share_delays_nobody() -> None:
+    """Its rows were likely to leave, and none does: who requests no more than a share is in the next batch."""
+    admission = admission_of(LiveCosts(MODEL), AdmissionSettings(shares=ShareSettings(burst_us=0)))
+    for number in range(20):
+        now_us = number * 100_000
+        for _ in range(50):
+            admission.admit([row("hard", 60, 0.5)], now_us)
+        easy = row("easy", 60, 0.5)
+        assert admission.admit([easy], now_us) is None
+        first = np.argsort(admission.waiting.start_us, kind="stable")[: CAPACITY.max_rows]
+        taken = admission.take_batch(first.tolist(), now_us)
+        assert easy in taken and len(taken) == CAPACITY.max_rows
+        for each in taken:
+            admission.accounts.spend_depth(each, 0.5 if each is easy else 1.0)
 
 
 def test_costs_learn_from_what_was_passed() -> None:
