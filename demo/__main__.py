@@ -23,6 +23,7 @@ from builder.serving import ServerConfig, TritonServer
 from builder.termination import stop_signals_interrupt
 from cli.export import export_settings
 from demo.building import DemoHome
+from demo.laddered import Laddered
 from demo.showing import Showing
 from hplm_client import ClientError
 
@@ -49,6 +50,7 @@ def run(home: Annotated[Path, typer.Option(help="Where to build the demo.")] = P
         showing.same_text_for_all()
         built.create_while_serving(last_task)
         showing.ask_new_hplm(last_task)
+        Laddered(opened, registry, last_task, server.grpc_url, console).show()
         showing.quality()
         showing.hit_rates()
         showing.memory()

@@ -45,9 +45,11 @@ class Showing:
         ):
             for entry in self.own():
                 text = self._tasks[entry.id].test[0].text
-                (answer, grpc_ms), (same, http_ms) = (_timed(client, entry.id, text) for client in (grpc, http))
+                (answer, grpc_ms), (same, http_ms) = (timed(client, entry.id, text) for client in (grpc, http))
                 agreed = answer.label if same.label == answer.label else f"{answer.label} / {same.label}"
-                table.add_row(entry.id, _short(text), agreed, f"{answer.score:.2f}", f"{grpc_ms:.1f}", f"{http_ms:.1f}")
+                table.add_row(
+                    entry.id, shortened(text), agreed, f"{answer.score:.2f}", f"{grpc_ms:.1f}", f"{http_ms:.1f}"
+                )
         self._console.print(table)
 
     def same_text_for_all(self) -> None:
@@ -68,7 +70,7 @@ class Showing:
         with HplmClient(f"grpc://{self._server.grpc_url}") as client:
             while True:
                 try:
-                    answer, _ = _timed(client, task.id, task.test[0].text, repeats=1)
+                    answer, _ = timed(client, task.id, task.test[0].text, repeats=1)
                     break
                 except ClientError:
                     if time.monotonic() - created > _MAX_WAIT_S:
@@ -124,12 +126,14 @@ class Showing:
         )
 
 
-def _timed(client: HplmClient, hplm: str, text: str, repeats: int = _REPEATS) -> tuple[Classification, float]:
+def timed(
+    client: HplmClient, hplm: str, text: str, repeats: int = _REPEATS, level: str | None = None
+) -> tuple[Classification, float]:
     """Ask a few times; return the answer and the median time in milliseconds."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
-        answer = client.infer(hplm, text)
+        answer = client.infer(hplm, text, level=level)
         times.append(1000 * (time.perf_counter() - start))
     if not isinstance(answer, Classification):
         raise ClientError(f"{hplm} is not a classifier", hplm)
@@ -145,5 +149,5 @@ def _size_kib(home: Home, entry: HplmEntry, fingerprint: str) -> float:
     return read_artifact(home.path / entry.folder, fingerprint).size_bytes / 1024
 
 
-def _short(text: str) -> str:
+def shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

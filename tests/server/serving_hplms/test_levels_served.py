@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from backends.adapters.bank import HplmArtifact, read_artifact
 from backends.adapters.ladder import Ladder, write_ladder
@@ -33,6 +34,8 @@ from builder.levels.selecting import Selecting, Selection, select_ladder
 from builder.levels.served import served_rows
 from builder.levels.target import Target
 from builder.lifecycle.rollback import rollback_hplm
+from demo.laddered import Laddered
+from demo.tasks import DemoTask, Example
 from hplm_client import Classification, HplmClient, InvalidRequestError
 from served_home import Served, wait_until_served
 
@@ -103,6 +106,25 @@ def test_levels_come_with_the_answers_over_both_protocols(laddered: tuple[Served
         assert 0.35 < share < 0.65
     over_grpc, over_http = ([each["level"] for each in one[None]] for one in by_protocol)
     assert over_grpc == over_http
+
+
+def test_the_demo_shows_texts_that_leave_and_stay_and_a_burst(
+    laddered: tuple[Served, Selection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, _ = laddered
+    monkeypatch.setattr("demo.laddered.BURST_TEXTS", 80)
+    texts = [Example(text.text, text.topic) for text in sample_texts(60, seed=79)]
+    task = DemoTask(NAME, "farm", "?", [], texts, [])
+    console = Console(width=160, record=True)
+    shown = Laddered(served.home, Registry.open(served.home), task, served.grpc_url, console)
+    shown.two_texts()
+    shown.loads()
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
+    rows = [line for line in lines if len(line) == 8]
+    assert [row[2] for row in rows[:2]] == ["early", "full"]
+    by_load = {(row[0].split(",")[0], row[1]): row[2:6] for row in rows[2:]}
+    assert len(by_load) == 4 and by_load["60", "full"] == ["0%", "100%", "0%", "0%"]
+    assert 0 < float(by_load["60", "auto"][0].strip("%")) < 100
 
 
 def test_a_level_that_an_hplm_lacks_is_never_silently_full(laddered: tuple[Served, Selection]) -> None:
