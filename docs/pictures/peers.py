@@ -39,7 +39,7 @@ _PANELS = (
 
 
 def peers() -> str:
-    measured = rows("no_bf16/peers")
+    measured = rows("no_amx/peers")
     shown = [(panel, _fastest(panel, measured)) for panel in _PANELS]
     canvas = Canvas(
         880,
