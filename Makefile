@@ -35,7 +35,7 @@ serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (g
 
 # Tests start many processes; with that variable each of them compiles all modules anew.
 test test-long: export PYTHONDONTWRITEBYTECODE =
-IN_PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
+IN_PARALLEL := -n 4 --dist loadgroup --no-loadscope-reorder
 
 test: $(READY)  ## Run the tests, in parallel; the server tests start the real tritonserver
 	@$(BIN)/python -m pytest -q -m "serial and not long"

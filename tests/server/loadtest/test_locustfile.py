@@ -52,6 +52,7 @@ BOTH_PROTOCOLS = pytest.mark.parametrize("protocol", ["grpc", pytest.param("http
 
 
 @BOTH_PROTOCOLS
+@pytest.mark.long
 def test_overload_has_a_row_per_hplm(served: Served, tmp_path: Path, protocol: str) -> None:
     url = f"{protocol}://{served.grpc_url if protocol == 'grpc' else served.http_url}"
     options = ("OverloadUser", "--users", "8", "--spawn-rate", "8", "--run-time", "10s", "--rate", "4")

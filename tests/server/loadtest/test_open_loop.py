@@ -49,7 +49,8 @@ def played(folder: Path, server: TritonServer, protocol: Protocol, workers: int)
 
 
 @pytest.mark.parametrize(
-    ("protocol", "workers"), [("grpc", 1), ("http", 1), pytest.param("grpc", 2, marks=pytest.mark.long)]
+    ("protocol", "workers"),
+    [("grpc", 1), pytest.param("http", 1, marks=pytest.mark.long), pytest.param("grpc", 2, marks=pytest.mark.long)],
 )
 def test_a_slow_server_delays_answers_and_no_request(
     slow_server: TritonServer, tmp_path: Path, protocol: Protocol, workers: int

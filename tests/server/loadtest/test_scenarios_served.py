@@ -174,6 +174,7 @@ def test_a_server_that_dies_fails_the_load(tmp_path: Path) -> None:
     assert json.loads((out / "summary.json").read_text())["answered"] > 0
 
 
+@pytest.mark.long
 def test_workers_of_other_machines_come_to_a_port(served: Served, tmp_path: Path) -> None:
     port = free_port()
     asked = command(served, "overload", tmp_path / "run", "--rate", "40", "--duration", "2", "--workers", "2")

@@ -168,6 +168,7 @@ def test_batches_are_closed_by_hplms_and_by_the_earliest_deadline(home_folder: P
         until(lambda batches: max(batches) == 4, lambda: batches_of(served, one_row_each(24), deadline_ms=90_000))
 
 
+@pytest.mark.long
 def test_without_the_plugin_rows_alone_close_batches_and_the_log_says_so(home_folder: Path) -> None:
     with serving(home_folder, settings(None, LONG_DELAY_US, max_tokens=str(MAX_TOKENS))) as served:
         assert "there is no deadline batcher at" in log(served)

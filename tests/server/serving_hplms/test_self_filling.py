@@ -68,6 +68,7 @@ def export(run_hplm: Callable[..., str], tiny_home: Home) -> Callable[..., str]:
     return lambda *options: run_hplm("export", "--home", tiny_home.path, "--dtype", "fp32", *options)
 
 
+@pytest.mark.long
 def test_answers_are_exact_and_what_was_learned_survives_a_kill(tiny_home: Home, export: Callable[..., str]) -> None:
     export()
     texts = word_soup(60)

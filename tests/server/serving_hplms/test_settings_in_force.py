@@ -25,6 +25,7 @@ def export(run_hplm: Callable[..., str], tiny_home: Home) -> Callable[..., list[
     return lambda *options: run_hplm("export", "--home", tiny_home.path, *options).splitlines()
 
 
+@pytest.mark.long
 def test_a_policy_of_one_run_is_told_everywhere(tiny_home: Home, export: Callable[..., list[str]]) -> None:
     assert len(export()) == 1
     before = (tiny_home.repository / "hplm_upper" / "config.pbtxt").read_text()
