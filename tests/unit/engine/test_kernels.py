@@ -1,0 +1,103 @@
+"""Compiled loops of a CPU at their borders: odd sizes, long and empty rows, NaN in one row."""
+
+from __future__ import annotations
+
+import random
+from itertools import accumulate
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from backends.adapters.segments import CompiledSegments, Segment
+from backends.kernels.attention import attend_in_rows
+from backends.kernels.compiling import flat_memory_of, memory_of
+from seeds import SEED
+
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+GUARD = 7.0
+DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=["fp32", "bf16"])
+
+
+def attended(fused: Tensor, starts: list[int], lengths: list[int], heads: int) -> Tensor:
+    context = torch.full((len(fused), fused.shape[1] // 3), GUARD, dtype=fused.dtype)
+    states = [flat_memory_of(part) for part in fused.chunk(3, dim=-1)]
+    rows = np.array(starts, np.int64), np.array(lengths, np.int64)
+    attend_in_rows(*states, fused.stride(0), *rows, heads, memory_of(context))
+    return context
+
+
+def attended_by_pytorch(row: Tensor, heads: int) -> Tensor:
+    split = len(row), heads, row.shape[1] // (3 * heads)
+    query, key, value = (part.reshape(split).transpose(0, 1) for part in row.float().chunk(3, dim=-1))
+    return functional.scaled_dot_product_attention(query, key, value).transpose(0, 1).flatten(1)
+
+
+@DTYPES
+@pytest.mark.parametrize("size", [1, 5, 16, 20, 64])
+def test_attention_of_rows_of_any_length(dtype: torch.dtype, size: int) -> None:
+    """Rows of no token, of one, and of more than a tile, with tokens of no row between them."""
+    chance = random.Random(SEED)
+    lengths, heads = [0, 1, 2, 6, 7, 16, 17, 300, 1, 0, 33], 3
+    chance.shuffle(lengths)
+    gaps = [chance.randint(0, 3) for _ in lengths]
+    ends = list(accumulate(length + gap for length, gap in zip(lengths, gaps, strict=True)))
+    starts = [end - length for end, length in zip(ends, lengths, strict=True)]
+    torch.manual_seed(SEED)
+    fused = torch.randn(ends[-1], 3 * heads * size).to(dtype)
+    context = attended(fused, starts, lengths, heads)
+    is_of_row = torch.zeros(len(fused), dtype=torch.bool)
+    for start, length in zip(starts, lengths, strict=True):
+        own = slice(start, start + length)
+        is_of_row[own] = True
+        expected = attended_by_pytorch(fused[own], heads)
+        torch.testing.assert_close(context[own].float(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    assert (context[~is_of_row] == GUARD).all()
+
+
+@DTYPES
+@pytest.mark.parametrize("spoilt", [float("nan"), float("inf"), float("-inf")])
+def test_a_row_that_is_no_number_spoils_itself_only(dtype: torch.dtype, spoilt: float) -> None:
+    torch.manual_seed(SEED)
+    fused, starts, lengths = torch.randn(40, 3 * 2 * 20).to(dtype), [0, 9, 20], [9, 11, 20]
+    plain = attended(fused, starts, lengths, 2)
+    fused[9:20] = spoilt
+    context = attended(fused, starts, lengths, 2)
+    assert not context[9:20].isfinite().any()
+    assert torch.equal(context[:9], plain[:9]) and torch.equal(context[20:], plain[20:])
+
+
+def test_large_scores_are_no_infinity() -> None:
+    fused = torch.full((3, 3 * 16), 1e3)
+    fused[1, 16:32] = -1e3
+    torch.testing.assert_close(attended(fused, [0], [3], 1), attended_by_pytorch(fused, 1))
+
+
+@DTYPES
+@pytest.mark.parametrize(("inputs", "rank"), [(1, 1), (20, 3), (16, 16), (33, 17), (48, 32)])
+def test_products_of_segments_touch_their_own_tokens_only(dtype: torch.dtype, inputs: int, rank: int) -> None:
+    """States are parts of a wider tensor, as those of one projection are."""
+    torch.manual_seed(SEED)
+    bounds = [(0, 1), (3, 9), (9, 16), (20, 33)]
+    group = CompiledSegments([Segment(1, *each) for each in bounds], [2, 0, 2, 1])
+    down, up = torch.randn(1, 3, inputs, rank).to(dtype), torch.randn(1, 3, rank, inputs).to(dtype)
+    bias, vectors = torch.randn(1, 3, rank).to(dtype), torch.randn(1, 3, inputs).to(dtype)
+    wide = torch.randn(33, 3 * inputs).to(dtype)
+    for part in range(3):
+        whole = wide.clone()
+        states = whole.chunk(3, dim=-1)[part]
+        inner, expected = group.multiply(states, down, 0, bias), wide.float()
+        for (start, end), row in zip(bounds, [2, 0, 2, 1], strict=True):
+            own = states[start:end].float() @ down[0, row].float() + bias[0, row].float()
+            torch.testing.assert_close(inner[start:end], own, rtol=1e-4, atol=1e-4)
+            into = expected[start:end, part * inputs : (part + 1) * inputs]
+            into += inner[start:end] @ up[0, row].float() + vectors[0, row].float()
+        group.add_product(states, inner, up, 0, vectors)
+        tolerance = 1e-4 if dtype == torch.float32 else 1e-2
+        torch.testing.assert_close(whole.float(), expected, rtol=tolerance, atol=tolerance)
+        is_own = torch.zeros_like(wide, dtype=torch.bool)
+        for start, end in bounds:
+            is_own[start:end, part * inputs : (part + 1) * inputs] = True
+        assert torch.equal(whole[~is_own], wide[~is_own])
