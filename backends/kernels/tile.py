@@ -59,7 +59,7 @@ def multiply_tile(
         rows_of_out = _rows(build, matrices[2], args[7], args[8])
         right_base, right_row, count = build.gep(matrices[1], [args[4]]), args[5], args[9]
         multiply_add = get_or_insert_function(
-            build.module, ir.FunctionType(_LINE, [_LINE] * 3), f"llvm.fma.v{TILE_COLUMNS}f32"
+            build.module, ir.FunctionType(_LINE, [_LINE] * 3), f"llvm.fmuladd.v{TILE_COLUMNS}f32"
         )
 
         before, loop, after = build.block, build.append_basic_block(), build.append_basic_block()

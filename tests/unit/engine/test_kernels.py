@@ -1,8 +1,11 @@
-"""Compiled loops of a CPU at their borders: odd sizes, long and empty rows, NaN in one row."""
+"""Compiled loops of a CPU at their borders: odd sizes, long and empty rows, NaN in one row, other processors."""
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from itertools import accumulate
 
 import numpy as np
@@ -19,6 +22,21 @@ from seeds import SEED
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 GUARD = 7.0
 DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=["fp32", "bf16"])
+
+_WITHOUT_FMA = """
+import numpy as np
+from numba import njit, types
+from backends.kernels.tile import multiply_tile
+line = types.float32[::1]
+@njit([types.void(line, line, line, types.int64)])
+def product(left, right, out, count):
+    multiply_tile(left, 0, count, right, 0, 16, out, 0, 16, count)
+left, right = (np.arange(size, dtype=np.float32) % 5 for size in (6 * 9, 9 * 16))
+out = np.zeros(6 * 16, np.float32)
+product(left, right, out, 9)
+assert np.array_equal(out.reshape(6, 16), left.reshape(6, 9) @ right.reshape(9, 16))
+assert not any("fmaf" in assembly for assembly in product.inspect_asm().values())
+"""
 
 
 def attended(fused: Tensor, starts: list[int], lengths: list[int], heads: int) -> Tensor:
@@ -101,3 +119,12 @@ def test_products_of_segments_touch_their_own_tokens_only(dtype: torch.dtype, in
         for start, end in bounds:
             is_own[start:end, part * inputs : (part + 1) * inputs] = True
         assert torch.equal(whole[~is_own], wide[~is_own])
+
+
+def test_processors_without_fma_call_no_function_for_each_number() -> None:
+    """A product of six tokens took 27 times as long."""
+    others = {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": "+sse2,-fma,-fma4,-avx,-avx2,-avx512f"}
+    if os.uname().machine != "x86_64":
+        pytest.skip("the features are those of x86-64")
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_FMA], env={**os.environ, **others}, capture_output=True)
+    assert not done.returncode, done.stderr.decode()
