@@ -12,7 +12,9 @@ Shape:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,10 +35,20 @@ NAN = np.float32(np.nan)
 _INT32, _INT16, _FLOAT = ir.IntType(32), ir.IntType(16), ir.FloatType()
 
 
+def _checksum_of_room() -> str:
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=4).hexdigest()
+
+
+_CHECKSUM = _checksum_of_room()
+
+
 def compiled(*signatures: Any, reorders_sums: bool = False) -> Callable[[Any], Any]:
     """Compile for the signatures, from the cache where it may be written. The interpreter's lock is not held."""
 
     def decorate(function: Any) -> Any:
+        # Numba looks only at the file of the function itself, but code of this room's other files is compiled into it.
+        function.__qualname__ += f"_{_CHECKSUM}"
         fastmath = {"contract", "reassoc"} if reorders_sums else {"contract"}
         options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
         try:

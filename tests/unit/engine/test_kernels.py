@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+import backends.kernels
 from backends.adapters.segments import CompiledSegments, Segment
 from backends.kernels.attention import attend_in_rows
 from backends.kernels.compiling import flat_memory_of, memory_of
@@ -37,6 +40,7 @@ product(left, right, out, 9)
 assert np.array_equal(out.reshape(6, 16), left.reshape(6, 9) @ right.reshape(9, 16))
 assert not any("fmaf" in assembly for assembly in product.inspect_asm().values())
 """
+_COUNT = "from backends.kernels.compiling import total_of as t; print(sum(t.stats.cache_hits.values()))"
 
 
 def attended(fused: Tensor, starts: list[int], lengths: list[int], heads: int) -> Tensor:
@@ -128,3 +132,21 @@ def test_processors_without_fma_call_no_function_for_each_number() -> None:
         pytest.skip("the features are those of x86-64")
     done = subprocess.run([sys.executable, "-c", _WITHOUT_FMA], env={**os.environ, **others}, capture_output=True)
     assert not done.returncode, done.stderr.decode()
+
+
+def test_code_in_the_cache_is_made_again_where_another_file_of_its_room_has_changed(tmp_path: Path) -> None:
+    room = tmp_path / "backends" / "kernels"
+    shutil.copytree(Path(backends.kernels.__file__).parent, room, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "backends" / "__init__.py").touch()
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+
+    def cache_hits() -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", _COUNT], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return int(done.stdout)
+
+    assert [cache_hits(), cache_hits()] == [0, 1]
+    with (room / "tile.py").open("a") as file:
+        file.write("# changed\n")
+    assert cache_hits() == 0
