@@ -38,7 +38,7 @@ TICKET_COLUMNS = (
 )
 """The columns of the tensor `TICKET`, in order; `batch_plan.h` of the deadline batcher declares the same ones."""
 _NO_DEADLINE = 0
-_MAX_DEADLINE_MS = 24 * 3600 * 1000
+MAX_DEADLINE_MS = 24 * 3600 * 1000
 _INT32_BYTES = 4
 
 Float16Array = npt.NDArray[np.float16]
@@ -205,7 +205,7 @@ def deadline_in_us(parameters: dict[str, Any]) -> int | None:
     value = parameters.get("deadline_ms")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_DEADLINE_MS:
-        limits = f"a whole number from 1 to {_MAX_DEADLINE_MS}"
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_DEADLINE_MS:
+        limits = f"a whole number from 1 to {MAX_DEADLINE_MS}"
         raise InvalidArgumentError(f"deadline_ms must be {limits}, not {shown(str(value))}")
     return 1000 * value

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from backends.errors import InvalidArgumentError
+from backends.wire import MAX_DEADLINE_MS
 from builder.levels.guarantee import Each, EachInParts, Fleet, Guarantee
 from builder.requests.levels import GuaranteeName, LadderTarget, LateName
 
@@ -56,6 +57,9 @@ class Target:
             raise InvalidArgumentError(f"a deadline is a number of milliseconds above 0, not {self.deadline_ms:g}")
         if self.default_deadline and self.deadline_ms is None:
             raise InvalidArgumentError("a default deadline needs its length: --deadline-ms, or deadline_ms")
+        if self.default_deadline and self.deadline_ms is not None and not 1 <= self.deadline_ms <= MAX_DEADLINE_MS:
+            limits = f"1 to {MAX_DEADLINE_MS} milliseconds, as those that requests name"
+            raise InvalidArgumentError(f"a default deadline is {limits}, not {self.deadline_ms:g}")
         if self.guarantee == "fleet" and self.loss == "target-accuracy":
             raise InvalidArgumentError(f"{self.with_tolerance(self.tolerance)} is no target: {_FLEET_BOUNDS_LOSSES}")
 

@@ -310,6 +310,8 @@ def test_another_build_of_the_same_hplm_is_waited_for_by_nobody(tiny_home: Home,
         ({"certainty": 0.2}, "at least 0.5"),
         ({"default_deadline": True}, "a default deadline needs its length"),
         ({"deadline_ms": 0}, "a number of milliseconds above 0, not 0"),
+        ({"deadline_ms": 0.5, "default_deadline": True}, "a default deadline is 1 to 86400000 milliseconds"),
+        ({"deadline_ms": 1e18, "default_deadline": True}, "as those that requests name, not 1e\\+18"),
     ],
 )
 def test_targets_that_mean_nothing(changes: dict[str, float], message: str) -> None:
