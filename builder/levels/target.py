@@ -168,8 +168,15 @@ class Target:
         return f"{named} of at least {1 - tolerance:g}{of_whom}"
 
 
-def check_target(request: LadderTarget) -> None:
-    """Raise InvalidArgumentError where a request's target is none that a ladder could keep."""
+def check_target(request: LadderTarget, goes_on: bool = False) -> None:
+    """Raise InvalidArgumentError where a request's target is none that a ladder could keep.
+
+    Args:
+        request: The request.
+        goes_on: What it leaves open is as in the version before, whose deadline may be the default one.
+    """
+    if goes_on and request.deadline_ms is None:
+        request = request.model_copy(update={"default_deadline": None})
     Target.requested(request)
 
 

@@ -15,7 +15,7 @@ from backends.registry.registry import Registry
 from bench.kit.tiny_home import ignore, sample_texts, write_values
 from builder.construct.hplm.hplms import create_hplm, update_hplm
 from builder.levels.plan import LadderPlan, Outcome, plan_creation, plan_update
-from builder.levels.target import Target
+from builder.levels.target import Target, check_target
 from builder.progress import Step
 from builder.requests.hplms import CreateHplm, UpdateHplm
 from builder.requests.levels import DeclaredLadder, LadderTarget
@@ -183,6 +183,16 @@ def test_a_request_names_its_target_or_means_the_one_before() -> None:
     assert Target.requested(LadderTarget(max_drop=2, late="reject"), urgent).late == "reject"
     older = {name: value for name, value in before.noted.items() if name != "guarantee"}
     assert Target.of_version({"declared": older}) == before
+
+
+def test_the_length_of_a_default_deadline_may_be_that_of_the_version_before() -> None:
+    request = LadderTarget(default_deadline=True)
+    check_target(request, goes_on=True)
+    assert Target.requested(request, Target.of(deadline_ms=50)) == Target.of(deadline_ms=50, default_deadline=True)
+    with pytest.raises(InvalidArgumentError, match="a default deadline needs its length"):
+        check_target(request)
+    with pytest.raises(InvalidArgumentError, match="a default deadline is 1 to"):
+        check_target(request.model_copy(update={"deadline_ms": 0.5}), goes_on=True)
 
 
 def test_a_certainty_is_of_each() -> None:
