@@ -101,7 +101,10 @@ def require_right(root: RootFolder, batch: Batch, told: Told, errors: RowErrors)
         confidence = torch.softmax(early.logits.double() / leaving.temperature, dim=-1).max().item()
         assert early.confidence == pytest.approx(confidence)
         assert early.leaves == (leaving.threshold is None or confidence >= leaving.threshold)
-        errors.add(told.logits[index], at_exit if early.leaves else full)
+        if early.leaves:
+            assert torch.equal(told.logits[index], early.logits)
+        else:
+            errors.add(told.logits[index], full)
 
 
 def artifacts_of(root: RootFolder, chance: random.Random) -> dict[int, HplmArtifact]:
