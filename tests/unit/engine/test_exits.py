@@ -33,7 +33,7 @@ GEOMETRY = RootGeometry(100, 32, 128, 4, 1, 4, 32, 2, 1e-12, "gelu")
 INT8 = 3e-1 if int8_instructions() == "VNNI" else 6e-1
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-1, "int8": INT8}
 """Shares of a row's largest logit."""
-LARGEST = {"int8": 3 * INT8}
+LARGEST = {"int8": 2 * INT8}
 """Of 10,000 rows in int8 one is off by .37 (with VNNI)."""
 
 
