@@ -160,6 +160,8 @@ class StudentOptions:
         from builder.placement import Students
 
         if self.students is None:
+            if self.always is not None:
+                raise InvalidArgumentError("--always says how many of --students answer, which is not given")
             return None
         return Students(self.students, _share_of(self.student_depth, "--student-depth"), self.always)
 

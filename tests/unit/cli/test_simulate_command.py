@@ -96,6 +96,7 @@ def test_what_cannot_be_simulated_is_one_line(run: Run, tmp_path: Path) -> None:
     for after in ("2/0", "a third"):
         said = run("--cost-model", str(path), "--early-share", "0.5", "--early-after", after)
         assert "is no share, such as 2/6" in said
+    assert "of --students" in run("--cost-model", str(path), "--always", "1")
     assert "is 0 to 1, not 1.5" in run("--cost-model", str(path), "--early-share", "1.5")
     assert "policy 'best' is not one of" in run("--cost-model", str(path), "--policy", "best")
     assert "--duration must be above 0, not '-1'" in run("--cost-model", str(path), "--duration-s", "-1")
