@@ -148,7 +148,10 @@ class Asked:
         schedule = Schedule.of((Row(*column) for column in columns), self.pairs)
         if not self.is_labelled:
             return schedule
-        labels = {text.text: text.label for of_hplm in self.texts.values() for text in of_hplm}
+        labels: dict[str, str | None] = {}
+        for text, label in (each for of_hplm in self.texts.values() for each in of_hplm):
+            # A schedule knows one label for a text; where hPLMs have several, its answers are not judged.
+            labels[text] = label if labels.get(text, label) == label else None
         return replace(schedule, labels=tuple(labels[text] for text in schedule.texts))
 
 

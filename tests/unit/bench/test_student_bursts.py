@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from backends.errors import InvalidArgumentError
+from backends.home import Home
 from bench.kit.fates import Fates
-from bench.student_bursts import QUICK, Measured, Run, figures_of, student_bursts
+from bench.student_bursts import QUICK, Asked, Measured, Run, figures_of, student_bursts
 from hplm_client import UnavailableError
 from loadtest.in_process import Played
+from loadtest.labelled import LabelledText
 from loadtest.outcome import Outcome
 from loadtest.requests import Requests
 from loadtest.schedule import Row, Schedule
@@ -56,6 +59,17 @@ def test_figures_are_of_rows_in_bursts() -> None:
     assert (found["promises_kept"], found["simulated_in_time_full"]) == (1.0, 0.5)
     without_labels = {"full": [run_of([""] * 6)], "students": [run_of([two] * 6)]}
     assert "accuracy_cost" not in figures_of(Measured(SETTINGS, 90.0, without_labels, {}))
+
+
+def test_a_text_with_several_labels_is_not_judged(tmp_path: Path) -> None:
+    texts = {
+        "acme/topic": [LabelledText("a cat", "pets"), LabelledText("a car", "street"), LabelledText("a cat", "pets")],
+        "acme/mood": [LabelledText("a car", "good"), LabelledText("a farm", "good")],
+    }
+    asked = Asked(Home(tmp_path), "tiny", texts, 2, 0.3, None, is_labelled=True)
+    drawn = asked.rows([0.0] * 100, [0] * 100, np.random.default_rng(1))
+    label_of = dict(zip(drawn.texts, drawn.labels, strict=True))
+    assert label_of == {"a cat": "pets", "a car": None, "a farm": "good"}
 
 
 def test_a_home_needs_labelled_texts(capsys: pytest.CaptureFixture[str]) -> None:
