@@ -117,9 +117,9 @@ class Job:
         self.depth, self.settles = depth, False
 
     def retry(self) -> None:
-        """Run again, isolated, by no fewer students than before: its tenant has paid for them."""
+        """Run again, isolated; where it cannot settle, no less deep than before: its tenant has paid for that."""
         self.is_retried = True
-        if self.stack.level != FULL:
+        if self.stack.level != FULL or not self.entry.may_settle:
             self.least_depth = self.depth
 
     def move(self, key: StackKey, hidden: Float16Array) -> None:

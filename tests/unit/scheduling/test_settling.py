@@ -310,3 +310,14 @@ def test_a_request_may_forbid_it(level: str, settles: bool) -> None:
     assert job.settle() == settles
     assert job.depth == (1.0 if level == "full" else pytest.approx(1 / 3))
     assert not job.settle()
+
+
+def test_a_row_that_runs_again_is_not_counted_on_where_it_may_not_settle() -> None:
+    """Its batch has passed more layers than it was likely to."""
+    ladder = {"after": 1, "layers": 2, "answered_early": 0.5}
+    metrics = {"levels": ["early", "full"], "ladder": ladder, "declared": {"late": "reject"}}
+    entry = HplmEntry(1, "acme/area", 1, "classification", ("a", "b"), DomainEntry("mini", "g", 1, ()), "f", metrics)
+    job = Job(entry, np.zeros((4, 8), np.float16), False, None, print)
+    job.depth = 1.0
+    job.retry()
+    assert job.least_depth == job.depth == 1.0 and not job.settle()
