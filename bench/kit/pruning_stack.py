@@ -85,9 +85,9 @@ class PruningStack(UpperStack):
     @torch.inference_mode()
     def _pruned(self, batch: MicroBatch, rows: Sequence[PrunableRow], pruning: Pruning) -> dict[int, PrunedRow]:
         grid, after = batch.grid, rows[0].exit.after
-        attend: Attend = self.attention(batch)
+        attend = self.attention(batch)
         if pruning.score == "attention":
-            attend = _Received(self._geometry.num_heads, grid, self._dtype, self._device, after - 1)
+            attend = _Received(self._geometry.num_heads, grid, self._dtype, self._device, after - 1, attend)
         states = self._layers(batch.hidden, attend, batch.adapters, range(after))
         early = logits(states, _head_rows(grid, [row.exit.head for row in rows], rows, [row.middle for row in rows]))
         sure = confidences(early, [row.exit for row in rows])
@@ -178,20 +178,24 @@ def _pull_of(row: PrunableRow, early: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Received(TiledAttention):
-    """Attention that notes how much of it each token receives in one layer: `received`, `[T]`."""
+    """Attention that notes how much of it each token receives in one layer: `received`, `[T]`.
 
-    def __init__(self, num_heads: int, grid: Grid, dtype: torch.dtype, device: torch.device, layer: int) -> None:
+    In the others it is as without pruning, so that only the noting costs time.
+    """
+
+    def __init__(
+        self, num_heads: int, grid: Grid, dtype: torch.dtype, device: torch.device, layer: int, others: Attend
+    ) -> None:
         super().__init__(num_heads, grid.tiles(), dtype, device)
-        self._layer, self._notes = layer, False
+        self._layer, self._others = layer, others
         self.received = torch.zeros(grid.num_tokens)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        self._notes = layer == self._layer
+        if layer != self._layer:
+            return self._others(layer, query, key, value)
         return super().__call__(layer, query, key, value)
 
     def _attend(self, tile: Tile, bias: Tensor | None, *states: Tensor) -> Tensor:
-        if not self._notes:
-            return super()._attend(tile, bias, *states)
         query, key, value = (self._windows(tile, one) for one in states)
         scores = (query @ key.transpose(-1, -2)) * query.shape[-1] ** -0.5
         weights = (scores if bias is None else scores + bias).softmax(dim=-1)
