@@ -249,7 +249,7 @@ def _drop_error(row: Mapping[str, Any]) -> float:
     """Return the standard error of a task's drop, in points."""
     texts = float(row["texts"])
     variance = float(row["harmed"] + row["helped"]) / texts - (_drop(row) / 100.0) ** 2
-    return 100.0 * math.sqrt(variance / texts)
+    return 100.0 * math.sqrt(max(0.0, variance) / texts)
 
 
 def table(

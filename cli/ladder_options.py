@@ -40,14 +40,14 @@ DefaultDeadlineOption = Annotated[
     bool | None,
     typer.Option(
         "--default-deadline/--no-default-deadline",
-        help="Requests that name no deadline have that of --deadline-ms. \\[default: no-default-deadline]",
+        help="Requests that name no deadline have that of --deadline-ms. \\[default: as before, at first not]",
     ),
 ]
 LateOption = Annotated[
     Literal["settle", "reject"] | None,
     typer.Option(
         help="What becomes of a row that all layers would answer too late: it settles for a doubtful answer, or is "
-        "rejected. \\[default: settle]"
+        "rejected. \\[default: as before, at first settle]"
     ),
 ]
 AfterOption = Annotated[

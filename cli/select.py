@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from builder.levels.material import LabelledFiles, UnlabelledFile
     from builder.levels.profile import Profile
     from builder.levels.selecting import Selecting, Selection
-    from builder.levels.target import Target
+    from builder.requests.levels import LadderTarget
 
 
 def register(app: typer.Typer) -> None:
@@ -77,12 +77,13 @@ def select(
     from builder.levels.target import Target
 
     requested = targeted.requested()
-    target = Target.requested(requested)
+    after = as_layers(requested.after)
     if id is not None:
-        found = _select_one(opened, registry, Selecting(id, files, target, as_layers(requested.after)))
+        target = Target.requested(requested, Target.of_version(registry.hplm(id).metrics))
+        found = _select_one(opened, registry, Selecting(id, files, target, after))
         _print_levels(levels_of(found.entry) | found.figures, found.profile, svg, as_json)
     elif isinstance(files, UnlabelledFile):
-        _select_all(opened, registry, files, target, as_layers(requested.after), as_json)
+        _select_all(opened, registry, files, requested, after, as_json)
 
 
 def _show(home: Home, registry: Registry, id: str | None, svg: Path | None, as_json: bool) -> None:
@@ -155,7 +156,7 @@ def _select_all(
     home: Home,
     registry: Registry,
     files: UnlabelledFile,
-    target: Target,
+    requested: LadderTarget,
     after: tuple[int, ...],
     as_json: bool,
 ) -> None:
@@ -163,7 +164,7 @@ def _select_all(
     from builder.levels.served_stack import served_stack
 
     with resumable_progress("all hPLMs", command_on(home, "hplm select --all --show")) as report:
-        rows = select_all(home, registry, files, target, after, served_stack(home), report)
+        rows = select_all(home, registry, files, requested, after, served_stack(home), report)
     print_rows(rows, "Selected", as_json)
     warn_of_missing(home)
     if not all(row["outcome"].startswith((SELECTED, KEPT)) for row in rows):

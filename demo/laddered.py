@@ -57,10 +57,12 @@ class Laddered:
         if found.ladder is None:
             self._say(f"{found.reason}")
             return
-        self._wait_for(found.entry.version)
-        self.two_texts()
-        self.loads()
-        rollback_hplm(self.home, self.registry, self.task.id)
+        try:
+            self._wait_for(found.entry.version)
+            self.two_texts()
+            self.loads()
+        finally:
+            rollback_hplm(self.home, self.registry, self.task.id)
         self._say(
             f"{self.task.id} is at version {before} again, without the ladder; "
             f"'hplm rollback {self.task.id} --to {found.entry.version}' brings it back"

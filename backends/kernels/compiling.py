@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def compiled(*signatures: Any, reorders_sums: bool = False) -> Callable[[Any], A
         options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
         try:
             return njit(list(signatures), cache=True, **options)(function)
-        except (RuntimeError, OSError):  # no folder for a cache, or no room in it
+        except (RuntimeError, OSError, EOFError, UnpicklingError):  # no cache, no room in it, or a file cut off
             return njit(list(signatures), **options)(function)
 
     return decorate

@@ -17,6 +17,7 @@ from builder.levels.material import UnlabelledFile, require_plain_texts
 from builder.levels.selecting import Selecting, levels_of, select_ladder
 from builder.levels.target import LADDER, Target
 from builder.progress import Report, Step
+from builder.requests.levels import LadderTarget
 
 SELECTED, KEPT = "selected", "keeps its ladder"
 """How the outcome begins of an hPLM that has a ladder now; of others it says why they have none."""
@@ -26,7 +27,7 @@ def select_all(
     home: Home,
     registry: Registry,
     files: UnlabelledFile,
-    target: Target,
+    requested: LadderTarget,
     after: tuple[int, ...],
     settings: StackSettings,
     report: Report,
@@ -37,12 +38,12 @@ def select_all(
         InvalidArgumentError: The target needs labels.
         TrainingDataError: The file is no file of plain texts.
     """
-    require_plain_texts(files.path, target)
+    require_plain_texts(files.path, Target.requested(requested))
     hplms, rows = registry.hplms(), list[dict[str, Any]]()
     for number, live in enumerate(hplms):
         report(Step("select", number, len(hplms)))
-        selecting = Selecting(live.id, files, target, after)
-        rows.append(_selected(home, registry, live, selecting, settings))
+        target = Target.requested(requested, Target.of_version(live.metrics))
+        rows.append(_selected(home, registry, live, Selecting(live.id, files, target, after), settings))
     report(Step("select", len(hplms), len(hplms)))
     return rows
 

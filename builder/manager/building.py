@@ -96,7 +96,8 @@ def _select(ctx: JobContext, request: SelectHplm) -> dict[str, Any]:
         files = LabelledFiles(request.train, request.held_out)
     else:
         raise InvalidArgumentError("train and held_out are needed, or unlabelled")
-    selecting = Selecting(request.id, files, Target.requested(request), as_layers(request.after))
+    target = Target.requested(request, Target.of_version(ctx.registry.hplm(request.id).metrics))
+    selecting = Selecting(request.id, files, target, as_layers(request.after))
     found = select_ladder(ctx.home, ctx.registry, selecting, served_stack(ctx.home), ctx.report)
     return {} if found.reason is None else {WITHOUT_LADDER: found.reason}
 

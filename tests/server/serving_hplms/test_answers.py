@@ -73,7 +73,6 @@ def test_a_stock_client_gets_the_references_logits(served: Served, protocol: Any
         assert difference.abs().max() <= LOGIT_TOLERANCE
 
 
-@pytest.mark.long
 def test_bf16_gives_the_same_labels(served_bf16: Served) -> None:
     require_same_labels(served_bf16, PROBABILITY_TOLERANCE["bf16"])
 

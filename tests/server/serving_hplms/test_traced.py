@@ -22,7 +22,6 @@ from hplm_client import Classification, HplmClient
 pytestmark = pytest.mark.server
 
 
-@pytest.mark.long
 def test_the_trace_of_a_server_that_swaps_all_the_time(tiny_home: Home, tmp_path: Path) -> None:
     """Two slots for four hPLMs, many clients: every answer is its own hPLM's, and all lanes are in the trace."""
     registry = Registry.open(tiny_home)

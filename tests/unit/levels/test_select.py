@@ -32,6 +32,7 @@ from builder.levels.served import served_rows
 from builder.levels.target import Target
 from builder.lifecycle.rollback import rollback_hplm
 from builder.progress import Step
+from builder.requests.levels import LadderTarget
 from selection_cases import EASY, STACK, plain, select, written
 
 
@@ -222,9 +223,9 @@ def test_all_hplms_by_the_same_texts(tiny_home: Home, tmp_path: Path) -> None:
     """Who fails stops none, and who has that ladder already keeps its version."""
     registry, texts = Registry.open(tiny_home), plain(tmp_path / "plain.txt", 900, seed=914)
     before = {entry.id: entry.version for entry in registry.hplms()}
-    target, steps = Target.of(agreement=0.85), list[Step]()
+    target, steps = LadderTarget(agreement=0.85), list[Step]()
 
-    def select_every(target: Target) -> dict[str, dict[str, Any]]:
+    def select_every(target: LadderTarget) -> dict[str, dict[str, Any]]:
         with building_hplm(tiny_home, "acme/mood"):  # by somebody else
             rows = select_all(tiny_home, registry, texts, target, (), STACK, steps.append)
         return {row["id"]: row for row in rows}
@@ -240,17 +241,17 @@ def test_all_hplms_by_the_same_texts(tiny_home: Home, tmp_path: Path) -> None:
     again = select_every(target)
     assert {name for name, row in again.items() if row["outcome"].startswith("keeps its ladder: ")} == selected
     assert all(again[name]["version"] == rows[name]["version"] for name in selected)
-    other = select_every(Target.of(agreement=0.8))
+    other = select_every(LadderTarget(agreement=0.8))
     assert other["acme/topic"] == again["acme/topic"]
 
 
 def test_what_no_hplm_could_be_selected_by_is_said_once(tiny_home: Home, tmp_path: Path) -> None:
     registry, texts = Registry.open(tiny_home), plain(tmp_path / "plain.txt", 300, seed=916)
     with pytest.raises(InvalidArgumentError, match="needs labels"):
-        select_all(tiny_home, registry, texts, EASY, (), STACK, ignore)
+        select_all(tiny_home, registry, texts, LadderTarget(), (), STACK, ignore)
     with pytest.raises(TrainingDataError, match="is no file"):
         missing = UnlabelledFile(tmp_path / "none.txt")
-        select_all(tiny_home, registry, missing, Target.of(agreement=0.9), (), STACK, ignore)
+        select_all(tiny_home, registry, missing, LadderTarget(agreement=0.9), (), STACK, ignore)
 
 
 @pytest.mark.parametrize(("count", "needed"), [(60, 200), (3, 200), (1, 200)])

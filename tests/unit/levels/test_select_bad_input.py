@@ -21,9 +21,10 @@ from builder.levels.material import LabelledFiles
 from builder.levels.profile import Profile
 from builder.levels.selecting import NOT_CALIBRATED, Selecting, Selection, select_ladder
 from builder.levels.selecting_all import select_all
-from builder.levels.target import Target
+from builder.levels.target import DECLARED, Target
 from builder.lifecycle.rollback import rollback_hplm
 from builder.progress import Step
+from builder.requests.levels import LadderTarget
 from selection_cases import EASY, STACK, plain, select, written
 
 
@@ -120,11 +121,13 @@ def test_a_selection_that_is_killed_leaves_the_live_version_and_can_be_repeated(
 def test_one_that_fails_costs_ten_thousand_others_nothing(
     tiny_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which ladders they get is tested elsewhere."""
+    """Which ladders they get is tested elsewhere. What was declared of late rows stays declared."""
     live = Registry.open(tiny_home).hplm("acme/topic")
+    live = replace(live, metrics={**live.metrics, DECLARED: Target.of(late="reject").noted})
     many = [replace(live, key=number, id=f"tenant-{number}/topic") for number in range(10_000)]
 
     def selected(home: Home, registry: object, selecting: Selecting, *_: object) -> Selection:
+        assert selecting.target == Target.of(agreement=0.9, late="reject")
         if selecting.id == "tenant-77/topic":
             raise TrainingDataError("no text is left")
         number = int(selecting.id.split("/")[0].split("-")[1])
@@ -133,6 +136,6 @@ def test_one_that_fails_costs_ten_thousand_others_nothing(
     monkeypatch.setattr("builder.levels.selecting_all.select_ladder", selected)
     registry, steps = SimpleNamespace(hplms=lambda: many), list[Step]()
     texts = plain(tmp_path / "plain.txt", 300, seed=915)
-    rows = select_all(tiny_home, registry, texts, Target.of(agreement=0.9), (), STACK, steps.append)  # type: ignore[arg-type]
+    rows = select_all(tiny_home, registry, texts, LadderTarget(agreement=0.9), (), STACK, steps.append)  # type: ignore[arg-type]
     assert [row["id"] for row in rows if row["outcome"] != "selected"] == ["tenant-77/topic"]
     assert len(rows) == 10_000 and steps[-1] == Step("select", 10_000, 10_000)
