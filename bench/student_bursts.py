@@ -278,8 +278,7 @@ class _Bursts:
         is_burst = self._settings.is_burst(load.arrived_us / 1e6)
         found = {}
         for level, students in ((FULL_LEVEL, None), (STUDENTS, Students(asked.best, asked.student_depth))):
-            policy = policy_named("fcfs", model)
-            simulator = Simulator(policy, model, capacity, AdmissionSettings(), students=students)
+            simulator = Simulator(policy_named("fcfs", model), model, capacity, AdmissionSettings(), students=students)
             found[level] = float(simulator.run(load).is_answered[is_burst].mean())
         return found
 
@@ -306,8 +305,7 @@ def figures_of(measured: Measured) -> dict[str, float]:
 
 @contextmanager
 def _random(settings: Settings, geometry: RootGeometry, seed: int) -> Iterator[Asked]:
-    lengths = [settings.tokens]
-    with tenant_home(geometry, settings.tenants, lengths, seed, recipe=LORA_EVERYWHERE) as made:
+    with tenant_home(geometry, settings.tenants, [settings.tokens], seed, recipe=LORA_EVERYWHERE) as made:
         depth = _add_students(made, settings, torch.Generator().manual_seed(seed))
         model = profiled(made.home, ROOT, settings.engine.parameters, settings.profiled_batches)
         texts = [LabelledText(text, "") for text in made.texts[settings.tokens]]

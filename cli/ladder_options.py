@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from builder.requests.levels import DeclaredLadder, LadderTarget
 
 MaxDropOption = Annotated[
-    float | None, typer.Option(help="Points of accuracy that may be lost against all layers. \\[default: 1]")
+    float | None,
+    typer.Option(help="Points of accuracy that may be lost against all layers. \\[default: as before, at first 1]"),
 ]
 TargetAccuracyOption = Annotated[
     float | None, typer.Option(help="In place of --max-drop: the least accuracy of all answers, as 0.9.")
@@ -22,11 +23,14 @@ TargetAccuracyOption = Annotated[
 AgreementOption = Annotated[
     float | None, typer.Option(help="In place of --max-drop: the least share of answers that stay, as 0.98.")
 ]
-CertaintyOption = Annotated[float | None, typer.Option(help="How likely each hPLM keeps the target. \\[default: 0.9]")]
+CertaintyOption = Annotated[
+    float | None, typer.Option(help="How likely each hPLM keeps the target. \\[default: as before, at first 0.9]")
+]
 GuaranteeOption = Annotated[
     Literal["each", "fleet"] | None,
     typer.Option(
-        help="Who keeps the target: each hPLM, or the fleet in the mean, which takes fewer texts. \\[default: each]"
+        help="Who keeps the target: each hPLM, or the fleet in the mean, which takes fewer texts. \\[default: as "
+        "before, at first each]"
     ),
 ]
 DeadlineOption = Annotated[

@@ -13,7 +13,7 @@ from builder.manager.jobs import Job, JobSpec
 from builder.manager.store import JobStore
 from builder.manager.targets import exists
 from builder.manager.uploads import Uploads
-from builder.requests.hplms import Training, UpdateHplm
+from builder.requests.hplms import SelectHplm, Training, UpdateHplm
 from builder.requests.jobs import JobRequest
 from builder.requests.levels import LadderTarget
 from builder.requests.targets import Target
@@ -60,7 +60,7 @@ class Admission:
             self.uploads.content(str(upload), kind)
         TuneSettings().changed(request.tune_changes)
         if (ladder := _ladder_of(request)) is not None:
-            check_target(ladder, goes_on=isinstance(request, UpdateHplm))
+            check_target(ladder, goes_on=isinstance(request, SelectHplm | UpdateHplm))
         unfinished = self.store.unfinished()
         if request.needed is not None:
             self._require(request.needed, unfinished)

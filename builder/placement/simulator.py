@@ -5,8 +5,7 @@ that the forecast or admission predicts to be late, rows that become late in the
 staged while another runs, and rows that are late when their batch runs or is done; a staged batch runs whole or, where
 all its rows are late, not at all. With exits, rows that are sure enough are answered once their batch has passed the
 lower part of the layers, and rows settle as in the engine. With students, the engine's own class chooses how many
-answer a batch when it starts. At one moment rows arrive first, then the batch ends, then
-the next is chosen.
+answer a batch when it starts. At one moment rows arrive first, then the batch ends, then the next is chosen.
 
 Events that move nothing are not played: time goes from batch to batch, and from one arrival to the next only while a
 batch might be staged; from one passed deadline to the next only where the policy may choose otherwise for it. What

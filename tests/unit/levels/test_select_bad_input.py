@@ -39,7 +39,7 @@ def held_out(tmp_path: Path) -> Path:
 
 
 def test_files_of_no_text_or_of_one_class(tiny_home: Home, train: Path, held_out: Path, tmp_path: Path) -> None:
-    """Of one class only nothing could be learned or certified for the others."""
+    """Texts of one class teach and certify nothing about the others."""
     empty, lines = tmp_path / "empty.jsonl", [line for line in held_out.read_text().splitlines() if "animals" in line]
     empty.touch()
     one_class = tmp_path / "one.jsonl"

@@ -207,16 +207,14 @@ def test_what_interrupted_builds_left_goes_when_nobody_comes_back(home: Home, re
 
 def test_what_a_killed_build_left_within_a_root_goes(home: Home, registry: Registry) -> None:
     students = write(home.root("mini") / "students")
-    staged, half = staging_folder(students), home.root("mini") / "int8.json.0a1b2c3d.new"
-    staged.mkdir()
-    (staged / "layers.safetensors").write_bytes(b"1")
-    half.write_bytes(b"1")
+    staged = write(staging_folder(students))
+    (half := home.root("mini") / "int8.json.0a1b2c3d.new").write_bytes(b"1")
+    left = {home.relative(path) for path in (staged, half)}
     assert removed(home, registry, GarbageSettings(grace_s=0)) == set()
     with exclusive(home, home.root("mini"), "a build of students"):
         report = collect_garbage(home, registry, AT_ONCE)
-        assert (report.removed, set(report.in_use)) == ((), {home.relative(path) for path in (staged, half)})
-    assert removed(home, registry) == {home.relative(path) for path in (staged, half)}
-    assert students.exists()
+        assert (report.removed, set(report.in_use)) == ((), left)
+    assert removed(home, registry) == left and students.exists()
 
 
 def test_what_teachers_left_in_the_cache_goes_and_other_states_stay(home: Home, registry: Registry) -> None:
@@ -371,9 +369,7 @@ def test_a_build_that_begins_during_a_collection_reads_nothing_that_is_collected
     assert isinstance(build.outcome, NotFoundError), build.outcome
 
 
-def test_a_build_that_begins_while_its_lock_is_looked_at_waits(
-    home: Home, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_beginning_build_waits_for_its_lock(home: Home, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     add_domain(home, registry, "shop")
     build = BeginningBuild(home, Registry.open(home), monkeypatch)
     with no_build_begins(home), not_built(home.path / "bank/acme--x", "held"):

@@ -26,7 +26,7 @@ def offered(students: StudentSet) -> dict[str, object]:
 
 @pytest.fixture
 def students(tiny_home: Home) -> StudentSet:
-    """Of the root, with version 2 made for them, and version 3 without."""
+    """Students of the root; version 2 is made for them, version 3 is not."""
     registry = Registry.open(tiny_home)
     made = random_students(RootFolder(tiny_home.root("tiny")), 1, 1, torch.Generator().manual_seed(SEED))
     for figures in (offered(made), {"students": None}):

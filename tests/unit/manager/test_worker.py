@@ -227,6 +227,8 @@ def test_ladders_are_selected_by_jobs(tiny_home: Home, tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             admission.submit(stored_request({"kind": "hplm.select", "id": "new/easy", **wrong}), None)
+    going_on = {"kind": "hplm.select", "id": "new/easy", "default_deadline": True, **texts}
+    assert admission.submit(stored_request(going_on), None)[0].kind == "hplm.select"
 
 
 def test_an_update_says_what_its_version_lacks(

@@ -26,7 +26,7 @@ whole_batches = pytest.mark.parametrize("policy", [name for name in POLICY_NAMES
 
 
 def drawn(times: float, tenants: int, seed: int, lengths: NormalLengths = WIDE, batches: int = 120) -> SimulatedLoad:
-    """So many times what full batches can answer, with deadlines in 5 to 20 batches."""
+    """Draw a load of `times` what full batches can answer, with deadlines in 5 to 20 batches."""
     deadlines = UniformDeadlines(round(5 * BATCH_MS), round(20 * BATCH_MS))
     arrivals = PoissonArrivals(times * RATE_PER_S)
     workload = Workload(arrivals, lengths, UniformTenants(tenants), deadlines, ConstantDelay(2_000))
