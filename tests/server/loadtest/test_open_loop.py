@@ -86,6 +86,7 @@ def test_latency_counts_from_the_scheduled_time(slow_server: TritonServer, tmp_p
     assert "the load generator fell behind" in folder.report.read_text()
 
 
+@pytest.mark.long
 def test_a_lost_worker_is_told(slow_server: TritonServer, tmp_path: Path) -> None:
     killed: list[int] = []
 

@@ -19,7 +19,7 @@ from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer, traced
 from hplm_client import Classification, HplmClient
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 
 def test_the_trace_of_a_server_that_swaps_all_the_time(tiny_home: Home, tmp_path: Path) -> None:
