@@ -17,7 +17,8 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from bench.kit.tiny_home import ignore
 from builder.construct.hplm.hplms import building_hplm, publish_linked
-from builder.levels.material import LabelledFiles
+from builder.construct.tasks.trained_texts import TrainedTexts
+from builder.levels.material import HplmTask, LabelledFiles, material_of
 from builder.levels.profile import Profile
 from builder.levels.selecting import NOT_CALIBRATED, Selecting, Selection, select_ladder
 from builder.levels.selecting_all import select_all
@@ -68,6 +69,14 @@ def test_pairs_for_an_hplm_of_single_texts(tiny_home: Home, train: Path, held_ou
             TrainingDataError, match=r"pairs.jsonl holds pairs of texts, but hPLM .* reads single texts"
         ):
             select(tiny_home, *files)
+
+
+def test_single_texts_for_an_hplm_of_pairs(tiny_home: Home, train: Path, held_out: Path) -> None:
+    reads_pairs = replace(HplmTask.of(Registry.open(tiny_home).hplm("acme/topic")), pair=True)
+    with pytest.raises(
+        TrainingDataError, match=r"train.jsonl holds single texts, but hPLM 'acme/topic' reads pairs of texts"
+    ):
+        material_of(LabelledFiles(train, held_out), reads_pairs, TrainedTexts.of([]), EASY)
 
 
 @pytest.mark.parametrize("what", ["deleted", "rolled back"])

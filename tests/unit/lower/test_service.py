@@ -20,6 +20,7 @@ from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.store import RootFolder
+from backends.root.tokenizer import RootTokenizer
 from backends.wire import decode_tickets, unfold_rows
 from bench.kit.tiny_home import MAX_TOKENS, ignore, sample_texts, write_corpus
 from builder.construct.domain.domains import create_domain
@@ -73,6 +74,19 @@ def test_bad_requests_fail_alone(service: LowerService) -> None:
         assert isinstance(error, kind)
         assert message in str(error)
         assert "globex" not in str(error)
+
+
+@pytest.mark.parametrize("level", ["early", "students", "students-1", "students-8"])
+def test_a_level_that_an_hplm_lacks_is_an_error_before_anything_is_tokenised(
+    service: LowerService, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("a request for no level of its hPLM was tokenised")
+
+    monkeypatch.setattr(RootTokenizer, "encode", fail)
+    (error,) = service.encode([request(("acme/topic", "cat"), parameters=f'{{"level": "{level}"}}')])
+    assert isinstance(error, InvalidArgumentError)
+    assert f"hPLM 'acme/topic' has no level '{level}'; it has full" in str(error)
 
 
 def test_one_bad_row_fails_its_request_and_no_other(service: LowerService) -> None:
