@@ -143,7 +143,7 @@ class Outcomes:
 
 
 def _keep_fallback(job: Job, outcome: SoFar) -> None:
-    if job.entry.may_settle and are_finite([outcome.logits])[0]:
+    if are_finite([outcome.logits])[0]:
         job.fallback = Scored(outcome.logits, outcome.level)
 
 
