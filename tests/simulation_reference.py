@@ -163,7 +163,7 @@ class ReferenceLoop:
             for request, depth in zip(self.running, passed, strict=True):
                 self.admission.accounts.spend_depth(request, depth)
                 request.depth = depth
-            self.admission.batches.finished(now_us, passed=BatchShape.of(self.running))
+            self.admission.batches.finished(now_us, passed=BatchShape.of(self.running, passed))
         self.running = self.ends_us = self.exits_us = None
 
     def _passed(self, batch: list[Request]) -> list[float]:
@@ -174,7 +174,7 @@ class ReferenceLoop:
     def _takes_us(self, batch: list[Request], depths: list[float]) -> int:
         tokens = sum(depth * request.num_tokens for depth, request in zip(depths, batch, strict=True))
         squares = sum(depth * request.num_tokens**2 for depth, request in zip(depths, batch, strict=True))
-        shape = BatchShape(len(batch), tokens, squares, len({request.hplm_key for request in batch}))
+        shape = BatchShape(len(batch), tokens, squares, len({request.hplm_key for request in batch}), max(depths))
         return max(1, round(self.cost_model.predict_us(shape)))
 
     def _start(self, now_us: int) -> bool:

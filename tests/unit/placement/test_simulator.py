@@ -259,7 +259,7 @@ def test_lone_rows_that_leave_are_answered_at_their_exit() -> None:
     workload = Workload(DeterministicArrivals(10.0), FixedLengths(10), UniformTenants(1), None, ConstantDelay(300))
     simulation = Simulator(FirstComeFirstServed(), COST_MODEL, exits=exits).run(workload.draw(20.0, seed=3))
     leaving = exits.leaving(len(simulation.load))
-    whole_us, early_us = (round(1_000 + 200 + 50 + depth * (20 * 10 + 0.1 * 100)) for depth in (1, 0.25))
+    whole_us, early_us = (round(200 + 50 + depth * (1_000 + 20 * 10 + 0.1 * 100)) for depth in (1, 0.25))
     assert simulation.latencies_us.tolist() == [300 + (early_us if leaves else whole_us) for leaves in leaving.tolist()]
     figures = simulation.figures()
     assert (figures["early"], figures["doubtful"]) == (pytest.approx(leaving.mean()), 0.0)
