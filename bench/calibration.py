@@ -190,7 +190,7 @@ class Task:
         )
         stack = UpperStack(root, replace(served_stack(self._bench.home), num_slots=2))
         began_s = time.monotonic()
-        answered_rows(stack, artifact, after, head, self.objective, timed, "timed", lambda _: None)
+        answered_rows(stack, artifact, {after: head}, self.objective, timed, "timed", lambda _: None)
         return (time.monotonic() - began_s) / len(few)
 
     def learning_s(self, layer: int, num_layers: int, learned_texts: int) -> float:
