@@ -6,10 +6,14 @@ rest certifies: `max_drop` points at most are lost with 90 % certainty. As in `h
 on are left out, and one that is there twice counts once. All else is measured on the test texts.
 
 `violations` draws 200 other splits of dev and test texts, and counts those that lose more than `max_drop` points over
-all of them. The texts that certify are among these, so on other texts somewhat more would exceed it. Regressions are
-left out. What the tables lack is computed. `select_seconds` is what a selection takes with `learned_texts` and
-`certifying_texts`, whose states the tuning has left behind, by the layers as they are served. Each task is kept in a
-file of `--trials`, and each epoch of its tuning until then: the same command goes on where it was.
+all of them. The texts that certify are among these, so on other texts somewhat more would exceed it. What the tables
+lack is computed. `select_seconds` is what a selection takes with `learned_texts` and `certifying_texts`, whose states
+the tuning has left behind, by the layers as they are served. Each task is kept in a file of `--trials`, and each epoch
+of its tuning until then: the same command goes on where it was.
+
+Regressions are left out, though they have ladders. Their answers say no confidence, so no calibration error is theirs;
+and what they lose is a distance in standard deviations, which is no share of texts, so a mean or the worst of both
+kinds would say nothing. `tests/unit/levels/` holds their certificate to its risk.
 """
 
 from __future__ import annotations
@@ -134,7 +138,7 @@ class Task:
         data = cut_task(bench.data, name, caps, home.path / "cache" / "cut").read()
         self.name, self.objective = name, objective_of(data)
         if self.objective.num_outputs == 1:
-            raise InvalidArgumentError(f"{name} is a regression, which has no confidence yet")
+            raise InvalidArgumentError(f"{name} is a regression, whose answers say no confidence")
         sets = {
             split: encoded_set(home, bench.domain, self.objective, getattr(data, split), split, report)
             for split in ("train", "dev", "test")
@@ -186,7 +190,7 @@ class Task:
         )
         stack = UpperStack(root, replace(served_stack(self._bench.home), num_slots=2))
         began_s = time.monotonic()
-        answered_rows(stack, artifact, after, head, self.objective, timed, "timed", lambda _: None)
+        answered_rows(stack, artifact, {after: head}, self.objective, timed, "timed", lambda _: None)
         return (time.monotonic() - began_s) / len(few)
 
     def learning_s(self, layer: int, num_layers: int, learned_texts: int) -> float:

@@ -146,14 +146,16 @@ class Task:
         return StepAnswers.of(self.objective, [each[None] for each in logits], of.targets)
 
     def early_head(self, after: int) -> Head:
-        rows = served_rows(self.stack, self.artifact, after, self.objective, self.train, "training", self._report)
+        (rows,) = served_rows(self.stack, self.artifact, (after,), self.objective, self.train, "training", self._report)
         labels = torch.cat([labels_of(target, self.objective.num_outputs) for target in self.train.targets])
         head = fit_early_head(HeadData(torch.cat(list(rows.states)), torch.cat(list(rows.logits)), labels))
         return head.to(HEAD_DTYPE).to(torch.float32)  # as it is stored
 
     def on_dev(self, head: Head, after: int) -> tuple[StepAnswers, StepAnswers]:
         """Return the early and the full answers."""
-        found = answered_rows(self.stack, self.artifact, after, head, self.objective, self.dev, "dev", self._report)
+        (found,) = answered_rows(
+            self.stack, self.artifact, {after: head}, self.objective, self.dev, "dev", self._report
+        )
         early, full = (StepAnswers.of(self.objective, each, self.dev.targets) for each in (found.early, found.full))
         return early, full
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -132,13 +132,22 @@ class ExitOptions:
     early_after: Annotated[
         str, typer.Option(help="With --early-share: share of the upper layers that they pass, as 2/6.")
     ] = "1/3"
+    late: Annotated[
+        Literal["settle", "reject"] | None,
+        typer.Option(
+            help="With --early-share: what becomes of a text that all layers would answer too late, as in "
+            "'hplm select'. \\[default: settle]"
+        ),
+    ] = None
 
     def exits(self) -> Exits | None:
         from builder.placement import Exits
 
         if self.early_share is None:
+            if self.late is not None:
+                raise InvalidArgumentError("--late says what becomes of texts of ladders, which --early-share gives")
             return None
-        return Exits(self.early_share, _share_of(self.early_after, "--early-after"))
+        return Exits(self.early_share, _share_of(self.early_after, "--early-after"), self.late != "reject")
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def earliest(moment: Moment) -> list[WaitingJob]:
 
 def least_slack(moment: Moment, models: dict[str, CostModel]) -> list[WaitingJob]:
     def rank(job: WaitingJob) -> float:
-        slack_us = deadline(job) - moment.now_us - models[job.root].predict_us(BatchShape.of([job]))
+        slack_us = deadline(job) - moment.now_us - models[job.root].predict_us(BatchShape.of([job], [job.depth]))
         return slack_us if slack_us >= 0 else math.inf
 
     return ranked(moment, rank)

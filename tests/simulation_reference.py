@@ -36,15 +36,17 @@ class Request:
     answered_us: int | None = None
     depth: float = 1.0
     least_depth: float = 1.0
+    exit_depth: float = 1.0
     is_sure: bool = False
+    may_settle: bool = True
     has_settled: bool = False
     level: str = "full"
     most_depth: float = 1.0
 
     def settle(self) -> bool:
-        if self.has_settled or self.least_depth == 1.0 or self.root == STUDENTS:
+        if self.has_settled or self.exit_depth == 1.0 or not self.may_settle:
             return False
-        self.has_settled, self.depth = True, self.least_depth
+        self.has_settled, self.depth = True, self.exit_depth
         return True
 
     def unsettle(self, depth: float) -> None:
@@ -137,10 +139,10 @@ class ReferenceLoop:
         if self.running is None or self.exits_us is None or now_us < self.exits_us:
             return
         for request in self.running:
-            if request.fate is not None or request.least_depth == 1.0 or request.root == STUDENTS:
+            if request.fate is not None or request.exit_depth == 1.0:
                 continue
             leaves = request.is_sure or request.has_settled
-            is_due = request.deadline_us is not None and now_us >= request.deadline_us - 2_000
+            is_due = request.may_settle and request.deadline_us is not None and now_us >= request.deadline_us - 2_000
             if leaves or (is_due and self.ends_us is not None and now_us < self.ends_us):
                 late = request.is_late(now_us)
                 if late and not leaves:
@@ -161,18 +163,18 @@ class ReferenceLoop:
             for request, depth in zip(self.running, passed, strict=True):
                 self.admission.accounts.spend_depth(request, depth)
                 request.depth = depth
-            self.admission.batches.finished(now_us, passed=BatchShape.of(self.running))
+            self.admission.batches.finished(now_us, passed=BatchShape.of(self.running, passed))
         self.running = self.ends_us = self.exits_us = None
 
     def _passed(self, batch: list[Request]) -> list[float]:
         if batch[0].root == STUDENTS:
             return [request.depth for request in batch]
-        return [request.least_depth if request.is_sure or request.has_settled else 1.0 for request in batch]
+        return [request.exit_depth if request.is_sure or request.has_settled else 1.0 for request in batch]
 
     def _takes_us(self, batch: list[Request], depths: list[float]) -> int:
         tokens = sum(depth * request.num_tokens for depth, request in zip(depths, batch, strict=True))
         squares = sum(depth * request.num_tokens**2 for depth, request in zip(depths, batch, strict=True))
-        shape = BatchShape(len(batch), tokens, squares, len({request.hplm_key for request in batch}))
+        shape = BatchShape(len(batch), tokens, squares, len({request.hplm_key for request in batch}), max(depths))
         return max(1, round(self.cost_model.predict_us(shape)))
 
     def _start(self, now_us: int) -> bool:
@@ -191,7 +193,7 @@ class ReferenceLoop:
         if any(request.fate is None for request in batch):
             self.running = batch
             self.ends_us = now_us + self._takes_us(batch, self._passed(batch))
-            self.exits_us = now_us + self._takes_us(batch, [request.least_depth for request in batch])
+            self.exits_us = now_us + self._takes_us(batch, [request.exit_depth for request in batch])
             dues = [request.deadline_us - 2_000 for request in batch if request.deadline_us is not None]
             for event_us in (self.exits_us, *dues):
                 if now_us < event_us < self.ends_us:

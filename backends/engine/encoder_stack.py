@@ -109,7 +109,7 @@ class EncoderStack:
                     left.add(index)
                     job.passed = 1.0 if index in audited else self._passed(exits[index])
                     emit(job, Done(early.logits, level))
-                elif early.confidence > 0:  # what is no number is no answer to fall back on
+                elif early.confidence > 0 and job.entry.may_settle:  # what is no number is no fallback
                     emit(job, SoFar(early.logits, level))
 
         # A job's lease ends with its early answer, while others of its batch may be computed beside its tokens.

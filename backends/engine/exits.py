@@ -28,6 +28,7 @@ class Exit:
         threshold: Least confidence of a row that leaves here; None if it leaves whatever it is.
         answers: The tokens whose answers count, as those of words; None for the row's one answer.
         scale: Of the numbers of a regression, as in its early step; None of labels.
+        later: Where the row may leave if it does not leave here.
     """
 
     after: int
@@ -36,6 +37,7 @@ class Exit:
     threshold: float | None
     answers: Sequence[int] | None = None
     scale: float | None = None
+    later: Exit | None = None
 
     def lets_go(self, confidence: float) -> bool:
         return self.threshold is None or confidence >= self.threshold
@@ -57,7 +59,12 @@ class Early(NamedTuple):
 
 def cuts_of(exits: Iterable[Exit | None], num_layers: int) -> list[int]:
     """Return the numbers of layers after which rows may leave, in order."""
-    return sorted({each.after for each in exits if each is not None and 0 < each.after < num_layers})
+    cuts = set[int]()
+    for each in exits:
+        while each is not None:
+            cuts.add(each.after)
+            each = each.later
+    return sorted(cut for cut in cuts if 0 < cut < num_layers)
 
 
 def confidences(logits: Sequence[Tensor], exits: Sequence[Exit]) -> list[float]:

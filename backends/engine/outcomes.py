@@ -74,7 +74,7 @@ class Outcomes:
             if job.passed is not None:
                 self._admission.accounts.spend_depth(job, job.passed)
                 job.depth = job.passed
-        shape = BatchShape.of(batch.jobs) if elsewhere else None
+        shape = BatchShape.of(batch.jobs, [job.depth for job in batch.jobs]) if elsewhere else None
         self._admission.batches.finished(now_us, batch.has_run, shape)
 
     def _retry(self, batch: StagedBatch) -> None:
@@ -143,7 +143,7 @@ class Outcomes:
 
 
 def _keep_fallback(job: Job, outcome: SoFar) -> None:
-    if job.entry.may_settle and are_finite([outcome.logits])[0]:
+    if are_finite([outcome.logits])[0]:
         job.fallback = Scored(outcome.logits, outcome.level)
 
 

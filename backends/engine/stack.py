@@ -50,6 +50,9 @@ class _Row:
     middle: int | None
     exit: Exit | None
 
+    def past_exit(self) -> _Row:
+        return self if self.exit is None else replace(self, exit=self.exit.later)
+
 
 class UpperStack(SlottedLayers):
     """The upper layers of a root: `ready` pins an hPLM, `run` computes rows of pinned hPLMs, `release` unpins.
@@ -153,6 +156,8 @@ class UpperStack(SlottedLayers):
             first, num_left = last, len(left)
             judged = [position for position, row in enumerate(rows) if _may_leave(row, last) and row.index not in left]
             left |= self._judge(batch, hidden, rows, judged, on_early)
+            for position in judged:
+                rows[position] = rows[position].past_exit()
             stay = [position for position, row in enumerate(rows) if row.index not in left]
             if not stay:
                 return left

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from backends.errors import InvalidArgumentError
+from backends.stack_key import FULL
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,19 +28,36 @@ class BatchShape:
     """Each as far as it passes the layers; so are the squares."""
     squared_lengths: float
     adapters: int
+    depth: float = 1.0
+    """Share of the layers that its deepest row passes: what a batch takes anyway, it takes for each layer."""
 
     @classmethod
     def of(cls, jobs: Sequence[Waiting], depths: Sequence[float] | None = None) -> BatchShape:
-        """Add up jobs, at the depths that they are likely to pass or at other ones."""
+        """Add up jobs, at the depths that they are likely to pass, or at those that they pass."""
+        deepest = _likely_deepest(jobs) if depths is None else max(depths, default=1.0)
         depths = [job.depth for job in jobs] if depths is None else depths
         passed = [depth * job.num_tokens for depth, job in zip(depths, jobs, strict=True)]
         squares = sum(tokens * job.num_tokens for tokens, job in zip(passed, jobs, strict=True))
-        return cls(len(jobs), sum(passed), squares, len({job.hplm_key for job in jobs}))
+        return cls(len(jobs), sum(passed), squares, len({job.hplm_key for job in jobs}), deepest)
+
+
+def _likely_deepest(jobs: Sequence[Waiting]) -> float:
+    """Return the mean of the share that the deepest row passes: one that does not leave passes all layers.
+
+    The number of students is chosen for all, so such rows pass what they are given.
+    """
+    leaving, all_leave = 0.0, 1.0
+    for job in jobs:
+        least = job.least_depth if job.root.level == FULL else job.depth
+        leaving = max(leaving, least)
+        if least < job.depth:
+            all_leave *= (1 - job.depth) / (1 - least)
+    return all_leave * leaving + (1 - all_leave)
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """A batch's latency in microseconds, linear in its shape."""
+    """A batch's latency in microseconds; linear in its shape, and the constant part in its depth."""
 
     constant_us: float
     per_row_us: float
@@ -56,7 +74,7 @@ class CostModel:
 
     def predict_us(self, shape: BatchShape) -> float:
         return (
-            self.constant_us
+            self.constant_us * shape.depth
             + self.per_row_us * shape.rows
             + self.per_token_us * shape.tokens
             + self.per_squared_length_us * shape.squared_lengths

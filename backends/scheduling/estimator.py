@@ -165,7 +165,7 @@ class LiveCosts:
 
 
 def _terms(shape: BatchShape) -> tuple[float, ...]:
-    return 1.0, float(shape.rows), float(shape.tokens), float(shape.squared_lengths), float(shape.adapters)
+    return shape.depth, float(shape.rows), float(shape.tokens), float(shape.squared_lengths), float(shape.adapters)
 
 
 def _non_negative(terms: Floats, weights: Floats) -> Floats:

@@ -6,7 +6,8 @@ beyond their shares. A process that has not counted a row's tokens yet knows a l
 
 A few numbers in a file that both map into memory, so that writing and reading cost microseconds. A forecast counts for
 a second: an engine that has nothing to say, or that is gone, keeps no row out. Nothing in it comes from a ticket.
-It counts with the earliest answers of all rows that wait: the engine has them settle before it rejects a row.
+It counts with the earliest answers of all rows that wait: the engine has them settle before it rejects a row. Of the
+row that arrives no layer counts, as only its hPLM and its request say how many it passes at least.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class WaitForecast:
 
 @dataclass(frozen=True, slots=True)
 class _LikelyRow:
-    """A row of a tenant that requests nothing else, unless one is named."""
+    """A row of a tenant that requests nothing else, unless one is named; it passes any number of layers."""
 
     root: StackKey
     num_tokens: int
@@ -143,8 +144,8 @@ class _LikelyRow:
     deadline_us: int
     tenant: str = ""
     hplm_key: int = 0
-    depth: float = 1.0
-    least_depth: float = 1.0
+    depth: float = 0.0
+    least_depth: float = 0.0
     most_depth: float = 1.0
 
 

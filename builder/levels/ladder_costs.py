@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -54,7 +54,7 @@ class LadderCosts:
 
     def alone_ms(self, tokens: float, depth: float) -> float | None:
         """Return what a row of so many tokens takes by itself; None without a profile."""
-        return self._ms(BatchShape(1, depth * tokens, depth * tokens * tokens, 1))
+        return self._ms(BatchShape(1, depth * tokens, depth * tokens * tokens, 1, depth))
 
     def full_batch_ms(self, depth: float) -> float | None:
         """Return what a full batch takes whose rows pass this share of the layers in the mean."""
@@ -69,11 +69,11 @@ class LadderCosts:
             )
 
     def answered_within_ms(self, depth: float) -> float:
-        """Return the time in which rows that pass this share of the layers are answered while all batches are full.
+        """Return the time in which rows that all pass this share of the layers are answered while batches are full.
 
         By the margin of admission; 0 without a cost model.
         """
-        return self.margin * _BATCHES_TO_WAIT * (self.full_batch_ms(depth) or 0.0)
+        return self.margin * _BATCHES_TO_WAIT * (self._ms(replace(self._full(depth), depth=depth)) or 0.0)
 
     def under_load(self, deadline_ms: float, least_depth: float | None) -> str:
         """Say how a deadline is kept while all batches are full; `LATE` and why where it is not.
@@ -93,6 +93,7 @@ class LadderCosts:
         return f"rows settle for early answers within {early_ms:.3g} ms; all layers take {full_ms:.3g} ms"
 
     def _full(self, depth: float) -> BatchShape:
+        """Return a full batch whose rows pass this share in the mean, and some of them all layers."""
         full = full_batch(self.capacity)
         return BatchShape(full.rows, depth * full.tokens, depth * full.squared_lengths, full.adapters)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from backends.adapters.bank import read_artifact
 from backends.adapters.ladder import EarlyStep, Ladder, write_ladder
@@ -40,7 +41,7 @@ from builder.levels.ladder_costs import LATE, LadderCosts
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
 from builder.levels.paired_answers import Counted, LabelPairs, NumberPairs, PairedAnswers
 from builder.levels.profile import Profile, write_profile
-from builder.levels.served import answered_rows, served_rows
+from builder.levels.served import AnsweredRows, ServedRows, answered_rows, served_rows
 from builder.levels.target import DECLARED, LADDER, Target
 from builder.progress import Report, Step
 
@@ -195,10 +196,10 @@ class _Search:
 
     def _candidates(self) -> list[Candidate]:
         train = self._encoded("training", self._material.train)
-        steps = [self._early_step(after, train) for after in self.exits]
+        steps = self._early_steps(train)
         held_out = self._encoded("held-out", self._material.held_out)
         self._tokens = mean(map(len, held_out.rows))
-        answers = [self._answers(step, held_out) for step in steps]
+        answers = self._answers(steps, held_out)
         self._report(Step("certify", 0, 1))
         order = np.random.default_rng(_SEED).permutation(len(self._material.held_out))
         fits, certifies = np.split(order, [len(order) // ONE_IN_FITS])
@@ -216,27 +217,39 @@ class _Search:
                 "held-out texts; more training texts may help"
             )
 
-    def _early_step(self, after: int, texts: EncodedSet) -> EarlyStep:
-        """Return the step of a fitted head; how sure it has to be is not known yet."""
-        what, objective = "training", self._objective
+    def _early_steps(self, texts: EncodedSet) -> list[EarlyStep]:
+        """Return steps of fitted heads; how sure they have to be is not known yet."""
         if self._live.task == REGRESSION:
-            rows = served_rows(self._stack, self._artifact, after, objective, texts, what, self._report)
-            fitted = fit_number_head(torch.cat(list(rows.states)), torch.cat(list(rows.logits))[:, 0])
-            return EarlyStep(after, fitted.head, 1.0, NEVER, fitted.scale)
-        labels = torch.cat([labels_of(target, objective.num_outputs) for target in texts.targets])
+            return [self._step_of_numbers(*each) for each in zip(self.exits, self._read(texts), strict=True)]
+        labels = torch.cat([labels_of(target, self._objective.num_outputs) for target in texts.targets])
         every = max(1, len(labels) // MOST_ANSWERS)
-        rows = served_rows(self._stack, self._artifact, after, objective, texts, what, self._report, every)
-        labels = labels[::every]
+        read, labels = self._read(texts, every), labels[::every]
         if not self._material.has_labels:
             labels = torch.full_like(labels, NO_LABEL)
+        return [self._step_of_labels(*each, labels) for each in zip(self.exits, read, strict=True)]
+
+    def _read(self, texts: EncodedSet, every: int = 1) -> list[ServedRows]:
+        return served_rows(
+            self._stack, self._artifact, self.exits, self._objective, texts, "training", self._report, every
+        )
+
+    def _step_of_numbers(self, after: int, rows: ServedRows) -> EarlyStep:
+        fitted = fit_number_head(torch.cat(list(rows.states)), torch.cat(list(rows.logits))[:, 0])
+        return EarlyStep(after, fitted.head, 1.0, NEVER, fitted.scale)
+
+    def _step_of_labels(self, after: int, rows: ServedRows, labels: Tensor) -> EarlyStep:
         head = fit_early_head(HeadData(torch.cat(list(rows.states)), torch.cat(list(rows.logits)), labels))
         return EarlyStep(after, head, 1.0, NEVER)
 
-    def _answers(self, step: EarlyStep, texts: EncodedSet) -> PairedAnswers:
-        """The early and the full ones to held-out texts; full ones are right where no label says otherwise."""
-        what, objective, has_labels = "held-out", self._objective, self._material.has_labels
-        head = step.stored_head.to(torch.float32)
-        rows = answered_rows(self._stack, self._artifact, step.after, head, objective, texts, what, self._report)
+    def _answers(self, steps: Sequence[EarlyStep], texts: EncodedSet) -> list[PairedAnswers]:
+        """The early and the full ones to held-out texts, for each step."""
+        heads = {step.after: step.stored_head.to(torch.float32) for step in steps}
+        answered = answered_rows(self._stack, self._artifact, heads, self._objective, texts, "held-out", self._report)
+        return [self._paired(*each, texts) for each in zip(steps, answered, strict=True)]
+
+    def _paired(self, step: EarlyStep, rows: AnsweredRows, texts: EncodedSet) -> PairedAnswers:
+        """Compare a step's answers with the full ones, which are right where no label says otherwise."""
+        objective, has_labels = self._objective, self._material.has_labels
         if step.scale is not None:
             numbers, of_full = torch.cat(list(rows.early)), torch.cat(list(rows.full))
             return NumberPairs(numbers, of_full, step.scale, objective if has_labels else None, texts.targets)

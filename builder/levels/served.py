@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ _MOST_WEIGHTS = 64_000_000
 
 @dataclass(frozen=True)
 class ServedRows:
-    """Rows with what a head would read after some layers, and the version's own answers.
+    """Rows with what a head would read after one of the layers, and the version's own answers.
 
     Shape: states `[m, P]` and logits `[m, C]` of each row; m is 1, or the number of words
     """
@@ -51,68 +51,94 @@ class AnsweredRows:
 def served_rows(
     stack: UpperStack,
     artifact: HplmArtifact,
-    after: int,
+    after: Sequence[int],
     objective: Objective[Any],
     texts: EncodedSet,
     what: str,
     report: Report,
     every: int = 1,
-) -> ServedRows:
-    """Compute all rows, and keep one answer of `every` with the states behind it, evenly spread over all."""
-    states, logits, done = list[Tensor](), list[Tensor](), 0
+) -> list[ServedRows]:
+    """Compute all rows once, and return what there is after each of some layers, which are named in ascending order.
+
+    One answer of `every` is kept with the states behind it, evenly spread over all.
+    """
+    states, logits, done = [list[Tensor]() for _ in after], list[Tensor](), 0
     for row_states, row_logits in _served(stack, artifact, after, objective, texts, what, report):
         kept = slice(-done % every, None, every)
-        states.append(row_states[kept].clone() if every > 1 else row_states)
+        for of_layer, read in zip(states, row_states, strict=True):
+            of_layer.append(read[kept].clone() if every > 1 else read)
         logits.append(row_logits[kept])
         done += len(row_logits)
-    return ServedRows(states, logits, texts.targets)
+    return [ServedRows(of_layer, logits, texts.targets) for of_layer in states]
 
 
 def answered_rows(
     stack: UpperStack,
     artifact: HplmArtifact,
-    after: int,
-    head: Head,
+    heads: Mapping[int, Head],
     objective: Objective[Any],
     texts: EncodedSet,
     what: str,
     report: Report,
-) -> AnsweredRows:
-    """Compute what an early head and the version itself answer, and keep no states."""
-    early, full = list[Tensor](), list[Tensor]()
-    for states, logits in _served(stack, artifact, after, objective, texts, what, report):
-        early.append(head.logits(states))
+) -> list[AnsweredRows]:
+    """Compute all rows once, and return what early heads and the version itself answer; no states are kept.
+
+    Args:
+        stack: The layers.
+        artifact: The version.
+        heads: By the number of layers before each, in ascending order.
+        objective: The version's task.
+        texts: The rows.
+        what: What the progress is of.
+        report: Told the progress.
+    """
+    early, full = [list[Tensor]() for _ in heads], list[Tensor]()
+    for states, logits in _served(stack, artifact, [*heads], objective, texts, what, report):
+        for of_head, head, read in zip(early, heads.values(), states, strict=True):
+            of_head.append(head.logits(read))
         full.append(logits)
-    return AnsweredRows(early, full)
+    return [AnsweredRows(of_head, full) for of_head in early]
 
 
 def _served(
     stack: UpperStack,
     artifact: HplmArtifact,
-    after: int,
+    after: Sequence[int],
     objective: Objective[Any],
     texts: EncodedSet,
     what: str,
     report: Report,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the states and the answers of each row; a head that changes nothing reads the states after some layers."""
+) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """Yield the states of each row after each of some layers, and its answers."""
     width = artifact.head.hidden_size
-    reads = Exit(after, Head(torch.eye(width), torch.zeros(width)), 1.0, NEVER)
+    first = _reading(after, width)
     ready = stack.ready(0, lambda: artifact)
     try:
         at_once = max(1, min(_ROWS_AT_ONCE, _MOST_WEIGHTS // width**2))
         for start in range(0, len(texts.targets), at_once):
             rows = range(start, min(start + at_once, len(texts.targets)))
-            early = dict[int, Early]()
             packed = stack.pack([texts.rows[row] for row in rows], [ready] * len(rows))
-            middles = [texts.middles[row] for row in rows]
-            found = stack.run(packed, [ready] * len(rows), middles, [reads] * len(rows), early.update)
-            targets = [texts.targets[row] for row in rows]
-            states = _of_rows(objective, [early[index].logits for index in range(len(rows))], targets)
-            yield from zip(states, _of_rows(objective, found, targets), strict=True)
+            middles, targets = ([each[row] for row in rows] for each in (texts.middles, texts.targets))
+            read: list[list[Tensor]] = [[] for _ in rows]
+
+            def on_early(found: Sequence[tuple[int, Early]], read: list[list[Tensor]] = read) -> None:
+                for index, early in found:
+                    read[index].append(early.logits)
+
+            logits = stack.run(packed, [ready] * len(rows), middles, [first] * len(rows), on_early)
+            states = [_of_rows(objective, of_layer, targets) for of_layer in zip(*read, strict=True)]
+            yield from zip(map(list, zip(*states, strict=True)), _of_rows(objective, logits, targets), strict=True)
             report(Step(f"answer the {what} texts", rows[-1] + 1, len(texts.targets)))
     finally:
         stack.release(ready)
+
+
+def _reading(after: Sequence[int], width: int) -> Exit | None:
+    """Return exits after some layers that no row takes, and whose heads change nothing."""
+    head, first = Head(torch.eye(width), torch.zeros(width)), None
+    for layer in reversed(after):
+        first = Exit(layer, head, 1.0, NEVER, later=first)
+    return first
 
 
 def _of_rows(objective: Objective[Any], outputs: Sequence[Tensor], targets: Sequence[Any]) -> Iterator[Tensor]:

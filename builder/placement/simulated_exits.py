@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.errors import InvalidArgumentError
-from builder.placement.simulated_job import SimulatedJob
+from builder.placement.simulated_job import Depths, SimulatedJob
 
 _SEED = 11
 _GUARD_US = 2_000
@@ -33,10 +33,12 @@ class Exits:
     Attributes:
         share: Share of rows that are sure enough there.
         depth: Share of the layers that they have passed by then.
+        may_settle: Whether a row that all layers would answer too late gets the answer of its exit.
     """
 
     share: float
     depth: float
+    may_settle: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
@@ -45,8 +47,9 @@ class Exits:
             raise InvalidArgumentError(f"rows leave after a share of the layers between 0 and 1, not {self.depth:g}")
 
     @property
-    def likely_depth(self) -> float:
-        return 1 - self.share * (1 - self.depth)
+    def depths(self) -> Depths:
+        likely = 1 - self.share * (1 - self.depth)
+        return Depths(likely, self.depth if self.may_settle else likely, likely, self.depth)
 
     def leaving(self, count: int) -> NDArray[np.bool_]:
         """Draw which rows of a load are sure enough; the same for every policy."""
@@ -68,7 +71,8 @@ class Answers(NamedTuple):
     def of(cls, jobs: Sequence[SimulatedJob], exit_us: int, end_us: int) -> Answers:
         """Answer rows when they leave a batch, at `exit_us` or at its end.
 
-        A row that goes on has its early answer at hand, which is sent just before its deadline if the batch still runs.
+        A row that goes on has its early answer at hand, which is sent just before its deadline if the batch still runs
+        and the row may settle.
         """
         answers = [_answer_of(job, exit_us, end_us) for job in jobs]
         return cls([answered_us for answered_us, _ in answers], [level for _, level in answers])
@@ -77,7 +81,7 @@ class Answers(NamedTuple):
 def _answer_of(job: SimulatedJob, exit_us: int, end_us: int) -> tuple[int, Answered]:
     if job.leaves or job.settles:
         return exit_us, Answered.EARLY if job.leaves else Answered.DOUBTFUL
-    if job.deadline_us is not None and job.least_depth < 1:
+    if job.deadline_us is not None and job.may_settle:
         due_us = max(exit_us, job.deadline_us - _GUARD_US)
         if due_us < min(end_us, job.deadline_us):
             return due_us, Answered.DOUBTFUL

@@ -19,11 +19,15 @@ _BLOCK = 65_536
 
 
 class Depths(NamedTuple):
-    """Shares of the upper layers that a row is likely to pass, has to pass, and may pass; as of the engine's jobs."""
+    """Shares of the upper layers that a row is likely to pass, has to pass, and may pass; as of the engine's jobs.
+
+    `exit` is the share after which it may leave; it has to pass more where it may not settle.
+    """
 
     likely: float = 1.0
     least: float = 1.0
     most: float = 1.0
+    exit: float = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +48,7 @@ class SimulatedJob:
     depth: float = 1.0
     least_depth: float = 1.0
     most_depth: float = 1.0
+    exit_depth: float = 1.0
     root: StackKey = ROOT
     settles: bool = False
 
@@ -52,11 +57,16 @@ class SimulatedJob:
         """Share of the layers that it passes when it runs."""
         if self.root.level != FULL:
             return self.depth
-        return self.least_depth if self.leaves or self.settles else 1.0
+        return self.exit_depth if self.leaves or self.settles else 1.0
+
+    @property
+    def may_settle(self) -> bool:
+        """Whether the answer of its exit may be sent, however sure that is."""
+        return self.least_depth == self.exit_depth < 1.0
 
     def settle(self) -> bool:
-        """Take the answer of the exit, if there is one."""
-        if self.settles or self.least_depth == 1.0 or self.root.level != FULL:
+        """Take the answer of the exit, if that may be."""
+        if self.settles or not self.may_settle:
             return False
         self.depth, self.settles = self.least_depth, True
         return True

@@ -30,7 +30,7 @@ from backends.scheduling.rejection import Rejection
 from backends.scheduling.settings import AdmissionSettings, Capacity
 from backends.scheduling.wait_forecast import FRESH_US, WaitForecast
 from builder.placement.simulated_exits import Answers, Exits
-from builder.placement.simulated_job import ROOT, Depths, Inbox, SimulatedJob
+from builder.placement.simulated_job import ROOT, Inbox, SimulatedJob
 from builder.placement.simulated_load import SimulatedLoad
 from builder.placement.simulated_queue import SimulatedQueue
 from builder.placement.simulated_students import STUDENT_STACK, Students
@@ -109,8 +109,7 @@ class _Answering:
         if self.students is not None:
             return Inbox(load, np.zeros(len(load), bool), self.students.depths, STUDENT_STACK)
         if self.exits is not None:
-            depths = Depths(self.exits.likely_depth, self.exits.depth)
-            return Inbox(load, self.exits.leaving(len(load)), depths)
+            return Inbox(load, self.exits.leaving(len(load)), self.exits.depths)
         return Inbox(load, np.zeros(len(load), bool))
 
     def num_students(self, jobs: Sequence[SimulatedJob]) -> int:
@@ -196,7 +195,7 @@ class _Run:
     def _answers(self, jobs: list[SimulatedJob], start_us: int, end_us: int) -> Answers:
         if self._answering.exits is None:
             return Answers.at_end(len(jobs), end_us)
-        at_exit = BatchShape.of(jobs, [job.least_depth for job in jobs])
+        at_exit = BatchShape.of(jobs, [job.exit_depth for job in jobs])
         return Answers.of(jobs, min(end_us, start_us + self._takes_us(at_exit)), end_us)
 
     def _staged_until(self, start_us: int, end_us: int) -> list[SimulatedJob]:

@@ -8,8 +8,11 @@ from dataclasses import replace
 import torch
 
 from backends.adapters.bank import HplmArtifact, read_artifact
+from backends.adapters.ladder import EarlyStep, Ladder
 from backends.engine.audit import Audit
+from backends.engine.defaults import LAYOUT
 from backends.engine.encoder_stack import EncoderStack
+from backends.engine.exits import NEVER
 from backends.engine.job import Answer, Job
 from backends.engine.stack import StackSettings, UpperStack
 from backends.engine.stack_protocol import Outcome
@@ -20,7 +23,8 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.estimator import Sample
-from backends.stack_key import StackKey
+from backends.stack_key import FULL, StackKey
+from backends.wire import EARLY
 from builder.profiling.shapes import PlannedBatch
 
 _MAX_KINDS = 64
@@ -29,6 +33,9 @@ _MAX_KINDS = 64
 
 class ProfiledEngine:
     """Runs what the serve loop runs on the threads and the device that it is given.
+
+    Every hPLM has an early head in place of its own ladder; rows leave there where that is planned, and the layout then
+    computes less.
 
     Args:
         home: Where the root and its hPLMs lie.
@@ -46,13 +53,16 @@ class ProfiledEngine:
         live = [entry for entry in registry.hplms() if entry.domain.root == root][:_MAX_KINDS]
         if not live:
             raise NotFoundError(f"root {root!r} has no hPLM yet, and a batch cannot run without any; make one first")
-        self._kinds = [(entry, read_artifact(home.path / entry.folder, folder.fingerprint)) for entry in live]
+        self._may_leave = self.stack.num_layers > 1 and settings.layout == LAYOUT
+        artifacts = [read_artifact(home.path / entry.folder, folder.fingerprint) for entry in live]
+        self._kinds = list(zip(live, [self._laddered(artifact) for artifact in artifacts], strict=True))
         self._serving = EncoderStack(StackKey(root), self.stack, self._artifact, Audit(share=0.0))
         self._generator = torch.Generator().manual_seed(seed)
 
     def run(self, planned: PlannedBatch) -> Sample:
         """Staged and run once; only the running is timed, as in the loop, which stages beside it."""
-        jobs = [self._job(length, index % planned.adapters) for index, length in enumerate(planned.lengths)]
+        rows = enumerate(zip(planned.lengths, planned.leaves, strict=True))
+        jobs = [self._job(length, index % planned.adapters, leaves) for index, (length, leaves) in rows]
         for job in jobs:
             job.lease = self._serving.lease(job)
         batch = self._serving.pack(jobs)
@@ -61,12 +71,18 @@ class ProfiledEngine:
         elapsed_s = time.perf_counter() - started_s
         for job in jobs:
             job.release_lease()
-        return Sample(BatchShape.of(jobs), 1e6 * elapsed_s)
+        passed = [1.0 if job.passed is None else job.passed for job in jobs]
+        return Sample(BatchShape.of(jobs, passed), 1e6 * elapsed_s)
 
-    def _job(self, length: int, number: int) -> Job:
+    def _laddered(self, artifact: HplmArtifact) -> HplmArtifact:
+        after = max(1, self.stack.num_layers // 3)
+        return replace(artifact, ladder=Ladder(EarlyStep(after, artifact.head, 1.0, NEVER), full_temperature=1.0))
+
+    def _job(self, length: int, number: int, leaves: bool) -> Job:
         entry, _ = self._kinds[number % len(self._kinds)]
         hidden = torch.randn(length, self.stack.hidden_size, generator=self._generator).half().numpy()
-        return Job(replace(entry, key=number + 1), hidden, False, None, _discard)
+        level = EARLY if leaves and self._may_leave else FULL
+        return Job(replace(entry, key=number + 1), hidden, False, None, _discard, level=level)
 
     def _artifact(self, entry: HplmEntry) -> HplmArtifact:
         return self._kinds[(entry.key - 1) % len(self._kinds)][1]

@@ -15,14 +15,15 @@ _MIN_LENGTH = 3
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """Rows of these lengths, for this many different hPLMs in turn."""
+    """Rows of these lengths, for this many different hPLMs in turn; some may leave the layers early."""
 
     lengths: Sequence[int]
     adapters: int
+    leaves: Sequence[bool]
 
 
 def planned_batches(count: int, capacity: Capacity, max_length: int, seed: int) -> list[PlannedBatch]:
-    """Within the capacity; the same for the same seed."""
+    """Within the capacity; the same for the same seed. Of a third of them no row leaves, of a third every row does."""
     rng = np.random.default_rng(seed)
     return [_planned(rng, capacity, max_length) for _ in range(count)]
 
@@ -35,7 +36,9 @@ def _planned(rng: np.random.Generator, capacity: Capacity, max_length: int) -> P
     lengths = np.clip(drawn.astype(int), min(_MIN_LENGTH, max_length), max_length)
     held = max(1, int(np.searchsorted(np.cumsum(lengths), capacity.max_tokens, side="right")))
     lengths = lengths[:held]
-    return PlannedBatch(lengths.tolist(), _log_uniform(rng, 1, min(len(lengths), capacity.max_adapters)))
+    adapters = _log_uniform(rng, 1, min(len(lengths), capacity.max_adapters))
+    leaving = rng.choice([0.0, rng.uniform(), 1.0])
+    return PlannedBatch(lengths.tolist(), adapters, (rng.random(len(lengths)) < leaving).tolist())
 
 
 def _log_uniform(rng: np.random.Generator, low: int, high: int) -> int:

@@ -58,7 +58,7 @@ def halving(served: Served, ladder: Ladder, artifact: HplmArtifact, texts: Path)
     objective = objective_of(TaskData("classification", artifact.labels, examples, examples))
     encoded = encoded_set(served.home, domain, objective, examples, "texts", ignore)
     stack, early = UpperStack(root, StackSettings(dtype="fp32")), ladder.early
-    rows = served_rows(stack, artifact, early.after, objective, encoded, "texts", ignore)
+    (rows,) = served_rows(stack, artifact, (early.after,), objective, encoded, "texts", ignore)
     logits = [row[0] for row in rows.answered_by(early.head)]
     sure = confidences(logits, [Exit(early.after, early.head, early.temperature, None)] * len(logits))
     return replace(ladder, early=replace(early, threshold=statistics.median(sure)))

@@ -61,6 +61,12 @@ def test_figures_are_of_rows_in_bursts() -> None:
     assert "accuracy_cost" not in figures_of(Measured(SETTINGS, 90.0, without_labels, {}))
 
 
+def test_where_all_layers_answer_none_in_time_one_row_counts() -> None:
+    full, adaptive = run_of(["", "", *[None] * 4]), run_of(["students-1"] * 6)
+    found = figures_of(Measured(SETTINGS, 90.0, {"full": [full], "students": [adaptive]}, {}))
+    assert (found["in_time_full"], found["adaptive_over_full"]) == (0.0, 4.0)
+
+
 def test_a_text_with_several_labels_is_not_judged(tmp_path: Path) -> None:
     texts = {
         "acme/topic": [LabelledText("a cat", "pets"), LabelledText("a car", "street"), LabelledText("a cat", "pets")],

@@ -8,11 +8,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from backends.engine.stack import StackSettings
 from backends.home import Home
 from backends.registry.registry import Registry
+from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.cost_profile import read_profile
 from backends.scheduling.settings import Capacity
-from builder.profiling.shapes import planned_batches
+from builder.profiling.engine import ProfiledEngine
+from builder.profiling.shapes import PlannedBatch, planned_batches
 
 Run = Callable[..., str]
 
@@ -58,4 +61,20 @@ def test_planned_batches_are_within_the_capacity_and_differ() -> None:
         assert 1 <= batch.adapters <= min(5, len(batch.lengths))
     assert {1, 20} <= {len(batch.lengths) for batch in planned}
     assert {1, 5} <= {batch.adapters for batch in planned}
+    shares = [sum(batch.leaves) / len(batch.lengths) for batch in planned]
+    assert 70 < shares.count(0.0) < 150 and 70 < shares.count(1.0) < 150
     assert planned == planned_batches(300, capacity, max_length=64, seed=3)
+
+
+@pytest.mark.parametrize(("layout", "depth"), [("ragged", 0.5), ("concat", 1.0)])
+def test_rows_leave_where_that_is_planned_whatever_ladder_their_hplm_has(
+    tiny_home: Home, layout: str, depth: float
+) -> None:
+    registry = Registry.open(tiny_home)
+    engine = ProfiledEngine(tiny_home, registry, "tiny", StackSettings(dtype="fp32", layout=layout), seed=3)
+    shapes = [engine.run(PlannedBatch([8, 4], 2, leaves)).shape for leaves in ([False] * 2, [False, True], [True] * 2)]
+    assert shapes == [
+        BatchShape(2, 12, 80, 2),
+        BatchShape(2, 8 + depth * 4, 64 + depth * 16, 2),
+        BatchShape(2, depth * 12, depth * 80, 2, depth),
+    ]

@@ -73,6 +73,9 @@ def test_ladders_gain_what_they_save(run: Run, tmp_path: Path) -> None:
     )
     assert full["requests"] == ladders["requests"] and ladders["attainment"] > full["attainment"]
     assert ladders["early"] == pytest.approx(0.6, abs=0.1)
+    overload = (*at, "--load", "3x", "--early-share", "0.6", "--early-after", "2/6", "--late")
+    (settle,), (reject,) = (json.loads(run(*overload, late)) for late in ("settle", "reject"))
+    assert reject["doubtful"] == 0 < settle["doubtful"] and reject["attainment"] < settle["attainment"]
 
 
 def test_students_answer_what_all_layers_could_not(run: Run, tmp_path: Path) -> None:
@@ -97,6 +100,7 @@ def test_what_cannot_be_simulated_is_one_line(run: Run, tmp_path: Path) -> None:
         said = run("--cost-model", str(path), "--early-share", "0.5", "--early-after", after)
         assert "is no share, such as 2/6" in said
     assert "of --students" in run("--cost-model", str(path), "--always", "1")
+    assert "which --early-share gives" in run("--cost-model", str(path), "--late", "reject")
     assert "is 0 to 1, not 1.5" in run("--cost-model", str(path), "--early-share", "1.5")
     assert "policy 'best' is not one of" in run("--cost-model", str(path), "--policy", "best")
     assert "--duration must be above 0, not '-1'" in run("--cost-model", str(path), "--duration-s", "-1")

@@ -17,7 +17,7 @@ from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
 from backends.engine import slotted_layers
 from backends.engine.compute_pool import ComputePool
-from backends.engine.exits import Early, Exit, confidences, cuts_of
+from backends.engine.exits import NEVER, Early, Exit, confidences, cuts_of
 from backends.engine.layouts import LAYOUTS, Sharing
 from backends.engine.stack import StackSettings, UpperStack
 from backends.root.geometry import RootGeometry
@@ -130,6 +130,29 @@ def test_rows_that_leave_and_rows_that_stay_equal_rows_alone(
         batch = Batch.drawn(chance, artifacts, root)
         require_right(root, batch, run(stack, batch), errors)
     errors.require()
+
+
+def test_a_row_may_have_a_later_exit(root: RootFolder) -> None:
+    """It is judged at each as if there were no other, until it leaves."""
+    artifacts = artifacts_of(root, random.Random(3))
+    torch.manual_seed(3)
+    stack = UpperStack(root, StackSettings(dtype="fp32"))
+    rows = [torch.randn(length, GEOMETRY.hidden_size) for length in (5, 9)]
+    ready = [stack.ready(1, lambda: artifacts[1])] * 2
+    head = Head(torch.randn(len(artifacts[1].labels), GEOMETRY.hidden_size), torch.zeros(len(artifacts[1].labels)))
+
+    def told(*exits: Exit) -> tuple[list[tuple[int, Early]], list[Tensor]]:
+        found: list[tuple[int, Early]] = []
+        return found, stack.run(stack.pack(rows, ready), ready, None, exits, found.extend)
+
+    stays, leaves = Exit(1, head, 4.0, NEVER), Exit(3, head, 4.0, None)
+    first, full = told(stays, stays)
+    last, left = told(leaves, leaves)
+    both, logits = told(replace(stays, later=leaves), replace(stays, later=replace(leaves, threshold=NEVER)))
+    assert [(index, early.leaves) for index, early in both] == [(0, False), (1, False), (0, True), (1, False)]
+    for (_, early), (_, alone) in zip(both, [*first, *last], strict=True):
+        torch.testing.assert_close(early.logits, alone.logits)
+    torch.testing.assert_close(logits, [left[0], full[1]])
 
 
 @pytest.mark.parametrize("layout", ALL_LAYOUTS)

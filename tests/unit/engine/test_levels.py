@@ -293,10 +293,13 @@ def test_an_hplm_that_rejects_late_rows_sends_no_doubtful_answer(
     """Neither settles a row, nor is an answer at hand sent; who asks for `early` gets it as before."""
     ladder_of(tiny_home, topic, threshold=2.0)
     entry, run = with_certificate(tiny_home, topic, late="reject"), UpperStack.run
+    insured: list[int | None] = []
 
     def slow(stack: UpperStack, *arguments: Any) -> list[torch.Tensor]:
         found = run(stack, *arguments)
-        time.sleep(0.4)
+        time.sleep(0.1)
+        insured.append(service._loop._insurance.due_in_us(now_us()))
+        time.sleep(0.3)
         return found
 
     with running(tiny_home) as service:
@@ -306,7 +309,7 @@ def test_an_hplm_that_rejects_late_rows_sends_no_doubtful_answer(
             pending = ask(service, entry, AUTO, now_us() + 300_000)
             assert not any(job.settle() for job in service.admission.waiting)
         assert all(isinstance(each.get(timeout=30), UnavailableError) for each in pending)
-        assert service.answers[EARLY, "deadline"] == 0
+        assert service.answers[EARLY, "deadline"] == 0 and set(insured) == {None}
 
 
 def test_the_cost_model_learns_from_the_layers_that_rows_passed(tiny_home: Home, topic: HplmEntry) -> None:

@@ -38,7 +38,8 @@ def test_a_full_batch_takes_what_the_cost_model_says() -> None:
     full = costs.full_batch_ms(1.0)
     assert full == pytest.approx(MODEL.predict_us(BatchShape(64, 4096, 64 * 64**2, 64)) / 1000)
     assert costs.answered_within_ms(1.0) == pytest.approx(2.5 * full)
-    assert costs.alone_ms(20, 0.5) == pytest.approx((1_000 + 10 + 5 * 10 + 0.01 * 200 + 20) / 1000)
+    assert costs.answered_within_ms(0.5) == pytest.approx(2.5 * (costs.full_batch_ms(0.5) - 0.5))  # type: ignore[operator]
+    assert costs.alone_ms(20, 0.5) == pytest.approx((500 + 10 + 5 * 10 + 0.01 * 200 + 20) / 1000)
 
 
 @pytest.mark.parametrize("model", [MODEL, None])

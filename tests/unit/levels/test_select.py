@@ -79,7 +79,7 @@ def answered(home: Home, found: Selection, file: Path) -> tuple[EarlyStep, list[
     texts = encoded_set(home, found.entry.domain, objective, examples, "texts", ignore)
     assert ladder is not None
     stack = UpperStack(root, STACK)
-    rows = served_rows(stack, artifact, ladder.early.after, objective, texts, "texts", ignore)
+    (rows,) = served_rows(stack, artifact, (ladder.early.after,), objective, texts, "texts", ignore)
     at_exit = rows.answered_by(ladder.early.head.to(torch.float32))
     return ladder.early, [(one[0], full[0]) for one, full in zip(at_exit, rows.logits, strict=True)]
 
@@ -207,7 +207,7 @@ def test_texts_without_labels_certify_that_answers_stay(tiny_home: Home, tmp_pat
     objective = objective_of(TaskData(entry.task, entry.labels, examples, examples))
     texts = encoded_set(tiny_home, entry.domain, objective, examples, "other", ignore)
     stack = UpperStack(root, replace(STACK, num_slots=2))
-    rows = served_rows(stack, artifact, found.ladder.early.after, objective, texts, "other", ignore)
+    (rows,) = served_rows(stack, artifact, (found.ladder.early.after,), objective, texts, "other", ignore)
     early = StepAnswers.beside(rows.logits, rows.answered_by(found.ladder.early.head))
     leaves = early.confidence(found.ladder.early.temperature) >= found.ladder.early.threshold
     assert (leaves & ~early.is_right).mean() <= 0.15

@@ -86,7 +86,7 @@ def test_numbers_have_ladders(other_tasks: Home, tmp_path: Path) -> None:
     )
     objective = objective_of(TaskData(entry.task, entry.labels, examples, examples))
     texts, stack = encoded_set(other_tasks, entry.domain, objective, examples, "texts", ignore), UpperStack(root, STACK)
-    rows = answered_rows(stack, artifact, step.after, step.head, objective, texts, "texts", ignore)
+    (rows,) = answered_rows(stack, artifact, {step.after: step.head}, objective, texts, "texts", ignore)
     answers = NumberPairs(torch.cat(list(rows.early)), torch.cat(list(rows.full)), step.scale, None, texts.targets)
     leaves = answers.confidence(step.temperature) >= step.threshold
     assert (answers.different * leaves).mean() <= 0.2
@@ -122,16 +122,19 @@ def check_that_less_is_kept_of_the_same(home: Home, found: Selection, file: Path
     root, entry, ladder = RootFolder(home.root("tiny")), found.entry, found.ladder
     artifact, examples = read_artifact(home.path / entry.folder, root.fingerprint), read_examples(file, entry.task)[:40]
     assert ladder is not None
-    after, head = ladder.early.after, ladder.early.head
+    head = ladder.early.head
     objective = objective_of(TaskData(entry.task, entry.labels, examples, examples))
     texts, stack = encoded_set(home, entry.domain, objective, examples, "texts", ignore), UpperStack(root, STACK)
-    rows = served_rows(stack, artifact, after, objective, texts, "texts", ignore)
+    rows, later = served_rows(stack, artifact, (1, 2), objective, texts, "texts", ignore)
     states, logits = torch.cat(list(rows.states)), torch.cat(list(rows.logits))
     assert len(states) > 5 * len(examples)
     for every in (2, 7, 1000):
-        some = served_rows(stack, artifact, after, objective, texts, "texts", ignore, every)
+        (some,) = served_rows(stack, artifact, (1,), objective, texts, "texts", ignore, every)
         assert torch.equal(torch.cat(list(some.states)), states[::every])
         assert torch.equal(torch.cat(list(some.logits)), logits[::every])
-    answered = answered_rows(stack, artifact, after, head, objective, texts, "texts", ignore)
-    assert all(map(torch.equal, answered.early, rows.answered_by(head)))
-    assert all(map(torch.equal, answered.full, rows.logits))
+    heads = {1: head, 2: head}
+    for answered, of_layer in zip(
+        answered_rows(stack, artifact, heads, objective, texts, "texts", ignore), (rows, later), strict=True
+    ):
+        assert all(map(torch.equal, answered.early, of_layer.answered_by(head)))
+        assert all(map(torch.equal, answered.full, rows.logits))

@@ -72,7 +72,9 @@ def requests_of(load: SimulatedLoad, exits: Exits | None = None) -> list[Request
     requests = [Request(place, *row) for place, row in enumerate(zip(*columns, strict=True))]
     if exits is not None:
         for request, is_sure in zip(requests, exits.leaving(len(load)).tolist(), strict=True):
-            request.depth, request.least_depth, request.is_sure = exits.likely_depth, exits.depth, is_sure
+            request.exit_depth, request.is_sure, request.may_settle = exits.depth, is_sure, exits.may_settle
+            request.depth = 1 - exits.share * (1 - exits.depth)
+            request.least_depth = exits.depth if exits.may_settle else request.depth
     return requests
 
 
@@ -143,7 +145,7 @@ def test_students_meet_the_reference_too(policy: str, seed: int) -> None:
         reference.students, reference.student_depths = DepthChoice(admission), students.choices
         requests = requests_of(load)
         for request in requests:
-            request.root, (request.depth, request.least_depth, request.most_depth) = STUDENTS, students.depths
+            request.root, (request.depth, request.least_depth, request.most_depth, _) = STUDENTS, students.depths
         reference.play(requests)
         case = f"case {number} of seed {seed}"
         assert fates_of(simulation) == [request.fate for request in requests], case
@@ -197,7 +199,8 @@ def test_students_need_admission_and_have_no_exits() -> None:
 
 def random_exits(chance: random.Random) -> Exits | None:
     """In powers of two, for the same reason."""
-    return chance.choice([None, Exits(chance.choice([0.0, 0.5, 1.0]), chance.choice([0.25, 0.5]))])
+    exits = Exits(chance.choice([0.0, 0.5, 1.0]), chance.choice([0.25, 0.5]), chance.choice([False, True]))
+    return chance.choice([None, exits])
 
 
 def random_settings(chance: random.Random, max_waiting: int) -> AdmissionSettings:
@@ -256,7 +259,7 @@ def test_lone_rows_that_leave_are_answered_at_their_exit() -> None:
     workload = Workload(DeterministicArrivals(10.0), FixedLengths(10), UniformTenants(1), None, ConstantDelay(300))
     simulation = Simulator(FirstComeFirstServed(), COST_MODEL, exits=exits).run(workload.draw(20.0, seed=3))
     leaving = exits.leaving(len(simulation.load))
-    whole_us, early_us = (round(1_000 + 200 + 50 + depth * (20 * 10 + 0.1 * 100)) for depth in (1, 0.25))
+    whole_us, early_us = (round(200 + 50 + depth * (1_000 + 20 * 10 + 0.1 * 100)) for depth in (1, 0.25))
     assert simulation.latencies_us.tolist() == [300 + (early_us if leaves else whole_us) for leaves in leaving.tolist()]
     figures = simulation.figures()
     assert (figures["early"], figures["doubtful"]) == (pytest.approx(leaving.mean()), 0.0)
@@ -277,6 +280,20 @@ def test_ladders_answer_more_of_an_overload_and_settle_for_it() -> None:
     assert full["goodput_per_s"] < 1_050 < 2_000 < ladders["goodput_per_s"]
     assert ladders["early"] > 0.4 and ladders["doubtful"] > 0
     assert "early" not in full
+
+
+def test_where_late_rows_are_rejected_no_answer_is_doubtful_and_fewer_are_given() -> None:
+    per_token = CostModel(0.0, 0.0, 100.0, 0.0, 0.0)
+    workload = Workload(PoissonArrivals(2_500.0), FixedLengths(10), UniformTenants(9), UniformDeadlines(50, 200))
+    load = workload.draw(5.0, seed=3)
+    settle, reject = (
+        Simulator(FirstComeFirstServed(), per_token, admission=AdmissionSettings(), exits=Exits(0.5, 0.25, may_settle))
+        .run(load)
+        .figures()
+        for may_settle in (True, False)
+    )
+    assert reject["doubtful"] == 0 < settle["doubtful"]
+    assert 1_200 < reject["goodput_per_s"] < 1_700 < settle["goodput_per_s"]
 
 
 @pytest.mark.parametrize(("share", "depth"), [(-0.1, 0.5), (1.1, 0.5), (0.5, 0.0), (0.5, 1.0), (float("nan"), 0.5)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.estimator import LiveCosts
 from backends.scheduling.settings import AdmissionSettings, ShareSettings
 from backends.scheduling.waiting_room import WaitingRoom
+from backends.stack_key import STUDENTS, StackKey
 
 MODEL = CostModel(1000.0, 10.0, 5.0, 0.01, 20.0)
 LADDER = {"after": 2, "layers": 6, "answered_early": 0.75}
@@ -68,6 +71,19 @@ def test_a_batch_s_shape_counts_tokens_as_far_as_they_pass() -> None:
     rows = [row("a", 100, 1.0), row("b", 40, 0.5, hplm_key=2)]
     assert BatchShape.of(rows) == BatchShape(2, 100 + 20, 100 * 100 + 0.5 * 40 * 40, 2)
     assert MODEL.row_us(40, 0.5) == 10 + 5 * 20 + 0.01 * 800
+
+
+def test_what_a_batch_takes_anyway_it_takes_as_far_as_its_deepest_row_passes() -> None:
+    """A row is likely to pass 0.8 of the layers that passes all with 0.6, and else the half."""
+    rows = [replace(row("a", 100, 0.8), least_depth=0.5), replace(row("b", 40, 0.8), least_depth=0.5)]
+    settled, full = replace(rows[0], depth=0.5), row("c", 10, 1.0)
+    assert BatchShape.of(rows[:1]).depth == pytest.approx(0.8)
+    assert BatchShape.of(rows).depth == pytest.approx(0.5 * 0.16 + 0.84)
+    assert (BatchShape.of([settled]).depth, BatchShape.of([settled, full]).depth) == (0.5, 1.0)
+    assert BatchShape.of(rows, [0.5, 0.5]).depth == 0.5
+    by_students = replace(rows[0], depth=0.6, least_depth=0.2, root=StackKey("mini", STUDENTS))
+    assert BatchShape.of([by_students]).depth == 0.6
+    assert MODEL.predict_us(BatchShape(1, 20.0, 800.0, 1, 0.5)) == pytest.approx(500 + 10 + 100 + 8 + 20)
 
 
 def test_waiting_rows_are_added_up_by_tokens_and_by_cost() -> None:

@@ -268,7 +268,7 @@ def test_the_forecast_counts_on_it() -> None:
     for _ in range(4):
         assert admission.admit([row(None)], 0) is None
     forecast = WaitForecast.of(admission, 0)
-    assert forecast.finish_in_us(1) == pytest.approx(2_000 + 1_000 + 4_000 * LEAST + 10)
+    assert forecast.finish_in_us(1) == pytest.approx(2_000 + 1_000 + 4_000 * LEAST)
 
 
 def test_nothing_is_rejected_whose_earliest_answer_was_in_time() -> None:

@@ -71,6 +71,19 @@ def test_in_fair_order_a_deadline_makes_no_difference(seed: int) -> None:
     assert len({admission.finish_in_us(row, 20_000) for row in rows}) == 1
 
 
+@pytest.mark.parametrize("order", [LengthOrder(), UtilityOrder(0.5, 0.5), DeadlineOrder(), FairOrder()])
+def test_a_row_that_passes_few_layers_is_not_told_to_wait_for_all(order: Order) -> None:
+    """As one that students answer."""
+    admission = admission_of(order=order)
+    for number in range(5):
+        admission.admit([Row(f"t{number}", 30, 0, 10**9)], 0)
+    row = Row("new", 80, 0, 0, depth=0.1, least_depth=0.1)
+    row.deadline_us = round(admission.finish_in_us(row, 0)) + 1
+    forecast = WaitForecast.of(admission, 0)
+    assert forecast.finish_in_us(row.num_tokens, (row.tenant,), row.deadline_us) <= row.deadline_us
+    assert admission.admit([row], 0) is None
+
+
 @ORDERS
 def test_a_tenant_that_overloads_is_named_and_hardly_ever_rejected_wrongly(order: Order, seed: int) -> None:
     rng = random.Random(seed)
