@@ -184,12 +184,9 @@ class RegistryReader:
             times = session.execute(select(HplmVersionRow.id, HplmVersionRow.published_at))
             return {key: published_at for key, published_at in times if published_at is not None}
 
-    def hplm_version(self, key: int) -> HplmEntry:
-        """The version with this key, live or not."""
-        entries = self._hplms(hplm_columns().where(HplmVersionRow.id == key))
-        if not entries:
-            raise NotFoundError(f"hPLM version {key} does not exist")
-        return entries[0]
+    def hplms_by_key(self, keys: Collection[int]) -> list[HplmEntry]:
+        """The versions with these keys that exist, live or not."""
+        return self._hplms(hplm_columns().where(HplmVersionRow.id.in_(keys)))
 
     def domain_for_update(self, hplm: str) -> DomainEntry:
         """Return the domain version that the next version is tuned on by default: the pinned or the live one."""

@@ -6,16 +6,21 @@ import logging
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from backends.errors import NotFoundError, shown
+from backends.home import Home
+from backends.registry.database import Database
 from backends.registry.entries import DomainEntry, HplmEntry
+from backends.registry.opening import open_database
 from backends.registry.reader import RegistryReader
 from backends.stack_key import StackKey
 
 LOGGER = logging.getLogger(__name__)
 Prepare = Callable[[DomainEntry], object]
 REFRESH_INTERVAL_S = 0.2
+QUERY_PATIENCE_S = 1.0
+"""How long a server waits for a silent or busy registry before it asks anew."""
 RETIRED_KEPT_S = 60.0
 """Time for which a replaced version is remembered; no request takes longer."""
 
@@ -49,6 +54,12 @@ class RegistrySnapshot:
         self._thread = threading.Thread(target=self._keep_fresh, name="registry-snapshot", daemon=True)
         self._thread.start()
 
+    @classmethod
+    def open(cls, home: Home) -> RegistrySnapshot:
+        """Open a server's view of a home's registry. The first connection waits as commands do, later ones do not."""
+        open_database(home, create=False).close()
+        return cls(RegistryReader(Database.connect(home.registry_url, QUERY_PATIENCE_S)))
+
     def find(self, hplm: str) -> HplmEntry:
         """The live version of an hPLM; the error names no other tenant's."""
         entry = self._live.get(hplm)
@@ -57,14 +68,22 @@ class RegistrySnapshot:
         return entry
 
     def by_key(self, key: int) -> HplmEntry:
-        """The version that a ticket names, even if it went live only now or is no longer live."""
+        """The version that a ticket names, if it is live or was until a moment ago."""
         entry = self._by_key.get(key)
         if entry is None:
-            entry = self._registry.hplm_version(key)
-            with self._lock:
+            raise NotFoundError(f"hPLM version {key} does not exist")
+        return entry
+
+    def look_up(self, keys: Collection[int]) -> None:
+        """Ask the registry for versions that are not known, and know those that exist: they went live only now.
+
+        It takes as long as the registry does, so it is not for a thread on which requests wait.
+        """
+        entries = self._registry.hplms_by_key(keys)
+        with self._lock:
+            for entry in entries:
                 self._remember(entry)
                 self._retire(entry)
-        return entry
 
     def knows(self, key: int) -> bool:
         """Whether a version is live or was until a moment ago."""

@@ -24,7 +24,6 @@ from backends.lower.metrics import LowerMetrics
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, QueueSettings
 from backends.model_settings import ModelSettings
-from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.packed import cpu_multiplies_bf16
 from backends.scheduling.rejection import RejectedError
@@ -49,7 +48,7 @@ class TritonPythonModel:
         # Read by the tokenizer, which otherwise takes all cores for every batch.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", str(threads > 1).lower())
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
-        self._snapshot = RegistrySnapshot(Registry.open(settings.home))
+        self._snapshot = RegistrySnapshot.open(settings.home)
         instances = instances_of(args)
         filling = FillingSettings.from_model(settings)
         self._service = LowerService(settings.home, self._snapshot, filling, instances=instances)

@@ -28,7 +28,6 @@ from backends.engine.service import HiddenRows, UpperService
 from backends.engine.settings import EngineSettings
 from backends.errors import HplmError, InvalidArgumentError, presentable, shown
 from backends.model_settings import ModelSettings
-from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.settings import AdmissionSettings, PolicyName, PolicySettings
 from backends.scheduling.wait_forecast import ForecastWriter
@@ -53,7 +52,7 @@ class TritonPythonModel:
         on_gpu = args["model_instance_kind"] == "GPU"
         engine = EngineSettings.from_model(settings, f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
         torch.set_num_threads(1)  # this thread only takes rows in; the serve loop's own computes
-        self._snapshot = RegistrySnapshot(Registry.open(settings.home))
+        self._snapshot = RegistrySnapshot.open(settings.home)
         self._signal = ForecastWriter(args["model_instance_name"])
         self._service = UpperService(
             settings.home,
