@@ -9,14 +9,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, event, make_url, select, update
+from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, delete, event, make_url, update
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from backends.errors import ConflictError, CorruptFileError, InvalidArgumentError, NotFoundError, UnavailableError
-from backends.registry.schema import State
+from backends.registry.position import KEPT_PUBLICATIONS, Position, position_query
+from backends.registry.schema import PublicationRow, State
 
 PATIENCE_S = 6.0
 """Time for which a busy, silent or unreachable database is waited for, unless a caller has less."""
@@ -29,15 +30,17 @@ _LEAST_CONNECT_S = 2
 _FIRST_PAUSE_S = 0.05
 _POSTGRES = "postgresql"
 _STARTED_S = "started_s"
-_REVISION = select(State.revision)
+_POSITION = position_query()
 
 
 class Database:
     """Hands out sessions; each is one transaction, whole or not at all. No statement waits for ever."""
 
-    def __init__(self, engine: Engine, patience_s: float) -> None:
+    def __init__(self, engine: Engine, patience_s: float, file: Path | None = None) -> None:
         self.engine = engine
         self._patience_s = patience_s
+        self._file = file
+        self._file_id: tuple[int, int] | None = None
 
     @classmethod
     def connect(cls, url_text: str, patience_s: float | None = None) -> Database:
@@ -53,7 +56,8 @@ class Database:
             event.listen(engine, "connect", _enforce_foreign_keys)
             event.listen(engine, "connect", _limit_statements)
             event.listen(engine, "before_cursor_execute", _note_start)
-        elif url.drivername == f"{_POSTGRES}+psycopg":
+            return cls(engine, patience_s, Path(url.database) if url.database else None)
+        if url.drivername == f"{_POSTGRES}+psycopg":
             engine = _engine(url, connect_timeout=max(_LEAST_CONNECT_S, math.ceil(patience_s)))
             event.listen(engine, "do_connect", _connector(patience_s))
         else:
@@ -69,14 +73,15 @@ class Database:
             with self.engine.connect() as connection, suppress(OperationalError):
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
 
-    def is_at(self, revision: int) -> bool:
-        """Whether nothing was published since a revision.
+    def is_at(self, position: Position) -> bool:
+        """Whether nothing was published since a position, and the database is still the same.
 
         Servers ask several times a second, so this does without a session, which takes five times as long, and a
         database that is away is not asked again.
         """
+        self._leave_replaced_file()
         with clear_errors(), self.engine.connect() as connection:
-            return bool(connection.scalar(_REVISION) == revision)
+            return connection.execute(_POSITION).one() == position
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
@@ -92,7 +97,10 @@ class Database:
         """
         count_up = update(State).values(revision=State.revision + 1)
         with clear_errors(), self._begun(lambda session: session.execute(count_up)) as session:
-            yield session, session.get_one(State, 1).revision
+            revision = session.get_one(State, 1).revision
+            yield session, revision
+            session.execute(delete(PublicationRow).where(PublicationRow.revision <= revision - KEPT_PUBLICATIONS))
+            session.add(PublicationRow(revision=revision))
 
     @contextmanager
     def _begun(self, first: Callable[[Session], object]) -> Iterator[Session]:
@@ -104,6 +112,7 @@ class Database:
     def _patiently(self, first: Callable[[Session], object]) -> Session:
         gives_up_at, pause_s = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
         while True:
+            self._leave_replaced_file()
             session = Session(self.engine, expire_on_commit=False)
             try:
                 first(session)
@@ -117,6 +126,25 @@ class Database:
                 raise
             time.sleep(pause_s)
             pause_s *= 2
+
+    def _leave_replaced_file(self) -> None:
+        """Close the connections to an SQLite file once another one is in its place: they would stay on the old one.
+
+        Raises:
+            UnavailableError: The file is gone. Connecting would make an empty one.
+        """
+        if self._file is None:
+            return
+        try:
+            found = self._file.stat()
+        except OSError as error:
+            if self._file_id is None:
+                return
+            raise UnavailableError(f"the registry cannot be reached: its file is gone ({error.strerror})") from error
+        file_id = found.st_dev, found.st_ino
+        if self._file_id not in (None, file_id):
+            self.engine.dispose()
+        self._file_id = file_id
 
 
 @contextmanager

@@ -6,14 +6,15 @@ import logging
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from backends.errors import NotFoundError, shown
 from backends.home import Home
 from backends.registry.database import Database
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.opening import open_database
-from backends.registry.reader import RegistryReader
+from backends.registry.position import START
+from backends.registry.reader import HplmChanges, RegistryReader
 from backends.stack_key import StackKey
 
 LOGGER = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class RegistrySnapshot:
         self._registry = registry
         self._refresh_interval_s = refresh_interval_s
         self._retired_kept_s = retired_kept_s
-        self._revision = 0
+        self._position = START
         self._live: dict[str, HplmEntry] = {}
         self._by_key: dict[int, HplmEntry] = {}
         self._retired_at: OrderedDict[int, float] = OrderedDict()
@@ -114,17 +115,26 @@ class RegistrySnapshot:
 
     def refresh(self) -> None:
         with self._refreshing:
-            revision, entries, deleted = self._registry.hplm_changes(self._revision)
-            self._prepare_new(entries)
-            self._apply(entries, deleted)
-            self._revision = revision
+            changes = self._registry.hplm_changes(self._position)
+            deleted = self._deleted_by(changes)
+            self._prepare_new(changes.entries)
+            self._apply(changes.entries, deleted)
+            self._position = changes.position
 
     def close(self) -> None:
         self._stopping.set()
         self._thread.join()
         self._registry.close()
 
-    def _prepare_new(self, entries: list[HplmEntry]) -> None:
+    def _deleted_by(self, changes: HplmChanges) -> Collection[str]:
+        if not changes.is_whole or self._position == START:
+            return changes.deleted
+        LOGGER.warning(
+            "the registry was restored or replaced; what is live there is served: %d hPLMs", len(changes.entries)
+        )
+        return self._live.keys() - {entry.id for entry in changes.entries}
+
+    def _prepare_new(self, entries: Sequence[HplmEntry]) -> None:
         if self._prepare is None:
             return
         with self._lock:
@@ -136,7 +146,7 @@ class RegistrySnapshot:
             except Exception as error:
                 LOGGER.error("domain %s cannot be served: %s", domain.label, error)
 
-    def _apply(self, entries: list[HplmEntry], deleted: list[str]) -> None:
+    def _apply(self, entries: Sequence[HplmEntry], deleted: Collection[str]) -> None:
         with self._lock:
             for entry in entries:
                 self._go_live(entry)

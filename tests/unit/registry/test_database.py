@@ -16,6 +16,7 @@ from sqlalchemy import Engine, event, text
 from backends.errors import CorruptFileError, InvalidArgumentError, NotFoundError, UnavailableError
 from backends.home import REGISTRY_VARIABLE, Home
 from backends.registry import database
+from backends.registry.position import START
 from backends.registry.registry import Registry
 
 
@@ -44,12 +45,12 @@ def test_what_is_asked_all_the_time_is_one_statement(small: Registry) -> None:
         if threading.get_ident() == own:  # servers of other tests may look at their registries meanwhile
             statements.append(statement)
 
-    revision = small.revision
+    position = small.hplm_changes(START).position
     event.listen(Engine, "before_cursor_execute", note)
     try:
-        assert small.hplm_changes(revision) == (revision, [], [])
+        assert small.hplm_changes(position).position == position
         assert len(statements) == 1
-        assert small.hplm_changes(revision - 1)[0] == revision
+        assert small.hplm_changes(START).position == position
     finally:
         event.remove(Engine, "before_cursor_execute", note)
 
@@ -57,7 +58,7 @@ def test_what_is_asked_all_the_time_is_one_statement(small: Registry) -> None:
 def test_a_server_that_asks_for_the_revision_does_not_wait(tmp_path: Path) -> None:
     start = time.monotonic()
     with pytest.raises(UnavailableError, match="cannot be reached"):
-        database.Database.connect(f"sqlite:///{tmp_path}/away/registry.db").is_at(0)
+        database.Database.connect(f"sqlite:///{tmp_path}/away/registry.db").is_at(START)
     assert time.monotonic() - start < 1.0
 
 
@@ -109,7 +110,7 @@ def test_a_postgres_that_swallows_everything_is_given_up(greets: bool, reason: s
     opened = database.Database.connect(server.url, patience_s=0.3)
     start = time.monotonic()
     with pytest.raises(UnavailableError, match=reason):
-        opened.is_at(0)
+        opened.is_at(START)
     assert time.monotonic() - start < 4.0  # PostgreSQL's client tries to connect for two seconds at least
     server.close()
 
