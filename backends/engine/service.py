@@ -263,6 +263,11 @@ class UpperService:
         """Time from a row's arrival to its answer, in all, by level; of hPLMs with ladders."""
         return self._loop.answer_us
 
+    @property
+    def registry_age_s(self) -> float:
+        """Seconds since the registry was read."""
+        return self._snapshot.age_s
+
     def delay_for_batching(self) -> None:
         """Wait a moment while a batch runs and the next one is not about to be chosen.
 

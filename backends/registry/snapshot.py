@@ -15,6 +15,7 @@ from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.opening import open_database
 from backends.registry.position import START
 from backends.registry.reader import HplmChanges, RegistryReader
+from backends.registry.staleness import Staleness, StalenessSettings
 from backends.stack_key import StackKey
 
 LOGGER = logging.getLogger(__name__)
@@ -34,8 +35,10 @@ class RegistrySnapshot:
         registry: RegistryReader,
         retired_kept_s: float = RETIRED_KEPT_S,
         refresh_interval_s: float = REFRESH_INTERVAL_S,
+        staleness: StalenessSettings = StalenessSettings(),
     ) -> None:
         self._registry = registry
+        self._staleness = Staleness(staleness)
         self._refresh_interval_s = refresh_interval_s
         self._retired_kept_s = retired_kept_s
         self._position = START
@@ -56,13 +59,24 @@ class RegistrySnapshot:
         self._thread.start()
 
     @classmethod
-    def open(cls, home: Home) -> RegistrySnapshot:
+    def open(cls, home: Home, staleness: StalenessSettings = StalenessSettings()) -> RegistrySnapshot:
         """Open a server's view of a home's registry. The first connection waits as commands do, later ones do not."""
         open_database(home, create=False).close()
-        return cls(RegistryReader(Database.connect(home.registry_url, QUERY_PATIENCE_S)))
+        return cls(RegistryReader(Database.connect(home.registry_url, QUERY_PATIENCE_S)), staleness=staleness)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the registry was read."""
+        return self._staleness.age_s
 
     def find(self, hplm: str) -> HplmEntry:
-        """The live version of an hPLM; the error names no other tenant's."""
+        """The live version of an hPLM; the error names no other tenant's.
+
+        Raises:
+            NotFoundError: There is none.
+            UnavailableError: The registry has been away for too long.
+        """
+        self._staleness.require_fresh()
         entry = self._live.get(hplm)
         if entry is None:
             raise NotFoundError(f"hPLM {shown(hplm)} does not exist")
@@ -115,7 +129,9 @@ class RegistrySnapshot:
 
     def refresh(self) -> None:
         with self._refreshing:
+            asked_s = time.monotonic()
             changes = self._registry.hplm_changes(self._position)
+            self._staleness.note_read(asked_s)
             deleted = self._deleted_by(changes)
             self._prepare_new(changes.entries)
             self._apply(changes.entries, deleted)
@@ -191,4 +207,4 @@ class RegistrySnapshot:
             try:
                 self.refresh()
             except Exception as error:  # whatever it is, what was live before goes on being served
-                LOGGER.warning("registry not refreshed, serving what was live before: %s", error)
+                self._staleness.note_failure(error)
