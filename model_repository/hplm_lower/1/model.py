@@ -19,6 +19,7 @@ from backends.call_limit import instances_of
 from backends.collection import exclude_loaded_objects
 from backends.ending import end_process
 from backends.errors import HplmError, InvalidArgumentError, presentable
+from backends.logs import configure_logging
 from backends.lower.encode_queue import EncodeQueue
 from backends.lower.metrics import LowerMetrics
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
@@ -42,7 +43,7 @@ that ask again at once get no faster than this."""
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        configure_logging()
         settings = ModelSettings.from_triton(args)
         threads = settings.number("threads", 1)
         torch.set_num_threads(threads)

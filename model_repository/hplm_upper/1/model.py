@@ -27,6 +27,7 @@ from backends.engine.metrics import UpperMetrics
 from backends.engine.service import HiddenRows, UpperService
 from backends.engine.settings import EngineSettings
 from backends.errors import HplmError, InvalidArgumentError, presentable, shown
+from backends.logs import configure_logging
 from backends.model_settings import ModelSettings
 from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.settings import AdmissionSettings, PolicyName, PolicySettings
@@ -45,7 +46,7 @@ class TritonPythonModel:
     """A bench may run another one."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        configure_logging()
         settings = ModelSettings.from_triton(args)
         self._batches_by_triton = _batches_by_triton(settings, args)
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
