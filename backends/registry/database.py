@@ -79,7 +79,7 @@ class Database:
         Servers ask several times a second, so this does without a session, which takes five times as long, and a
         database that is away is not asked again.
         """
-        self._leave_replaced_file()
+        self.leave_replaced_file()
         with clear_errors(), self.engine.connect() as connection:
             return connection.execute(_POSITION).one() == position
 
@@ -112,7 +112,7 @@ class Database:
     def _patiently(self, first: Callable[[Session], object]) -> Session:
         gives_up_at, pause_s = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
         while True:
-            self._leave_replaced_file()
+            self.leave_replaced_file()
             session = Session(self.engine, expire_on_commit=False)
             try:
                 first(session)
@@ -127,7 +127,7 @@ class Database:
             time.sleep(pause_s)
             pause_s *= 2
 
-    def _leave_replaced_file(self) -> None:
+    def leave_replaced_file(self) -> None:
         """Close the connections to an SQLite file once another one is in its place: they would stay on the old one.
 
         Raises:
