@@ -62,6 +62,13 @@ class CorruptFileError(FileError):
     complaint = "damaged"
 
 
+class UnreadableFileError(FileError):
+    """The disk or the file system fails to read a file."""
+
+    code = ErrorCode.UNAVAILABLE
+    complaint = "unreadable at present"
+
+
 class FingerprintMismatchError(FileError):
     """An artefact was made for another root than the one it is used with."""
 

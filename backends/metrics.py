@@ -117,6 +117,11 @@ def refusals(pb_utils: Any, current: Callable[[], Mapping[Rejection, int]]) -> C
     )
 
 
+def registry_age(pb_utils: Any, process: str, current: Callable[[], float]) -> Gauge:
+    """Make the gauge of the age of what a process has read of the registry, of either model."""
+    return Gauge(pb_utils, "hplm_registry_age_seconds", "Seconds since the registry was read", process, current)
+
+
 def waiting_rows(pb_utils: Any, process: str, current: Callable[[], float]) -> Gauge:
     """Make the gauge of the rows that wait in a process, of either model."""
     return Gauge(pb_utils, "hplm_waiting_rows", "Rows that wait", process, current)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import xxhash
 
-from backends.errors import CorruptFileError, StorageFullError
+from backends.errors import CorruptFileError, StorageFullError, UnreadableFileError
 from backends.file_lock import locked
 
 if TYPE_CHECKING:
@@ -136,6 +136,15 @@ def disk_full_is_an_error(path: Path) -> Iterator[None]:
         if error.errno in _DISK_FULL:
             raise StorageFullError(f"no space left on the disk while writing {path}; nothing was published") from error
         raise
+
+
+@contextmanager
+def read_errors_are_clear(path: Path) -> Iterator[None]:
+    """Turn what the file system says into one clear line about a file, or about one in a folder."""
+    try:
+        yield
+    except OSError as error:
+        raise UnreadableFileError(f"{error.filename or path} cannot be read: {error.strerror}") from error
 
 
 def remove_folder(path: Path) -> None:

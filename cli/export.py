@@ -12,6 +12,7 @@ import typer
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.lower.settings import FillingSettings, LowerDtype, Missing
+from backends.registry.staleness import StalenessSettings
 from backends.scheduling.settings import (
     AdmissionSettings,
     Ageing,
@@ -109,12 +110,19 @@ class LowerOptions:
     lower_threads: Annotated[
         int, typer.Option(help="Threads of each of them; more than one helps only where much is computed.")
     ] = 1
+    stale_limit_s: Annotated[
+        int,
+        typer.Option(
+            help="While the registry is away, what was live is served for so long; then all requests are rejected."
+        ),
+    ] = StalenessSettings.limit_s
 
     def parameters(self, dtype: LowerDtype) -> dict[str, str]:
         if self.lower_threads < 1:
             raise InvalidArgumentError("--lower-threads must be at least 1")
         filling = FillingSettings(self.missing, self.overlay_mb, self.compute_limit, dtype)
-        return {"threads": str(self.lower_threads), **filling.parameters}
+        staleness = StalenessSettings(self.stale_limit_s)
+        return {"threads": str(self.lower_threads), **filling.parameters, **staleness.parameters}
 
 
 @dataclass(frozen=True)

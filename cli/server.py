@@ -39,6 +39,10 @@ def serve(
     metrics: Annotated[int, typer.Option(help="Metrics port; 0 takes a free one.")] = 8002,
     address: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for every network.")] = "127.0.0.1",
     log_verbose: Annotated[int, typer.Option(help="Triton's own verbosity.")] = 0,
+    log_mb: Annotated[
+        int,
+        typer.Option(help="Size of run/server.log, at most; then it becomes server.log.1, in place of the last one."),
+    ] = 64,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show Triton's log on the screen, too; without it, its errors only.")
     ] = False,
@@ -64,6 +68,7 @@ def serve(
         metrics_port=_port(metrics),
         log_path=opened.run / "server.log",
         log_verbose=log_verbose,
+        max_log_bytes=log_mb << 20,
         environment={HOME_VARIABLE: str(opened.path.absolute())} | ({POLICY_VARIABLE: policy.value} if policy else {}),
     )
     with traced(config, trace, on_trace=typer.echo) as config:

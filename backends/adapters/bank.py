@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.head import Head
 from backends.adapters.ladder import Ladder
+from backends.adapters.mapped import MappedPages, load_mapped
 from backends.adapters.pooling import NO_POOLING, PAIR_POOLING, POOLED_STATES
 from backends.adapters.stored_parts import described, fields_of, prefixed, restored, stored, turned
 from backends.adapters.student_adapters import StudentAdapters
@@ -53,6 +53,8 @@ class HplmArtifact:
     origin: Mapping[str, Any] = field(default_factory=dict)
     ladder: Ladder | None = None
     students: StudentAdapters | None = None
+    pages: MappedPages | None = field(default=None, compare=False, repr=False)
+    """Its pages, where it was read from a file."""
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLED_STATES:
@@ -180,7 +182,8 @@ def read_artifact(folder: Path, root_fingerprint: str, was_checked: bool = False
     path = weights_path(folder)
     check_file(path, manifest["size_bytes"], None if was_checked else manifest["weights_checksum"])
     try:
-        tensors = load_file(path)  # mapped: their pages are read when they are copied
+        tensors = load_mapped(path)
+        pages = MappedPages.of(path, tensors.values())
     except SafetensorError as error:
         raise CorruptFileError(f"{path} does not hold tensors: {error}") from error
     if manifest["format_version"] == 1:
@@ -203,6 +206,7 @@ def read_artifact(folder: Path, root_fingerprint: str, was_checked: bool = False
         head=head,
         stored_dtype=manifest["dtype"],
         origin=manifest["origin"],
+        pages=pages,
     )
 
 

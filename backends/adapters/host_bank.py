@@ -30,6 +30,7 @@ from backends.failures import Failures
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.root.student_set import StudentSet
+from backends.storage import read_errors_are_clear
 
 LOGGER = logging.getLogger(__name__)
 MAX_MAPPED = 16_384
@@ -85,6 +86,7 @@ class HostBank:
             artifact = self._map(entry, root_fingerprint, hidden_size)
             artifact = _with_ladder(artifact, self._home.path / entry.folder, num_layers)
             (self._without_ladder.add if artifact.ladder is None else self._without_ladder.discard)(entry.key)
+        self._require_readable(entry, artifact)
         with self._lock:
             self._mapped[entry.key] = artifact
             self._mapped.move_to_end(entry.key)
@@ -108,7 +110,9 @@ class HostBank:
         artifact = self.artifact(entry, root_fingerprint, hidden_size, num_layers)
         try:
             with self._failures.remembered((entry.key, students.fingerprint)):
-                return artifact.with_students(read_student_adapters(self._home.path / entry.folder), students)
+                folder = self._home.path / entry.folder
+                with read_errors_are_clear(folder):
+                    return artifact.with_students(read_student_adapters(folder), students)
         except Exception as error:
             raise presentable(error, "what this hPLM has for students is") from error
 
@@ -123,10 +127,21 @@ class HostBank:
                 self._without_ladder.discard(key)
                 self._mapped.pop(key, None)
 
+    def _require_readable(self, entry: HplmEntry, artifact: HplmArtifact) -> None:
+        """Read pages that have left the memory; after an error the file is mapped anew."""
+        try:
+            if artifact.pages is not None:
+                artifact.pages.require_readable()
+        except Exception as error:
+            with self._lock:
+                self._mapped.pop(entry.key, None)
+                self._checked.discard(entry.key)
+            raise presentable(error, "the weights of this hPLM are") from error
+
     def _map(self, entry: HplmEntry, root_fingerprint: str, hidden_size: int) -> HplmArtifact:
         folder = self._home.path / entry.folder
         try:
-            with self._failures.remembered((entry.key, state_of(folder))):
+            with self._failures.remembered((entry.key, state_of(folder))), read_errors_are_clear(folder):
                 artifact = read_artifact(folder, root_fingerprint, was_checked=entry.key in self._checked)
                 artifact.require_of(entry)
                 artifact.require_fits(entry, hidden_size)
@@ -138,7 +153,8 @@ class HostBank:
 def _with_ladder(artifact: HplmArtifact, folder: Path, num_layers: int) -> HplmArtifact:
     """Add the ladder of a version; a damaged one costs its early answers only."""
     try:
-        return artifact.with_ladder(read_ladder(folder, artifact.root_fingerprint), num_layers)
+        with read_errors_are_clear(folder):
+            return artifact.with_ladder(read_ladder(folder, artifact.root_fingerprint), num_layers)
     except FileError as error:
         LOGGER.error("%s is answered in full: %s", artifact.hplm, error)
         return artifact

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from backends.adapters.head import Head
+from backends.adapters.mapped import load_mapped
 from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError
 from backends.stack_key import FULL
 from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
@@ -120,7 +120,7 @@ def read_ladder(folder: Path, root_fingerprint: str) -> Ladder | None:
         raise FingerprintMismatchError(f"{path} is of root {manifest.get('root_fingerprint')}, not {root_fingerprint}")
     try:
         check_file(heads, manifest["size_bytes"], manifest["heads_checksum"])
-        tensors = load_file(heads)
+        tensors = load_mapped(heads)
         if not all(tensor.isfinite().all() for tensor in tensors.values()):
             raise ValueError(f"{heads.name} holds what is not a number")
         early, full = manifest["ladder"]

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from backends.adapters.adapter_set import AdapterSet, require_part_fits
 from backends.adapters.head import Head
+from backends.adapters.mapped import load_mapped
 from backends.adapters.stored_parts import described, fields_of, prefixed, restored, stored
 from backends.errors import (
     CorruptFileError,
@@ -175,7 +175,7 @@ def read_student_adapters(folder: Path) -> StudentAdapters | None:
         )
     try:
         check_file(weights, manifest["size_bytes"], manifest["weights_checksum"])
-        tensors = load_file(weights)
+        tensors = load_mapped(weights)
         heads = enumerate(manifest["heads"], start=1)
         return StudentAdapters(
             manifest["set_fingerprint"],

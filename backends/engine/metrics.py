@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backends.engine.service import UpperService
-from backends.metrics import Counters, Family, Info, Reporter, by_label, refusals, waiting_rows
+from backends.metrics import Counters, Family, Info, Reporter, by_label, refusals, registry_age, waiting_rows
 
 
 class UpperMetrics(Reporter):
@@ -69,4 +69,5 @@ def _families(pb_utils: Any, service: UpperService, process: str) -> list[Family
         ),
         Counters(pb_utils, "hplm_batches_total", "Batches that ran", (), lambda: {(): figures.batches}),
         waiting_rows(pb_utils, process, lambda: len(admission.waiting)),
+        registry_age(pb_utils, process, lambda: service.registry_age_s),
     ]

@@ -26,6 +26,7 @@ from backends.engine.stack import StackSettings, UpperStack
 from backends.engine.stack_protocol import Stack
 from backends.engine.student_layers import StudentLayers
 from backends.engine.student_stack import StudentStack
+from backends.engine.version_lookups import VersionLookups
 from backends.errors import HplmError, InvalidArgumentError, OtherStudentsError, UnavailableError, presentable
 from backends.home import Home
 from backends.registry.entries import HplmEntry
@@ -60,8 +61,16 @@ class HiddenRows(NamedTuple):
     words: Sequence[bytes]
 
 
+class _Received(NamedTuple):
+    """A request whose tickets are decoded; `hidden` is the engine's own copy."""
+
+    hidden: Float16Array
+    tickets: Sequence[Ticket]
+    words: Sequence[bytes]
+
+
 class _Request(NamedTuple):
-    """A request whose tickets are decoded and whose hPLMs are known; `hidden` is the engine's own copy."""
+    """A request whose hPLMs are known."""
 
     hidden: Float16Array
     tickets: Sequence[Ticket]
@@ -69,6 +78,10 @@ class _Request(NamedTuple):
     stacks: Sequence[StackKey]
     """Where each row begins."""
     words: Sequence[bytes]
+
+
+_Begin = Callable[[_Request, RespondRequest], Sequence[Job]]
+"""Makes the jobs of a request; none where it waits for its root."""
 
 
 class _OpenRequest:
@@ -148,6 +161,7 @@ class UpperService:
         self._stacks = LoadedStacks(self._build, self.admission.serves, self._forget)
         self._stacks.load({key for entry in snapshot.live() for key in entry.stacks})
         self._cold_starts = ColdStartQueue(self._stacks, admission.max_waiting)
+        self._lookups = VersionLookups(snapshot)
         snapshot.prepare_with(lambda domain: self._stacks.of(StackKey(domain.root)))
         self._loop = loop_type(self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail)
 
@@ -160,24 +174,46 @@ class UpperService:
     def submit_all(self, requests: Sequence[tuple[HiddenRows, RespondRequest]]) -> None:
         """Queue the rows of a call's requests at once: the serve loop wakes up once, and chooses among all of them.
 
-        Tensors in foreign memory are copied, so that memory is free at once. Rows of a root that is not loaded yet wait
-        in the cold-start queue, not on the caller's thread, which brings the requests of all tenants.
+        Tensors in foreign memory are copied, so that memory is free at once. Rows of a root that is not loaded yet, or
+        of a version that the registry is still asked for, wait elsewhere than on the caller's thread, which brings the
+        requests of all tenants.
         """
         with span(Lane.QUEUE, "accept", requests=len(requests)):
             accepted = [self._accepted(rows, respond) for rows, respond in requests]
             self._loop.submit_together([jobs for jobs in accepted if jobs])
 
     def _accepted(self, rows: HiddenRows, respond: RespondRequest) -> Sequence[Job]:
-        """Make a request's jobs; none where it is answered already, or waits for its root."""
+        """Make a request's jobs; none where it is answered already, or waits for its versions or its root."""
         respond = self._with_errors_aside(respond)
         try:
-            request = self._read(rows)
-            key = self._missing_stack(request)
-            if key is None:
-                return self._jobs(request, respond)
-            self._cold_starts.add(key, len(request.words), lambda: self._queue(request, respond))
+            return self._once_known(self._read(rows), respond, self._jobs_or_cold_start)
         except Exception as error:
             respond(presentable(error))
+        return ()
+
+    def _once_known(self, received: _Received, respond: RespondRequest, begin: _Begin) -> Sequence[Job]:
+        """Begin a request, or return no jobs and begin it once its versions were looked up."""
+        unknown = [ticket.hplm_key for ticket in received.tickets if not self._snapshot.knows(ticket.hplm_key)]
+        if not unknown:
+            return begin(self._resolved(received), respond)
+        self._lookups.add(unknown, len(received.tickets), lambda: self._begin_known(received, unknown, respond, begin))
+        return ()
+
+    def _begin_known(
+        self, received: _Received, looked_up: Sequence[int], respond: RespondRequest, begin: _Begin
+    ) -> None:
+        try:
+            self._lookups.require_found(looked_up)
+            jobs = begin(self._resolved(received), respond)
+            self._loop.submit_together([jobs] if jobs else [])
+        except Exception as error:
+            respond(presentable(error))
+
+    def _jobs_or_cold_start(self, request: _Request, respond: RespondRequest) -> Sequence[Job]:
+        key = self._missing_stack(request)
+        if key is None:
+            return self._jobs(request, respond)
+        self._cold_starts.add(key, len(request.words), lambda: self._queue(request, respond))
         return ()
 
     def _missing_stack(self, request: _Request) -> StackKey | None:
@@ -203,15 +239,15 @@ class UpperService:
                     future.set_result(request)
                     continue
                 try:
-                    accepted.append(self._loaded_jobs(request, self._counted(future.set_result)))
+                    counted = self._counted(future.set_result)
+                    accepted.append(self._once_known(self._read(request), counted, self._loaded_jobs))
                 except Exception as error:
                     future.set_result(presentable(error))
-        self._loop.submit_together(accepted)
+        self._loop.submit_together([jobs for jobs in accepted if jobs])
         return [future.result() for future in answered]
 
-    def _loaded_jobs(self, hidden: HiddenRows, respond: RespondRequest) -> Sequence[Job]:
+    def _loaded_jobs(self, request: _Request, respond: RespondRequest) -> Sequence[Job]:
         """Make the jobs of a request. It is rejected if its root is still loading, because all tenants would wait."""
-        request = self._read(hidden)
         if (key := self._missing_stack(request)) is not None:
             self._cold_starts.begin(key)
             raise UnavailableError("the root of this hPLM is being loaded; try again")
@@ -227,6 +263,11 @@ class UpperService:
         """Time from a row's arrival to its answer, in all, by level; of hPLMs with ladders."""
         return self._loop.answer_us
 
+    @property
+    def registry_age_s(self) -> float:
+        """Seconds since the registry was read."""
+        return self._snapshot.age_s
+
     def delay_for_batching(self) -> None:
         """Wait a moment while a batch runs and the next one is not about to be chosen.
 
@@ -240,6 +281,7 @@ class UpperService:
         self._stacks.keep(self._snapshot.stacks())
 
     def close(self) -> None:
+        self._lookups.close()
         self._cold_starts.close()
         self._loop.close()
         self._error_sender.close()
@@ -274,13 +316,16 @@ class UpperService:
 
         return send
 
-    def _read(self, rows: HiddenRows) -> _Request:
+    def _read(self, rows: HiddenRows) -> _Received:
         tickets = decode_tickets(rows.tickets)
         if not tickets:
             raise InvalidArgumentError("a request has at least one row")
-        entries = [self._snapshot.by_key(ticket.hplm_key) for ticket in tickets]
-        stacks = [entry.stack(ticket.level) for entry, ticket in zip(entries, tickets, strict=True)]
-        return _Request(owned(rows.hidden), tickets, entries, stacks, list(rows.words))
+        return _Received(owned(rows.hidden), tickets, list(rows.words))
+
+    def _resolved(self, received: _Received) -> _Request:
+        entries = [self._snapshot.by_key(ticket.hplm_key) for ticket in received.tickets]
+        stacks = [entry.stack(ticket.level) for entry, ticket in zip(entries, received.tickets, strict=True)]
+        return _Request(received.hidden, received.tickets, entries, stacks, received.words)
 
     def _jobs(self, request: _Request, respond: RespondRequest) -> Sequence[Job]:
         stacks = [self._stacks.of(key) for key in request.stacks]

@@ -7,7 +7,7 @@ from typing import Any
 
 from backends.lower.encode_queue import EncodeQueue
 from backends.lower.service import LowerService
-from backends.metrics import Counters, Family, Gauge, Info, Reporter, by_label, refusals, waiting_rows
+from backends.metrics import Counters, Family, Gauge, Info, Reporter, by_label, refusals, registry_age, waiting_rows
 
 
 class LowerMetrics(Reporter):
@@ -37,4 +37,5 @@ def _families(pb_utils: Any, service: LowerService, queue: EncodeQueue, process:
         Gauge(pb_utils, "hplm_overlay_bytes", "Memory of what was learned", process, lambda: overlay().size_bytes),
         refusals(pb_utils, service.refusals.copy),
         waiting_rows(pb_utils, process, lambda: queue.num_rows),
+        registry_age(pb_utils, process, lambda: service.registry_age_s),
     ]

@@ -115,6 +115,11 @@ class LowerService:
         self._upkeep.close()
         self._forecast.close()
 
+    @property
+    def registry_age_s(self) -> float:
+        """Seconds since the registry was read."""
+        return self._snapshot.age_s
+
     def warm_up(self) -> None:
         """Open the domains of the live hPLMs; a domain that cannot be opened fails its own requests only."""
         for entry in self._snapshot.live():

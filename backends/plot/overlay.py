@@ -93,16 +93,18 @@ class Overlay:
 
     def sync(self) -> None:
         """Write new fragments of this process and read those of others."""
-        self._write()
-        self._read_new([path for path in self._logs() if self._writer is None or path != self._writer.path])
+        with self._only_logged(self._folder):
+            self._write()
+            self._read_new([path for path in self._logs() if self._writer is None or path != self._writer.path])
         if time.monotonic() - self._uses_written_s > _USES_EVERY_S:
             self._write_uses()
 
     def close(self) -> None:
         with self._unwritten_lock:
             self._is_closed = True
-        self._write()
-        self._write_uses()
+        with self._only_logged(self._folder):
+            self._write()
+            self._write_uses()
         self._pool.release(self._owner)
 
     def _load(self) -> None:

@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine, event, make_url, select, update
+from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, delete, event, make_url, update
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from backends.errors import ConflictError, CorruptFileError, InvalidArgumentError, NotFoundError, UnavailableError
-from backends.registry.schema import State
+from backends.registry.position import KEPT_PUBLICATIONS, Position, position_query
+from backends.registry.schema import PublicationRow, State
 
 PATIENCE_S = 6.0
-"""Time for which statements on a busy or unreachable database are retried."""
+"""Time for which a busy, silent or unreachable database is waited for, unless a caller has less."""
+_STATEMENT_S = 30.0
+"""Longest time that one statement may compute on an SQLite file."""
+_STATEMENT_STEPS = 100_000
+"""SQLite looks at the time after so many steps of its own, some milliseconds."""
+_LEAST_CONNECT_S = 2
+"""Less is taken for this by PostgreSQL's client."""
 _FIRST_PAUSE_S = 0.05
 _POSTGRES = "postgresql"
-_REVISION = select(State.revision)
+_STARTED_S = "started_s"
+_POSITION = position_query()
 
 
 class Database:
-    """Hands out sessions; each is one transaction, whole or not at all."""
+    """Hands out sessions; each is one transaction, whole or not at all. No statement waits for ever."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, patience_s: float, file: Path | None = None) -> None:
         self.engine = engine
+        self._patience_s = patience_s
+        self._file = file
+        self._file_id: tuple[int, int] | None = None
 
     @classmethod
-    def connect(cls, url_text: str) -> Database:
-        url = parsed_url(url_text)
-        if not is_sqlite(url):
-            return cls(_engine(url))
-        engine = _engine(url, timeout=PATIENCE_S)
-        event.listen(engine, "connect", _enforce_foreign_keys)
-        return cls(engine)
+    def connect(cls, url_text: str, patience_s: float | None = None) -> Database:
+        """Prepare for connections; the first statement connects.
+
+        Args:
+            url_text: Any SQLAlchemy URL.
+            patience_s: How long a busy, silent or unreachable database is waited for; None: `PATIENCE_S`.
+        """
+        url, patience_s = parsed_url(url_text), PATIENCE_S if patience_s is None else patience_s
+        if is_sqlite(url):
+            engine = _engine(url, timeout=patience_s)
+            event.listen(engine, "connect", _enforce_foreign_keys)
+            event.listen(engine, "connect", _limit_statements)
+            event.listen(engine, "before_cursor_execute", _note_start)
+            return cls(engine, patience_s, Path(url.database) if url.database else None)
+        if url.drivername == f"{_POSTGRES}+psycopg":
+            engine = _engine(url, connect_timeout=max(_LEAST_CONNECT_S, math.ceil(patience_s)))
+            event.listen(engine, "do_connect", _connector(patience_s))
+        else:
+            engine = _engine(url)
+        return cls(engine, patience_s)
 
     def close(self) -> None:
         self.engine.dispose()
@@ -47,14 +73,15 @@ class Database:
             with self.engine.connect() as connection, suppress(OperationalError):
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
 
-    def is_at(self, revision: int) -> bool:
-        """Whether nothing was published since a revision; False also where the database does not answer at once.
+    def is_at(self, position: Position) -> bool:
+        """Whether nothing was published since a position, and the database is still the same.
 
-        Servers ask several times a second, so this does without a session, which takes five times as long.
+        Servers ask several times a second, so this does without a session, which takes five times as long, and a
+        database that is away is not asked again.
         """
-        with suppress(DBAPIError), self.engine.connect() as connection:
-            return connection.scalar(_REVISION) == revision
-        return False
+        self.leave_replaced_file()
+        with clear_errors(), self.engine.connect() as connection:
+            return connection.execute(_POSITION).one() == position
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
@@ -70,7 +97,10 @@ class Database:
         """
         count_up = update(State).values(revision=State.revision + 1)
         with clear_errors(), self._begun(lambda session: session.execute(count_up)) as session:
-            yield session, session.get_one(State, 1).revision
+            revision = session.get_one(State, 1).revision
+            yield session, revision
+            session.execute(delete(PublicationRow).where(PublicationRow.revision <= revision - KEPT_PUBLICATIONS))
+            session.add(PublicationRow(revision=revision))
 
     @contextmanager
     def _begun(self, first: Callable[[Session], object]) -> Iterator[Session]:
@@ -80,8 +110,9 @@ class Database:
             session.commit()
 
     def _patiently(self, first: Callable[[Session], object]) -> Session:
-        gives_up_at, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
+        gives_up_at, pause_s = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
         while True:
+            self.leave_replaced_file()
             session = Session(self.engine, expire_on_commit=False)
             try:
                 first(session)
@@ -95,6 +126,25 @@ class Database:
                 raise
             time.sleep(pause_s)
             pause_s *= 2
+
+    def leave_replaced_file(self) -> None:
+        """Close the connections to an SQLite file once another one is in its place: they would stay on the old one.
+
+        Raises:
+            UnavailableError: The file is gone. Connecting would make an empty one.
+        """
+        if self._file is None:
+            return
+        try:
+            found = self._file.stat()
+        except OSError as error:
+            if self._file_id is None:
+                return
+            raise UnavailableError(f"the registry cannot be reached: its file is gone ({error.strerror})") from error
+        file_id = found.st_dev, found.st_ino
+        if self._file_id not in (None, file_id):
+            self.engine.dispose()
+        self._file_id = file_id
 
 
 @contextmanager
@@ -151,10 +201,36 @@ def _enforce_foreign_keys(connection: DBAPIConnection, _: ConnectionPoolEntry) -
     cursor.close()
 
 
+def _note_start(connection: Connection, *_: object) -> None:
+    connection.info[_STARTED_S] = time.monotonic()
+
+
+def _limit_statements(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
+    """Interrupt statements that compute for too long."""
+    info = entry.info
+
+    def is_over() -> bool:
+        return bool(time.monotonic() - info.get(_STARTED_S, math.inf) > _STATEMENT_S)
+
+    connection.set_progress_handler(is_over, _STATEMENT_STEPS)
+
+
+def _connector(patience_s: float) -> Callable[..., DBAPIConnection]:
+    """Make connections to PostgreSQL that a silent server does not hold."""
+    from backends.registry.postgres import ImpatientConnection
+
+    def connect(_dialect: Dialect, _entry: ConnectionPoolEntry, arguments: list[Any], named: dict[str, Any]) -> Any:
+        return ImpatientConnection.after(patience_s, *arguments, **named)
+
+    return connect
+
+
 def _why_unavailable(error: OperationalError) -> str:
     reason = _one_line(error)
     if "database is locked" in reason:
-        return f"the registry is locked by another process (waited {PATIENCE_S:.0f} s); nothing was changed"
+        return "the registry is locked by another process, for longer than is waited; nothing was changed"
+    if reason == "interrupted":
+        return f"the registry computed for more than {_STATEMENT_S:.0f} s; nothing was changed"
     return f"the registry cannot be reached: {reason}"
 
 

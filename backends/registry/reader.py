@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import Select, func, select
 
@@ -12,6 +12,7 @@ from backends.names import split_domain
 from backends.registry.database import Database
 from backends.registry.entries import DomainEntry, DomainNode, HplmEntry, RootEntry, Version
 from backends.registry.garbage import Garbage, known_folders
+from backends.registry.position import Position, position_query
 from backends.registry.queries import (
     domain_columns,
     domain_entry,
@@ -31,6 +32,18 @@ from backends.registry.queries import (
     state_row,
 )
 from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow
+
+
+class HplmChanges(NamedTuple):
+    """The versions that went live and the IDs that were deleted on the way to a position.
+
+    Where `is_whole`, the way does not begin at the reader's position: `entries` is all that is live.
+    """
+
+    position: Position
+    entries: Sequence[HplmEntry] = ()
+    deleted: Sequence[str] = ()
+    is_whole: bool = False
 
 
 class RegistryReader:
@@ -184,12 +197,9 @@ class RegistryReader:
             times = session.execute(select(HplmVersionRow.id, HplmVersionRow.published_at))
             return {key: published_at for key, published_at in times if published_at is not None}
 
-    def hplm_version(self, key: int) -> HplmEntry:
-        """The version with this key, live or not."""
-        entries = self._hplms(hplm_columns().where(HplmVersionRow.id == key))
-        if not entries:
-            raise NotFoundError(f"hPLM version {key} does not exist")
-        return entries[0]
+    def hplms_by_key(self, keys: Collection[int]) -> list[HplmEntry]:
+        """The versions with these keys that exist, live or not."""
+        return self._hplms(hplm_columns().where(HplmVersionRow.id.in_(keys)))
 
     def domain_for_update(self, hplm: str) -> DomainEntry:
         """Return the domain version that the next version is tuned on by default: the pinned or the live one."""
@@ -206,16 +216,18 @@ class RegistryReader:
         if folder in self.known_folders():
             raise ConflictError(f"{folder} holds the files of a published version, which are never written over")
 
-    def hplm_changes(self, after_revision: int) -> tuple[int, list[HplmEntry], list[str]]:
-        """Return the changes since a revision: the revision now, the entries gone live, the IDs deleted."""
-        if self._database.is_at(after_revision):
-            return after_revision, [], []
+    def hplm_changes(self, after: Position) -> HplmChanges:
+        """Return what has changed since a position."""
+        if self._database.is_at(after):
+            return HplmChanges(after)
         with self._database.reading() as session:
-            revision = state_row(session).revision
-            changed = HplmRow.revision > after_revision
+            now = Position(*session.execute(position_query()).one())
+            if not after.leads_to_now(session):
+                return HplmChanges(now, hplm_entries(session, live_hplm_columns()), is_whole=True)
+            changed = HplmRow.revision > after.revision
             deleted = select(HplmRow.name).where(changed, HplmRow.live_version_id.is_(None))
             entries = hplm_entries(session, live_hplm_columns().where(changed))
-            return revision, entries, list(session.scalars(deleted))
+            return HplmChanges(now, entries, list(session.scalars(deleted)))
 
     def _hplms(self, query: Select[Any]) -> list[HplmEntry]:
         with self._database.reading() as session:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Float, ForeignKey, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-REGISTRY_FORMAT_VERSION = 2
+REGISTRY_FORMAT_VERSION = 3
 _KEY_BITS = 62
 
 
@@ -29,6 +29,17 @@ class State(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     format_version: Mapped[int]
     revision: Mapped[int] = mapped_column(BigInteger)
+
+
+class PublicationRow(Base):
+    """One revision and its random mark. A restored or replaced registry has other marks, or none, at revisions after.
+
+    Only the last ones are kept.
+    """
+
+    __tablename__ = "publications"
+    revision: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    mark: Mapped[int] = mapped_column(BigInteger, default=lambda: secrets.randbits(_KEY_BITS))
 
 
 class RootRow(Base):

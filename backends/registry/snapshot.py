@@ -6,16 +6,23 @@ import logging
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from backends.errors import NotFoundError, shown
+from backends.home import Home
+from backends.registry.database import Database
 from backends.registry.entries import DomainEntry, HplmEntry
-from backends.registry.reader import RegistryReader
+from backends.registry.opening import open_database
+from backends.registry.position import START
+from backends.registry.reader import HplmChanges, RegistryReader
+from backends.registry.staleness import Staleness, StalenessSettings
 from backends.stack_key import StackKey
 
 LOGGER = logging.getLogger(__name__)
 Prepare = Callable[[DomainEntry], object]
 REFRESH_INTERVAL_S = 0.2
+QUERY_PATIENCE_S = 1.0
+"""How long a server waits for a silent or busy registry before it asks anew."""
 RETIRED_KEPT_S = 60.0
 """Time for which a replaced version is remembered; no request takes longer."""
 
@@ -28,11 +35,13 @@ class RegistrySnapshot:
         registry: RegistryReader,
         retired_kept_s: float = RETIRED_KEPT_S,
         refresh_interval_s: float = REFRESH_INTERVAL_S,
+        staleness: StalenessSettings = StalenessSettings(),
     ) -> None:
         self._registry = registry
+        self._staleness = Staleness(staleness)
         self._refresh_interval_s = refresh_interval_s
         self._retired_kept_s = retired_kept_s
-        self._revision = 0
+        self._position = START
         self._live: dict[str, HplmEntry] = {}
         self._by_key: dict[int, HplmEntry] = {}
         self._retired_at: OrderedDict[int, float] = OrderedDict()
@@ -49,22 +58,47 @@ class RegistrySnapshot:
         self._thread = threading.Thread(target=self._keep_fresh, name="registry-snapshot", daemon=True)
         self._thread.start()
 
+    @classmethod
+    def open(cls, home: Home, staleness: StalenessSettings = StalenessSettings()) -> RegistrySnapshot:
+        """Open a server's view of a home's registry. The first connection waits as commands do, later ones do not."""
+        open_database(home, create=False).close()
+        return cls(RegistryReader(Database.connect(home.registry_url, QUERY_PATIENCE_S)), staleness=staleness)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the registry was read."""
+        return self._staleness.age_s
+
     def find(self, hplm: str) -> HplmEntry:
-        """The live version of an hPLM; the error names no other tenant's."""
+        """The live version of an hPLM; the error names no other tenant's.
+
+        Raises:
+            NotFoundError: There is none.
+            UnavailableError: The registry has been away for too long.
+        """
+        self._staleness.require_fresh()
         entry = self._live.get(hplm)
         if entry is None:
             raise NotFoundError(f"hPLM {shown(hplm)} does not exist")
         return entry
 
     def by_key(self, key: int) -> HplmEntry:
-        """The version that a ticket names, even if it went live only now or is no longer live."""
+        """The version that a ticket names, if it is live or was until a moment ago."""
         entry = self._by_key.get(key)
         if entry is None:
-            entry = self._registry.hplm_version(key)
-            with self._lock:
+            raise NotFoundError(f"hPLM version {key} does not exist")
+        return entry
+
+    def look_up(self, keys: Collection[int]) -> None:
+        """Ask the registry for versions that are not known, and know those that exist: they went live only now.
+
+        It takes as long as the registry does, so it is not for a thread on which requests wait.
+        """
+        entries = self._registry.hplms_by_key(keys)
+        with self._lock:
+            for entry in entries:
                 self._remember(entry)
                 self._retire(entry)
-        return entry
 
     def knows(self, key: int) -> bool:
         """Whether a version is live or was until a moment ago."""
@@ -95,17 +129,28 @@ class RegistrySnapshot:
 
     def refresh(self) -> None:
         with self._refreshing:
-            revision, entries, deleted = self._registry.hplm_changes(self._revision)
-            self._prepare_new(entries)
-            self._apply(entries, deleted)
-            self._revision = revision
+            asked_s = time.monotonic()
+            changes = self._registry.hplm_changes(self._position)
+            self._staleness.note_read(asked_s)
+            deleted = self._deleted_by(changes)
+            self._prepare_new(changes.entries)
+            self._apply(changes.entries, deleted)
+            self._position = changes.position
 
     def close(self) -> None:
         self._stopping.set()
         self._thread.join()
         self._registry.close()
 
-    def _prepare_new(self, entries: list[HplmEntry]) -> None:
+    def _deleted_by(self, changes: HplmChanges) -> Collection[str]:
+        if not changes.is_whole or self._position == START:
+            return changes.deleted
+        LOGGER.warning(
+            "the registry was restored or replaced; what is live there is served: %d hPLMs", len(changes.entries)
+        )
+        return self._live.keys() - {entry.id for entry in changes.entries}
+
+    def _prepare_new(self, entries: Sequence[HplmEntry]) -> None:
         if self._prepare is None:
             return
         with self._lock:
@@ -117,7 +162,7 @@ class RegistrySnapshot:
             except Exception as error:
                 LOGGER.error("domain %s cannot be served: %s", domain.label, error)
 
-    def _apply(self, entries: list[HplmEntry], deleted: list[str]) -> None:
+    def _apply(self, entries: Sequence[HplmEntry], deleted: Collection[str]) -> None:
         with self._lock:
             for entry in entries:
                 self._go_live(entry)
@@ -162,4 +207,4 @@ class RegistrySnapshot:
             try:
                 self.refresh()
             except Exception as error:  # whatever it is, what was live before goes on being served
-                LOGGER.warning("registry not refreshed, serving what was live before: %s", error)
+                self._staleness.note_failure(error)

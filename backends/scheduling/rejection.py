@@ -80,6 +80,11 @@ def root_loading(num_waiting: int) -> RejectedError:
     return RejectedError(Rejection.QUEUE_FULL, message, _QUEUE_RETRY_MS)
 
 
+def versions_looked_up(num_waiting: int) -> RejectedError:
+    message = f"the version of this hPLM is being looked up, and {num_waiting} rows wait for that"
+    return RejectedError(Rejection.QUEUE_FULL, message, _QUEUE_RETRY_MS)
+
+
 def tenant_quota(num_waiting: int) -> RejectedError:
     message = f"{num_waiting} rows of this tenant wait, as many as may"
     return RejectedError(Rejection.TENANT_QUOTA, message, _QUEUE_RETRY_MS)

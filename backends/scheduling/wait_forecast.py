@@ -157,7 +157,7 @@ class ForecastWriter:
         self._path.unlink(missing_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
-            os.ftruncate(descriptor, _SIZE_BYTES)
+            os.posix_fallocate(descriptor, 0, _SIZE_BYTES)  # or writing would end the process on a full disk
             self._memory = mmap.mmap(descriptor, _SIZE_BYTES)
         finally:
             os.close(descriptor)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
 from backends.lower.settings import FillingSettings
+from backends.registry.staleness import StalenessSettings
 from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
 from builder.cpu_flags import FAST_BF16, FAST_INT8
 from builder.export.config import from_text, to_text
@@ -31,6 +32,7 @@ _SHOWN = (
     "lower missing",
     "lower compute_limit",
     "lower overlay_mb",
+    "lower stale_limit_s",
     "lower processes",
 )
 Settings = Mapping[str, str]
@@ -72,7 +74,7 @@ def _defaults() -> dict[str, str]:
         **PolicySettings().parameters,
         **AdmissionSettings().parameters,
     }
-    lower = FillingSettings().parameters
+    lower = FillingSettings().parameters | StalenessSettings().parameters
     return {f"upper {name}": value for name, value in upper.items()} | {
         f"lower {name}": value for name, value in lower.items()
     }

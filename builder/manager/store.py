@@ -185,6 +185,7 @@ class JobStore:
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
+        self._database.leave_replaced_file()
         engine = self._database.engine
         with clear_errors(), Session(engine, expire_on_commit=False) as session, session.begin():
             yield session

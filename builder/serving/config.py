@@ -23,6 +23,8 @@ class ServerConfig:
     grpc_port: int | None = None
     metrics_port: int | None = None
     log_path: Path | None = None
+    max_log_bytes: int = 64 * MEBIBYTE
+    """Beyond it the log moves to `<name>.1`, which is as large."""
     log_verbose: int = 0
     ready_timeout_s: float = 120.0
     exit_timeout_s: int = 10
@@ -48,6 +50,8 @@ class ServerConfig:
                 raise InvalidArgumentError(f"port {port} is given twice; HTTP, gRPC and metrics need one each")
         if min(self.shm_default_size_bytes, self.shm_growth_size_bytes) < MEBIBYTE:
             raise InvalidArgumentError("the Python backend wants at least 1 MiB of shared memory per instance")
+        if self.max_log_bytes < MEBIBYTE:
+            raise InvalidArgumentError("a log needs at least 1 MiB")
         if self.load_models and self.model_control != "explicit":
             raise InvalidArgumentError("load_models needs model_control='explicit'")
         if min(self.ready_timeout_s, self.exit_timeout_s, self.stub_timeout_s) <= 0:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from builder.serving.log_rotation import LogRotation
 
 _POLL_S = 0.05
 _NUM_LINES_KEPT = 1000
@@ -80,9 +84,10 @@ def _model_failure(match: re.Match[str]) -> str:
 
 
 class LogFollower:
-    """Reads a growing log on a thread of its own; keeps the last lines and hands each one on."""
+    """Reads a growing log on a thread of its own; keeps the last lines, hands each one on, and rotates the log."""
 
-    def __init__(self, path: Path, on_line: Callable[[str], None] | None) -> None:
+    def __init__(self, path: Path, on_line: Callable[[str], None] | None, rotation: LogRotation | None = None) -> None:
+        self._rotation = rotation
         self._file: BinaryIO = path.open("rb")
         # Earlier servers may have written to the same file.
         self._file.seek(0, 2)
@@ -106,11 +111,22 @@ class LogFollower:
         with self._file:
             while True:
                 is_last = self._ended.wait(_POLL_S)
-                *whole, partial = (partial + self._file.read()).split(b"\n")
+                *whole, partial = (partial + self._read()).split(b"\n")
                 for line in whole:
                     self._take(line.decode(errors="replace"))
                 if is_last:
                     return
+
+    def _read(self) -> bytes:
+        """Read what is new; a log that was shortened meanwhile is read from its beginning."""
+        content = b""
+        with suppress(OSError):  # the server goes on without its log, and so does this
+            if os.fstat(self._file.fileno()).st_size < self._file.tell():
+                self._file.seek(0)
+            content = self._file.read()
+            if self._rotation is not None:
+                self._rotation.rotate_if_full(self._file)
+        return content
 
     def _take(self, line: str) -> None:
         self._lines.append(line)

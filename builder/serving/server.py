@@ -27,6 +27,7 @@ from builder.serving.config import Ports, ServerConfig, server_arguments
 from builder.serving.errors import ServerNotReadyError, ServerStartError
 from builder.serving.installation import Installation, find_installation
 from builder.serving.log import LogFollower, failure_reason, last_lines
+from builder.serving.log_rotation import LogRotation
 from builder.serving.ports import PortClaims
 from builder.serving.run_folder import RunFolder, sweep_stale
 
@@ -184,7 +185,8 @@ class TritonServer:
         self._log_path = self.config.log_path or folder.path / "server.log"
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         with self._log_path.open("ab") as log:
-            self._log = LogFollower(self._log_path, self._on_log)
+            rotation = LogRotation(self._log_path, self.config.max_log_bytes)
+            self._log = LogFollower(self._log_path, self._on_log, rotation)
             self._resources.callback(self._log.finish)
             self._keeper = subprocess.Popen(
                 [*self._keeper_command(folder), str(installation.binary), *arguments],

@@ -19,13 +19,14 @@ from backends.call_limit import instances_of
 from backends.collection import exclude_loaded_objects
 from backends.ending import end_process
 from backends.errors import HplmError, InvalidArgumentError, presentable
+from backends.logs import configure_logging
 from backends.lower.encode_queue import EncodeQueue
 from backends.lower.metrics import LowerMetrics
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, QueueSettings
 from backends.model_settings import ModelSettings
-from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
+from backends.registry.staleness import StalenessSettings
 from backends.root.packed import cpu_multiplies_bf16
 from backends.scheduling.rejection import RejectedError
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
@@ -42,21 +43,25 @@ that ask again at once get no faster than this."""
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        configure_logging()
         settings = ModelSettings.from_triton(args)
         threads = settings.number("threads", 1)
         torch.set_num_threads(threads)
         # Read by the tokenizer, which otherwise takes all cores for every batch.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", str(threads > 1).lower())
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
-        self._snapshot = RegistrySnapshot(Registry.open(settings.home))
+        self._snapshot = RegistrySnapshot.open(settings.home, staleness := StalenessSettings.from_model(settings))
         instances = instances_of(args)
         filling = FillingSettings.from_model(settings)
         self._service = LowerService(settings.home, self._snapshot, filling, instances=instances)
         self._service.warm_up()
         self._queue = EncodeQueue(self._service, QueueSettings.from_model(settings, instances), end_process)
         process = args["model_instance_name"]
-        in_force = {**filling.parameters, "dtype": filling.dtype if cpu_multiplies_bf16() else "fp32"}
+        in_force = {
+            **filling.parameters,
+            **staleness.parameters,
+            "dtype": filling.dtype if cpu_multiplies_bf16() else "fp32",
+        }
         self._metrics = LowerMetrics(pb_utils, self._service, self._queue, process, in_force)
         exclude_loaded_objects()
         self._trimming = Trimming()

@@ -27,8 +27,8 @@ from backends.engine.metrics import UpperMetrics
 from backends.engine.service import HiddenRows, UpperService
 from backends.engine.settings import EngineSettings
 from backends.errors import HplmError, InvalidArgumentError, presentable, shown
+from backends.logs import configure_logging
 from backends.model_settings import ModelSettings
-from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.settings import AdmissionSettings, PolicyName, PolicySettings
 from backends.scheduling.wait_forecast import ForecastWriter
@@ -46,14 +46,14 @@ class TritonPythonModel:
     """A bench may run another one."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        configure_logging()
         settings = ModelSettings.from_triton(args)
         self._batches_by_triton = _batches_by_triton(settings, args)
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
         on_gpu = args["model_instance_kind"] == "GPU"
         engine = EngineSettings.from_model(settings, f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu")
         torch.set_num_threads(1)  # this thread only takes rows in; the serve loop's own computes
-        self._snapshot = RegistrySnapshot(Registry.open(settings.home))
+        self._snapshot = RegistrySnapshot.open(settings.home)
         self._signal = ForecastWriter(args["model_instance_name"])
         self._service = UpperService(
             settings.home,

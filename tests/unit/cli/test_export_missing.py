@@ -29,11 +29,18 @@ def parameters(home: Home) -> dict[str, str]:
 
 def test_what_is_missing_is_decided_by_the_export(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--missing", "learn", "--overlay-mb", "12", "--compute-limit", "34", "--lower-threads", "3")
-    assert export(monkeypatch, tiny_home, *options) in (0, None)
-    filling = {"missing": "learn", "overlay_mb": "12", "compute_limit": "34", "dtype": "bf16"}
+    stale = ("--stale-limit-s", "60")
+    assert export(monkeypatch, tiny_home, *options, *stale) in (0, None)
+    filling = {"missing": "learn", "overlay_mb": "12", "compute_limit": "34", "dtype": "bf16", "stale_limit_s": "60"}
     assert parameters(tiny_home) == {"home": "..", **filling, **QUEUE, "threads": "3"}
     assert export(monkeypatch, tiny_home) in (0, None)
-    filling = {"missing": "compute", "overlay_mb": "256", "compute_limit": "4096", "dtype": "bf16"}
+    filling = {
+        "missing": "compute",
+        "overlay_mb": "256",
+        "compute_limit": "4096",
+        "dtype": "bf16",
+        "stale_limit_s": "86400",
+    }
     assert parameters(tiny_home) == {"home": "..", **filling, **QUEUE, "threads": "1"}
 
 
@@ -42,6 +49,7 @@ def test_what_is_missing_is_decided_by_the_export(tiny_home: Home, monkeypatch: 
     [
         ("--overlay-mb", "0"),
         ("--compute-limit", "0"),
+        ("--stale-limit-s", "0"),
         ("--lower-threads", "0"),
         ("--missing", "guess"),
         ("--slots", "0"),

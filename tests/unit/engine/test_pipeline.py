@@ -130,7 +130,7 @@ def test_a_failing_load_fails_its_own_jobs_only(tiny_home: Home, monkeypatch: py
     entries = marked_keys(tiny_home, versions=0)
     good, bad, *_ = entries
     registry = Registry.open(tiny_home)
-    weights = tiny_home.path / registry.hplm_version(bad).folder / "weights.safetensors"
+    weights = tiny_home.path / registry.hplms_by_key([bad])[0].folder / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
     go, begun = hold_runs(monkeypatch)
     with running(tiny_home, num_slots=4, capacity=Capacity(max_rows=8, max_adapters=3)) as service:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -166,6 +167,18 @@ def test_a_locked_database_is_one_clear_error(home: Home, monkeypatch: pytest.Mo
             store.finish(job, JobState.DONE, {})
         other.execute("ROLLBACK")
     assert store.job(job.id).state is JobState.RUNNING
+
+
+def test_jobs_go_to_the_file_that_is_there_now(store: JobStore, home: Home, tmp_path: Path) -> None:
+    """A manager that runs while its registry is replaced by another file does not write into the old one."""
+    store.submit(spec())
+    shutil.copyfile(home.path / "registry.db", tmp_path / "restored.db")
+    for name in ("registry.db-wal", "registry.db-shm"):
+        (home.path / name).unlink(missing_ok=True)
+    (tmp_path / "restored.db").replace(home.path / "registry.db")
+    job, _ = store.submit(spec("hplm:acme/b"))
+    with sqlite3.connect(home.path / "registry.db") as found:
+        assert (job.id,) in found.execute("SELECT id FROM manager_jobs").fetchall()
 
 
 def test_jobs_wait_for_earlier_ones_on_the_same_things(store: JobStore) -> None:

@@ -21,6 +21,7 @@ from backends.plot.overlay import Overlay
 from backends.plot.overlay_log import LogOrigin, LogReader, overlay_folder, overlay_keys
 from backends.plot.overlay_pool import OverlayPool
 from seeds import SEED
+from small_disk import run_on_small_disk
 
 POOL_BYTES = 4 << 20
 ROOMY_POOL_BYTES = 256 << 20
@@ -215,6 +216,41 @@ def test_a_full_disk_costs_only_what_came_after(table_folder: Path, monkeypatch:
     assert result.stderr.count("goes on without 0.log") == 1
     kept = found(opened(table_folder), 1, 400)
     assert 20 <= kept < 60
+
+
+ON_A_SMALL_DISK = """
+from pathlib import Path
+import shutil
+from overlay_append import keys_from, vectors_of
+from test_plot_overlay import found, learn, opened
+disk = Path(sys.argv[1])
+shutil.copytree({table!r}, disk / "farm@1")
+overlay = opened(disk / "farm@1")
+learn(overlay, 1, 20)
+overlay.sync()
+filler = (disk / "filler").open("wb", buffering=0)
+try:
+    while True:
+        filler.write(bytes(1024))
+except OSError as error:
+    assert error.errno == 28
+for start in range(21, 2001, 20):
+    learn(overlay, start, 20)
+    overlay.sync()
+assert found(overlay, 1, 2000) == 2000
+filler.truncate(0)
+learn(overlay, 2001, 20)
+overlay.sync()
+overlay.close()
+again = opened(disk / "farm@1")
+assert found(again, 2001, 20) == 20 and found(again, 1, 20) == 20
+"""
+
+
+def test_on_a_full_disk_it_learns_in_memory_and_writes_once_there_is_room(table_folder: Path, tmp_path: Path) -> None:
+    told = run_on_small_disk(ON_A_SMALL_DISK.format(table=str(table_folder)), tmp_path / "disk", 256)
+    assert told.count("goes on without 0.log: no space left on the disk") == 1
+    assert len(told.splitlines()) == 1
 
 
 def test_a_small_bound_keeps_the_log_small_and_hot_fragments_over_a_restart(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sqlite3
+import struct
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, text
 
 from backends.errors import CorruptFileError, InvalidArgumentError, NotFoundError, UnavailableError
 from backends.home import REGISTRY_VARIABLE, Home
 from backends.registry import database
+from backends.registry.position import START
 from backends.registry.registry import Registry
 
 
@@ -42,18 +45,74 @@ def test_what_is_asked_all_the_time_is_one_statement(small: Registry) -> None:
         if threading.get_ident() == own:  # servers of other tests may look at their registries meanwhile
             statements.append(statement)
 
-    revision = small.revision
+    position = small.hplm_changes(START).position
     event.listen(Engine, "before_cursor_execute", note)
     try:
-        assert small.hplm_changes(revision) == (revision, [], [])
+        assert small.hplm_changes(position).position == position
         assert len(statements) == 1
-        assert small.hplm_changes(revision - 1)[0] == revision
+        assert small.hplm_changes(START).position == position
     finally:
         event.remove(Engine, "before_cursor_execute", note)
 
 
-def test_a_database_that_is_away_is_at_no_revision(tmp_path: Path) -> None:
-    assert not database.Database.connect(f"sqlite:///{tmp_path}/away/registry.db").is_at(0)
+def test_a_server_that_asks_for_the_revision_does_not_wait(tmp_path: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        database.Database.connect(f"sqlite:///{tmp_path}/away/registry.db").is_at(START)
+    assert time.monotonic() - start < 1.0
+
+
+def test_a_statement_that_computes_for_ever_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_STATEMENT_S", 0.2)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    opened = database.Database.connect(f"sqlite:///{tmp_path}/registry.db")
+    start = time.monotonic()
+    with pytest.raises(UnavailableError, match="computed for more than"), opened.reading() as session:
+        session.execute(text(endless))
+    assert time.monotonic() - start < 2.0
+    with opened.reading() as session:  # the connection goes on
+        assert session.scalar(text("SELECT 1")) == 1
+
+
+class SilentPostgres:
+    """A server that lets clients in, as PostgreSQL does, and then answers nothing; or not even that."""
+
+    def __init__(self, greets: bool) -> None:
+        self._greets = greets
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._held: list[socket.socket] = []
+        threading.Thread(target=self._run, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://hplm@127.0.0.1:{self._listener.getsockname()[1]}/hplm?sslmode=disable&gssencmode=disable"
+
+    def close(self) -> None:
+        for held in (self._listener, *self._held):
+            held.close()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self._held.append(connection)
+                if self._greets:
+                    connection.recv(1024)
+                    admitted, version, ready = struct.pack(">i", 0), b"server_version\x0015.0\x00", b"I"
+                    parts = ((b"R", admitted), (b"S", version), (b"Z", ready))
+                    connection.sendall(b"".join(kind + struct.pack(">i", 4 + len(it)) + it for kind, it in parts))
+
+
+@pytest.mark.parametrize(("greets", "reason"), [(True, "not answered for 0.3 s"), (False, "timeout expired")])
+def test_a_postgres_that_swallows_everything_is_given_up(greets: bool, reason: str) -> None:
+    pytest.importorskip("psycopg")
+    server = SilentPostgres(greets)
+    opened = database.Database.connect(server.url, patience_s=0.3)
+    start = time.monotonic()
+    with pytest.raises(UnavailableError, match=reason):
+        opened.is_at(START)
+    assert time.monotonic() - start < 4.0  # PostgreSQL's client tries to connect for two seconds at least
+    server.close()
 
 
 def test_readers_do_not_wait_for_writers(small: Registry, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from registry_behind import execute
 from backends.errors import ConflictError, FormatVersionError, InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.registry.entries import HplmEntry
+from backends.registry.position import START
+from backends.registry.reader import HplmChanges
 from backends.registry.registry import Registry
 from backends.registry.schema import REGISTRY_FORMAT_VERSION
 
@@ -64,10 +66,10 @@ def test_versions_count_up_also_after_a_deletion(registry: Registry) -> None:
 
 def test_rolling_an_hplm_back(registry: Registry) -> None:
     entries = [publish(registry, "acme/x") for _ in range(3)]
-    before = registry.revision
+    before = registry.hplm_changes(START).position
     assert registry.rollback_hplm("acme/x") == entries[1]
     assert registry.hplm("acme/x") == entries[1]
-    assert registry.hplm_changes(before)[1] == [entries[1]]
+    assert registry.hplm_changes(before).entries == [entries[1]]
     assert registry.rollback_hplm("acme/x").version == 1
     with pytest.raises(NotFoundError, match="no version before 1"):
         registry.rollback_hplm("acme/x")
@@ -226,13 +228,58 @@ def test_folders_of_published_versions_are_not_built_in(registry: Registry) -> N
 
 def test_changes_since_a_revision(registry: Registry) -> None:
     publish(registry, "acme/x")
-    revision, entries, deleted = registry.hplm_changes(0)
-    assert ([entry.id for entry in entries], deleted) == (["acme/x"], [])
-    assert registry.hplm_changes(revision) == (revision, [], [])
+    first = registry.hplm_changes(START)
+    assert ([entry.id for entry in first.entries], first.is_whole) == (["acme/x"], True)
+    assert registry.hplm_changes(first.position) == HplmChanges(first.position)
     publish(registry, "acme/y")
     registry.delete_hplm("acme/x")
-    _, entries, deleted = registry.hplm_changes(revision)
-    assert ([entry.id for entry in entries], deleted) == (["acme/y"], ["acme/x"])
+    changes = registry.hplm_changes(first.position)
+    assert ([entry.id for entry in changes.entries], changes.deleted, changes.is_whole) == (
+        ["acme/y"],
+        ["acme/x"],
+        False,
+    )
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_another_history_is_read_as_a_whole(registry: Registry, home: Home, ahead: int) -> None:
+    """At an earlier revision than was read, at the same, or at a later one."""
+    publish(registry, "acme/x")
+    before = registry.hplm_changes(START).position
+    publish(registry, "acme/lost")
+    read = registry.hplm_changes(before).position
+    execute(  # what a restore leaves
+        home,
+        "DELETE FROM hplm_versions WHERE hplm_id = (SELECT id FROM hplms WHERE name = 'acme/lost')",
+        "DELETE FROM hplms WHERE name = 'acme/lost'",
+        f"DELETE FROM publications WHERE revision > {before.revision}",
+        f"UPDATE state SET revision = {before.revision}",
+    )
+    for number in range(ahead):
+        publish(registry, f"acme/y{number}")
+    changes = registry.hplm_changes(read)
+    assert changes.is_whole and not changes.deleted
+    assert {entry.id for entry in changes.entries} == {"acme/x", *(f"acme/y{number}" for number in range(ahead))}
+    assert changes.position.revision == before.revision + ahead
+
+
+def test_an_old_build_that_marks_nothing_is_read_as_a_whole(registry: Registry, home: Home) -> None:
+    publish(registry, "acme/x")
+    read = registry.hplm_changes(START).position
+    execute(home, "UPDATE state SET revision = revision + 1")
+    unmarked = registry.hplm_changes(read).position
+    assert unmarked.mark is None
+    publish(registry, "acme/y")
+    assert registry.hplm_changes(unmarked).is_whole
+
+
+def test_the_marks_that_are_kept_are_bounded(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backends.registry.database.KEPT_PUBLICATIONS", 3)
+    positions = []
+    for number in range(5):
+        publish(registry, f"acme/x{number}")
+        positions.append(registry.hplm_changes(START).position)
+    assert [registry.hplm_changes(position).is_whole for position in positions] == [True, True, False, False, False]
 
 
 def test_concurrent_publications_all_count(registry: Registry, open_registry: Open) -> None:

@@ -1,0 +1,82 @@
+"""The log lines of a model's process: their form, and a limit on lines that repeat.
+
+Usage:
+    configure_logging()
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+WINDOW_S = 60.0
+SAME_LINES = 3
+"""Lines with the same text that pass in a window."""
+ALIKE_LINES = 100
+"""Lines that pass in a window and differ in their values only, such as the name of an hPLM."""
+_MOST_KEYS = 2_000
+
+
+def configure_logging() -> None:
+    """Write lines from INFO on to stderr, which `hplm serve` leads to its log."""
+    handler = logging.StreamHandler()
+    handler.addFilter(RepeatLimit())
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", handlers=[handler])
+
+
+@dataclass
+class _Window:
+    began_s: float
+    passed: int = 0
+    dropped: int = 0
+
+
+class _Windows:
+    """Lines by key, so many of which pass in a window."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._by_key: OrderedDict[Hashable, _Window] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def count(self, key: Hashable) -> int | None:
+        """Count a line; return how many were dropped in the window before, or None if this one is dropped."""
+        now_s, dropped = time.monotonic(), 0
+        window = self._by_key.get(key)
+        if window is None or now_s - window.began_s >= WINDOW_S:
+            dropped = window.dropped if window else 0
+            window = self._by_key[key] = _Window(now_s)
+            self._by_key.move_to_end(key)
+            if len(self._by_key) > _MOST_KEYS:
+                self._by_key.popitem(last=False)
+        if window.passed >= self._most:
+            window.dropped += 1
+            return None
+        window.passed += 1
+        return dropped
+
+
+class RepeatLimit(logging.Filter):
+    """Drops lines that repeat too often. The first line of the next window says how many were dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._same, self._alike = _Windows(SAME_LINES), _Windows(ALIKE_LINES)
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        with self._lock:
+            same = self._same.count((record.name, record.levelno, text))
+            alike = None if same is None else self._alike.count((record.name, record.levelno, record.msg))
+        if same is None or alike is None:
+            return False
+        if dropped := max(same, alike):
+            record.msg, record.args = f"{text} (and {dropped:,} more like it were left out)", ()
+        return True

@@ -1,0 +1,107 @@
+"""A registry that is restored, replaced or away under a running server: what is live there is served, soon."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from backends.errors import NotFoundError, UnavailableError
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.registry.snapshot import RegistrySnapshot
+
+Restore = Callable[[Path, Path], None]
+
+
+def within(seconds: float, holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def publish(registry: Registry, hplm: str) -> int:
+    domain = registry.find_domain("mini", "general")
+    return registry.publish_hplm(hplm, domain, "classification", ["a"], "bank/x", {}).key
+
+
+def copied(database: Path, to: Path) -> None:
+    """Copy a database while it is in use."""
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(to)) as target:
+        source.backup(target)
+
+
+def other_file(backup: Path, database: Path) -> None:
+    for name in ("registry.db-wal", "registry.db-shm"):
+        database.with_name(name).unlink(missing_ok=True)
+    shutil.copyfile(backup, database.with_name("restored.db"))
+    database.with_name("restored.db").replace(database)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    registry = Registry.open(Home(tmp_path), create=True)
+    registry.publish_root("mini", "f00d", "roots/mini", "general", "plots/mini/general@1", {})
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def servers(registry: Registry, tmp_path: Path) -> Iterator[list[RegistrySnapshot]]:
+    opened = [RegistrySnapshot.open(Home(tmp_path)) for _ in range(3)]
+    yield opened
+    for snapshot in opened:
+        snapshot.close()
+
+
+@pytest.mark.parametrize("restore", [copied, other_file])
+@pytest.mark.parametrize("published_after", [0, 3])
+def test_an_older_registry_under_running_servers(
+    registry: Registry,
+    servers: list[RegistrySnapshot],
+    tmp_path: Path,
+    restore: Restore,
+    published_after: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    old = publish(registry, "acme/x")
+    copied(tmp_path / "registry.db", tmp_path / "backup.db")
+    new = publish(registry, "acme/x")
+    publish(registry, "acme/late")
+    within(2, lambda: all(len(server.live()) == 2 for server in servers))
+    restore(tmp_path / "backup.db", tmp_path / "registry.db")
+    for number in range(published_after):
+        publish(registry, f"acme/y{number}")  # goes to the restored registry, also through a connection of before
+    expected = {"acme/x", *(f"acme/y{number}" for number in range(published_after))}
+    within(2, lambda: all({entry.id for entry in server.live()} == expected for server in servers))
+    for server in servers:
+        assert server.find("acme/x").key == old
+        assert server.by_key(new).version == 2  # rows in flight end on the version that they began with
+        with pytest.raises(NotFoundError):
+            server.find("acme/late")
+    assert caplog.text.count("the registry was restored or replaced") == 3
+    with closing(sqlite3.connect(tmp_path / "registry.db")) as found:
+        assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_file_that_is_gone_for_a_while(
+    registry: Registry, servers: list[RegistrySnapshot], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(registry, "acme/x")
+    within(2, lambda: all(server.live() for server in servers))
+    copied(tmp_path / "registry.db", tmp_path / "backup.db")
+    (tmp_path / "registry.db").unlink()
+    within(2, lambda: "its file is gone" in caplog.text)
+    with pytest.raises(UnavailableError, match="its file is gone"):
+        publish(registry, "acme/nowhere")
+    assert not (tmp_path / "registry.db").exists(), "nobody makes an empty one"
+    assert all(server.find("acme/x") for server in servers)
+    other_file(tmp_path / "backup.db", tmp_path / "registry.db")
+    publish(registry, "acme/y")
+    within(2, lambda: all(len(server.live()) == 2 for server in servers))
