@@ -9,7 +9,7 @@ import ctypes
 import errno
 import mmap
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -26,18 +26,19 @@ _ABSENT = b"\0"
 
 @dataclass(frozen=True)
 class MappedPages:
-    """The pages of a file's tensors, for as long as these live."""
+    """The pages of a file's tensors, which stay mapped for as long as this lives."""
 
     path: Path
     start: int
     size_bytes: int
+    _tensors: tuple[Tensor, ...] = field(compare=False, repr=False)
 
     @classmethod
     def of(cls, path: Path, tensors: Collection[Tensor]) -> Self:
         first = min((tensor.data_ptr() for tensor in tensors), default=0)
         end = max((tensor.data_ptr() + tensor.nbytes for tensor in tensors), default=0)
         start = first - first % mmap.PAGESIZE
-        return cls(path, start, end - start)
+        return cls(path, start, end - start, tuple(tensors))
 
     def require_readable(self) -> None:
         """Read the pages that are not in memory; raises UnreadableFileError.

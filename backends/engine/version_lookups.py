@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+from backends.engine.job_queue import STOPPING
 from backends.errors import NotFoundError, UnavailableError
 from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.rejection import versions_looked_up
@@ -57,9 +58,11 @@ class VersionLookups:
 
         Raises:
             NotFoundError: A version was looked up lately, and does not exist.
-            UnavailableError: The registry could not be asked a moment ago, or too many rows wait.
+            UnavailableError: The registry could not be asked a moment ago, too many rows wait, or this is closed.
         """
         with self._changed:
+            if self._closed:
+                raise UnavailableError(STOPPING)
             self._require_hopeful(keys)
             if self._num_rows + num_rows > self._max_rows:
                 raise versions_looked_up(self._num_rows)

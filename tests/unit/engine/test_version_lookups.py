@@ -76,6 +76,8 @@ def test_no_more_rows_wait_than_may(slow: SlowSnapshot, lookups: VersionLookups)
     slow.go.set()
     lookups.close()
     assert lookups._num_rows == 0
+    with pytest.raises(UnavailableError, match="the server is stopping"):
+        lookups.add([3], 1, lambda: None)
 
 
 def test_what_does_not_exist_is_not_asked_for_again(slow: SlowSnapshot, lookups: VersionLookups) -> None:
