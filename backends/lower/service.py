@@ -32,6 +32,7 @@ from backends.scheduling.rejection import (
     predicted_late,
 )
 from backends.scheduling.wait_forecast import ForecastReader
+from backends.seal import OWN_SEAL, Seal
 from backends.trace import Lane, span
 from backends.wire import (
     AUTO,
@@ -95,7 +96,9 @@ class LowerService:
         filling: FillingSettings | None = None,
         forecast: ForecastReader | None = None,
         instances: int = 1,
+        seal: Seal = OWN_SEAL,
     ) -> None:
+        self._seal = seal
         self.instances = instances
         """Processes of this model; each gets the same part of the requests, as a rule."""
         self._snapshot = snapshot
@@ -167,7 +170,7 @@ class LowerService:
         rows = [row for request in requests for row in request.rows]
         encoded = iter(encode_rows(self.domains, rows))
         with span(Lane.RETRIEVAL, "fold", rows=len(rows)):
-            return [_folded([next(encoded) for _ in request.rows]) for request in requests]
+            return [_folded([next(encoded) for _ in request.rows], self._seal) for request in requests]
 
     def still_in_time(self, request: AcceptedRequest, now: int) -> RejectedError | None:
         """Return why a request that has waited here is rejected, if it cannot be answered on time any more."""
@@ -285,7 +288,7 @@ def _checked_text(entry: HplmEntry, value: bytes) -> Text:
     return first, second
 
 
-def _folded(rows: Sequence[EncodedRow | HplmError]) -> HiddenRequest | HplmError:
+def _folded(rows: Sequence[EncodedRow | HplmError], seal: Seal) -> HiddenRequest | HplmError:
     """Fold the rows of a request, or return the first row's error."""
     good = [row for row in rows if isinstance(row, EncodedRow)]
     for row in rows:
@@ -295,8 +298,7 @@ def _folded(rows: Sequence[EncodedRow | HplmError]) -> HiddenRequest | HplmError
         return InvalidArgumentError("one request cannot mix hPLMs of roots with different hidden sizes")
     try:
         hidden = fold_rows([row.hidden for row in good])
-        return HiddenRequest(
-            hidden, encode_tickets([row.ticket for row in good]), [encode_words(row.words) for row in good]
-        )
+        tickets = encode_tickets([row.ticket for row in good], seal)
+        return HiddenRequest(hidden, tickets, [encode_words(row.words) for row in good])
     except Exception as error:  # a defect; raised, it would fail all requests of the call
         return presentable(error)

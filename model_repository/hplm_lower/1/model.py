@@ -28,6 +28,7 @@ from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.packed import cpu_multiplies_bf16
 from backends.scheduling.rejection import RejectedError
+from backends.seal import Seal
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.trimming import Trimming
 from backends.triton_caller import Caller
@@ -52,7 +53,7 @@ class TritonPythonModel:
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
         instances = instances_of(args)
         filling = FillingSettings.from_model(settings)
-        self._service = LowerService(settings.home, self._snapshot, filling, instances=instances)
+        self._service = LowerService(settings.home, self._snapshot, filling, instances=instances, seal=Seal.of_server())
         self._service.warm_up()
         self._queue = EncodeQueue(self._service, QueueSettings.from_model(settings, instances), end_process)
         process = args["model_instance_name"]

@@ -53,7 +53,7 @@ def ask_with_tickets(service: LowerService, rows: list[tuple[str, str]]) -> tupl
     results = service.encode(requests)
     assert all(isinstance(result, HiddenRequest) for result in results), results
     hidden = [result for result in results if isinstance(result, HiddenRequest)]
-    tickets = [decode_tickets(result.tickets)[0] for result in hidden]
+    tickets = [decode_tickets(result.tickets)[0].ticket for result in hidden]
     found = [unfold_rows(each.hidden, [row.num_tokens])[0] for each, row in zip(hidden, tickets, strict=True)]
     return found, tickets
 
