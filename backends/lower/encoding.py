@@ -14,11 +14,14 @@ from backends.errors import HplmError, presentable
 from backends.lower.domains import OpenDomain, OpenDomains
 from backends.lower.model import EncodedTexts, PendingTexts
 from backends.registry.entries import DomainEntry, HplmEntry
-from backends.root.tokenizer import Text
+from backends.root.tokenizer import MOST_CHARACTERS, Text
 from backends.root.words import RowWords
 from backends.wire import AUTO, Float16Array, TextWords, Ticket
 
 LOGGER = logging.getLogger(__name__)
+_CHARACTER_US = 0.2
+_CHARACTERS_FREE = 4096
+"""Of a text so long, tokens are charged and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,17 @@ class Row:
     text: Text
     deadline_us: int | None
     level: str = AUTO
+    is_cut: bool = False
+    """Whether its text was cut before it was read."""
+
+    @property
+    def num_characters(self) -> int:
+        return len(self.text) if isinstance(self.text, str) else sum(map(len, self.text))
+
+    @property
+    def reading_us(self) -> float:
+        """What reading a long text takes; its tenant is charged, for it may come to no more tokens than a word."""
+        return _CHARACTER_US * max(0, min(self.num_characters, MOST_CHARACTERS) - _CHARACTERS_FREE)
 
 
 @dataclass(frozen=True)
@@ -126,7 +140,9 @@ def _encoded(rows: Sequence[Row], encoded: EncodedTexts) -> Iterator[EncodedRow]
         strict=True,
     )
     for row, hidden, cut, exact, computing_us, words, middle in columns:
-        ticket = Ticket(row.entry.key, len(hidden), cut, row.deadline_us, middle, exact, round(computing_us), row.level)
+        charged_us = round(computing_us + row.reading_us)
+        is_cut = cut or row.is_cut
+        ticket = Ticket(row.entry.key, len(hidden), is_cut, row.deadline_us, middle, exact, charged_us, row.level)
         yield EncodedRow(hidden, ticket, _text_words(row, words))
 
 

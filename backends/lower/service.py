@@ -18,7 +18,7 @@ from backends.lower.accepted_load import AcceptedLoad, Work
 from backends.lower.call_times import CallTimes
 from backends.lower.domains import OpenDomains
 from backends.lower.encoding import EncodedRow, Row, encode_rows
-from backends.lower.settings import FillingSettings
+from backends.lower.settings import FillingSettings, TextLimits
 from backends.lower.upkeep import Upkeep
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
@@ -97,7 +97,9 @@ class LowerService:
         forecast: ForecastReader | None = None,
         instances: int = 1,
         seal: Seal = OWN_SEAL,
+        limits: TextLimits = TextLimits(),
     ) -> None:
+        self._limits = limits
         self._seal = seal
         self.instances = instances
         """Processes of this model; each gets the same part of the requests, as a rule."""
@@ -144,6 +146,7 @@ class LowerService:
         try:
             if not request.models:
                 raise InvalidArgumentError("a request has at least one row")
+            self._require_size(request)
             entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
             parameters = parse_parameters(request.parameters)
             in_us, level = deadline_in_us(parameters) or _default_in_us(entries), parameters.get("level", AUTO)
@@ -151,19 +154,33 @@ class LowerService:
                 if level != AUTO:
                     entry.require_level(level)
             deadline = None if in_us is None else self.times.deadline_us(in_us)
-            rows_of = zip(request.texts, entries, strict=True)
-            tokens = [self._least_tokens_of(text, entry.domain) for text, entry in rows_of]
+            cut = [self._cut(*row) for row in zip(entries, request.texts, strict=True)]
+            tokens = [self._least_tokens_of(text, entry.domain) for text, entry in zip(cut, entries, strict=True)]
             depths = [entry.least_depth(level) for entry in entries]
             work = self._work(tenant_of(entries[0].id), tokens, depths)
             if deadline is not None:
                 self._require_in_time(deadline, max(tokens), entries, wait_us, work)
-            texts = [_checked_text(*row) for row in zip(entries, request.texts, strict=True)]
-            rows = [Row(entry, text, deadline, level) for entry, text in zip(entries, texts, strict=True)]
+            rows = [
+                Row(entry, _checked_text(entry, text), deadline, level, is_cut=len(text) < len(whole))
+                for entry, text, whole in zip(entries, cut, request.texts, strict=True)
+            ]
             return AcceptedRequest(rows, deadline, work)
         except RejectedError as error:
             return self.rejected(error)
         except Exception as error:
             return presentable(error)
+
+    def _require_size(self, request: TextRequest) -> None:
+        size_bytes, most = sum(map(len, (*request.models, *request.texts))), self._limits.max_request_bytes
+        if size_bytes > most:
+            raise InvalidArgumentError(f"a request has {size_bytes:,} bytes, and may have {most:,}; send fewer rows")
+
+    def _cut(self, entry: HplmEntry, text: bytes) -> bytes:
+        """Cut a text, or each segment of a pair, so that no more is decoded, kept and read."""
+        if not entry.pair:
+            return self._limits.cut(text)
+        first, tab, second = text.partition(PAIR_SEPARATOR.encode())
+        return self._limits.cut(first) + tab + self._limits.cut(second)
 
     def encode_accepted(self, requests: Sequence[AcceptedRequest]) -> list[HiddenRequest | HplmError]:
         """Encode the rows of requests together, each request to its hidden rows or its error."""

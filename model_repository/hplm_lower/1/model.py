@@ -22,7 +22,7 @@ from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.lower.encode_queue import EncodeQueue
 from backends.lower.metrics import LowerMetrics
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
-from backends.lower.settings import FillingSettings, QueueSettings
+from backends.lower.settings import FillingSettings, QueueSettings, TextLimits
 from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
@@ -53,7 +53,14 @@ class TritonPythonModel:
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
         instances = instances_of(args)
         filling = FillingSettings.from_model(settings)
-        self._service = LowerService(settings.home, self._snapshot, filling, instances=instances, seal=Seal.of_server())
+        self._service = LowerService(
+            settings.home,
+            self._snapshot,
+            filling,
+            instances=instances,
+            seal=Seal.of_server(),
+            limits=TextLimits.from_model(settings),
+        )
         self._service.warm_up()
         self._queue = EncodeQueue(self._service, QueueSettings.from_model(settings, instances), end_process)
         process = args["model_instance_name"]

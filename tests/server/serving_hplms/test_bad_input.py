@@ -6,7 +6,6 @@ import http.client
 import json
 import random
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -133,10 +132,22 @@ def test_ten_megabytes_are_cut_and_say_so(served: Served, protocol: str) -> None
 
 def test_a_large_body_of_json_ends_no_server(served: Served) -> None:
     """Triton 24.10 crashes where a body does not fit on its thread's stack."""
-    body = json.dumps({"MODEL": "acme/topic", "TEXT": "copy the file " * 1_500_000}).encode()
-    request = urllib.request.Request(f"http://{served.http_url}/v2/models/hplm/generate", body)
-    with urllib.request.urlopen(request, timeout=60) as reply:
-        assert json.loads(json.load(reply)["RESULT"])["truncated"] is True
+    for words, code, told in ((1_000_000, 200, '"truncated": true'), (1_500_000, 400, "may have 16,777,216")):
+        body = json.dumps({"MODEL": "acme/topic", "TEXT": "copy the file " * words}).encode()
+        connection = http.client.HTTPConnection(served.http_url, timeout=60)
+        connection.request("POST", "/v2/models/hplm/generate", body)
+        reply = connection.getresponse()
+        content = json.loads(reply.read())
+        assert (reply.status, told in str(content)) == (code, True), content
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_megabytes_without_blanks_cost_their_neighbours_little(served: Served, protocol: Any) -> None:
+    rows = column(*[b"acme/topic"] * 15), column(*[b"x" * 1_000_000] * 15)
+    answers = send(served, protocol, *rows).as_numpy("RESULT").reshape(-1)
+    assert all(json.loads(answer)["truncated"] for answer in answers)
+    with pytest.raises(InferenceServerException, match="may have 16,777,216; send fewer rows"):
+        send(served, protocol, column(*[b"acme/topic"] * 20), column(*[b"x" * 1_000_000] * 20))
 
 
 def test_bad_requests_in_a_crowd_cost_their_neighbours_nothing(served: Served) -> None:

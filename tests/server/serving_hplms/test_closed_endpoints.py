@@ -1,4 +1,4 @@
-"""What changes or reads the machine is closed over both protocols; what stock clients need is open, naming no tenant."""
+"""What changes or reads the machine is closed, over both protocols; what stock clients need is open."""
 
 from __future__ import annotations
 
