@@ -10,12 +10,16 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from backends.errors import HplmError, presentable
 from backends.lower.domains import OpenDomain, OpenDomains
 from backends.lower.model import EncodedTexts, PendingTexts
+from backends.plot.askers import Askers, asker_number
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.root.tokenizer import MOST_CHARACTERS, Text
 from backends.root.words import RowWords
+from backends.scheduling.fair_share import tenant_of
 from backends.wire import AUTO, Float16Array, TextWords, Ticket
 
 LOGGER = logging.getLogger(__name__)
@@ -61,6 +65,10 @@ class _Group:
     domain: OpenDomain
     texts: PendingTexts
 
+    @property
+    def askers(self) -> Askers:
+        return np.array([asker_number(tenant_of(row.entry.id)) for row in self.rows], np.uint32)
+
     def finish(self) -> EncodedTexts:
         return self.domain.lower_model.finish(self.texts)
 
@@ -85,7 +93,7 @@ def _encode_rows(domains: OpenDomains, rows: Sequence[Row]) -> list[EncodedRow |
                 groups.append(begun)
             else:
                 encoded |= begun
-    domains.compute_missing([(group.domain, group.texts) for group in groups])
+    domains.fill([(group.domain, group.texts, group.askers) for group in groups])
     for group in groups:
         encoded |= _finish(domains, group)
     return [encoded[index] for index in range(len(rows))]

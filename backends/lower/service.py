@@ -122,6 +122,7 @@ class LowerService:
 
     def warm_up(self) -> None:
         """Open the domains of the live hPLMs; a domain that cannot be opened fails its own requests only."""
+        self.domains.note_tenants(self._snapshot.live())
         for entry in self._snapshot.live():
             try:
                 self.domains.prepare(entry.domain)

@@ -118,6 +118,17 @@ class PendingLookup:
         self._readers = [*whole, *shorter, computed]
         self._ask(whole, first_level=0)
         self._num_whole = len(whole)
+        self._suppliers = [level for level, reader in enumerate(whole) if isinstance(reader, Supplied)]
+
+    @property
+    def supplied(self) -> Rows:
+        """The tokens that suppliers have answered, before anything else is supplied.
+
+        Shape: [S]
+        """
+        is_supplied = np.isin(self._levels, self._suppliers)
+        is_supplied[self.missing] = False
+        return np.flatnonzero(is_supplied)
 
     def supply(self, vectors: Float16Array, rows: Rows, found: Found) -> None:
         """Answer those missing tokens that were `found` with their `rows` of `vectors`.

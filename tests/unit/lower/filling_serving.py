@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from backends.home import Home
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
@@ -21,9 +22,18 @@ SHORTER = ("bi", "uni")
 
 
 @contextmanager
-def serving(home: Home, missing: Missing, overlay_mb: int = 64, compute_limit: int = 1 << 20) -> Iterator[LowerService]:
+def serving(
+    home: Home, missing: Missing, overlay_mb: int = 64, compute_limit: int = 1 << 20, is_private: bool = True
+) -> Iterator[LowerService]:
+    """Serve a home; where its domains are private, one tenant has each of them, and all that is learned is written."""
     snapshot = RegistrySnapshot(Registry.open(home), retired_kept_s=0)
     service = LowerService(home, snapshot, FillingSettings(missing, overlay_mb, compute_limit))
+    if is_private:
+        note_tenants = service.domains.note_tenants
+        service.domains.note_tenants = lambda entries: note_tenants(  # type: ignore[method-assign]
+            replace(entry, id="acme/any") for entry in entries
+        )
+        service.domains.note_tenants(snapshot.live())
     try:
         yield service
     finally:
