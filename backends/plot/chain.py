@@ -118,7 +118,7 @@ class PendingLookup:
         self._readers = [*whole, *shorter, computed]
         self._ask(whole, first_level=0)
         self._num_whole = len(whole)
-        self._suppliers = [level for level, reader in enumerate(whole) if isinstance(reader, Supplied)]
+        self._num_suppliers = sum(isinstance(reader, Supplied) for reader in whole)
 
     @property
     def supplied(self) -> Rows:
@@ -126,7 +126,8 @@ class PendingLookup:
 
         Shape: [S]
         """
-        is_supplied = np.isin(self._levels, self._suppliers)
+        first = self._num_whole - self._num_suppliers
+        is_supplied = (self._levels >= first) & (self._levels < self._num_whole)  # suppliers come after all tables
         is_supplied[self.missing] = False
         return np.flatnonzero(is_supplied)
 
