@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import secrets
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from backends.clock import now_us
 from backends.errors import InvalidArgumentError, shown
 from backends.root.words import Int32, RowWords, letter_end
+from backends.seal import OWN_SEAL, SEAL_BYTES, Seal
 from backends.stack_key import FULL, STUDENTS
 from backends.student_levels import MOST_STUDENTS, STUDENT_LEVELS, student_level
 
@@ -23,7 +27,7 @@ AUTO, EARLY = "auto", "early"
 LEVELS = (AUTO, FULL, EARLY, *STUDENT_LEVELS)
 """What a request may ask for; a ticket names it by its index here, so new ones go to the end."""
 _SHOWN_LEVELS = f"{AUTO}, {FULL}, {EARLY}, {STUDENTS}, {student_level(1)} … {student_level(MOST_STUDENTS)}"
-TICKET_VERSION = 5
+TICKET_VERSION = 6
 """Counts up with every change of `TICKET_COLUMNS`; 1 was the tensor of six columns that named no version."""
 TICKET_COLUMNS = (
     "version",
@@ -35,8 +39,18 @@ TICKET_COLUMNS = (
     "exact",
     "computing_us",
     "level",
+    "signed_us",
+    "serial",
+    "seal_low",
+    "seal_high",
 )
-"""The columns of the tensor `TICKET`, in order; `batch_plan.h` of the deadline batcher declares the same ones."""
+"""The columns of the tensor `TICKET`, in order; `batch_plan.h` of the deadline batcher declares the same ones.
+
+The seal is of all columns before it. No two tickets of a server have the same `serial`.
+"""
+_SEALED = struct.Struct("=11q")
+_TICKET_BYTES = _SEALED.size + SEAL_BYTES
+_serials = count(secrets.randbits(62))
 _NO_DEADLINE = 0
 MAX_DEADLINE_MS = 24 * 3600 * 1000
 _INT32_BYTES = 4
@@ -64,64 +78,77 @@ class Ticket(NamedTuple):
     level: str = AUTO
 
 
-def encode_tickets(tickets: Sequence[Ticket]) -> Int64Array:
-    """Encode tickets as rows of `TICKET_COLUMNS`.
+def encode_tickets(tickets: Sequence[Ticket], seal: Seal = OWN_SEAL) -> Int64Array:
+    """Encode tickets as rows of `TICKET_COLUMNS`, sealed now.
 
     Shape:
         `[B, len(TICKET_COLUMNS)]`.
     """
-    rows = [[columns[name] for name in TICKET_COLUMNS] for columns in map(_columns_of, tickets)]
-    return np.array(rows, np.int64).reshape(len(tickets), len(TICKET_COLUMNS))
+    rows, signed_us = bytearray(), now_us()
+    for ticket in tickets:
+        sealed = _sealed_columns(ticket, signed_us)
+        rows += sealed
+        rows += seal.of(sealed)
+    return np.frombuffer(rows, np.int64).reshape(len(tickets), len(TICKET_COLUMNS))
 
 
-def _columns_of(ticket: Ticket) -> dict[str, int]:
+def _sealed_columns(ticket: Ticket, signed_us: int) -> bytes:
     """A single text is a pair whose first segment is all of it."""
-    return {
-        "version": TICKET_VERSION,
-        "hplm_key": ticket.hplm_key,
-        "num_tokens": ticket.num_tokens,
-        "truncated": int(ticket.truncated),
-        "deadline_us": ticket.deadline_us or _NO_DEADLINE,
-        "middle": ticket.middle or ticket.num_tokens,
-        "exact": int(ticket.exact),
-        "computing_us": ticket.computing_us,
-        "level": LEVELS.index(ticket.level),
-    }
+    return _SEALED.pack(
+        TICKET_VERSION,
+        ticket.hplm_key,
+        ticket.num_tokens,
+        ticket.truncated,
+        ticket.deadline_us or _NO_DEADLINE,
+        ticket.middle or ticket.num_tokens,
+        ticket.exact,
+        ticket.computing_us,
+        LEVELS.index(ticket.level),
+        signed_us,
+        next(_serials),
+    )
 
 
-def decode_tickets(rows: Int64Array) -> list[Ticket]:
-    """Decode what `encode_tickets` made; raises `InvalidArgumentError` for another shape or version."""
+class SealedTicket(NamedTuple):
+    """A ticket, when it was sealed, and its number."""
+
+    ticket: Ticket
+    signed_us: int
+    serial: int
+
+
+def decode_tickets(rows: Int64Array, seal: Seal = OWN_SEAL) -> list[SealedTicket]:
+    """Decode what `encode_tickets` made with the same seal.
+
+    Raises:
+        InvalidArgumentError: A row has another shape or version, or was made or changed elsewhere.
+    """
     if rows.ndim != 2 or rows.shape[1] != len(TICKET_COLUMNS):
         raise InvalidArgumentError(f"{TICKET} has shape {list(rows.shape)}, not [batch, {len(TICKET_COLUMNS)}]")
-    return [_ticket_of(*row) for row in rows.tolist()]
+    content = rows.tobytes()
+    return [_unsealed(content[start : start + _TICKET_BYTES], seal) for start in range(0, len(content), _TICKET_BYTES)]
 
 
-def _ticket_of(
-    version: int,
-    hplm_key: int,
-    num_tokens: int,
-    truncated: int,
-    deadline_us: int,
-    middle: int,
-    exact: int,
-    computing_us: int,
-    level: int,
-) -> Ticket:
-    """Make a ticket of its columns, in the order of `TICKET_COLUMNS`."""
+def _unsealed(row: bytes, seal: Seal) -> SealedTicket:
+    sealed = row[: _SEALED.size]
+    version, key, num_tokens, truncated, deadline, middle, exact, computing_us, level, signed_us, serial = (
+        _SEALED.unpack(sealed)
+    )
     if version != TICKET_VERSION:
         raise InvalidArgumentError(f"{TICKET} has version {version}; this release reads version {TICKET_VERSION}")
-    if not 0 <= level < len(LEVELS):
-        raise InvalidArgumentError(f"{TICKET} has level {level}, which is none of {len(LEVELS)}")
-    return Ticket(
-        hplm_key,
+    if not seal.is_of(sealed, row[_SEALED.size :]):
+        raise InvalidArgumentError(f"{TICKET} was not made by this server; ask model hplm")
+    ticket = Ticket(
+        key,
         num_tokens,
         bool(truncated),
-        deadline_us or None,
-        middle if 0 < middle < num_tokens else None,
+        deadline or None,
+        middle if middle < num_tokens else None,
         bool(exact),
-        max(0, computing_us),
+        computing_us,
         LEVELS[level],
     )
+    return SealedTicket(ticket, signed_us, serial)
 
 
 @dataclass(frozen=True)

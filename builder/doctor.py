@@ -14,6 +14,7 @@ import platform
 import re
 import resource
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -37,6 +38,8 @@ _GOOD_SHM_BYTES = 512 * _MEBIBYTE
 _MIN_DISK_BYTES = _GIBIBYTE
 _GOOD_DISK_BYTES = 5 * _GIBIBYTE
 _GOOD_NUM_OPEN_FILES = 4096
+_SAFE_TRITON = (2, 59, 1)
+"""The version in NVIDIA's container 25.07."""
 _PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "safetensors", "tritonclient", "sqlalchemy")
 _SMI_TIMEOUT_S = 20
 
@@ -66,6 +69,7 @@ def run_checks(home: Path) -> list[Check]:
         check_packages(_PACKAGES),
         check_shared_memory(Path("/dev/shm")),
         check_disk(home),
+        check_access(home),
         judge_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         judge_compiler(find_compiler()),
         judge_cpu_flags(cpu_flags()),
@@ -107,7 +111,16 @@ def check_tritonserver() -> Check:
         installation = find_installation()
     except TritonMissingError as error:
         return Check(name, Status.FAIL, "not found", str(error))
-    return Check(name, Status.OK, f"{installation.version}, {installation.binary}")
+    return judge_tritonserver(name, installation.version, installation.binary)
+
+
+def judge_tritonserver(name: str, version: str, binary: Path) -> Check:
+    """An older one serves as well; callers that are not trusted must not reach it."""
+    found = f"{version}, {binary}"
+    if tuple(int(number) for number in re.findall(r"\d+", version)) >= _SAFE_TRITON:
+        return Check(name, Status.OK, found)
+    remedy = "before 25.07 callers can crash it or run code in it: keep it on this machine or behind a gateway"
+    return Check(name, Status.WARN, found, remedy)
 
 
 def check_libpython() -> Check:
@@ -160,6 +173,20 @@ def judge_disk(free_bytes: int, home: Path) -> Check:
         return Check("disk at home", Status.OK, found)
     status = Status.WARN if free_bytes >= _MIN_DISK_BYTES else Status.FAIL
     return Check("disk at home", status, found, "make room, or choose another --home")
+
+
+def check_access(home: Path) -> Check:
+    """Whoever can write to a home has the server run their code; it holds texts and what was learned from them."""
+    name = "access to the home"
+    if not home.is_dir():
+        return Check(name, Status.OK, "not made yet")
+    mode = home.stat().st_mode
+    found = stat.filemode(mode)
+    if mode & stat.S_IWOTH:
+        return Check(name, Status.FAIL, f"{found}: every user can change it", f"chmod o-rwx {home}")
+    if mode & stat.S_IROTH:
+        return Check(name, Status.WARN, f"{found}: every user can read it", f"chmod o-rwx {home}")
+    return Check(name, Status.OK, found)
 
 
 def judge_open_files(limit: int) -> Check:

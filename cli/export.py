@@ -11,7 +11,7 @@ import typer
 
 from backends.errors import InvalidArgumentError
 from backends.home import Home
-from backends.lower.settings import FillingSettings, LowerDtype, Missing
+from backends.lower.settings import FillingSettings, LowerDtype, Missing, TextLimits
 from backends.registry.staleness import StalenessSettings
 from backends.scheduling.settings import (
     AdmissionSettings,
@@ -106,6 +106,9 @@ class LowerOptions:
             "ones answer for the rest, which is computed in the background; such answers say exact: false."
         ),
     ] = FillingSettings.compute_limit
+    max_text_bytes: Annotated[
+        int, typer.Option(help="A longer text is cut before it is read; its answer says truncated.")
+    ] = TextLimits.max_text_bytes
     lower_instances: Annotated[int, typer.Option(help="Processes that look texts up.")] = ExportSettings.lower_instances
     lower_threads: Annotated[
         int, typer.Option(help="Threads of each of them; more than one helps only where much is computed.")
@@ -121,8 +124,9 @@ class LowerOptions:
         if self.lower_threads < 1:
             raise InvalidArgumentError("--lower-threads must be at least 1")
         filling = FillingSettings(self.missing, self.overlay_mb, self.compute_limit, dtype)
-        staleness = StalenessSettings(self.stale_limit_s)
-        return {"threads": str(self.lower_threads), **filling.parameters, **staleness.parameters}
+        limits, staleness = TextLimits(self.max_text_bytes), StalenessSettings(self.stale_limit_s)
+        others = limits.parameters | staleness.parameters
+        return {"threads": str(self.lower_threads), **filling.parameters, **others}
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from backends.home import HOME_VARIABLE
 from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
 from cli.exit_codes import UNAVAILABLE
 from cli.export import export
+from cli.listening import INSECURE_VARIABLE, require_guarded
 from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows, read_deadline_ms
 from cli.session import open_home
@@ -37,7 +38,17 @@ def serve(
     http: Annotated[int, typer.Option(help="HTTP port; 0 takes a free one.")] = 8000,
     grpc: Annotated[int, typer.Option(help="gRPC port; 0 takes a free one.")] = 8001,
     metrics: Annotated[int, typer.Option(help="Metrics port; 0 takes a free one.")] = 8002,
-    address: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for every network.")] = "127.0.0.1",
+    address: Annotated[
+        str, typer.Option(help="Where to listen; 0.0.0.0 for every network, which needs --insecure.")
+    ] = "127.0.0.1",
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            envvar=INSECURE_VARIABLE,
+            help="Listen beyond this machine though whoever reaches the ports may ask every tenant's hPLMs.",
+        ),
+    ] = False,
     log_verbose: Annotated[int, typer.Option(help="Triton's own verbosity.")] = 0,
     log_mb: Annotated[
         int,
@@ -57,6 +68,7 @@ def serve(
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""
     from builder.serving import ServerConfig, traced
 
+    require_guarded(address, asks_for_tokens=False, is_insecure=insecure)
     opened, _ = open_home(home)
     if not opened.repository.exists():
         export(home)

@@ -15,7 +15,7 @@
 namespace hplm {
 
 constexpr int64_t kNoDeadline = 0;
-constexpr int64_t kTicketVersion = 5;
+constexpr int64_t kTicketVersion = 6;
 
 // A row of the tensor TICKET, as it lies in memory. The deadline is on the machine's monotonic clock.
 struct Ticket {
@@ -28,11 +28,15 @@ struct Ticket {
   int64_t exact;
   int64_t computing_us;
   int64_t level;
+  int64_t signed_us;
+  int64_t serial;
+  int64_t seal_low;
+  int64_t seal_high;
 
   bool has_deadline() const { return deadline_us != kNoDeadline; }
   bool is_late(int64_t now_us) const { return has_deadline() && deadline_us <= now_us; }
 };
-static_assert(sizeof(Ticket) == 9 * sizeof(int64_t), "a ticket is nine integers without gaps");
+static_assert(sizeof(Ticket) == 13 * sizeof(int64_t), "a ticket is thirteen integers without gaps");
 
 // Numbers of tokens are doubles: a ticket may hold any integer, and its square must not overflow.
 struct BatchShape {

@@ -26,6 +26,7 @@ from backends.engine.stack import StackSettings, UpperStack
 from backends.engine.stack_protocol import Stack
 from backends.engine.student_layers import StudentLayers
 from backends.engine.student_stack import StudentStack
+from backends.engine.ticket_gate import TicketGate
 from backends.engine.version_lookups import VersionLookups
 from backends.errors import HplmError, InvalidArgumentError, OtherStudentsError, UnavailableError, presentable
 from backends.home import Home
@@ -40,7 +41,7 @@ from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySett
 from backends.scheduling.wait_forecast import WaitForecast
 from backends.stack_key import STUDENTS, StackKey
 from backends.trace import Lane, span
-from backends.wire import AUTO, Float16Array, Int64Array, Ticket, decode_tickets, decode_words, owned, unfold_rows
+from backends.wire import AUTO, Float16Array, Int64Array, Ticket, decode_words, owned, unfold_rows
 
 LOGGER = logging.getLogger(__name__)
 
@@ -129,6 +130,7 @@ class UpperService:
         threads: Number of compute threads; by default PyTorch's own number.
         loop_type: Serve loop; a bench runs one without pipelining.
         on_failure: Called once after a defect has ended the loop and all requests have been answered.
+        gate: Which tickets are believed; by default those of this process.
     """
 
     def __init__(
@@ -143,8 +145,10 @@ class UpperService:
         threads: int | None = None,
         loop_type: type[ServeLoop] = ServeLoop,
         on_failure: Callable[[], None] = leave_failed,
+        gate: TicketGate | None = None,
     ) -> None:
         self._home = home
+        self._gate = gate or TicketGate()
         self._settings = settings
         self._host_bank = HostBank(home, snapshot.knows)
         self._snapshot = snapshot
@@ -317,7 +321,7 @@ class UpperService:
         return send
 
     def _read(self, rows: HiddenRows) -> _Received:
-        tickets = decode_tickets(rows.tickets)
+        tickets = self._gate.accept(rows.tickets)
         if not tickets:
             raise InvalidArgumentError("a request has at least one row")
         return _Received(owned(rows.hidden), tickets, list(rows.words))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from backends.lower.filling import DomainFilling
 from backends.lower.model import PendingTexts
 from backends.plot.arrays import Found, Keys, Rows
+from backends.plot.askers import Askers, asked_by
 from backends.trace import Lane, span
 
 Ids = npt.NDArray[np.int64]
@@ -23,11 +24,24 @@ class Lacking:
 
     texts: PendingTexts
     filling: DomainFilling
+    askers: Askers
+    """Of each text, its tenant's number."""
 
     @property
     def keys(self) -> Keys:
         """Shape: [M]."""
         return self.texts.lookup.keys[self.texts.lookup.missing]
+
+    @property
+    def missing_askers(self) -> Askers:
+        """Shape: [M]."""
+        return self.askers[self.texts.missing_rows]
+
+    def note_askers(self) -> None:
+        """Note who asks for the fragments that the overlay holds."""
+        if not self.filling.overlay.is_private:
+            supplied = self.texts.lookup.supplied
+            self.filling.note(self.texts.lookup.keys[supplied], self.askers[self.texts.tokens.rows_of(supplied)])
 
 
 @dataclass(frozen=True)
@@ -99,9 +113,10 @@ def _compute(missing: _Missing, is_chosen: Found) -> None:
     places: Rows = np.cumsum(is_chosen) - 1
     for part, ids in zip(missing.parts, missing.ids, strict=True):
         keys, found, rows = part.keys, is_chosen[ids], places[ids]
-        part.filling.want_beyond_limit(keys[~found])
+        askers = part.missing_askers
+        part.filling.want_beyond_limit(keys[~found], askers[~found])
         if vectors is not None:
             part.texts.charge(found, us_per_token)
             part.texts.lookup.supply(vectors, rows, found)
-            first = np.unique(ids[found], return_index=True)[1]
-            part.filling.keep_computed(keys[found][first], vectors[rows[found][first]])
+            first, by = asked_by(ids[found], askers[found])
+            part.filling.keep_computed(keys[found][first], vectors[rows[found][first]], by)

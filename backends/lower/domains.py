@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
@@ -21,12 +21,14 @@ from backends.lower.model import LowerModel, PendingTexts, RootFront
 from backends.lower.recent_times import RecentTimes
 from backends.lower.settings import FillingSettings, LowerDtype, Missing
 from backends.plot.allowance import Allowance
+from backends.plot.askers import Askers
 from backends.plot.overlay import MOST_UNWRITTEN, Overlay
 from backends.plot.overlay_pool import OverlayPool
 from backends.plot.overlay_seat import Seat
 from backends.plot.table import Table
-from backends.registry.entries import DomainEntry
+from backends.registry.entries import DomainEntry, HplmEntry
 from backends.root.store import RootFolder
+from backends.scheduling.fair_share import tenant_of
 
 LOGGER = logging.getLogger(__name__)
 
@@ -74,6 +76,8 @@ class OpenDomains:
         self._roots: dict[str, OpenRoot] = {}
         self._tables: dict[str, Table] = {}
         self._domains: dict[tuple[str, ...], OpenDomain] = {}
+        self._private: frozenset[tuple[str, ...]] = frozenset()
+        """Domains that one tenant has to itself; what is not known yet is shared."""
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         """Held for as long as it takes to open a domain, or to let some go; requests to open domains do not wait."""
@@ -107,11 +111,28 @@ class OpenDomains:
         if filling is not None:
             filling.prepare()
 
-    def compute_missing(self, call: Sequence[tuple[OpenDomain, PendingTexts]]) -> None:
-        """Compute what the texts of a call lack, where the settings say so."""
+    def fill(self, call: Sequence[tuple[OpenDomain, PendingTexts, Askers]]) -> None:
+        """Compute what the texts of a call lack, or have it learned, as the settings say."""
+        parts = [Lacking(texts, domain.filling, by) for domain, texts, by in call if domain.filling is not None]
+        for part in parts:
+            part.note_askers()
         if self._settings.missing is Missing.COMPUTE:
-            lacking = [Lacking(texts, domain.filling) for domain, texts in call if domain.filling is not None]
-            compute_missing(lacking, self._settings.compute_limit)
+            compute_missing(parts, self._settings.compute_limit)
+            return
+        for part in parts:
+            part.filling.want(part.keys, part.missing_askers)
+
+    def note_tenants(self, entries: Iterable[HplmEntry]) -> None:
+        """Note which domains one tenant has to itself, by their live hPLMs."""
+        tenants: dict[tuple[str, ...], set[str]] = {}
+        for entry in entries:
+            tenants.setdefault(entry.domain.folders, set()).add(tenant_of(entry.id))
+        private = frozenset(folders for folders, names in tenants.items() if len(names) == 1)
+        with self._lock:
+            self._private = private
+            for folders, domain in self._domains.items():
+                if domain.filling is not None:
+                    domain.filling.overlay.is_private = folders in private
 
     def note(self, domain: DomainEntry, counts: Mapping[str, int]) -> None:
         """Count fragments by the level of a domain's chain that answered."""
@@ -179,7 +200,7 @@ class OpenDomains:
         root = self._root(domain.root)
         tables = [self._table(folder, root.front.fingerprint) for folder in domain.folders]
         filling = self._filling(domain, root) if self._settings.fills else None
-        suppliers = filling.suppliers if filling else ()
+        suppliers = (filling.overlay,) if filling else ()
         lower_model = LowerModel(root.front, tables, suppliers, self._settings.missing is Missing.COMPUTE)
         return OpenDomain(domain.root, lower_model, filling)
 
@@ -188,7 +209,8 @@ class OpenDomains:
         origin = root.layers.origin(folders)
         seat = None if self._seat is None else self._seat.number
         overlay = Overlay(f"{domain.label}/overlay", root.pool, folders[0], origin, seat, self._unwritten)
-        return DomainFilling(overlay, root.layers, folders, self._settings.missing, self._counts)
+        overlay.is_private = domain.folders in self._private
+        return DomainFilling(overlay, root.layers, folders, self._counts)
 
     def _root(self, root: str) -> OpenRoot:
         if root not in self._roots:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -63,6 +63,7 @@ class EncodeQueue:
         self._taken: list[_Waiting] = []
         """What the thread has taken and not answered yet."""
         self._rows_of: dict[str, int] = {}
+        self._bytes_of: Counter[str] = Counter()
         self._num_rows = self._num_urgent_rows = self._num_bytes = 0
         self._row_times = RecentTimes()
         self._bytes_per_token = 0.0
@@ -98,7 +99,9 @@ class EncodeQueue:
             if isinstance(accepted, HplmError):
                 return accepted
             waits = self._rows_of.get(accepted.work.tenant, 0)
-            if waits + size > self._settings.max_rows_of_tenant:
+            waiting_bytes = self._bytes_of[accepted.work.tenant] + accepted.size_bytes
+            most_bytes = max(self._settings.max_bytes_of_tenant, accepted.size_bytes)
+            if waits + size > self._settings.max_rows_of_tenant or waiting_bytes > most_bytes:
                 return self._service.rejected(tenant_quota(waits))
             self._enter(_Waiting(accepted, respond))
             self._changed.notify_all()
@@ -125,14 +128,16 @@ class EncodeQueue:
         self._num_rows += waiting.num_rows
         self._num_bytes += waiting.request.size_bytes
         self._rows_of[work.tenant] = self._rows_of.get(work.tenant, 0) + waiting.num_rows
+        self._bytes_of[work.tenant] += waiting.request.size_bytes
 
     def _leave(self, waiting: _Waiting) -> None:
         tenant = waiting.request.work.tenant
         self._num_rows -= waiting.num_rows
         self._num_bytes -= waiting.request.size_bytes
         self._rows_of[tenant] -= waiting.num_rows
+        self._bytes_of[tenant] -= waiting.request.size_bytes
         if not self._rows_of[tenant]:
-            del self._rows_of[tenant]
+            del self._rows_of[tenant], self._bytes_of[tenant]
 
     def _take_urgent(self, most_rows: int | None) -> _Waiting | None:
         if not self._urgent or not _fits(self._urgent[0], most_rows):

@@ -10,15 +10,22 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from backends.errors import HplmError, presentable
 from backends.lower.domains import OpenDomain, OpenDomains
 from backends.lower.model import EncodedTexts, PendingTexts
+from backends.plot.askers import Askers, asker_number
 from backends.registry.entries import DomainEntry, HplmEntry
-from backends.root.tokenizer import Text
+from backends.root.tokenizer import MOST_CHARACTERS, Text
 from backends.root.words import RowWords
+from backends.scheduling.fair_share import tenant_of
 from backends.wire import AUTO, Float16Array, TextWords, Ticket
 
 LOGGER = logging.getLogger(__name__)
+_CHARACTER_US = 0.2
+_CHARACTERS_FREE = 4096
+"""Of a text so long, tokens are charged and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,17 @@ class Row:
     text: Text
     deadline_us: int | None
     level: str = AUTO
+    is_cut: bool = False
+    """Whether its text was cut before it was read."""
+
+    @property
+    def num_characters(self) -> int:
+        return len(self.text) if isinstance(self.text, str) else sum(map(len, self.text))
+
+    @property
+    def reading_us(self) -> float:
+        """What reading a long text takes; its tenant is charged, for it may come to no more tokens than a word."""
+        return _CHARACTER_US * max(0, min(self.num_characters, MOST_CHARACTERS) - _CHARACTERS_FREE)
 
 
 @dataclass(frozen=True)
@@ -46,6 +64,10 @@ class _Group:
     rows: Sequence[Row]
     domain: OpenDomain
     texts: PendingTexts
+
+    @property
+    def askers(self) -> Askers:
+        return np.array([asker_number(tenant_of(row.entry.id)) for row in self.rows], np.uint32)
 
     def finish(self) -> EncodedTexts:
         return self.domain.lower_model.finish(self.texts)
@@ -71,7 +93,7 @@ def _encode_rows(domains: OpenDomains, rows: Sequence[Row]) -> list[EncodedRow |
                 groups.append(begun)
             else:
                 encoded |= begun
-    domains.compute_missing([(group.domain, group.texts) for group in groups])
+    domains.fill([(group.domain, group.texts, group.askers) for group in groups])
     for group in groups:
         encoded |= _finish(domains, group)
     return [encoded[index] for index in range(len(rows))]
@@ -126,7 +148,9 @@ def _encoded(rows: Sequence[Row], encoded: EncodedTexts) -> Iterator[EncodedRow]
         strict=True,
     )
     for row, hidden, cut, exact, computing_us, words, middle in columns:
-        ticket = Ticket(row.entry.key, len(hidden), cut, row.deadline_us, middle, exact, round(computing_us), row.level)
+        charged_us = round(computing_us + row.reading_us)
+        is_cut = cut or row.is_cut
+        ticket = Ticket(row.entry.key, len(hidden), is_cut, row.deadline_us, middle, exact, charged_us, row.level)
         yield EncodedRow(hidden, ticket, _text_words(row, words))
 
 

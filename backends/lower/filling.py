@@ -19,9 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from backends.lower.layers import LowerLayers
-from backends.lower.settings import Missing
-from backends.plot.arrays import Float16Array, Found, Keys
-from backends.plot.chain import Supplier
+from backends.plot.arrays import Float16Array, Keys
+from backends.plot.askers import SEVERAL, Askers, asked_by
 from backends.plot.overlay import Overlay
 
 LOGGER = logging.getLogger(__name__)
@@ -50,7 +49,11 @@ class DomainFilling:
     """The overlay of a domain version, and its growth; all fillings of a process share their `counts`."""
 
     def __init__(
-        self, overlay: Overlay, layers: LowerLayers, folders: Sequence[Path], missing: Missing, counts: FillingCounts
+        self,
+        overlay: Overlay,
+        layers: LowerLayers,
+        folders: Sequence[Path],
+        counts: FillingCounts,
     ) -> None:
         self.overlay = overlay
         self._layers = layers
@@ -58,8 +61,8 @@ class DomainFilling:
         self._counts = counts
         self._broken_until_s = time.monotonic()
         self._wanted: Counter[PlainKey] = Counter()
+        self._wanted_by: dict[PlainKey, int] = {}
         self._wanted_lock = threading.Lock()
-        self.suppliers: Sequence[Supplier] = (overlay,) if missing is Missing.COMPUTE else (Learned(self),)
 
     @property
     def encoder(self) -> str:
@@ -92,44 +95,70 @@ class DomainFilling:
             self._break(error)
             return None
 
-    def keep_computed(self, keys: Keys, vectors: Float16Array) -> None:
+    def note(self, keys: Keys, askers: Askers) -> None:
+        """Note who asks for fragments of the overlay."""
+        if keys.size:
+            self.overlay.note(keys, askers)
+
+    def keep_computed(self, keys: Keys, vectors: Float16Array, askers: Askers) -> None:
         """Keep distinct fragments that were computed while their texts waited."""
-        self.overlay.add(keys, vectors)
+        self.overlay.add(keys, vectors, askers)
         self._counts.computed += keys.size
 
-    def want_beyond_limit(self, keys: Keys) -> None:
+    def want_beyond_limit(self, keys: Keys, askers: Askers) -> None:
         """Learn fragments in the background that the limit kept from being computed."""
         if keys.size:
             self._counts.beyond_limit += np.unique(keys).size
-            self.want(keys)
+            self.want(keys, askers)
 
-    def want(self, keys: Keys) -> None:
-        """Note fragments to be learned; where they are too many, the least wanted are dropped."""
+    def want(self, keys: Keys, askers: Askers) -> None:
+        """Note fragments to be learned; where they are too many, the least wanted are dropped.
+
+        Shape: keys, askers [K]
+        """
+        first, by = asked_by(keys, askers)
         with self._wanted_lock:
             self._wanted.update(keys.tolist())
+            for key, asker in zip(keys[first].tolist(), by.tolist(), strict=True):
+                if self._wanted_by.setdefault(key, asker) != asker:
+                    self._wanted_by[key] = SEVERAL
             if len(self._wanted) > _MOST_WANTED:
-                kept = self._wanted.most_common(int(_KEPT_WHEN_FULL * _MOST_WANTED))
-                self._counts.dropped += len(self._wanted) - len(kept)
-                self._wanted = Counter(dict(kept))
+                self._drop_least_wanted(int(_KEPT_WHEN_FULL * _MOST_WANTED))
+
+    def _drop_least_wanted(self, most: int) -> None:
+        """Keep the most wanted; of what one tenant alone wants, no more than half as many while others want some."""
+        of_one: Counter[int] = Counter()
+        kept: list[tuple[PlainKey, int]] = []
+        spare: list[tuple[PlainKey, int]] = []
+        for key, count in self._wanted.most_common():
+            asker = self._wanted_by[key]
+            of_one[asker] += 1
+            (kept if asker == SEVERAL or of_one[asker] <= most // 2 else spare).append((key, count))
+        kept = [*kept, *spare][:most]
+        self._counts.dropped += len(self._wanted) - len(kept)
+        self._wanted = Counter(dict(kept))
+        self._wanted_by = {key: self._wanted_by[key] for key, _ in kept}
 
     def learn_some(self) -> bool:
         """Compute a few of the most wanted fragments; returns whether there were any."""
         if self.is_broken:
             return False
-        wanted = self._take_wanted()
-        keys = wanted[~self.overlay.contains(wanted)]
+        wanted, askers = self._take_wanted()
+        is_new = ~self.overlay.contains(wanted)
+        keys = wanted[is_new]
         vectors = self.vectors(keys) if keys.size else None
         if vectors is not None:
-            self.overlay.add(keys, vectors)
+            self.overlay.add(keys, vectors, askers[is_new])
             self._counts.learned += keys.size
         return bool(wanted.size)
 
-    def _take_wanted(self) -> Keys:
+    def _take_wanted(self) -> tuple[Keys, Askers]:
         with self._wanted_lock:
             keys = [key for key, _ in self._wanted.most_common(_LEARNED_AT_ONCE)]
+            askers = [self._wanted_by.pop(key) for key in keys]
             for key in keys:
                 del self._wanted[key]
-        return np.array(keys, self._layers.layout.key)
+        return np.array(keys, self._layers.layout.key), np.array(askers, np.uint32)
 
     def _break(self, error: Exception) -> None:
         LOGGER.error(
@@ -139,17 +168,3 @@ class DomainFilling:
             error,
         )
         self._broken_until_s = time.monotonic() + RETRY_AFTER_S
-
-
-class Learned:
-    """A supplier of the fragments learned so far; it notes the others for learning."""
-
-    def __init__(self, filling: DomainFilling) -> None:
-        self._filling = filling
-        self.name = filling.overlay.name
-
-    def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
-        vectors, found = self._filling.overlay.fetch(keys)
-        if not found.all():
-            self._filling.want(keys[~found])
-        return vectors, found

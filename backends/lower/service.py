@@ -18,7 +18,7 @@ from backends.lower.accepted_load import AcceptedLoad, Work
 from backends.lower.call_times import CallTimes
 from backends.lower.domains import OpenDomains
 from backends.lower.encoding import EncodedRow, Row, encode_rows
-from backends.lower.settings import FillingSettings
+from backends.lower.settings import FillingSettings, TextLimits
 from backends.lower.upkeep import Upkeep
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
@@ -32,6 +32,7 @@ from backends.scheduling.rejection import (
     predicted_late,
 )
 from backends.scheduling.wait_forecast import ForecastReader
+from backends.seal import OWN_SEAL, Seal
 from backends.trace import Lane, span
 from backends.wire import (
     AUTO,
@@ -95,7 +96,11 @@ class LowerService:
         filling: FillingSettings | None = None,
         forecast: ForecastReader | None = None,
         instances: int = 1,
+        seal: Seal = OWN_SEAL,
+        limits: TextLimits = TextLimits(),
     ) -> None:
+        self._limits = limits
+        self._seal = seal
         self.instances = instances
         """Processes of this model; each gets the same part of the requests, as a rule."""
         self._snapshot = snapshot
@@ -122,6 +127,7 @@ class LowerService:
 
     def warm_up(self) -> None:
         """Open the domains of the live hPLMs; a domain that cannot be opened fails its own requests only."""
+        self.domains.note_tenants(self._snapshot.live())
         for entry in self._snapshot.live():
             try:
                 self.domains.prepare(entry.domain)
@@ -146,6 +152,7 @@ class LowerService:
         try:
             if not request.models:
                 raise InvalidArgumentError("a request has at least one row")
+            self._require_size(request)
             entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
             parameters = parse_parameters(request.parameters)
             in_us, level = deadline_in_us(parameters) or _default_in_us(entries), parameters.get("level", AUTO)
@@ -153,26 +160,40 @@ class LowerService:
                 if level != AUTO:
                     entry.require_level(level)
             deadline = None if in_us is None else self.times.deadline_us(in_us)
-            rows_of = zip(request.texts, entries, strict=True)
-            tokens = [self._least_tokens_of(text, entry.domain) for text, entry in rows_of]
+            cut = [self._cut(*row) for row in zip(entries, request.texts, strict=True)]
+            tokens = [self._least_tokens_of(text, entry.domain) for text, entry in zip(cut, entries, strict=True)]
             depths = [entry.least_depth(level) for entry in entries]
             work = self._work(tenant_of(entries[0].id), tokens, depths)
             if deadline is not None:
                 self._require_in_time(deadline, max(tokens), entries, wait_us, work)
-            texts = [_checked_text(*row) for row in zip(entries, request.texts, strict=True)]
-            rows = [Row(entry, text, deadline, level) for entry, text in zip(entries, texts, strict=True)]
+            rows = [
+                Row(entry, _checked_text(entry, text), deadline, level, is_cut=len(text) < len(whole))
+                for entry, text, whole in zip(entries, cut, request.texts, strict=True)
+            ]
             return AcceptedRequest(rows, deadline, work)
         except RejectedError as error:
             return self.rejected(error)
         except Exception as error:
             return presentable(error)
 
+    def _require_size(self, request: TextRequest) -> None:
+        size_bytes, most = sum(map(len, (*request.models, *request.texts))), self._limits.max_request_bytes
+        if size_bytes > most:
+            raise InvalidArgumentError(f"a request has {size_bytes:,} bytes, and may have {most:,}; send fewer rows")
+
+    def _cut(self, entry: HplmEntry, text: bytes) -> bytes:
+        """Cut a text, or each segment of a pair, so that no more is decoded, kept and read."""
+        if not entry.pair:
+            return self._limits.cut(text)
+        first, tab, second = text.partition(PAIR_SEPARATOR.encode())
+        return self._limits.cut(first) + tab + self._limits.cut(second)
+
     def encode_accepted(self, requests: Sequence[AcceptedRequest]) -> list[HiddenRequest | HplmError]:
         """Encode the rows of requests together, each request to its hidden rows or its error."""
         rows = [row for request in requests for row in request.rows]
         encoded = iter(encode_rows(self.domains, rows))
         with span(Lane.RETRIEVAL, "fold", rows=len(rows)):
-            return [_folded([next(encoded) for _ in request.rows]) for request in requests]
+            return [_folded([next(encoded) for _ in request.rows], self._seal) for request in requests]
 
     def still_in_time(self, request: AcceptedRequest, now: int) -> RejectedError | None:
         """Return why a request that has waited here is rejected, if it cannot be answered on time any more."""
@@ -290,7 +311,7 @@ def _checked_text(entry: HplmEntry, value: bytes) -> Text:
     return first, second
 
 
-def _folded(rows: Sequence[EncodedRow | HplmError]) -> HiddenRequest | HplmError:
+def _folded(rows: Sequence[EncodedRow | HplmError], seal: Seal) -> HiddenRequest | HplmError:
     """Fold the rows of a request, or return the first row's error."""
     good = [row for row in rows if isinstance(row, EncodedRow)]
     for row in rows:
@@ -300,8 +321,7 @@ def _folded(rows: Sequence[EncodedRow | HplmError]) -> HiddenRequest | HplmError
         return InvalidArgumentError("one request cannot mix hPLMs of roots with different hidden sizes")
     try:
         hidden = fold_rows([row.hidden for row in good])
-        return HiddenRequest(
-            hidden, encode_tickets([row.ticket for row in good]), [encode_words(row.words) for row in good]
-        )
+        tickets = encode_tickets([row.ticket for row in good], seal)
+        return HiddenRequest(hidden, tickets, [encode_words(row.words) for row in good])
     except Exception as error:  # a defect; raised, it would fail all requests of the call
         return presentable(error)

@@ -9,6 +9,8 @@ from typing import Literal, cast, get_args
 from backends.errors import InvalidArgumentError, shown
 from backends.model_settings import ModelSettings
 
+_MOST_FOLLOWING_BYTES = 3
+"""Bytes of a character in UTF-8 after its first."""
 LowerDtype = Literal["bf16", "fp32"]
 
 
@@ -75,12 +77,47 @@ class FillingSettings:
 
 
 @dataclass(frozen=True)
+class TextLimits:
+    """Limits of what a caller sends.
+
+    Attributes:
+        max_text_bytes: A longer text, or segment of a pair, is cut before anything reads it.
+        max_request_bytes: A request of more is rejected.
+    """
+
+    max_text_bytes: int = 64 << 10
+    max_request_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_text_bytes <= self.max_request_bytes:
+            raise InvalidArgumentError(f"a text has 1 to {self.max_request_bytes:,} bytes, not {self.max_text_bytes:,}")
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The settings as parameters of a model's configuration."""
+        return {"max_text_bytes": str(self.max_text_bytes)}
+
+    @classmethod
+    def from_model(cls, settings: ModelSettings) -> TextLimits:
+        return cls(settings.number("max_text_bytes", cls.max_text_bytes))
+
+    def cut(self, text: bytes) -> bytes:
+        """Cut a text, but not within a character."""
+        if len(text) <= self.max_text_bytes:
+            return text
+        end = self.max_text_bytes
+        while end > max(0, self.max_text_bytes - _MOST_FOLLOWING_BYTES) and text[end] & 0xC0 == 0x80:
+            end -= 1
+        return text[:end]
+
+
+@dataclass(frozen=True)
 class QueueSettings:
     """Limits of the queue of one process.
 
     Attributes:
         max_rows: Rows that may wait.
-        max_bytes: Bytes of text that may wait.
+        max_bytes: Bytes of text that may wait; of one tenant, half of them.
         engine_bytes: Where the engine holds more bytes of hidden rows, rows without a deadline wait here.
         batch_rows: Rows that are encoded together, at most.
         tenant_quota: Rows of one tenant that may wait; None: half of all.
@@ -95,6 +132,10 @@ class QueueSettings:
     @property
     def max_rows_of_tenant(self) -> int:
         return max(1, self.max_rows // 2) if self.tenant_quota is None else self.tenant_quota
+
+    @property
+    def max_bytes_of_tenant(self) -> int:
+        return self.max_bytes // 2
 
     @property
     def max_rows_of_request(self) -> int:

@@ -72,4 +72,5 @@ class Upkeep:
     def _retire(self) -> None:
         if time.monotonic() - self._retired_s >= RETIRE_EVERY_S:
             self._retired_s = time.monotonic()
+            self._domains.note_tenants(self._snapshot.live())
             self._domains.close_unread(self._snapshot.live_folders)

@@ -118,6 +118,18 @@ class PendingLookup:
         self._readers = [*whole, *shorter, computed]
         self._ask(whole, first_level=0)
         self._num_whole = len(whole)
+        self._num_suppliers = sum(isinstance(reader, Supplied) for reader in whole)
+
+    @property
+    def supplied(self) -> Rows:
+        """The tokens that suppliers have answered, before anything else is supplied.
+
+        Shape: [S]
+        """
+        first = self._num_whole - self._num_suppliers
+        is_supplied = (self._levels >= first) & (self._levels < self._num_whole)  # suppliers come after all tables
+        is_supplied[self.missing] = False
+        return np.flatnonzero(is_supplied)
 
     def supply(self, vectors: Float16Array, rows: Rows, found: Found) -> None:
         """Answer those missing tokens that were `found` with their `rows` of `vectors`.

@@ -19,6 +19,7 @@ import numpy as np
 from backends.errors import StorageFullError
 from backends.plot.allowance import Allowance
 from backends.plot.arrays import Float16Array, Found, Keys
+from backends.plot.askers import SEVERAL, Askers
 from backends.plot.overlay_log import (
     LearnedFragments,
     LogOrigin,
@@ -32,6 +33,8 @@ from backends.plot.overlay_pool import OverlayPool
 
 LOGGER = logging.getLogger(__name__)
 _USES_EVERY_S = 30.0
+KEPT_S = 90 * 24 * 3600.0
+"""What was learned is forgotten, at the next start, after so long without anything new."""
 _COMPACT_ABOVE_BYTES = 4 << 20
 # A disk that cannot keep up must not fill the memory.
 MOST_UNWRITTEN = 16_384
@@ -40,7 +43,8 @@ MOST_UNWRITTEN = 16_384
 class Overlay:
     """One domain version's learned fragments; without a `seat` nothing is written.
 
-    `unwritten` bounds the fragments that wait to be written, of all overlays that share it.
+    `unwritten` bounds the fragments that wait to be written, of all overlays that share it. One that `is_private` has
+    one tenant alone; in others nothing gets to disk that one tenant alone has asked for.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Overlay:
         unwritten: Allowance | None = None,
     ) -> None:
         self.name = name
+        self.is_private = False
         self._pool = pool
         self._owner = pool.new_owner()
         self._table_folder = table_folder
@@ -67,6 +72,7 @@ class Overlay:
         self._uses_written_s = time.monotonic()
         self._in_trouble: set[Path] = set()
         self._noted_by_others = LearnedFragments.none(origin.layout.key)
+        self._remove_old()
         self._load()
 
     def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
@@ -79,17 +85,34 @@ class Overlay:
     def contains(self, keys: Keys) -> Found:
         return self._pool.contains(self._owner, keys)
 
-    def add(self, keys: Keys, vectors: Float16Array) -> None:
+    def add(self, keys: Keys, vectors: Float16Array, askers: Askers | None = None) -> None:
         """Learn distinct fragments: found from now on, on disk a moment later.
 
-        Shape: keys [K], vectors [K, width]
+        Shape: keys, askers [K], vectors [K, width]
         """
         with self._unwritten_lock:
             if self._is_closed:  # a request may still hold it; what it adds could never be released
                 return
-            self._pool.add(self._owner, keys, vectors, np.ones(keys.size, np.uint32))
-            if self._writer is not None and (granted := self._unwritten_allowance.take(keys.size)):
-                self._unwritten.append((keys[:granted], vectors[:granted]))
+            self._pool.add(self._owner, keys, vectors, np.ones(keys.size, np.uint32), askers)
+            if askers is not None and not self.is_private:
+                keys, vectors = keys[askers == SEVERAL], vectors[askers == SEVERAL]
+            self._will_write(keys, vectors)
+
+    def note(self, keys: Keys, askers: Askers) -> None:
+        """Note who asks for fragments that are here; those of several tenants get to disk a moment later.
+
+        Shape: keys, askers [K]
+        """
+        shared = np.unique(keys[self._pool.newly_shared(self._owner, keys, askers)])
+        if shared.size:
+            vectors, found = self.fetch(shared)
+            with self._unwritten_lock:
+                self._will_write(shared[found], vectors)
+
+    def _will_write(self, keys: Keys, vectors: Float16Array) -> None:
+        """Queue fragments for the log; the lock is held."""
+        if self._writer is not None and not self._is_closed and (granted := self._unwritten_allowance.take(keys.size)):
+            self._unwritten.append((keys[:granted], vectors[:granted]))
 
     def sync(self) -> None:
         """Write new fragments of this process and read those of others."""
@@ -106,6 +129,14 @@ class Overlay:
             self._write()
             self._write_uses()
         self._pool.release(self._owner)
+
+    def _remove_old(self) -> None:
+        """Forget the logs to which nothing was added for long."""
+        with self._only_logged(self._folder):
+            for log in self._logs():
+                if time.time() - log.stat().st_mtime > KEPT_S:
+                    log.unlink(missing_ok=True)
+                    log.with_suffix(".uses").unlink(missing_ok=True)
 
     def _load(self) -> None:
         known = None
@@ -146,7 +177,7 @@ class Overlay:
 
     def _write_uses(self) -> None:
         self._uses_written_s = time.monotonic()
-        held = self._pool.fragments(self._owner)
+        held = self._pool.fragments(self._owner, of_several=not self.is_private)
         if self._writer is None or not held.keys.size or not self._writer.path.is_file():
             return
         # What others have noted is theirs to note, or the sum of all would grow with every restart.

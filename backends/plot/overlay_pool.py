@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from backends.errors import InvalidArgumentError
 from backends.plot.arrays import Float16Array, Found, Keys, Rows, Words
+from backends.plot.askers import SEVERAL, Askers
 from backends.plot.index import Probe
 from backends.plot.keys import WIDE_KEY
 from backends.plot.overlay_log import FragmentLayout, LearnedFragments, Uses
@@ -50,6 +51,7 @@ class OverlayPool:
         self._keys = np.zeros(self._capacity, layout.key)
         self._owners = np.zeros(self._capacity, np.int32)
         self._uses = np.zeros(self._capacity, np.uint32)
+        self._askers: Askers = np.zeros(self._capacity, np.uint32)
         self._fresh = 0
         self._hand = 0
         self._last_owner = _FREE
@@ -85,24 +87,41 @@ class OverlayPool:
         with self._lock:
             return self._find(owner, keys)[1]
 
-    def add(self, owner: int, keys: Keys, vectors: Float16Array, uses: Uses) -> None:
-        """Add fragments that are missing, in the rows of the least used.
+    def newly_shared(self, owner: int, keys: Keys, askers: Askers) -> Found:
+        """Note who asks, and tell which fragments another tenant has asked for until now.
 
-        Shape: keys, uses [K], vectors [K, width]
+        Shape: keys, askers [K] -> [K]
         """
+        with self._lock:
+            rows, found = self._find(owner, keys)
+            first = self._askers[rows]
+            shared: Found = found & (first != SEVERAL) & (first != askers)
+            self._askers[rows[shared]] = SEVERAL
+            return shared
+
+    def add(self, owner: int, keys: Keys, vectors: Float16Array, uses: Uses, askers: Askers | None = None) -> None:
+        """Add fragments that are missing, in the rows of the least used; without askers, several have asked.
+
+        Where all rows are taken, a tenant whose own fragments have half of them makes room among its own.
+
+        Shape: keys, uses, askers [K], vectors [K, width]
+        """
+        askers = np.full(keys.size, SEVERAL, np.uint32) if askers is None else askers
         distinct = np.unique(keys, return_index=True)[1]
         at_once = min(_ADDED_AT_ONCE, self._capacity // _LOOK_AT)
         for start in range(0, distinct.size, at_once):
             chosen = distinct[start : start + at_once]
             with self._lock:
                 new = chosen[~self._find(owner, keys[chosen])[1]]
-                if new.size:
-                    self._put(owner, keys[new], vectors[new], uses[new])
+                for asker in np.unique(askers[new]).tolist():
+                    of_one = new[askers[new] == asker]
+                    self._put(owner, keys[of_one], vectors[of_one], uses[of_one], asker)
 
-    def fragments(self, owner: int) -> LearnedFragments:
-        """Return the fragments of an owner, and how often they were used lately."""
+    def fragments(self, owner: int, of_several: bool = False) -> LearnedFragments:
+        """Return the fragments of an owner, or those that several tenants asked for, and how often they were used."""
         with self._lock:
-            rows = np.flatnonzero(self._owners == owner)
+            is_wanted = self._owners == owner
+            rows = np.flatnonzero(is_wanted & (self._askers == SEVERAL) if of_several else is_wanted)
             return LearnedFragments(self._keys[rows], self._uses[rows])
 
     def release(self, owner: int) -> None:
@@ -118,25 +137,39 @@ class OverlayPool:
         # An empty way reads the last row; tags of two owners may collide. Either shows here.
         return rows, (self._keys[rows] == keys) & (self._owners[rows] == owner)
 
-    def _put(self, owner: int, keys: Keys, vectors: Float16Array, uses: Uses) -> None:
-        rows = self._cold_rows(keys.size)
+    def _put(self, owner: int, keys: Keys, vectors: Float16Array, uses: Uses, asker: int) -> None:
+        rows = self._cold_rows(keys.size, asker)
         self._evict(rows)
         self._vectors[rows] = vectors
-        self._keys[rows], self._owners[rows] = keys, owner
+        self._keys[rows], self._owners[rows], self._askers[rows] = keys, owner, asker
         # New ones must outlive the next look at them, or they could never become hot.
         self._uses[rows] = np.maximum(uses, 1)
         self._enter(rows)
 
-    def _cold_rows(self, count: int) -> Rows:
+    def _cold_rows(self, count: int, asker: int) -> Rows:
         """Return fresh rows, or the least used of the next ones; the others' uses are halved, so that old ones fade."""
         if self._fresh + count <= self._capacity:
             self._fresh += count
             return np.arange(self._fresh - count, self._fresh)
-        window = (self._hand + np.arange(min(_LOOK_AT * count, self._capacity))) % self._capacity
-        self._hand = int(window[-1]) + 1
+        window = self._own_rows(_LOOK_AT * count, asker)
+        if window is None:
+            window = (self._hand + np.arange(min(_LOOK_AT * count, self._capacity))) % self._capacity
+            self._hand = int(window[-1]) + 1
         by_use = window[np.argpartition(self._uses[window], count - 1)]
         self._uses[by_use[count:]] >>= np.uint32(1)
         return by_use[:count]
+
+    def _own_rows(self, count: int, asker: int) -> Rows | None:
+        """Return the next rows of a tenant's own fragments, if these have half of all."""
+        if asker == SEVERAL:
+            return None
+        own = np.flatnonzero((self._askers == asker) & (self._owners != _FREE))
+        if own.size < max(count, self._capacity // 2):
+            return None
+        start = np.searchsorted(own, self._hand)
+        window: Rows = own[(start + np.arange(count)) % own.size]
+        self._hand = int(window[-1]) + 1
+        return window
 
     def _enter(self, rows: Rows) -> None:
         """Give every row a way of its set, one row of a set at a time."""

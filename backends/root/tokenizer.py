@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +16,11 @@ from backends.root.words import RowWords
 Text = str | tuple[str, str]
 """A text, or the two segments of a pair."""
 
-# Tokenising 10 MB to keep 128 tokens would take seconds, so a long text is read in growing windows until it fills
-# the row. Ordinary text does so in the first one; only pages of blanks or words of thousands of letters go on to the
-# last, behind which nothing is read.
-_CHARACTERS_PER_TOKEN = (32, 512, 8192)
+# Tokenising 10 MB to keep 128 tokens would take seconds, so a long text is read in two windows at most. Ordinary text
+# fills its row in the first one; only pages of blanks or words of thousands of letters go on to the second, behind
+# which nothing is read: a root of 128 tokens spends 2 ms on it.
+_CHARACTERS_PER_TOKEN = 32
+MOST_CHARACTERS = 8192
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class RootTokenizer:
         self._tokenizer.enable_truncation(max_tokens)
         self.num_special_tokens: int = self._tokenizer.num_special_tokens_to_add(is_pair=False)
         self._pad_id = pad_id
-        self._windows = [max_tokens * characters for characters in _CHARACTERS_PER_TOKEN]
+        self._window = max_tokens * _CHARACTERS_PER_TOKEN
 
     @property
     def special_ids(self) -> dict[str, int]:
@@ -83,12 +84,15 @@ class RootTokenizer:
         """Rows of tokens; `with_words` says of each text whether its words are wanted; left out, none are."""
         # Without offsets the library is faster, so most batches go without.
         tokenise = self._tokenizer.encode_batch if any(with_words) else self._tokenizer.encode_batch_fast
-        heads = [_head(text, self._windows[0]) for text in texts]
+        heads = [_head(text, self._window) for text in texts]
         encodings: list[Encoding] = tokenise(heads)
         truncated = np.fromiter((bool(encoding.overflowing) for encoding in encodings), np.bool_, len(encodings))
         for row, (text, head) in enumerate(zip(texts, heads, strict=True)):
             if head != text and not truncated[row]:
-                encodings[row], truncated[row] = self._encode_long(text, tokenise)
+                if self._window < MOST_CHARACTERS:
+                    head = _head(text, MOST_CHARACTERS)
+                    encodings[row] = tokenise([head])[0]
+                truncated[row] = bool(encodings[row].overflowing) or _leaves_out(text, head)
         wanted = with_words or [False] * len(texts)
         words = [
             RowWords.of(one, text) if wants and isinstance(text, str) else None
@@ -96,16 +100,6 @@ class RootTokenizer:
         ]
         middles = [None if isinstance(text, str) else _middle(one) for one, text in zip(encodings, texts, strict=True)]
         return _token_rows(encodings, truncated, words, middles, self._pad_id)
-
-    def _encode_long(self, text: Text, tokenise: Callable[[list[Text]], list[Encoding]]) -> tuple[Encoding, bool]:
-        """A text that does not fill its row from the first window, and whether more than blanks was left out."""
-        for window in self._windows[1:]:
-            head = _head(text, window)
-            encoding = tokenise([head])[0]
-            if encoding.overflowing or head == text:
-                break
-        left_out = [segment[len(kept) :] for segment, kept in zip(_segments(text), _segments(head), strict=True)]
-        return encoding, bool(encoding.overflowing) or any(rest and not rest.isspace() for rest in left_out)
 
 
 def exchanged(ids: npt.NDArray[np.int64], pad_id: int) -> npt.NDArray[np.int64]:
@@ -117,6 +111,12 @@ def exchanged(ids: npt.NDArray[np.int64], pad_id: int) -> npt.NDArray[np.int64]:
 
 def _segments(text: Text) -> tuple[str, ...]:
     return (text,) if isinstance(text, str) else text
+
+
+def _leaves_out(text: Text, head: Text) -> bool:
+    """Tell whether more than blanks is left out."""
+    left_out = [segment[len(kept) :] for segment, kept in zip(_segments(text), _segments(head), strict=True)]
+    return any(rest and not rest.isspace() for rest in left_out)
 
 
 def _head(text: Text, window: int) -> Text:

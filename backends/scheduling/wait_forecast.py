@@ -15,7 +15,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import tempfile
 import threading
 import zlib
 from bisect import bisect_right
@@ -27,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from backends.scheduling.admission import Admission
+from backends.server_folder import file_prefix, server_folder
 from backends.stack_key import StackKey
 
-FOLDER_VARIABLE = "HPLM_SIGNALS"
-"""Names a folder that goes with its server; without it the forecasts lie among the machine's temporary files."""
 LENGTHS = (1, 8, 12, 16, 20, 24, 32, 48, 80)
 """Tokens of a row, or more up to the next."""
 MAX_TENANTS = 8
@@ -153,7 +151,7 @@ class ForecastWriter:
     """What one engine tells. `name` is that of its model instance."""
 
     def __init__(self, name: str) -> None:
-        self._path = _folder() / f"{_prefix()}{name}"
+        self._path = server_folder() / f"{_prefix()}{name}"
         self._path.unlink(missing_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
@@ -237,7 +235,7 @@ class ForecastReader:
             return [memory.read() for memory in self._memories.values()]
 
     def _look(self) -> None:
-        found = {(path, inode) for path in _folder().glob(f"{_prefix()}*") if (inode := _inode(path)) is not None}
+        found = {(path, inode) for path in server_folder().glob(f"{_prefix()}*") if (inode := _inode(path)) is not None}
         for gone in self._memories.keys() - found:
             self._memories.pop(gone).close()
         for path, inode in found - self._memories.keys():
@@ -267,12 +265,7 @@ class _Memory:
 
 
 def _prefix() -> str:
-    """The models' processes of one server have it for their parent."""
-    return f"hplm-backlog-{os.getppid()}-"
-
-
-def _folder() -> Path:
-    return Path(os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir())
+    return f"{file_prefix('backlog')}-"
 
 
 def _whole(times_us: Iterable[float]) -> list[int]:

@@ -11,6 +11,10 @@ from backends.errors import InvalidArgumentError
 
 MEBIBYTE = 1 << 20
 _MAX_PORT = 65535
+_ADMINISTRATIVE = ("shared-memory", "model-repository", "trace", "logging")
+"""Triton's names for groups of endpoints."""
+_ADMIN_HEADER = "hplm-admin-key"
+_GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +71,15 @@ class Ports:
     metrics: int
 
 
-def server_arguments(config: ServerConfig, ports: Ports, backend_directory: Path, shm_prefix: str) -> list[str]:
+def server_arguments(
+    config: ServerConfig, ports: Ports, backend_directory: Path, shm_prefix: str, admin_key: str
+) -> list[str]:
     """The arguments of tritonserver, without the program itself."""
     return [
         f"--model-repository={config.repository.absolute()}",
         f"--backend-directory={backend_directory}",
         *_endpoint_arguments(config, ports),
+        *_restriction_arguments(admin_key),
         *_model_arguments(config),
         *_python_backend_arguments(config, shm_prefix),
         f"--exit-timeout-secs={config.exit_timeout_s}",
@@ -91,6 +98,17 @@ def _endpoint_arguments(config: ServerConfig, ports: Ports) -> list[str]:
         f"--metrics-port={ports.metrics}",
         f"--http-thread-count={config.http_thread_count}",
     ]
+
+
+def _restriction_arguments(admin_key: str) -> list[str]:
+    """Close what changes or reads the machine; what stock clients need to ask stays open."""
+    restriction = f"{','.join(_ADMINISTRATIVE)}:{_ADMIN_HEADER}={admin_key}"
+    return [f"--http-restricted-api={restriction}", f"--grpc-restricted-protocol={restriction}"]
+
+
+def admin_headers(admin_key: str) -> dict[str, str]:
+    """Return the headers that open Triton's administrative endpoints, over either protocol."""
+    return {_ADMIN_HEADER: admin_key, f"{_GRPC_HEADER_PREFIX}{_ADMIN_HEADER}": admin_key}
 
 
 def _model_arguments(config: ServerConfig) -> list[str]:

@@ -11,6 +11,7 @@ Usage:
 
 import contextlib
 import ctypes
+import glob
 import os
 import resource
 import select
@@ -28,6 +29,7 @@ LOST_PROCESS_CODE = 70
 """The exit code when a model's process has ended by itself, which Triton neither restarts nor reports as unready."""
 _STACK_BYTES = 256 << 20
 """The stack of each thread of the server, which takes memory as it is used; enough for bodies of about 120 MB."""
+_UMASK = 0o077
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -42,11 +44,18 @@ def main() -> int:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     with _removed_at_end(Path(run_folder), shm_prefix):
         return _run(
-            command, run_folder, int(lock), float(grace_s), lambda: stopping.is_set() or os.getppid() != starter
+            command,
+            run_folder,
+            shm_prefix,
+            int(lock),
+            float(grace_s),
+            lambda: stopping.is_set() or os.getppid() != starter,
         )
 
 
-def _run(command: list[str], folder: str, lock: int, grace_s: float, is_unwanted: Callable[[], bool]) -> int:
+def _run(
+    command: list[str], folder: str, shm_prefix: str, lock: int, grace_s: float, is_unwanted: Callable[[], bool]
+) -> int:
     server = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -54,11 +63,12 @@ def _run(command: list[str], folder: str, lock: int, grace_s: float, is_unwanted
         cwd=_empty(folder),  # stubs import what lies where they run, such as a folder "triton" of the operator
         pass_fds=(lock,),
         process_group=0,
+        umask=_UMASK,
         preexec_fn=_prepare_server,
     )
     try:
         os.write(1, f"{server.pid}\n".encode())
-        lost = _wait_for_end(server, is_unwanted)
+        lost = _wait_for_end(server, shm_prefix, is_unwanted)
         if lost is not None:
             os.write(2, f"a model's process ended by itself, {lost}; the server ends too\n".encode())
         _stop(server, grace_s)
@@ -76,7 +86,7 @@ def _empty(folder: str) -> str:
     return path
 
 
-def _wait_for_end(server: "subprocess.Popen[bytes]", is_unwanted: Callable[[], bool]) -> str | None:
+def _wait_for_end(server: "subprocess.Popen[bytes]", shm_prefix: str, is_unwanted: Callable[[], bool]) -> str | None:
     """Return when the server has ended, is unwanted, or has lost a process; only then, how that process ended.
 
     A process counts as lost when two looks, a second apart, find it uncollected: a failed load is collected at once.
@@ -87,6 +97,7 @@ def _wait_for_end(server: "subprocess.Popen[bytes]", is_unwanted: Callable[[], b
         readable, _, _ = select.select([0], [], [], _POLL_S)
         if readable:
             return None
+        _make_private(shm_prefix)
         polls += 1
         if polls % _LOOK_EVERY_POLLS == 0:
             failed = _failed_children(server.pid)
@@ -94,6 +105,17 @@ def _wait_for_end(server: "subprocess.Popen[bytes]", is_unwanted: Callable[[], b
                 return failed[pid]
             seen = failed
     return None
+
+
+def _make_private(shm_prefix: str) -> None:
+    """Leave new regions to this user alone, as the umask does not; no model has read a text by then."""
+    for region in _regions(shm_prefix):
+        with contextlib.suppress(OSError):
+            region.chmod(0o600)
+
+
+def _regions(shm_prefix: str) -> Iterator[Path]:
+    return Path("/dev/shm").glob(f"{glob.escape(shm_prefix)}*")
 
 
 def _failed_children(parent: int) -> dict[int, str]:
@@ -135,7 +157,7 @@ def _removed_at_end(run_folder: Path, shm_prefix: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for region in Path("/dev/shm").glob(f"{shm_prefix}*"):
+        for region in _regions(shm_prefix):
             region.unlink(missing_ok=True)
         shutil.rmtree(run_folder, ignore_errors=True)
 

@@ -7,6 +7,7 @@ folder that can be locked belongs to no server, and it names the shared-memory r
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import secrets
 import shutil
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from backends.scheduling.wait_forecast import FOLDER_VARIABLE
+from backends.server_folder import FOLDER_VARIABLE
 from builder.serving.errors import TritonMissingError
 from builder.serving.installation import PYTHON_VERSION, STUB_NAME, Installation, find_libpython
 
@@ -33,6 +34,8 @@ class RunFolder:
 
     path: Path
     lock: int
+    admin_key: str
+    """Opens Triton's administrative endpoints; random, of this start, and in the file `admin-key` for operators."""
 
     @classmethod
     def create(cls) -> Self:
@@ -42,7 +45,10 @@ class RunFolder:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path = building.with_name(_FOLDER_PREFIX + secrets.token_hex(6))
         building.rename(path)
-        return cls(path, lock)
+        admin_key = secrets.token_hex(16)
+        (path / "admin-key").touch(0o600)
+        (path / "admin-key").write_text(admin_key, encoding="utf-8")
+        return cls(path, lock, admin_key)
 
     @property
     def shm_prefix(self) -> str:
@@ -119,8 +125,8 @@ class RunFolder:
 
 
 def shm_prefix(folder: Path) -> str:
-    """The names of a server's shared-memory regions begin with this."""
-    return f"{folder.name}-"
+    """The names of a server's shared-memory regions begin with this; newer Tritons map no such region for callers."""
+    return f"triton_hplm_{folder.name.removeprefix(_FOLDER_PREFIX)}_"
 
 
 def sweep_stale() -> int:
@@ -134,8 +140,10 @@ def _sweep(folder: Path) -> bool:
     except OSError:  # gone meanwhile, or another user's
         return False
     try:
+        if os.fstat(lock).st_uid != os.getuid():
+            return False
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for region in SHARED_MEMORY.glob(f"{shm_prefix(folder)}*"):
+        for region in SHARED_MEMORY.glob(f"{glob.escape(shm_prefix(folder))}*"):
             region.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
     except OSError:  # its server lives

@@ -23,7 +23,7 @@ from typing import Self, TypeVar
 
 from backends.errors import NotFoundError
 from builder.serving import keeper
-from builder.serving.config import Ports, ServerConfig, server_arguments
+from builder.serving.config import Ports, ServerConfig, admin_headers, server_arguments
 from builder.serving.errors import ServerNotReadyError, ServerStartError
 from builder.serving.installation import Installation, find_installation
 from builder.serving.log import LogFollower, failure_reason, last_lines
@@ -53,6 +53,7 @@ class TritonServer:
         self._ports: Ports | None = None
         self._log_path: Path | None = None
         self._pid: int | None = None
+        self._admin_key: str | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -162,6 +163,11 @@ class TritonServer:
         return f"http://{self._host}:{self.ports.metrics}/metrics"
 
     @property
+    def admin_headers(self) -> dict[str, str]:
+        """Headers that open Triton's administrative endpoints; without them it answers that they are restricted."""
+        return admin_headers(_started(self._admin_key))
+
+    @property
     def _host(self) -> str:
         host = _ANY_ADDRESS.get(self.config.address, self.config.address)
         return f"[{host}]" if ":" in host else host
@@ -180,7 +186,8 @@ class TritonServer:
         served = replace(
             self.config, repository=folder.link_repository(self.config.repository, self.config.configurations)
         )
-        arguments = server_arguments(served, self.ports, folder.backend_directory, folder.shm_prefix)
+        self._admin_key = folder.admin_key
+        arguments = server_arguments(served, self.ports, folder.backend_directory, folder.shm_prefix, folder.admin_key)
         environment = {**os.environ, **folder.environment(installation), **self.config.environment}
         self._log_path = self.config.log_path or folder.path / "server.log"
         self._log_path.parent.mkdir(parents=True, exist_ok=True)

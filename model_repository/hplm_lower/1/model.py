@@ -23,12 +23,13 @@ from backends.logs import configure_logging
 from backends.lower.encode_queue import EncodeQueue
 from backends.lower.metrics import LowerMetrics
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
-from backends.lower.settings import FillingSettings, QueueSettings
+from backends.lower.settings import FillingSettings, QueueSettings, TextLimits
 from backends.model_settings import ModelSettings
 from backends.registry.snapshot import RegistrySnapshot
 from backends.registry.staleness import StalenessSettings
 from backends.root.packed import cpu_multiplies_bf16
 from backends.scheduling.rejection import RejectedError
+from backends.seal import Seal
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.trimming import Trimming
 from backends.triton_caller import Caller
@@ -53,7 +54,14 @@ class TritonPythonModel:
         self._snapshot = RegistrySnapshot.open(settings.home, staleness := StalenessSettings.from_model(settings))
         instances = instances_of(args)
         filling = FillingSettings.from_model(settings)
-        self._service = LowerService(settings.home, self._snapshot, filling, instances=instances)
+        self._service = LowerService(
+            settings.home,
+            self._snapshot,
+            filling,
+            instances=instances,
+            seal=Seal.of_server(),
+            limits=TextLimits.from_model(settings),
+        )
         self._service.warm_up()
         self._queue = EncodeQueue(self._service, QueueSettings.from_model(settings, instances), end_process)
         process = args["model_instance_name"]

@@ -26,12 +26,14 @@ from backends.engine.loop import ServeLoop
 from backends.engine.metrics import UpperMetrics
 from backends.engine.service import HiddenRows, UpperService
 from backends.engine.settings import EngineSettings
+from backends.engine.ticket_gate import AGE_LIMIT_S, TicketGate
 from backends.errors import HplmError, InvalidArgumentError, presentable, shown
 from backends.logs import configure_logging
 from backends.model_settings import ModelSettings
 from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.settings import AdmissionSettings, PolicyName, PolicySettings
 from backends.scheduling.wait_forecast import ForecastWriter
+from backends.seal import Seal
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.trimming import Trimming
 from backends.triton_caller import Caller
@@ -39,6 +41,7 @@ from backends.triton_errors import triton_error
 from backends.wire import HIDDEN, RESULT, TICKET, WORDS
 
 LOGGER = logging.getLogger("hplm_upper")
+_AGE_LIMIT_IN_QUEUE_S = 600.0
 
 
 class TritonPythonModel:
@@ -66,6 +69,7 @@ class TritonPythonModel:
             engine.threads,
             self.loop_type,
             end_process,
+            _gate(self._batches_by_triton),
         )
         self._limit = CallLimit.from_triton(args)
         in_force = {
@@ -133,6 +137,11 @@ def _batches_by_triton(settings: ModelSettings, args: dict[str, str]) -> bool:
             plugin,
         )
     return mode == "triton"
+
+
+def _gate(batches_by_triton: bool) -> TicketGate:
+    """Tickets wait in Triton's queue in mode `triton`, and hardly at all in mode `engine`."""
+    return TicketGate(Seal.of_server(), _AGE_LIMIT_IN_QUEUE_S if batches_by_triton else AGE_LIMIT_S)
 
 
 def _policy(settings: ModelSettings, batches_by_triton: bool) -> PolicySettings:

@@ -29,6 +29,7 @@ from builder.serving import (
     TritonServer,
     keeper,
 )
+from builder.serving.run_folder import shm_prefix
 from living_processes import living
 
 pytestmark = pytest.mark.server
@@ -65,7 +66,7 @@ class Traces:
         return traces
 
     def regions(self) -> list[Path]:
-        return list(SHARED_MEMORY.glob(f"{self.folder.name}-*"))
+        return list(SHARED_MEMORY.glob(f"{shm_prefix(self.folder)}*"))
 
     def alive(self) -> list[psutil.Process]:
         return living(self.processes)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import random
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +16,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from backends.registry.registry import Registry
-from backends.wire import TICKET_COLUMNS, Ticket, encode_tickets
+from backends.wire import Ticket, encode_tickets
 from bench.kit.tiny_home import sample_texts, tiny_hplm
 from hplm_client import Classification, HplmClient, InvalidRequestError, NotFoundError, ServerError, UnavailableError
 from served_home import Served
@@ -32,6 +32,7 @@ def send(
     texts: np.ndarray[Any, Any],
     datatypes: tuple[str, str] = ("BYTES", "BYTES"),
     parameters: dict[str, Any] | None = None,
+    model: str = "hplm",
 ) -> Any:
     url = served.grpc_url if protocol is tritonclient.grpc else served.http_url
     tensors = []
@@ -39,7 +40,7 @@ def send(
         tensor = protocol.InferInput(name, list(value.shape), datatype)
         tensor.set_data_from_numpy(value)
         tensors.append(tensor)
-    return protocol.InferenceServerClient(url).infer("hplm", tensors, parameters=parameters)
+    return protocol.InferenceServerClient(url).infer(model, tensors, parameters=parameters)
 
 
 def column(*values: bytes) -> np.ndarray[Any, Any]:
@@ -131,10 +132,22 @@ def test_ten_megabytes_are_cut_and_say_so(served: Served, protocol: str) -> None
 
 def test_a_large_body_of_json_ends_no_server(served: Served) -> None:
     """Triton 24.10 crashes where a body does not fit on its thread's stack."""
-    body = json.dumps({"MODEL": "acme/topic", "TEXT": "copy the file " * 1_500_000}).encode()
-    request = urllib.request.Request(f"http://{served.http_url}/v2/models/hplm/generate", body)
-    with urllib.request.urlopen(request, timeout=60) as reply:
-        assert json.loads(json.load(reply)["RESULT"])["truncated"] is True
+    for words, code, told in ((1_000_000, 200, '"truncated": true'), (1_500_000, 400, "may have 16,777,216")):
+        body = json.dumps({"MODEL": "acme/topic", "TEXT": "copy the file " * words}).encode()
+        connection = http.client.HTTPConnection(served.http_url, timeout=60)
+        connection.request("POST", "/v2/models/hplm/generate", body)
+        reply = connection.getresponse()
+        content = json.loads(reply.read())
+        assert (reply.status, told in str(content)) == (code, True), content
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_megabytes_without_blanks_cost_their_neighbours_little(served: Served, protocol: Any) -> None:
+    rows = column(*[b"acme/topic"] * 15), column(*[b"x" * 1_000_000] * 15)
+    answers = send(served, protocol, *rows).as_numpy("RESULT").reshape(-1)
+    assert all(json.loads(answer)["truncated"] for answer in answers)
+    with pytest.raises(InferenceServerException, match="may have 16,777,216; send fewer rows"):
+        send(served, protocol, column(*[b"acme/topic"] * 20), column(*[b"x" * 1_000_000] * 20))
 
 
 def test_bad_requests_in_a_crowd_cost_their_neighbours_nothing(served: Served) -> None:
@@ -163,18 +176,44 @@ def test_parameters_that_are_not_text_cost_their_neighbours_nothing(served: Serv
     assert all(status == (400 if n % 4 == 0 else 200) for n, status in enumerate(statuses)), statuses
 
 
-def test_nobody_can_guess_a_ticket(served: Served) -> None:
-    """The upper model is reachable too; small numbers must not name other tenants' models."""
+def forged(rows: np.ndarray[Any, Any], chance: random.Random) -> np.ndarray[Any, Any]:
+    """A ticket of this server with one bit changed, or one that another server has signed."""
+    if chance.random() < 0.2:
+        return encode_tickets([Ticket(int(rows[0, 1]), int(rows[0, 2]), False, None)])
+    changed = rows.copy()
+    changed.view(np.uint8)[0, chance.randrange(rows.nbytes)] ^= 1 << chance.randrange(8)
+    return changed
+
+
+def test_forged_and_used_tickets_are_rejected_and_cost_their_neighbours_nothing(served: Served) -> None:
+    """Both inner models can be reached too: a ticket that `hplm_lower` gives away is good for one answer."""
     client = tritonclient.grpc.InferenceServerClient(served.grpc_url)
-    for key in range(20):
-        hidden = tritonclient.grpc.InferInput("HIDDEN", [1, 3, 64], "FP16")
-        hidden.set_data_from_numpy(np.zeros((1, 3, 64), np.float16))
-        ticket = tritonclient.grpc.InferInput("TICKET", [1, len(TICKET_COLUMNS)], "INT64")
-        ticket.set_data_from_numpy(encode_tickets([Ticket(key, 3, False, None)]))
-        words = tritonclient.grpc.InferInput("WORDS", [1, 1], "BYTES")
-        words.set_data_from_numpy(np.array([[b""]], np.object_))
-        with pytest.raises(InferenceServerException, match="does not exist"):
-            client.infer("hplm_upper", [hidden, ticket, words])
+    chance = random.Random(26)
+    lower = send(served, tritonclient.grpc, column(b"acme/topic"), column(b"cat"), model="hplm_lower")
+    tensors = {name: lower.as_numpy(name) for name in ("HIDDEN", "TICKET", "WORDS")}
+
+    def ask(ticket: np.ndarray[Any, Any]) -> Any:
+        inputs = []
+        for name, datatype in (("HIDDEN", "FP16"), ("TICKET", "INT64"), ("WORDS", "BYTES")):
+            value = ticket if name == "TICKET" else tensors[name]
+            inputs.append(tritonclient.grpc.InferInput(name, list(value.shape), datatype))
+            inputs[-1].set_data_from_numpy(value)
+        return client.infer("hplm_upper", inputs)
+
+    def rejection(ticket: np.ndarray[Any, Any]) -> str:
+        with pytest.raises(InferenceServerException) as caught:
+            ask(ticket)
+        assert status(caught.value) == "INVALID_ARGUMENT" and "\n" not in str(caught.value)
+        return str(caught.value)
+
+    bad = [forged(tensors["TICKET"], chance) for _ in range(300)]
+    with HplmClient(f"grpc://{served.grpc_url}", concurrency=8) as honest, ThreadPoolExecutor(9) as pool:
+        answers = pool.submit(honest.infer_many, [("acme/topic", "cat")] * 200)
+        messages = list(pool.map(rejection, bad))
+        assert {answer.hplm for answer in answers.result()} == {"acme/topic"}
+    assert all("was not made by this server" in one or "has version" in one for one in messages), messages
+    assert ask(tensors["TICKET"]).as_numpy("RESULT").size
+    assert "has been used before" in rejection(tensors["TICKET"])
 
 
 def test_a_very_long_name_is_not_found(served: Served) -> None:

@@ -28,10 +28,23 @@ def parameters(home: Home) -> dict[str, str]:
 
 
 def test_what_is_missing_is_decided_by_the_export(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ("--missing", "learn", "--overlay-mb", "12", "--compute-limit", "34", "--lower-threads", "3")
-    stale = ("--stale-limit-s", "60")
-    assert export(monkeypatch, tiny_home, *options, *stale) in (0, None)
-    filling = {"missing": "learn", "overlay_mb": "12", "compute_limit": "34", "dtype": "bf16", "stale_limit_s": "60"}
+    options = (
+        "--missing",
+        "learn",
+        "--overlay-mb",
+        "12",
+        "--compute-limit",
+        "34",
+        "--lower-threads",
+        "3",
+        "--max-text-bytes",
+        "500",
+        "--stale-limit-s",
+        "60",
+    )
+    assert export(monkeypatch, tiny_home, *options) in (0, None)
+    others = {"max_text_bytes": "500", "stale_limit_s": "60"}
+    filling = {"missing": "learn", "overlay_mb": "12", "compute_limit": "34", "dtype": "bf16", **others}
     assert parameters(tiny_home) == {"home": "..", **filling, **QUEUE, "threads": "3"}
     assert export(monkeypatch, tiny_home) in (0, None)
     filling = {
@@ -40,6 +53,7 @@ def test_what_is_missing_is_decided_by_the_export(tiny_home: Home, monkeypatch: 
         "compute_limit": "4096",
         "dtype": "bf16",
         "stale_limit_s": "86400",
+        "max_text_bytes": "65536",
     }
     assert parameters(tiny_home) == {"home": "..", **filling, **QUEUE, "threads": "1"}
 
@@ -51,6 +65,8 @@ def test_what_is_missing_is_decided_by_the_export(tiny_home: Home, monkeypatch: 
         ("--compute-limit", "0"),
         ("--stale-limit-s", "0"),
         ("--lower-threads", "0"),
+        ("--max-text-bytes", "0"),
+        ("--max-text-bytes", str((16 << 20) + 1)),
         ("--missing", "guess"),
         ("--slots", "0"),
         ("--slots", "999999999"),

@@ -73,13 +73,14 @@ def test_requests_of_mixed_tenants_are_one_batch_with_the_answers_that_each_has_
     keys = list(keys_of(built_home).values())
     seed = random.randrange(1 << 20)
     chance = random.Random(seed)
-    requests = [request([chance.choice(keys) for _ in range(1 + n % 3)], 3 + n, seed=n) for n in range(9)]
+    chosen = [[chance.choice(keys) for _ in range(1 + n % 3)] for n in range(9)]
     with running(built_home) as service:
-        together = service.run(requests)
+        together = service.run([request(of_one, 3 + n, seed=n) for n, of_one in enumerate(chosen)])
         assert batches == [sum(1 + n % 3 for n in range(9))]
-        for one, answers in zip(requests, together, strict=True):
+        for n, answers in enumerate(together):
             assert isinstance(answers, list)
-            for got, expected in zip(map(json.loads, answers), alone(service, one), strict=True):
+            expecteds = alone(service, request(chosen[n], 3 + n, seed=n))
+            for got, expected in zip(map(json.loads, answers), expecteds, strict=True):
                 assert got["hplm"] == expected["hplm"], seed
                 for label, score in expected["scores"].items():  # type: ignore[attr-defined]
                     assert abs(got["scores"][label] - score) < 1e-4, seed
@@ -88,7 +89,7 @@ def test_requests_of_mixed_tenants_are_one_batch_with_the_answers_that_each_has_
 def test_a_batch_beyond_the_capacity_is_run_in_parts(built_home: Home, batches: list[int]) -> None:
     keys = list(keys_of(built_home).values())
     with running(built_home, max_tokens=20) as service:
-        assert all(isinstance(answers, list) for answers in service.run([request([keys[0]])] * 10))
+        assert all(isinstance(answers, list) for answers in service.run([request([keys[0]]) for _ in range(10)]))
     assert batches == [4, 4, 2]
 
 

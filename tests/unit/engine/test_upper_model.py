@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from backends.home import HOME_VARIABLE, Home
+from backends.seal import Seal
 from backends.wire import HIDDEN, TICKET, WORDS, Ticket, encode_tickets, fold_rows
 from served_engine import keys_of
 
@@ -29,7 +30,7 @@ class Request:
     def __init__(self, key: int, is_broken: bool = False) -> None:
         self.tensors = {
             HIDDEN: fold_rows([np.zeros((5, WIDTH), np.float16)]),
-            TICKET: encode_tickets([Ticket(key, 5, False, None)]),
+            TICKET: encode_tickets([Ticket(key, 5, False, None)], Seal.of_server()),
             WORDS: np.array([[b""]], dtype=np.object_),
         }
         self.sent: queue.Queue[Any] = queue.Queue()

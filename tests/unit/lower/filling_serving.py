@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from backends.home import Home
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
@@ -21,9 +22,18 @@ SHORTER = ("bi", "uni")
 
 
 @contextmanager
-def serving(home: Home, missing: Missing, overlay_mb: int = 64, compute_limit: int = 1 << 20) -> Iterator[LowerService]:
+def serving(
+    home: Home, missing: Missing, overlay_mb: int = 64, compute_limit: int = 1 << 20, is_private: bool = True
+) -> Iterator[LowerService]:
+    """Serve a home; where its domains are private, one tenant has each of them, and all that is learned is written."""
     snapshot = RegistrySnapshot(Registry.open(home), retired_kept_s=0)
     service = LowerService(home, snapshot, FillingSettings(missing, overlay_mb, compute_limit))
+    if is_private:
+        note_tenants = service.domains.note_tenants
+        service.domains.note_tenants = lambda entries: note_tenants(  # type: ignore[method-assign]
+            replace(entry, id="acme/any") for entry in entries
+        )
+        service.domains.note_tenants(snapshot.live())
     try:
         yield service
     finally:
@@ -53,7 +63,7 @@ def ask_with_tickets(service: LowerService, rows: list[tuple[str, str]]) -> tupl
     results = service.encode(requests)
     assert all(isinstance(result, HiddenRequest) for result in results), results
     hidden = [result for result in results if isinstance(result, HiddenRequest)]
-    tickets = [decode_tickets(result.tickets)[0] for result in hidden]
+    tickets = [decode_tickets(result.tickets)[0].ticket for result in hidden]
     found = [unfold_rows(each.hidden, [row.num_tokens])[0] for each, row in zip(hidden, tickets, strict=True)]
     return found, tickets
 

@@ -20,7 +20,8 @@ from backends.lower.settings import QueueSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.rejection import RejectedError, Rejection
-from backends.scheduling.wait_forecast import FOLDER_VARIABLE, LENGTHS, ForecastWriter, WaitForecast
+from backends.scheduling.wait_forecast import LENGTHS, ForecastWriter, WaitForecast
+from backends.server_folder import FOLDER_VARIABLE
 
 _PATIENCE_S = 30.0
 _TENANTS = ("acme", "globex")

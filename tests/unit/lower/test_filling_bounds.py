@@ -19,6 +19,7 @@ from backends.lower.filling import DomainFilling
 from backends.lower.service import LowerService
 from backends.lower.settings import FillingSettings, Missing
 from backends.plot.arrays import Keys
+from backends.plot.askers import SEVERAL
 from backends.plot.keys import pack
 from backends.plot.overlay_log import log_keys, overlay_folder
 from backends.registry.registry import Registry
@@ -37,6 +38,10 @@ def filling_of(service: LowerService, home: Home) -> DomainFilling:
     service.domains.lower_model(Registry.open(home).hplm("acme/topic").domain)
     (one,) = service.domains.fillings()
     return one
+
+
+def want(one: DomainFilling, keys: Keys, tenant: int = SEVERAL) -> None:
+    one.want(keys, np.full(keys.size, tenant, np.uint32))
 
 
 def random_keys(count: int) -> Keys:
@@ -118,7 +123,7 @@ def test_the_most_wanted_is_learned_first(home: Home, monkeypatch: pytest.Monkey
     with serving(home, Missing.LEARN) as service:
         one = filling_of(service, home)
         for start in range(0, 1_000, 100):
-            one.want(np.concatenate([keys[start : start + 100], np.repeat(hot, 50)]))
+            want(one, np.concatenate([keys[start : start + 100], np.repeat(hot, 50)]))
             one.learn_some()
         assert one.overlay.contains(hot).all()
 
@@ -129,9 +134,9 @@ def test_distinct_fragments_are_dropped_and_no_more_than_needed(home: Home, monk
     keys = random_keys(50)
     with serving(home, Missing.LEARN) as service:
         one = filling_of(service, home)
-        one.want(np.repeat(keys[:40], 5))
+        want(one, np.repeat(keys[:40], 5))
         assert service.domains.events()["dropped"] == 0
-        one.want(np.repeat(keys[40:], 9))
+        want(one, np.repeat(keys[40:], 9))
         assert service.domains.events()["dropped"] == 20
         one.learn_some()
         assert service.domains.events()["learned"] == 30

@@ -21,7 +21,8 @@ from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import RootTokenizer
 from backends.scheduling.rejection import RejectedError, Rejection
-from backends.scheduling.wait_forecast import FOLDER_VARIABLE, LENGTHS, ForecastWriter, WaitForecast
+from backends.scheduling.wait_forecast import LENGTHS, ForecastWriter, WaitForecast
+from backends.server_folder import FOLDER_VARIABLE
 from backends.wire import decode_tickets
 
 
@@ -85,7 +86,7 @@ def test_requests_that_name_no_deadline_have_the_shortest_default_of_their_hplms
         began_us = now_us()
         (found,) = service.encode([TextRequest(hplms, [b"the cat is lovely"] * len(hplms), parameters)])
         assert isinstance(found, HiddenRequest), found
-        (deadline_us,) = {ticket.deadline_us for ticket in decode_tickets(found.tickets)}
+        (deadline_us,) = {one.ticket.deadline_us for one in decode_tickets(found.tickets)}
         assert deadline_us is not None
         return deadline_us - began_us
 

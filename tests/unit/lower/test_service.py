@@ -44,7 +44,7 @@ def test_rows_of_mixed_domains_come_back_in_their_order(service: LowerService, t
     ids = ["acme/topic", "globex/topic", "initech/mood"] * 4
     (result,) = service.encode([request(*zip(ids, texts, strict=True))])
     assert isinstance(result, HiddenRequest)
-    tickets = decode_tickets(result.tickets)
+    tickets = [one.ticket for one in decode_tickets(result.tickets)]
     assert [ticket.hplm_key for ticket in tickets] == [registry.hplm(hplm).key for hplm in ids]
     rows = unfold_rows(result.hidden, [ticket.num_tokens for ticket in tickets])
     for hplm, text, row in zip(ids, texts, rows, strict=True):
@@ -125,14 +125,14 @@ def test_a_request_that_could_not_be_read_keeps_its_error(service: LowerService)
 def test_long_texts_are_marked(service: LowerService) -> None:
     (result,) = service.encode([request(("acme/topic", "cat " * 500), ("acme/topic", "cat"))])
     assert isinstance(result, HiddenRequest)
-    tickets = decode_tickets(result.tickets)
+    tickets = [one.ticket for one in decode_tickets(result.tickets)]
     assert [(ticket.num_tokens, ticket.truncated) for ticket in tickets] == [(MAX_TOKENS, True), (3, False)]
 
 
 def test_a_deadline_is_stamped_on_the_servers_clock(service: LowerService) -> None:
     (result,) = service.encode([request(("acme/topic", "cat"), parameters='{"deadline_ms": 60000}')])
     assert isinstance(result, HiddenRequest)
-    remaining_us = (decode_tickets(result.tickets)[0].deadline_us or 0) - now_us()
+    remaining_us = (decode_tickets(result.tickets)[0].ticket.deadline_us or 0) - now_us()
     assert 0 < remaining_us <= 60_000_000
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from backends.clock import now_us
 from backends.scheduling.wait_forecast import (
-    FOLDER_VARIABLE,
     LENGTHS,
     MAX_TENANTS,
     ForecastReader,
     ForecastWriter,
     WaitForecast,
 )
+from backends.server_folder import FOLDER_VARIABLE
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@ from backends.scheduling.estimator import LiveCosts
 from backends.scheduling.order import DeadlineOrder, FairOrder, LengthOrder, Order, UtilityOrder
 from backends.scheduling.settings import AdmissionSettings
 from backends.scheduling.wait_forecast import LENGTHS, MAX_TENANTS, WaitForecast
+from backends.server_folder import FOLDER_VARIABLE
 from backends.stack_key import StackKey
 
 ASKED_EVERY = 3
@@ -153,7 +154,7 @@ def test_a_model_that_costs_nothing_can_be_told() -> None:
 
 
 def test_threads_read_while_engines_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(wait_forecast.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr(wait_forecast, "_LOOK_EVERY_US", 0)
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)

@@ -3,6 +3,7 @@
 import io
 import json
 import resource
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -20,7 +21,7 @@ def checks(tmp_path_factory) -> list[Check]:
 
 def test_this_machine_can_serve(checks):
     assert not has_failure(checks), [check for check in checks if check.status is Status.FAIL]
-    assert len({check.name for check in checks}) == len(checks) == 11
+    assert len({check.name for check in checks}) == len(checks) == 12
 
 
 def test_everything_but_ok_comes_with_a_remedy(checks):
@@ -112,3 +113,19 @@ def test_gpu(gpus, num_usable, status):
 def test_doctor_says_whether_int8_is_fast(flags: set[str], found: str) -> None:
     check = doctor.judge_int8_flags(frozenset(flags))
     assert check.status == "ok" and check.found.startswith(found)
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("2.51.0", "warn"), ("2.59.0", "warn"), ("2.59.1", "ok"), ("2.60.0", "ok"), ("", "warn")]
+)
+def test_a_triton_that_callers_can_crash_is_told(version: str, status: str) -> None:
+    assert doctor.judge_tritonserver("tritonserver", version, Path("/opt/tritonserver")).status == status
+
+
+@pytest.mark.parametrize(("mode", "status"), [(0o700, "ok"), (0o750, "ok"), (0o755, "warn"), (0o777, "fail")])
+def test_a_home_that_others_can_read_or_change_is_told(tmp_path: Path, mode: int, status: str) -> None:
+    home = tmp_path / "home"
+    assert doctor.check_access(home).status == "ok"
+    home.mkdir()
+    home.chmod(mode)
+    assert doctor.check_access(home).status == status

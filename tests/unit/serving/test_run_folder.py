@@ -128,3 +128,35 @@ def test_a_process_that_inherited_the_lock_keeps_the_folder():
     child.communicate("\n")
     assert sweep_stale() == 1
     assert not folder.path.exists()
+
+
+def test_a_folder_whose_name_is_a_pattern_sweeps_no_region(tmp_path):
+    held = RunFolder.create()
+    region = SHARED_MEMORY / f"{held.shm_prefix}region"
+    region.write_bytes(b"x")
+    (tmp_path / "hplm-triton-*").mkdir()
+    (tmp_path / f"hplm-triton-[{held.path.name[12]}]*").mkdir()
+    assert sweep_stale() == 2
+    assert region.exists()
+    held.unlock()
+    assert sweep_stale() == 1
+    assert not region.exists()
+
+
+def test_folders_of_other_users_are_not_swept(tmp_path, monkeypatch):
+    (tmp_path / "hplm-triton-0123").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert sweep_stale() == 0
+    monkeypatch.undo()
+    assert (tmp_path / "hplm-triton-0123").is_dir()
+
+
+def test_the_key_of_an_operator_is_private_and_of_this_start():
+    folders = [RunFolder.create(), RunFolder.create()]
+    for folder in folders:
+        path = folder.path / "admin-key"
+        assert path.read_text() == folder.admin_key
+        assert path.stat().st_mode & 0o777 == 0o600
+        folder.unlock()
+    assert folders[0].admin_key != folders[1].admin_key
+    assert sweep_stale() == 2

@@ -8,7 +8,7 @@ from builder.serving.config import Ports, ServerConfig, server_arguments
 
 def arguments(tmp_path, **settings):
     config = ServerConfig(repository=tmp_path / "repository", **settings)
-    return server_arguments(config, Ports(http=1, grpc=2, metrics=3), tmp_path / "backends", "prefix-")
+    return server_arguments(config, Ports(http=1, grpc=2, metrics=3), tmp_path / "backends", "prefix-", "key")
 
 
 def test_default_arguments(tmp_path):
@@ -22,6 +22,8 @@ def test_default_arguments(tmp_path):
         "--grpc-port=2",
         "--metrics-port=3",
         "--http-thread-count=8",
+        "--http-restricted-api=shared-memory,model-repository,trace,logging:hplm-admin-key=key",
+        "--grpc-restricted-protocol=shared-memory,model-repository,trace,logging:hplm-admin-key=key",
         "--disable-auto-complete-config",
         "--exit-on-error=true",
         "--model-control-mode=none",
@@ -68,7 +70,7 @@ def test_every_setting_reaches_the_command_line(tmp_path):
 def test_a_relative_repository_becomes_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = ServerConfig(repository=(tmp_path / "repository").relative_to(tmp_path))
-    first = server_arguments(config, Ports(1, 2, 3), tmp_path, "p")[0]
+    first = server_arguments(config, Ports(1, 2, 3), tmp_path, "p", "k")[0]
     assert first == f"--model-repository={tmp_path}/repository"
 
 

@@ -48,7 +48,7 @@ def test_tickets_round_trip() -> None:
         Ticket(3, 2, False, None, 1, False, 77),
         *(Ticket(3, 2, False, None, level=level) for level in LEVELS),
     ]
-    assert decode_tickets(encode_tickets(tickets)) == tickets
+    assert [one.ticket for one in decode_tickets(encode_tickets(tickets))] == tickets
 
 
 def test_levels_that_tickets_know_keep_their_numbers() -> None:
@@ -59,14 +59,6 @@ def test_a_ticket_of_another_version_is_a_clear_error() -> None:
     rows = encode_tickets([Ticket(7, 12, False, None)] * 2)
     rows[1, TICKET_COLUMNS.index("version")] = TICKET_VERSION + 1
     with pytest.raises(InvalidArgumentError, match=f"version {TICKET_VERSION + 1}; this release reads"):
-        decode_tickets(rows)
-
-
-@pytest.mark.parametrize("level", [-1, len(LEVELS), 2**40])
-def test_a_ticket_of_an_unknown_level_is_a_clear_error(level: int) -> None:
-    rows = encode_tickets([Ticket(7, 12, False, None)])
-    rows[0, TICKET_COLUMNS.index("level")] = level
-    with pytest.raises(InvalidArgumentError, match=f"level {level}"):
         decode_tickets(rows)
 
 
