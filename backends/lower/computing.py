@@ -12,7 +12,7 @@ import numpy.typing as npt
 from backends.lower.filling import DomainFilling
 from backends.lower.model import PendingTexts
 from backends.plot.arrays import Found, Keys, Rows
-from backends.plot.askers import Askers, asked_by
+from backends.plot.askers import SEVERAL, Askers, asked_by
 from backends.trace import Lane, span
 
 Ids = npt.NDArray[np.int64]
@@ -38,10 +38,12 @@ class Lacking:
         return self.askers[self.texts.missing_rows]
 
     def note_askers(self) -> None:
-        """Note who asks for the fragments that the overlay holds."""
+        """Note who else asks for the fragments that the overlay holds for one tenant."""
         if not self.filling.overlay.is_private:
-            supplied = self.texts.lookup.supplied
-            self.filling.note(self.texts.lookup.keys[supplied], self.askers[self.texts.tokens.rows_of(supplied)])
+            tokens, known = self.texts.lookup.supplied()
+            askers = self.askers[self.texts.tokens.rows_of(tokens)]
+            is_shared = (known != SEVERAL) & (known != askers)
+            self.filling.note(self.texts.lookup.keys[tokens[is_shared]], askers[is_shared])
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import zlib
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from backends.plot.arrays import Keys, Rows
+from backends.plot.arrays import Float16Array, Found, Keys, Rows
 
 Askers = npt.NDArray[np.uint32]
 SEVERAL = 0
+
+
+class Fetched(NamedTuple):
+    """Which of some fragments were there, their vectors, and who had asked for them until then.
+
+    Shape: vectors [found, n * hidden], found [K], askers [found]
+    """
+
+    vectors: Float16Array
+    found: Found
+    askers: Askers
 
 
 def asker_number(tenant: str) -> int:

@@ -21,6 +21,7 @@ import torch
 from backends.errors import CorruptFileError, FingerprintMismatchError, InvalidArgumentError
 from backends.plot.aggregation import aggregate
 from backends.plot.arrays import Float16Array, Found, Ids, Keys, Levels, Rows
+from backends.plot.askers import Askers, Fetched
 from backends.plot.header import Store
 from backends.plot.keys import fragment_keys
 from backends.plot.statistics import HitStatistics
@@ -35,24 +36,22 @@ class Supplier(Protocol):
     @property
     def name(self) -> str: ...
 
-    def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
-        """The vectors of those fragments that it has, and which those are.
-
-        Shape: keys [K] -> [found, n * hidden], [K]
-        """
+    def fetch(self, keys: Keys) -> Fetched:
+        """Shape: keys [K]."""
         ...
 
 
 class Supplied:
-    """A supplier's vectors for one batch, read like a store."""
+    """A supplier's vectors for one batch, read like a store, and who had asked for each."""
 
     def __init__(self, supplier: Supplier, store: Store) -> None:
         self.store = store
+        self.askers: Askers = np.empty(0, np.uint32)
         self._supplier = supplier
         self._vectors: Float16Array = np.empty((0, 0), np.float16)
 
     def find(self, keys: Keys) -> tuple[Rows, Found]:
-        self._vectors, found = self._supplier.fetch(keys)
+        self._vectors, found, self.askers = self._supplier.fetch(keys)
         return np.cumsum(found) - 1, found
 
     def read_into(self, rows: Rows, out: Float16Array) -> None:
@@ -118,18 +117,22 @@ class PendingLookup:
         self._readers = [*whole, *shorter, computed]
         self._ask(whole, first_level=0)
         self._num_whole = len(whole)
-        self._num_suppliers = sum(isinstance(reader, Supplied) for reader in whole)
 
-    @property
-    def supplied(self) -> Rows:
-        """The tokens that suppliers have answered, before anything else is supplied.
+    def supplied(self) -> tuple[Rows, Askers]:
+        """Return the tokens that suppliers have answered, and who had asked for their fragments until then.
 
-        Shape: [S]
+        Called before anything else is supplied.
+
+        Shape: [S], [S]
         """
-        first = self._num_whole - self._num_suppliers
-        is_supplied = (self._levels >= first) & (self._levels < self._num_whole)  # suppliers come after all tables
-        is_supplied[self.missing] = False
-        return np.flatnonzero(is_supplied)
+        is_answered = np.ones(self.keys.size, np.bool_)
+        is_answered[self.missing] = False
+        tokens, askers = [np.empty(0, np.int64)], [np.empty(0, np.uint32)]
+        for level, reader in enumerate(self._readers):
+            if isinstance(reader, Supplied):
+                tokens.append(np.flatnonzero(is_answered & (self._levels == level)))
+                askers.append(reader.askers[self._rows[tokens[-1]]])
+        return np.concatenate(tokens), np.concatenate(askers)
 
     def supply(self, vectors: Float16Array, rows: Rows, found: Found) -> None:
         """Answer those missing tokens that were `found` with their `rows` of `vectors`.

@@ -19,7 +19,7 @@ import numpy as np
 from backends.errors import StorageFullError
 from backends.plot.allowance import Allowance
 from backends.plot.arrays import Float16Array, Found, Keys
-from backends.plot.askers import SEVERAL, Askers
+from backends.plot.askers import SEVERAL, Askers, Fetched
 from backends.plot.overlay_log import (
     LearnedFragments,
     LogOrigin,
@@ -75,10 +75,10 @@ class Overlay:
         self._remove_old()
         self._load()
 
-    def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
-        """Copies of the vectors of those fragments that were learned, and which those are.
+    def fetch(self, keys: Keys) -> Fetched:
+        """Copies of the vectors of those fragments that were learned.
 
-        Shape: keys [K] -> [found, width], [K]
+        Shape: keys [K]
         """
         return self._pool.fetch(self._owner, keys)
 
@@ -99,13 +99,13 @@ class Overlay:
             self._will_write(keys, vectors)
 
     def note(self, keys: Keys, askers: Askers) -> None:
-        """Note who asks for fragments that are here; those of several tenants get to disk a moment later.
+        """Note who else asks for fragments that are here; they get to disk a moment later.
 
         Shape: keys, askers [K]
         """
         shared = np.unique(keys[self._pool.newly_shared(self._owner, keys, askers)])
         if shared.size:
-            vectors, found = self.fetch(shared)
+            vectors, found, _ = self.fetch(shared)
             with self._unwritten_lock:
                 self._will_write(shared[found], vectors)
 

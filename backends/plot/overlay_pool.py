@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from backends.errors import InvalidArgumentError
 from backends.plot.arrays import Float16Array, Found, Keys, Rows, Words
-from backends.plot.askers import SEVERAL, Askers
+from backends.plot.askers import SEVERAL, Askers, Fetched
 from backends.plot.index import Probe
 from backends.plot.keys import WIDE_KEY
 from backends.plot.overlay_log import FragmentLayout, LearnedFragments, Uses
@@ -71,16 +71,16 @@ class OverlayPool:
             self._last_owner += 1
             return self._last_owner
 
-    def fetch(self, owner: int, keys: Keys) -> tuple[Float16Array, Found]:
-        """Copies of the vectors of those keys that are here, and which those are; they count as used.
+    def fetch(self, owner: int, keys: Keys) -> Fetched:
+        """Copies of the vectors of those keys that are here; they count as used.
 
-        Shape: keys [K] -> [found, width], [K]
+        Shape: keys [K]
         """
         with self._lock:
             rows, found = self._find(owner, keys)
             hits = rows[found]
             self._uses[hits] += np.uint32(1)
-            return self._vectors.take(hits, axis=0), found
+            return Fetched(self._vectors.take(hits, axis=0), found, self._askers[hits])
 
     def contains(self, owner: int, keys: Keys) -> Found:
         """Shape: [K] -> [K]."""

@@ -8,7 +8,8 @@ from backends.home import Home
 from backends.lower.layers import LowerLayers
 from backends.lower.model import LowerModel
 from backends.lower.settings import LowerDtype
-from backends.plot.arrays import Float16Array, Found, Keys
+from backends.plot.arrays import Keys
+from backends.plot.askers import SEVERAL, Fetched
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
 
@@ -27,9 +28,10 @@ class ComputedFragments:
         """Names the layers that compute."""
         return self._layers.origin(self._folders).identity
 
-    def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
+    def fetch(self, keys: Keys) -> Fetched:
         distinct, inverse = np.unique(keys, return_inverse=True)
-        return self._layers.compute(self._folders, distinct)[inverse], np.ones(keys.size, np.bool_)
+        vectors, found = self._layers.compute(self._folders, distinct)[inverse], np.ones(keys.size, np.bool_)
+        return Fetched(vectors, found, np.full(keys.size, SEVERAL, np.uint32))
 
 
 def exact_lower(home: Home, domain: DomainEntry, dtype: LowerDtype = "bf16") -> LowerModel:

@@ -101,7 +101,7 @@ def test_the_overlay_holds_what_a_full_table_would(home: Home) -> None:
         wait_until(lambda: _num_written(home) == service.domains.figures().entries)
         keys = overlay_keys(folders[0], Store.TRI.key_dtype).keys
         assert keys.size > 100
-        held, found = overlay.fetch(keys)
+        held, found, _ = overlay.fetch(keys)
     root = RootFolder(home.root("tiny"))
     expected = fragment_values(domain_encoder(root, folders), Store.TRI, keys).reshape(keys.size, -1)
     assert found.all()

@@ -49,7 +49,7 @@ def learn(overlay: Overlay, start: int, count: int) -> None:
 def found(overlay: Overlay, start: int, count: int) -> int:
     """How many of the fragments are there; each of them must be right."""
     keys = keys_from(start, count)
-    vectors, is_there = overlay.fetch(keys)
+    vectors, is_there, _ = overlay.fetch(keys)
     assert np.array_equal(vectors, vectors_of(keys[is_there]))
     return int(is_there.sum())
 

@@ -8,7 +8,8 @@ from plot_reference import ReferenceTable, flat, lookup, random_table, store_key
 
 from backends.errors import InvalidArgumentError
 from backends.plot import PlotChain
-from backends.plot.arrays import Float16Array, Found, Keys
+from backends.plot.arrays import Keys
+from backends.plot.askers import SEVERAL, Fetched
 
 
 class Dictionary:
@@ -22,11 +23,12 @@ class Dictionary:
         self._vectors = {key.tobytes(): vectors for key, vectors in zip(keys, entries.values(), strict=True)}
         self.asked = 0
 
-    def fetch(self, keys: Keys) -> tuple[Float16Array, Found]:
+    def fetch(self, keys: Keys) -> Fetched:
         self.asked += keys.size
         found = np.array([key.tobytes() in self._vectors for key in keys], np.bool_)
         vectors = [self._vectors[key.tobytes()].reshape(-1) for key in keys[found]]
-        return np.array(vectors, np.float16).reshape(len(vectors), -1), found
+        askers = np.full(len(vectors), SEVERAL, np.uint32)
+        return Fetched(np.array(vectors, np.float16).reshape(len(vectors), -1), found, askers)
 
 
 def disjoint(table: ReferenceTable, others: list[ReferenceTable]) -> ReferenceTable:

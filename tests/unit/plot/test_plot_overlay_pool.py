@@ -46,7 +46,7 @@ def test_a_pool_with_room_is_a_dictionary(rng: np.random.Generator, n: int) -> N
             reference.setdefault((owner, key.tobytes()), vector.tobytes())
         asked = rng.choice(keys, 500)
         owner = int(rng.choice(owners))
-        found_vectors, found = pool.fetch(owner, asked)
+        found_vectors, found, _ = pool.fetch(owner, asked)
         assert found.tolist() == [(owner, key.tobytes()) in reference for key in asked]
         assert np.array_equal(found, pool.contains(owner, asked))
         expected = [reference[owner, key.tobytes()] for key in asked[found]]
@@ -66,7 +66,7 @@ def test_under_a_tiny_bound_nothing_is_wrong_and_hot_fragments_stay(rng: np.rand
     for start in range(100, 6_000, 50):
         for owner in owners:
             for places in (hot, np.arange(start, start + 50)):
-                got, found = pool.fetch(owner, keys[places])
+                got, found, _ = pool.fetch(owner, keys[places])
                 assert np.array_equal(got, vectors[owner][places[found]])
                 pool.add(owner, keys[places], vectors[owner][places], ones(places))
             kept.append(pool.contains(owner, keys[hot]).mean())
@@ -122,7 +122,7 @@ def test_readers_never_see_half_a_change(rng: np.random.Generator) -> None:
     try:
         for _ in range(400):
             asked = rng.integers(0, keys.size, 100)
-            got, found = pool.fetch(owner, keys[asked])
+            got, found, _ = pool.fetch(owner, keys[asked])
             assert np.array_equal(got, vectors[asked[found]])
             hits += int(found.sum())
     finally:
