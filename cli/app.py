@@ -20,6 +20,7 @@ from cli import (
     server,
     simulate,
     students,
+    token,
     tree,
     versions,
 )
@@ -44,6 +45,7 @@ select.register(app)
 loadtest.register(app)
 manager.register(app)
 simulate.register(app)
+app.add_typer(token.app, name="token")
 add_help(app)
 
 

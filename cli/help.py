@@ -11,6 +11,7 @@ _PANELS = {
     "Build": ("root", "domain", "create", "update", "import", "select", "students"),
     "Serve": ("export", "serve", "infer", "manager", "doctor"),
     "Versions": ("list", "show", "tree", "versions", "rollback", "pin", "unpin", "delete", "gc", "verify"),
+    "Access": ("token",),
     "Measure": ("eval", "loadtest", "profile", "simulate"),
 }
 _FILES = "--train train.jsonl --dev dev.jsonl"
@@ -69,6 +70,14 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "domain versions": ("hplm domain versions shop",),
     "domain rollback": ("hplm domain rollback shop",),
     "domain delete": ("hplm domain delete shop",),
+    "token create": (
+        "hplm token create acme --expires 90d",
+        "hplm token create acme/returns --not-before 2027-01-01",
+        "hplm token create --role operator",
+    ),
+    "token rotate": ("hplm token rotate 3f9a00c1d2e4 --grace 7d",),
+    "token revoke": ("hplm token revoke 3f9a00c1d2e4",),
+    "token list": ("hplm token list --tenant acme",),
     "loadtest steady": ("hplm loadtest steady --duration 1m --out steady",),
     "loadtest burst": ("hplm loadtest burst --protocol http --out burst",),
     "loadtest overload": ("hplm loadtest overload --load 20/s --deadlines 500ms-2s --out calm",),

@@ -1,6 +1,6 @@
 """Bringing a registry of an older release to this one's format.
 
-Columns are only added, so that a server of the older release that still runs goes on reading.
+Columns and tables are only added, so that a server of the older release that still runs goes on reading.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from sqlalchemy import bindparam, select, text, update
 from sqlalchemy.orm import Session
 
-from backends.registry.schema import REGISTRY_FORMAT_VERSION, DomainVersionRow, State
+from backends.registry.schema import REGISTRY_FORMAT_VERSION, Base, DomainVersionRow, State
 
 _FROM_1 = (
     "ALTER TABLE roots ADD COLUMN deleted_at FLOAT",
@@ -42,6 +42,8 @@ def migrate(session: Session) -> None:
         for statement in _FROM_1:
             session.execute(text(statement), {"now": time.time()} if ":now" in statement else {})
         _fill_folders(session)
+    if state.format_version < 3:
+        Base.metadata.create_all(session.connection())  # the tables that are missing
     state.format_version = REGISTRY_FORMAT_VERSION
 
 

@@ -31,6 +31,7 @@ from backends.registry.queries import (
     state_row,
 )
 from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow
+from backends.registry.tokens import TokenTable
 
 
 class RegistryReader:
@@ -38,6 +39,7 @@ class RegistryReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.tokens = TokenTable(database)
 
     def close(self) -> None:
         self._database.close()

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Float, ForeignKey, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-REGISTRY_FORMAT_VERSION = 2
+REGISTRY_FORMAT_VERSION = 3
 _KEY_BITS = 62
 
 
@@ -102,3 +102,19 @@ class HplmVersionRow(Base):
     retired_at: Mapped[float | None]
     hplm: Mapped[HplmRow] = relationship()
     domain_version: Mapped[DomainVersionRow] = relationship()
+
+
+class TokenRow(Base):
+    """One token, without its secret."""
+
+    __tablename__ = "tokens"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    token_id: Mapped[str] = mapped_column(unique=True)
+    scope: Mapped[str]
+    role: Mapped[str]
+    sha256: Mapped[str]
+    created_at: Mapped[float]
+    not_before: Mapped[float]
+    expires_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]
+    revision: Mapped[int] = mapped_column(BigInteger, index=True)

@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 from backends.errors import NotFoundError, shown
+from backends.registry.access import AccessTokens
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.reader import RegistryReader
 from backends.stack_key import StackKey
@@ -33,6 +34,7 @@ class RegistrySnapshot:
         self._refresh_interval_s = refresh_interval_s
         self._retired_kept_s = retired_kept_s
         self._revision = 0
+        self.tokens = AccessTokens()
         self._live: dict[str, HplmEntry] = {}
         self._by_key: dict[int, HplmEntry] = {}
         self._retired_at: OrderedDict[int, float] = OrderedDict()
@@ -96,6 +98,8 @@ class RegistrySnapshot:
     def refresh(self) -> None:
         with self._refreshing:
             revision, entries, deleted = self._registry.hplm_changes(self._revision)
+            if revision != self._revision:
+                self.tokens.apply(self._registry.tokens.changed(self._revision))  # before domains, which may take long
             self._prepare_new(entries)
             self._apply(entries, deleted)
             self._revision = revision

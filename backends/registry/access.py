@@ -1,0 +1,60 @@
+"""What a server knows of tokens, in memory; the registry's snapshot keeps it up to date."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Iterable
+
+from backends.errors import InvalidArgumentError, UnauthorisedError
+from backends.registry.tokens import Role, TokenEntry, Validity, token_digest, token_id
+
+_NO_DIGEST = bytes(32)
+
+
+class ForwardClock:
+    """Seconds since the epoch; they never go back while the process runs, so that no expired token is valid again."""
+
+    def __init__(self) -> None:
+        self._started_at = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        return max(time.time(), self._started_at + time.monotonic())
+
+
+class AccessTokens:
+    """The tokens of a registry by their IDs. Looking one up takes as long whether there is such a token or not."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, TokenEntry] = {}
+        self._clock = ForwardClock()
+
+    def apply(self, changed: Iterable[TokenEntry]) -> None:
+        """Take in tokens that were created, rotated or revoked."""
+        self._by_id.update((entry.id, entry) for entry in changed)
+
+    def clear(self) -> None:
+        self._by_id.clear()
+
+    def require(self, text: object, *roles: Role) -> TokenEntry:
+        """Return the token that a caller has shown, if it is valid now and has one of the roles.
+
+        Raises:
+            InvalidArgumentError: There is none, or the text cannot be one.
+            UnauthorisedError: It is unknown, not valid now, or for something else.
+        """
+        if text is None or text == "":
+            raise InvalidArgumentError("this server needs a token: the request parameter tenant_token")
+        id = token_id(text) if isinstance(text, str) else None
+        if not isinstance(text, str) or id is None:
+            raise InvalidArgumentError("tenant_token has not the form of a token, hplm_<id>_<secret>")
+        entry = self._by_id.get(id)
+        is_right = hmac.compare_digest(token_digest(text), entry.sha256 if entry else _NO_DIGEST)
+        if entry is None or not is_right:
+            raise UnauthorisedError("the token is not one of this server's")
+        validity = entry.validity(self._clock.now())
+        if validity is not Validity.VALID:
+            raise UnauthorisedError(f"token {entry.id} is {validity}")
+        if entry.role not in roles:
+            raise UnauthorisedError(f"token {entry.id} has the role {entry.role}, which may not do this")
+        return entry
