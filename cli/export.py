@@ -11,6 +11,7 @@ import typer
 
 from backends.errors import InvalidArgumentError
 from backends.home import Home
+from backends.lower.caller_check import Auth
 from backends.lower.settings import FillingSettings, LowerDtype, Missing
 from backends.scheduling.settings import (
     AdmissionSettings,
@@ -196,12 +197,26 @@ class WaitingOptions:
         return AdmissionSettings(self.max_waiting, quota, self.admission, margin, shares).parameters
 
 
+@dataclass(frozen=True)
+class AccessOptions:
+    auth: Annotated[
+        Auth,
+        typer.Option(
+            help="Who may ask: everybody who reaches the server (off), or callers with a token of hplm token (tokens)."
+        ),
+    ] = Auth.OFF
+
+    def parameters(self) -> dict[str, str]:
+        return {"auth": self.auth.value}
+
+
 def export_settings(
     device: DeviceOptions = DeviceOptions(),
     lower: LowerOptions = LowerOptions(),
     batch: BatchOptions = BatchOptions(),
     mode: ModeOptions = ModeOptions(),
     waiting: WaitingOptions = WaitingOptions(),
+    access: AccessOptions = AccessOptions(),
 ) -> ExportSettings:
     """Return what the options come to, all written out; without any, what a plain `hplm export` renders."""
     upper = device.parameters() | batch.parameters()
@@ -212,7 +227,7 @@ def export_settings(
         mode=mode.mode,
         queue_delay_us=mode.queue_delay_us,
         plugin=mode.plugin,
-        lower_parameters=lower.parameters(device.lower_dtype),
+        lower_parameters=lower.parameters(device.lower_dtype) | access.parameters(),
         upper_parameters=upper | waiting.parameters(),
     )
 
@@ -225,6 +240,7 @@ def export(
     batch: BatchOptions = BatchOptions(),
     mode: ModeOptions = ModeOptions(),
     waiting: WaitingOptions = WaitingOptions(),
+    access: AccessOptions = AccessOptions(),
 ) -> None:
     """Render the Triton model repository; the same folder runs in NVIDIA's container."""
     from builder.export.in_force import differences, settings_of
@@ -233,8 +249,8 @@ def export(
 
     opened, registry = open_home(home)
     # Wrong options are rejected before anything is measured.
-    export_settings(device, lower, batch, mode, waiting)
-    settings = export_settings(device.chosen(opened, registry, typer.echo), lower, batch, mode, waiting)
+    export_settings(device, lower, batch, mode, waiting, access)
+    settings = export_settings(device.chosen(opened, registry, typer.echo), lower, batch, mode, waiting, access)
     if settings.mode == "triton":
         settings = _with_cost_model(settings, opened, registry)
     with with_plugin(settings, on_failure=_complain) as complete:

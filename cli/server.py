@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -14,6 +15,9 @@ from rich.console import Console
 
 from backends.errors import InvalidArgumentError
 from backends.home import HOME_VARIABLE
+from backends.lower.caller_check import AUTH_VARIABLE, Auth
+from backends.registry.registry import Registry
+from backends.registry.tokens import Role, Validity
 from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
 from cli.exit_codes import UNAVAILABLE
 from cli.export import export
@@ -49,11 +53,17 @@ def serve(
         PolicyName | None,
         typer.Option(envvar=POLICY_VARIABLE, help="For this run; without it the export's, see hplm export."),
     ] = None,
+    auth: Annotated[
+        Auth | None,
+        typer.Option(
+            envvar=AUTH_VARIABLE, help="For this run: off, or tokens of hplm token; without it the export's, off."
+        ),
+    ] = None,
 ) -> None:
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""
     from builder.serving import ServerConfig, traced
 
-    opened, _ = open_home(home)
+    opened, registry = open_home(home)
     if not opened.repository.exists():
         export(home)
     config = ServerConfig(
@@ -64,10 +74,32 @@ def serve(
         metrics_port=_port(metrics),
         log_path=opened.run / "server.log",
         log_verbose=log_verbose,
-        environment={HOME_VARIABLE: str(opened.path.absolute())} | ({POLICY_VARIABLE: policy.value} if policy else {}),
+        environment={HOME_VARIABLE: str(opened.path.absolute())}
+        | ({POLICY_VARIABLE: policy.value} if policy else {})
+        | ({AUTH_VARIABLE: auth.value} if auth else {}),
     )
+    typer.echo(_who_may_ask(auth_of_run(opened.repository, auth), registry), err=True)
     with traced(config, trace, on_trace=typer.echo) as config:
-        serve_until_stopped(config, policy, show_log=verbose)
+        serve_until_stopped(config, policy, show_log=verbose, auth=auth)
+
+
+def auth_of_run(repository: Path, auth: Auth | None) -> Auth:
+    """Return who may ask in this run: as its option says, or else the export."""
+    from builder.export.in_force import effective_settings
+
+    return auth or Auth(effective_settings(repository).get("lower auth", Auth.OFF))
+
+
+def _who_may_ask(auth: Auth, registry: Registry) -> str:
+    if auth is Auth.OFF:
+        return "auth off: whoever reaches these ports may ask every hPLM; '--auth tokens' asks for tokens"
+    now = time.time()
+    callers = sum(
+        entry.role is Role.CALLER and entry.validity(now) is Validity.VALID for entry in registry.tokens.all()
+    )
+    return (
+        f"auth tokens: {callers} are valid" if callers else "auth tokens: there is none; 'hplm token create' makes one"
+    )
 
 
 def infer(
@@ -181,6 +213,7 @@ def serve_until_stopped(
     policy: PolicyName | None = None,
     on_ready: Callable[[TritonServer], None] | None = None,
     show_log: bool = False,
+    auth: Auth | None = None,
 ) -> None:
     """Run Triton until Ctrl-C or SIGTERM; `on_ready` is called once it answers.
 
@@ -201,7 +234,9 @@ def serve_until_stopped(
             typer.echo(line, err=True)
 
     settings = effective_settings(config.repository)
-    changes = changes_of_run(config.repository, policy.value if policy else None, cpu_flags())
+    changes = changes_of_run(
+        config.repository, policy.value if policy else None, cpu_flags(), auth.value if auth else None
+    )
     config = replace(config, configurations=configurations_of_run(config.repository, changes))
     server = TritonServer(config, on_log=show)
     with stop_signals_interrupt():

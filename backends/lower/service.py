@@ -16,6 +16,7 @@ from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.home import Home
 from backends.lower.accepted_load import AcceptedLoad, Work
 from backends.lower.call_times import CallTimes
+from backends.lower.caller_check import Auth, CallerCheck
 from backends.lower.domains import OpenDomains
 from backends.lower.encoding import EncodedRow, Row, encode_rows
 from backends.lower.settings import FillingSettings
@@ -95,10 +96,12 @@ class LowerService:
         filling: FillingSettings | None = None,
         forecast: ForecastReader | None = None,
         instances: int = 1,
+        auth: Auth = Auth.OFF,
     ) -> None:
         self.instances = instances
         """Processes of this model; each gets the same part of the requests, as a rule."""
         self._snapshot = snapshot
+        self._caller_check = CallerCheck(snapshot, auth)
         self._forecast = forecast or ForecastReader()
         self.times = CallTimes()
         """Told by the caller when a call begins and ends."""
@@ -141,8 +144,8 @@ class LowerService:
         try:
             if not request.models:
                 raise InvalidArgumentError("a request has at least one row")
-            entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
             parameters = parse_parameters(request.parameters)
+            entries = self._caller_check.entries([_decoded(model, "MODEL") for model in request.models], parameters)
             in_us, level = deadline_in_us(parameters) or _default_in_us(entries), parameters.get("level", AUTO)
             for entry in entries:
                 if level != AUTO:

@@ -6,7 +6,7 @@ import hmac
 import time
 from collections.abc import Iterable
 
-from backends.errors import InvalidArgumentError, UnauthorisedError
+from backends.errors import UnauthorisedError
 from backends.registry.tokens import Role, TokenEntry, Validity, token_digest, token_id
 
 _NO_DIGEST = bytes(32)
@@ -40,14 +40,13 @@ class AccessTokens:
         """Return the token that a caller has shown, if it is valid now and has one of the roles.
 
         Raises:
-            InvalidArgumentError: There is none, or the text cannot be one.
-            UnauthorisedError: It is unknown, not valid now, or for something else.
+            UnauthorisedError: There is none, or it is unknown, not valid now, or for something else.
         """
         if text is None or text == "":
-            raise InvalidArgumentError("this server needs a token: the request parameter tenant_token")
+            raise UnauthorisedError("this server needs a token: the request parameter tenant_token")
         id = token_id(text) if isinstance(text, str) else None
         if not isinstance(text, str) or id is None:
-            raise InvalidArgumentError("tenant_token has not the form of a token, hplm_<id>_<secret>")
+            raise UnauthorisedError("tenant_token has not the form of a token, hplm_<id>_<secret>")
         entry = self._by_id.get(id)
         is_right = hmac.compare_digest(token_digest(text), entry.sha256 if entry else _NO_DIGEST)
         if entry is None or not is_right:

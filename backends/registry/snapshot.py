@@ -51,10 +51,10 @@ class RegistrySnapshot:
         self._thread = threading.Thread(target=self._keep_fresh, name="registry-snapshot", daemon=True)
         self._thread.start()
 
-    def find(self, hplm: str) -> HplmEntry:
-        """The live version of an hPLM; the error names no other tenant's."""
+    def find(self, hplm: str, is_allowed: bool = True) -> HplmEntry:
+        """The live version of an hPLM; one that is not allowed does not exist. The error names no other tenant's."""
         entry = self._live.get(hplm)
-        if entry is None:
+        if entry is None or not is_allowed:
             raise NotFoundError(f"hPLM {shown(hplm)} does not exist")
         return entry
 

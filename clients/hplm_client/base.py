@@ -44,8 +44,8 @@ class Limits(TypedDict, total=False):
 class ClientBase(ABC, Generic[TransportT]):
     """The settings of a client.
 
-    Left out, `url`, `token`, `timeout_s` and `deadline_ms` come from HPLM_URL, HPLM_TOKEN, HPLM_TIMEOUT and
-    HPLM_DEADLINE; without HPLM_URL it is localhost:8001.
+    Left out, `url`, `token`, `timeout_s` and `deadline_ms` come from HPLM_URL, HPLM_TOKEN (or the file that
+    HPLM_TOKEN_FILE names), HPLM_TIMEOUT and HPLM_DEADLINE; without HPLM_URL it is localhost:8001.
 
     `token` is one token, or one for each tenant: `{"acme": "…"}`. `timeout_s` is for one request with all its retries;
     without it a request waits for its deadline and one second more, or 30 s where it has none. `deadline_ms` is for

@@ -19,6 +19,7 @@ from backends.call_limit import instances_of
 from backends.collection import exclude_loaded_objects
 from backends.ending import end_process
 from backends.errors import HplmError, InvalidArgumentError, presentable
+from backends.lower.caller_check import Auth
 from backends.lower.encode_queue import EncodeQueue
 from backends.lower.metrics import LowerMetrics
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
@@ -52,11 +53,13 @@ class TritonPythonModel:
         self._snapshot = RegistrySnapshot(Registry.open(settings.home))
         instances = instances_of(args)
         filling = FillingSettings.from_model(settings)
-        self._service = LowerService(settings.home, self._snapshot, filling, instances=instances)
+        auth = Auth.from_model(settings)
+        self._service = LowerService(settings.home, self._snapshot, filling, instances=instances, auth=auth)
         self._service.warm_up()
         self._queue = EncodeQueue(self._service, QueueSettings.from_model(settings, instances), end_process)
         process = args["model_instance_name"]
-        in_force = {**filling.parameters, "dtype": filling.dtype if cpu_multiplies_bf16() else "fp32"}
+        dtype = filling.dtype if cpu_multiplies_bf16() else "fp32"
+        in_force = {**filling.parameters, "dtype": dtype, "auth": auth.value}
         self._metrics = LowerMetrics(pb_utils, self._service, self._queue, process, in_force)
         exclude_loaded_objects()
         self._trimming = Trimming()

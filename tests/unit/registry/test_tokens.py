@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from registry_behind import execute
 
-from backends.errors import HplmError, InvalidArgumentError, NotFoundError, UnauthorisedError
+from backends.errors import InvalidArgumentError, NotFoundError, UnauthorisedError
 from backends.home import Home
 from backends.registry import access
 from backends.registry.access import AccessTokens, ForwardClock
@@ -100,31 +100,31 @@ def test_revocation_is_for_good(registry: Registry) -> None:
             change("f00")
 
 
-def wrong_texts(issued: str) -> list[tuple[object, type[HplmError], str]]:
+def wrong_texts(issued: str) -> list[tuple[object, str]]:
     other_secret = issued[:-1] + ("A" if issued[-1] != "A" else "B")
     other_id = f"hplm_{'0' * 12}_{issued[18:]}"
     form = "has not the form"
     return [
-        (None, InvalidArgumentError, "needs a token"),
-        ("", InvalidArgumentError, "needs a token"),
-        (7, InvalidArgumentError, form),
-        (["hplm"], InvalidArgumentError, form),
-        (" " + issued, InvalidArgumentError, form),
-        (issued + "\n", InvalidArgumentError, form),
-        ("ħ" + issued[1:], InvalidArgumentError, form),
-        (issued[:-1] + "é", InvalidArgumentError, form),
-        ("hplm_" + "a" * 1_000_000, InvalidArgumentError, form),
-        (issued.upper(), InvalidArgumentError, form),
-        (other_secret, UnauthorisedError, "not one of this server's"),
-        (other_id, UnauthorisedError, "not one of this server's"),
+        (None, "needs a token"),
+        ("", "needs a token"),
+        (7, form),
+        (["hplm"], form),
+        (" " + issued, form),
+        (issued + "\n", form),
+        ("ħ" + issued[1:], form),
+        (issued[:-1] + "é", form),
+        ("hplm_" + "a" * 1_000_000, form),
+        (issued.upper(), form),
+        (other_secret, "not one of this server's"),
+        (other_id, "not one of this server's"),
     ]
 
 
 def test_wrong_tokens_are_told_so(registry: Registry) -> None:
     issued = registry.tokens.create("acme").text
     tokens = known(registry)
-    for text, kind, words in wrong_texts(issued):
-        with pytest.raises(kind, match=words) as caught:
+    for text, words in wrong_texts(issued):
+        with pytest.raises(UnauthorisedError, match=words) as caught:
             tokens.require(text, Role.CALLER)
         assert len(str(caught.value)) < 200
         assert issued not in str(caught.value)
