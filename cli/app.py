@@ -15,6 +15,7 @@ from cli import (
     loadtest,
     manager,
     profile,
+    quota,
     root,
     select,
     server,
@@ -46,6 +47,7 @@ loadtest.register(app)
 manager.register(app)
 simulate.register(app)
 app.add_typer(token.app, name="token")
+app.add_typer(quota.app, name="quota")
 add_help(app)
 
 

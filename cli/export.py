@@ -21,7 +21,6 @@ from backends.scheduling.settings import (
     PolicyName,
     PolicySettings,
     ShareSettings,
-    parse_weights,
 )
 from builder.export.settings import ExportSettings
 from cli.options import DEFAULT_HOME, HomeOption
@@ -173,12 +172,9 @@ class WaitingOptions:
         AdmissionSettings.max_waiting
     )
     tenant_quota: Annotated[
-        int | None, typer.Option(help="Rows of one tenant that wait, at most. \\[default: half of all]")
+        int | None,
+        typer.Option(help="Rows of one tenant that wait, at most; hplm quota sets others. \\[default: half of all]"),
     ] = AdmissionSettings.tenant_quota
-    tenant_weight: Annotated[
-        list[str] | None,
-        typer.Option(help="A tenant's part of the device while others want some, as tenant=weight; may be repeated."),
-    ] = None
     burst_ms: Annotated[
         int, typer.Option(help="Device time that a tenant may ask for at once before it stands behind others.")
     ] = round(ShareSettings.burst_us / _US_PER_MS)
@@ -191,8 +187,7 @@ class WaitingOptions:
     ] = AdmissionSettings.margin_percent
 
     def parameters(self) -> dict[str, str]:
-        weights = parse_weights(",".join(self.tenant_weight or []))
-        shares = ShareSettings(weights, float(_US_PER_MS * self.burst_ms))
+        shares = ShareSettings(burst_us=float(_US_PER_MS * self.burst_ms))
         quota, margin = self.tenant_quota, self.margin_percent
         return AdmissionSettings(self.max_waiting, quota, self.admission, margin, shares).parameters
 

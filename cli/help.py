@@ -11,7 +11,7 @@ _PANELS = {
     "Build": ("root", "domain", "create", "update", "import", "select", "students"),
     "Serve": ("export", "serve", "infer", "manager", "doctor"),
     "Versions": ("list", "show", "tree", "versions", "rollback", "pin", "unpin", "delete", "gc", "verify"),
-    "Access": ("token",),
+    "Access": ("token", "quota"),
     "Measure": ("eval", "loadtest", "profile", "simulate"),
 }
 _FILES = "--train train.jsonl --dev dev.jsonl"
@@ -78,6 +78,9 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "token rotate": ("hplm token rotate 3f9a00c1d2e4 --grace 7d",),
     "token revoke": ("hplm token revoke 3f9a00c1d2e4",),
     "token list": ("hplm token list --tenant acme",),
+    "quota set": ("hplm quota set acme --rows-per-s 100 --weight 3",),
+    "quota show": ("hplm quota show", "hplm quota show acme --json"),
+    "quota remove": ("hplm quota remove acme", "hplm quota remove acme rows_per_s"),
     "loadtest steady": ("hplm loadtest steady --duration 1m --out steady",),
     "loadtest burst": ("hplm loadtest burst --protocol http --out burst",),
     "loadtest overload": ("hplm loadtest overload --load 20/s --deadlines 500ms-2s --out calm",),

@@ -97,9 +97,8 @@ class EncodeQueue:
             accepted = self._service.accept(request, self._num_urgent_rows * self._row_times.usual_us)
             if isinstance(accepted, HplmError):
                 return accepted
-            waits = self._rows_of.get(accepted.work.tenant, 0)
-            if waits + size > self._settings.max_rows_of_tenant:
-                return self._service.rejected(tenant_quota(waits))
+            if (error := self._over_quota(accepted)) is not None:
+                return error
             self._enter(_Waiting(accepted, respond))
             self._changed.notify_all()
         return None
@@ -113,6 +112,16 @@ class EncodeQueue:
         self._reject_all()
 
     # --- entering and leaving; the lock is held ---
+
+    def _over_quota(self, request: AcceptedRequest) -> HplmError | None:
+        """Return why a request is rejected, if its tenant has as much here, or has sent as much, as it may."""
+        tenant, size = request.work.tenant, len(request.rows)
+        own = self._service.waiting_quota(tenant)
+        most = self._settings.max_rows_of_tenant if own is None else own
+        if size > most:
+            return _too_large(size, most)
+        waits = self._rows_of.get(tenant, 0)
+        return self._service.rejected(tenant_quota(waits)) if waits + size > most else self._service.over_rate(request)
 
     def _enter(self, waiting: _Waiting) -> None:
         work = waiting.request.work
@@ -258,7 +267,8 @@ def _fits(waiting: _Waiting, most_rows: int | None) -> bool:
 def _too_large(num_rows: int, most: int) -> InvalidArgumentError:
     """A queue that is full would be worth a retry; this is not."""
     return InvalidArgumentError(
-        f"a request has {num_rows} rows, and only {most} rows of a tenant may wait here (max_waiting, tenant_quota)"
+        f"a request has {num_rows} rows, and only {most} rows of a tenant may wait here "
+        "(max_waiting, tenant_quota, quota waiting_rows)"
     )
 
 

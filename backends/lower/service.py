@@ -20,6 +20,7 @@ from backends.lower.caller_check import Auth, CallerCheck
 from backends.lower.domains import OpenDomains
 from backends.lower.encoding import EncodedRow, Row, encode_rows
 from backends.lower.settings import FillingSettings
+from backends.lower.tenant_rates import TenantRates
 from backends.lower.upkeep import Upkeep
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
@@ -102,6 +103,7 @@ class LowerService:
         """Processes of this model; each gets the same part of the requests, as a rule."""
         self._snapshot = snapshot
         self._caller_check = CallerCheck(snapshot, auth)
+        self._rates = TenantRates(snapshot.quotas.rates)
         self._forecast = forecast or ForecastReader()
         self.times = CallTimes()
         """Told by the caller when a call begins and ends."""
@@ -116,6 +118,7 @@ class LowerService:
     def close(self) -> None:
         self._snapshot.prepare_with(None)
         self._upkeep.close()
+        self._rates.close()
         self._forecast.close()
 
     def warm_up(self) -> None:
@@ -200,6 +203,17 @@ class LowerService:
         now = now_us()
         told = sum(one.forecast.waiting_tokens for one in self._forecast.told(now) if one.is_fresh(now))
         return told + instances * self.load.forwarded_tokens
+
+    def waiting_quota(self, tenant: str) -> int | None:
+        """Return how many rows of a tenant may wait in this process, where it has a quota of its own."""
+        of_all = self._snapshot.quotas.waiting_rows.get(tenant)
+        return None if of_all is None else max(1, of_all // self.instances)
+
+    def over_rate(self, request: AcceptedRequest) -> RejectedError | None:
+        """Count a request for its tenant, or return why it is rejected: the tenant has sent what it may for now."""
+        tenant = request.work.tenant
+        error = self._rates.admit(tenant, len(request.rows), request.size_bytes, now_us())
+        return None if error is None else self.rejected(error)
 
     def rejected(self, error: RejectedError) -> RejectedError:
         """Count a rejection."""

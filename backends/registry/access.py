@@ -1,14 +1,17 @@
-"""What a server knows of tokens, in memory; the registry's snapshot keeps it up to date."""
+"""What a server knows of tokens and quotas, in memory; the registry's snapshot keeps it up to date."""
 
 from __future__ import annotations
 
 import hmac
 import time
 from collections.abc import Iterable
+from typing import TypeVar
 
 from backends.errors import UnauthorisedError
+from backends.registry.quotas import TenantQuota
 from backends.registry.tokens import Role, TokenEntry, Validity, token_digest, token_id
 
+_T = TypeVar("_T")
 _NO_DIGEST = bytes(32)
 
 
@@ -57,3 +60,31 @@ class AccessTokens:
         if entry.role not in roles:
             raise UnauthorisedError(f"token {entry.id} has the role {entry.role}, which may not do this")
         return entry
+
+
+class AccessQuotas:
+    """The quotas of a registry by tenant, each in a mapping of those tenants only that have it."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, float] = {}
+        self.waiting_rows: dict[str, int] = {}
+        self.rates: dict[str, TenantQuota] = {}
+        """Of tenants that may send so many rows or bytes a second."""
+
+    def apply(self, changed: Iterable[TenantQuota]) -> None:
+        """Take in quotas that were set or removed."""
+        for entry in changed:
+            _put(self.weights, entry.tenant, entry.quota.weight)
+            _put(self.waiting_rows, entry.tenant, entry.quota.waiting_rows)
+            _put(self.rates, entry.tenant, entry if entry.quota.has_rates else None)
+
+    def clear(self) -> None:
+        for values in (self.weights, self.waiting_rows, self.rates):
+            values.clear()
+
+
+def _put(values: dict[str, _T], tenant: str, value: _T | None) -> None:
+    if value is None:
+        values.pop(tenant, None)
+    else:
+        values[tenant] = value

@@ -26,10 +26,12 @@ from backends.registry.queries import (
     last_domain_version,
     last_hplm_version,
     live_hplm_columns,
+    require_room,
     root_entry,
     root_row,
     state_row,
 )
+from backends.registry.quotas import QuotaTable
 from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow
 from backends.registry.tokens import TokenTable
 
@@ -40,6 +42,7 @@ class RegistryReader:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.tokens = TokenTable(database)
+        self.quotas = QuotaTable(database)
 
     def close(self) -> None:
         self._database.close()
@@ -140,6 +143,11 @@ class RegistryReader:
         with self._database.reading() as session:
             row = find_hplm_row(session, hplm)
             return row is not None and row.live_version_id is not None
+
+    def require_room(self, hplm: str) -> None:
+        """Reject one more hPLM of a tenant that has as many as its quota says, before it is built."""
+        with self._database.reading() as session:
+            require_room(session, hplm)
 
     def next_hplm_version(self, hplm: str) -> int:
         """Never a number that was given out before, also after a rollback or a deletion."""

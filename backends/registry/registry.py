@@ -35,6 +35,7 @@ from backends.registry.queries import (
     hplm_row,
     last_domain_version,
     last_hplm_version,
+    require_room,
     root_row,
 )
 from backends.registry.reader import RegistryReader, published_meanwhile, used_root_name
@@ -144,6 +145,7 @@ class Registry(RegistryReader):
         """
         with self._database.publication() as (session, revision):
             tuned_on = domain_version_row(session, domain.root, domain.name, domain.version)
+            require_room(session, hplm)
             row = _hplm_row_to_publish(session, hplm, replaces, revision)
             added = HplmVersionRow(
                 hplm=row,

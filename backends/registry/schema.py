@@ -118,3 +118,17 @@ class TokenRow(Base):
     expires_at: Mapped[float | None]
     revoked_at: Mapped[float | None]
     revision: Mapped[int] = mapped_column(BigInteger, index=True)
+
+
+class QuotaRow(Base):
+    """What one tenant may request; a row whose quotas are all None is that of a tenant without."""
+
+    __tablename__ = "quotas"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    tenant: Mapped[str] = mapped_column(unique=True)
+    weight: Mapped[float | None]
+    rows_per_s: Mapped[float | None]
+    bytes_per_s: Mapped[float | None]
+    waiting_rows: Mapped[int | None] = mapped_column(BigInteger)
+    hplms: Mapped[int | None] = mapped_column(BigInteger)
+    revision: Mapped[int] = mapped_column(BigInteger, index=True)

@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 from backends.errors import NotFoundError, shown
-from backends.registry.access import AccessTokens
+from backends.registry.access import AccessQuotas, AccessTokens
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.reader import RegistryReader
 from backends.stack_key import StackKey
@@ -35,6 +35,7 @@ class RegistrySnapshot:
         self._retired_kept_s = retired_kept_s
         self._revision = 0
         self.tokens = AccessTokens()
+        self.quotas = AccessQuotas()
         self._live: dict[str, HplmEntry] = {}
         self._by_key: dict[int, HplmEntry] = {}
         self._retired_at: OrderedDict[int, float] = OrderedDict()
@@ -99,7 +100,9 @@ class RegistrySnapshot:
         with self._refreshing:
             revision, entries, deleted = self._registry.hplm_changes(self._revision)
             if revision != self._revision:
-                self.tokens.apply(self._registry.tokens.changed(self._revision))  # before domains, which may take long
+                # Before domains, which may take long.
+                self.tokens.apply(self._registry.tokens.changed(self._revision))
+                self.quotas.apply(self._registry.quotas.changed(self._revision))
             self._prepare_new(entries)
             self._apply(entries, deleted)
             self._revision = revision

@@ -26,7 +26,6 @@ _SHOWN = (
     "upper max_tokens",
     "upper max_waiting",
     "upper tenant_quota",
-    "upper tenant_weights",
     "upper admission",
     "upper margin_percent",
     "lower missing",

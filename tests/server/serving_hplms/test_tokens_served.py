@@ -19,7 +19,14 @@ from backends.registry.registry import Registry
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.serving import TritonServer
-from hplm_client import ClientError, HplmClient, InvalidRequestError, NotFoundError, PermissionDeniedError
+from hplm_client import (
+    ClientError,
+    HplmClient,
+    InvalidRequestError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnavailableError,
+)
 from served_home import Served, config_of, copied
 
 pytestmark = pytest.mark.server
@@ -145,3 +152,22 @@ def test_the_client_takes_tokens_by_tenant(guarded: Served, registry: Registry) 
         asking.infer("globex/topic", "cat")
     with HplmClient(url, token=tokens["acme"]) as asking, pytest.raises(InvalidRequestError):
         asking.infer("acme/topic", " ")
+
+
+def test_quotas_hold_for_all_processes_together_and_change_while_they_run(guarded: Served, registry: Registry) -> None:
+    registry.quotas.set("acme", {"rows_per_s": 5.0})
+    token = registry.tokens.create("*").text
+    time.sleep(1.0)
+    rows = [("acme/topic", "cat"), ("globex/topic", "dog")] * 20
+    with HplmClient(f"grpc://{guarded.grpc_url}", token=token, retries=0, rows_per_request=1) as asking:
+        outcomes = {"acme": 0, "globex": 0}
+        for hplm, text in rows:
+            try:
+                outcomes[hplm.partition("/")[0]] += bool(asking.infer(hplm, text))
+            except UnavailableError as error:
+                assert error.reason == "tenant_quota" and "(quota rows_per_s = 5)" in str(error)
+                assert 0 < (error.retry_after_s or 0) <= 0.3
+        assert outcomes["globex"] == 20 and 5 <= outcomes["acme"] <= 16
+        registry.quotas.remove("acme")
+        time.sleep(1.0)
+        assert all(asking.infer("acme/topic", "cat") for _ in range(20))
