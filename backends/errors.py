@@ -45,6 +45,10 @@ class UnauthorisedError(HplmError):
         super().__init__(f"unauthorised: {message}")
 
 
+class ForbiddenError(UnauthorisedError):
+    """The caller's token is good, but not for this."""
+
+
 class UnavailableError(HplmError):
     code = ErrorCode.UNAVAILABLE
 

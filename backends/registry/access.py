@@ -1,13 +1,13 @@
-"""What a server knows of tokens and quotas, in memory; the registry's snapshot keeps it up to date."""
+"""Checks of tokens, and what a server knows of tokens and quotas; the registry's snapshot keeps that up to date."""
 
 from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from backends.errors import UnauthorisedError
+from backends.errors import ForbiddenError, UnauthorisedError
 from backends.registry.quotas import TenantQuota
 from backends.registry.tokens import Role, TokenEntry, Validity, token_digest, token_id
 
@@ -25,32 +25,32 @@ class ForwardClock:
         return max(time.time(), self._started_at + time.monotonic())
 
 
-class AccessTokens:
-    """The tokens of a registry by their IDs. Looking one up takes as long whether there is such a token or not."""
+class TokenCheck:
+    """Checks the tokens that callers show; it takes as long whether there is such a token or not.
 
-    def __init__(self) -> None:
-        self._by_id: dict[str, TokenEntry] = {}
+    Args:
+        find: Returns the token of an ID, if there is one.
+        place: Where callers show their token, for messages.
+    """
+
+    def __init__(self, find: Callable[[str], TokenEntry | None], place: str) -> None:
+        self._find = find
+        self._place = place
         self._clock = ForwardClock()
-
-    def apply(self, changed: Iterable[TokenEntry]) -> None:
-        """Take in tokens that were created, rotated or revoked."""
-        self._by_id.update((entry.id, entry) for entry in changed)
-
-    def clear(self) -> None:
-        self._by_id.clear()
 
     def require(self, text: object, *roles: Role) -> TokenEntry:
         """Return the token that a caller has shown, if it is valid now and has one of the roles.
 
         Raises:
-            UnauthorisedError: There is none, or it is unknown, not valid now, or for something else.
+            ForbiddenError: It is for something else.
+            UnauthorisedError: There is none, or it is unknown or not valid now.
         """
         if text is None or text == "":
-            raise UnauthorisedError("this server needs a token: the request parameter tenant_token")
+            raise UnauthorisedError(f"a token is needed: {self._place}")
         id = token_id(text) if isinstance(text, str) else None
         if not isinstance(text, str) or id is None:
-            raise UnauthorisedError("tenant_token has not the form of a token, hplm_<id>_<secret>")
-        entry = self._by_id.get(id)
+            raise UnauthorisedError("the token has not the form of one, hplm_<id>_<secret>")
+        entry = self._find(id)
         is_right = hmac.compare_digest(token_digest(text), entry.sha256 if entry else _NO_DIGEST)
         if entry is None or not is_right:
             raise UnauthorisedError("the token is not one of this server's")
@@ -58,8 +58,23 @@ class AccessTokens:
         if validity is not Validity.VALID:
             raise UnauthorisedError(f"token {entry.id} is {validity}")
         if entry.role not in roles:
-            raise UnauthorisedError(f"token {entry.id} has the role {entry.role}, which may not do this")
+            raise ForbiddenError(f"token {entry.id} has the role {entry.role}, which may not do this")
         return entry
+
+
+class AccessTokens:
+    """The tokens of a registry by their IDs."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, TokenEntry] = {}
+        self.require = TokenCheck(self._by_id.get, "the request parameter tenant_token").require
+
+    def apply(self, changed: Iterable[TokenEntry]) -> None:
+        """Take in tokens that were created, rotated or revoked."""
+        self._by_id.update((entry.id, entry) for entry in changed)
+
+    def clear(self) -> None:
+        self._by_id.clear()
 
 
 class AccessQuotas:

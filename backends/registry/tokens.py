@@ -169,6 +169,11 @@ class TokenTable:
             entries = _entries(session.scalars(select(TokenRow).order_by(TokenRow.id)))
         return [entry for entry in entries if tenant is None or entry.tenant == tenant]
 
+    def find(self, id: str) -> TokenEntry | None:
+        with self._database.reading() as session:
+            row = session.scalars(select(TokenRow).where(TokenRow.token_id == id)).one_or_none()
+            return None if row is None else _entry(row)
+
     def changed(self, after_revision: int) -> list[TokenEntry]:
         """Return the tokens that were created, rotated or revoked since a revision."""
         with self._database.reading() as session:

@@ -34,6 +34,7 @@ class JobFilter:
     target: str | None = None
     before: int | None = None
     limit: int = 50
+    target_prefix: str | None = None
 
 
 class JobStore:
@@ -82,6 +83,8 @@ class JobStore:
         query = select(JobRow).order_by(JobRow.id.desc()).limit(wanted.limit)
         for column, value in ((JobRow.state, wanted.state), (JobRow.kind, wanted.kind), (JobRow.target, wanted.target)):
             query = query if value is None else query.where(column == value)
+        if wanted.target_prefix is not None:
+            query = query.where(JobRow.target.startswith(wanted.target_prefix, autoescape=True))
         if wanted.before is not None:
             query = query.where(JobRow.id < wanted.before)
         with self._session() as session:

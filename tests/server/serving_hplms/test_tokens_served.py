@@ -73,7 +73,7 @@ def test_tenants_get_their_own_and_learn_of_no_others(guarded: Served, registry:
                 is_own = hplm in hplms and hplm.startswith(f"{tenant}/")
                 absent = f"NotFoundError: hPLM {hplm!r} does not exist"
                 assert outcome(guarded, protocol, token, hplm) == (hplm if is_own else absent)
-        for token, words in ((None, "needs a token"), ("é", "form of a token"), ("x" * 100_000, "form of a token")):
+        for token, words in ((None, "a token is needed"), ("é", "form of one"), ("x" * 100_000, "form of one")):
             assert "PermissionDeniedError: unauthorised: " in outcome(guarded, protocol, token, hplms[0])
             assert words in outcome(guarded, protocol, token, hplms[0])
 
@@ -132,7 +132,7 @@ def test_the_lower_model_asked_directly_wants_the_token_too(guarded: Served, reg
 
     assert ask("acme/topic", {"tenant_token": token})
     for hplm, parameters, words in (
-        ("acme/topic", {}, "needs a token"),
+        ("acme/topic", {}, "a token is needed"),
         ("globex/topic", {"tenant_token": token}, "hPLM 'globex/topic' does not exist"),
     ):
         with pytest.raises(InferenceServerException, match=words):

@@ -105,8 +105,8 @@ def wrong_texts(issued: str) -> list[tuple[object, str]]:
     other_id = f"hplm_{'0' * 12}_{issued[18:]}"
     form = "has not the form"
     return [
-        (None, "needs a token"),
-        ("", "needs a token"),
+        (None, "a token is needed"),
+        ("", "a token is needed"),
         (7, form),
         (["hplm"], form),
         (" " + issued, form),
@@ -152,7 +152,7 @@ def test_a_clock_that_is_set_back_revives_no_token(registry: Registry, monkeypat
         tokens.require(issued.text, Role.CALLER)
     monkeypatch.setattr(access.time, "time", lambda: real() - DAY_S)
     assert ForwardClock().now() < real()  # of a process that starts now
-    assert tokens._clock.now() >= real() - 1
+    assert tokens.require.__self__._clock.now() >= real() - 1
 
 
 def test_revocation_reaches_servers_within_a_second(registry: Registry, open_registry: Callable[[], Registry]) -> None:
