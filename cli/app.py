@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cli import (
+    audit,
     domain,
     hplm,
     importing,
@@ -46,6 +47,7 @@ select.register(app)
 loadtest.register(app)
 manager.register(app)
 simulate.register(app)
+audit.register(app)
 app.add_typer(token.app, name="token")
 app.add_typer(quota.app, name="quota")
 add_help(app)

@@ -11,7 +11,7 @@ _PANELS = {
     "Build": ("root", "domain", "create", "update", "import", "select", "students"),
     "Serve": ("export", "serve", "infer", "manager", "doctor"),
     "Versions": ("list", "show", "tree", "versions", "rollback", "pin", "unpin", "delete", "gc", "verify"),
-    "Access": ("token", "quota"),
+    "Access": ("token", "quota", "audit"),
     "Measure": ("eval", "loadtest", "profile", "simulate"),
 }
 _FILES = "--train train.jsonl --dev dev.jsonl"
@@ -81,6 +81,7 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "quota set": ("hplm quota set acme --rows-per-s 100 --weight 3",),
     "quota show": ("hplm quota show", "hplm quota show acme --json"),
     "quota remove": ("hplm quota remove acme", "hplm quota remove acme rows_per_s"),
+    "audit": ("hplm audit --since 7d", "hplm audit --tenant acme --since 2026-12-01 --json"),
     "loadtest steady": ("hplm loadtest steady --duration 1m --out steady",),
     "loadtest burst": ("hplm loadtest burst --protocol http --out burst",),
     "loadtest overload": ("hplm loadtest overload --load 20/s --deadlines 500ms-2s --out calm",),

@@ -66,5 +66,4 @@ def remove(
 
 
 def _print_quota(tenant: str, quota: Quota) -> None:
-    shown = ", ".join(f"{name} {value:g}" for name, value in asdict(quota).items() if value is not None)
-    typer.echo(f"{tenant}: {shown or 'no quota'}")
+    typer.echo(f"{tenant}: {quota.shown or 'no quota'}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backends.errors import InvalidArgumentError, NotFoundError, shown
 from backends.names import check_name
+from backends.registry.audit import note
 from backends.registry.database import Database
 from backends.registry.schema import QuotaRow
 
@@ -48,6 +49,11 @@ class Quota:
     @property
     def is_empty(self) -> bool:
         return self == Quota()
+
+    @property
+    def shown(self) -> str | None:
+        """Its parts in a line; None without any."""
+        return ", ".join(f"{name} {value:g}" for name, value in asdict(self).items() if value is not None) or None
 
     @property
     def has_rates(self) -> bool:
@@ -110,10 +116,12 @@ class QuotaTable:
             if row is None:
                 row = QuotaRow(tenant=tenant)
                 session.add(row)
-            quota = change(_quota(row))
+            before = _quota(row)
+            quota = change(before)
             for name, value in _values(quota).items():
                 setattr(row, name, value)
             row.revision = revision
+            note(session, "quota.set", tenant, before.shown, quota.shown)
             return quota
 
 

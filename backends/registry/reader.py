@@ -9,6 +9,7 @@ from sqlalchemy import Select, func, select
 
 from backends.errors import ConflictError, NotFoundError
 from backends.names import split_domain
+from backends.registry.audit import AuditLog
 from backends.registry.database import Database
 from backends.registry.entries import DomainEntry, DomainNode, HplmEntry, RootEntry, Version
 from backends.registry.garbage import Garbage, known_folders
@@ -43,6 +44,7 @@ class RegistryReader:
         self._database = database
         self.tokens = TokenTable(database)
         self.quotas = QuotaTable(database)
+        self.audit = AuditLog(database)
 
     def close(self) -> None:
         self._database.close()

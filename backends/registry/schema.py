@@ -132,3 +132,21 @@ class QuotaRow(Base):
     waiting_rows: Mapped[int | None] = mapped_column(BigInteger)
     hplms: Mapped[int | None] = mapped_column(BigInteger)
     revision: Mapped[int] = mapped_column(BigInteger, index=True)
+
+
+class AuditRow(Base):
+    """One change: who made it, when, of what; written in its transaction, and never changed after.
+
+    `digest` is the SHA-256 of the rest and of the digest of the row before.
+    """
+
+    __tablename__ = "audit"
+    number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    at: Mapped[float]
+    who: Mapped[str]
+    action: Mapped[str]
+    target: Mapped[str]
+    before: Mapped[str | None]
+    after: Mapped[str | None]
+    revision: Mapped[int] = mapped_column(BigInteger)
+    digest: Mapped[str]

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from backends.errors import InvalidArgumentError, NotFoundError, shown
 from backends.names import check_hplm_id, check_name
+from backends.registry.audit import note
 from backends.registry.database import Database
 from backends.registry.schema import TokenRow
 
@@ -133,7 +134,9 @@ class TokenTable:
         """Issue a token, valid from `not_before` (now) until `expires_at` (for ever)."""
         check_scope(scope, role)
         with self._database.publication() as (session, revision):
-            return _issue(session, revision, scope, role, not_before, expires_at)
+            issued = _issue(session, revision, scope, role, not_before, expires_at)
+            note(session, "token.create", _shown(issued.entry), after=issued.entry.expires_at)
+            return issued
 
     def rotate(self, id: str, grace_s: float, *, expires_at: float | None = None) -> IssuedToken:
         """Issue a token in place of one that stays valid for `grace_s`.
@@ -152,7 +155,9 @@ class TokenTable:
             ends_at = now + grace_s
             row.expires_at = ends_at if row.expires_at is None else min(row.expires_at, ends_at)
             row.revision = revision
-            return _issue(session, revision, row.scope, Role(row.role), None, expires_at)
+            issued = _issue(session, revision, row.scope, Role(row.role), None, expires_at)
+            note(session, "token.rotate", _shown(issued.entry), before=id, after=issued.entry.id)
+            return issued
 
     def revoke(self, id: str) -> TokenEntry:
         """Make a token invalid for good."""
@@ -161,6 +166,7 @@ class TokenTable:
             if row.revoked_at is not None:
                 raise InvalidArgumentError(f"token {id} is revoked already")
             row.revoked_at, row.revision = time.time(), revision
+            note(session, "token.revoke", _shown(_entry(row)))
             return _entry(row)
 
     def all(self, tenant: str | None = None) -> list[TokenEntry]:
@@ -202,6 +208,10 @@ def _issue(
     session.add(row)
     session.flush()
     return IssuedToken(_entry(row), text)
+
+
+def _shown(entry: TokenEntry) -> str:
+    return f"token {entry.id}, {entry.role} of {entry.scope}"
 
 
 def _token_row(session: Session, id: str) -> TokenRow:

@@ -41,7 +41,7 @@ class Admission:
             return known, False
         with self._uploads_may_go:
             self._check(settled)
-            return self.store.submit(spec, idempotency_key)
+            return self.store.submit(spec, idempotency_key, caller.shown)
 
     def delete_upload(self, upload_id: str) -> None:
         """Remove an upload that no unfinished job reads."""

@@ -22,6 +22,12 @@ class Caller:
     name: str
     role: Role
     tenant: str | None = None
+    address: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The caller in the audit log."""
+        return f"{self.name} at the manager" + (f", from {self.address}" if self.address else "")
 
     def require_hplm(self, hplm: str) -> None:
         """Check that the caller may see an hPLM; another tenant's does not exist."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -29,9 +30,13 @@ class Allowed:
         self.roles = frozenset({*roles, Role.ADMIN})
 
     def __call__(
-        self, manager: ManagerOf, shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
+        self,
+        request: Request,
+        manager: ManagerOf,
+        shown: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
     ) -> Caller:
-        return manager.callers.require(shown.credentials if shown else "", self.roles)
+        caller = manager.callers.require(shown.credentials if shown else "", self.roles)
+        return replace(caller, address=request.client.host if request.client else None)
 
 
 Reader = Annotated[Caller, Depends(Allowed(Role.VIEWER, Role.TENANT_ADMIN, Role.OPERATOR))]

@@ -92,7 +92,7 @@ def show_job(manager: ManagerOf, caller: Reader, job_id: JobId) -> JobView:
 def cancel_job(manager: ManagerOf, caller: Builder, job_id: JobId) -> JobView:
     """Stop a job; what it was building never goes live. One that publishes in this very moment ends as done."""
     caller.require_job(manager.store.job(job_id))
-    job = manager.store.request_cancel(job_id)
+    job = manager.store.request_cancel(job_id, caller.shown)
     if job.state in (JobState.DONE, JobState.FAILED):
         raise ConflictError(f"job {job_id} is {job.state} already")
     manager.supervisor.wake()

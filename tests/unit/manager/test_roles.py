@@ -128,7 +128,7 @@ def test_a_tenants_admin_sees_its_own_only(client: TestClient, headers: dict[str
     assert get("/v1/hplms/acme/one")[0] == 200
 
 
-def test_a_tenants_uploads_and_jobs_are_its_own(client: TestClient, headers: dict[str, Headers]) -> None:
+def test_a_tenants_uploads_and_jobs_are_its_own(client: TestClient, home: Home, headers: dict[str, Headers]) -> None:
     mine, other, admin = headers["tenant-admin"], headers["other"], headers["admin"]
     content = b'{"text": "yes", "label": "a"}\n{"text": "no", "label": "b"}\n'
     ids = {}
@@ -169,6 +169,13 @@ def test_a_tenants_uploads_and_jobs_are_its_own(client: TestClient, headers: dic
         assert client.request(method, path, headers=mine).status_code == 404
     assert client.post(f"/v1/jobs/{job['id']}/cancel", headers=mine).status_code == 202
     assert client.post(f"{foreign}/cancel", headers=headers["operator"]).status_code == 202
+    told = [(entry.action, entry.target, entry.who.split()[0]) for entry in Registry.open(home).audit.entries()][-4:]
+    assert told == [
+        ("job.submit hplm.update", "hplm:acme/one", "token"),
+        ("job.submit hplm.update", "hplm:globex/one", "token"),
+        ("job.cancel", f"job {job['id']}", "token"),
+        ("job.cancel", f"job {theirs[1]['id']}", "token"),
+    ]
 
 
 JOBS = {
