@@ -53,6 +53,13 @@ def serve(
         PolicyName | None,
         typer.Option(envvar=POLICY_VARIABLE, help="For this run; without it the export's, see hplm export."),
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Encrypt gRPC with this certificate (PEM); HTTP then stays on this machine.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Answer only clients with a certificate that one of these has signed (PEM).")
+    ] = None,
     auth: Annotated[
         Auth | None,
         typer.Option(
@@ -62,6 +69,7 @@ def serve(
 ) -> None:
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""
     from builder.serving import ServerConfig, traced
+    from builder.serving.tls import tls_of
 
     opened, registry = open_home(home)
     if not opened.repository.exists():
@@ -72,6 +80,7 @@ def serve(
         http_port=_port(http),
         grpc_port=_port(grpc),
         metrics_port=_port(metrics),
+        tls=tls_of(tls_cert, tls_key, tls_client_ca),
         log_path=opened.run / "server.log",
         log_verbose=log_verbose,
         environment={HOME_VARIABLE: str(opened.path.absolute())}
@@ -248,7 +257,8 @@ def serve_until_stopped(
                     typer.echo(f"starting Triton; its log is {config.log_path}", err=True)
                 server.wait_ready()
                 typer.echo(f"settings: {in_one_line(settings, changes)}", err=True)
-                typer.echo(f"ready: grpc://{server.grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
+                grpc_url = f"{server.grpc_url}{'' if config.tls is None else ' (TLS)'}"
+                typer.echo(f"ready: grpc://{grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
                 if on_ready is not None:
                     on_ready(server)
                 if code := server.wait():

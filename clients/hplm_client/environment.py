@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 
+from hplm_client.certificates import Certificates
 from hplm_client.errors import InvalidRequestError
 
 URL_VARIABLE = "HPLM_URL"
 TOKEN_VARIABLE = "HPLM_TOKEN"
 TOKEN_FILE_VARIABLE = "HPLM_TOKEN_FILE"
+CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = "HPLM_CA", "HPLM_CERT", "HPLM_KEY"
 TIMEOUT_VARIABLE = "HPLM_TIMEOUT"
 DEADLINE_VARIABLE = "HPLM_DEADLINE"
 DEFAULT_URL = "localhost:8001"
@@ -34,6 +36,12 @@ def token() -> str | None:
     if not text:
         raise InvalidRequestError(f"{TOKEN_FILE_VARIABLE}: {path} is empty")
     return text
+
+
+def ssl() -> Certificates | None:
+    """Read the files that HPLM_CA, HPLM_CERT and HPLM_KEY name; None where none of them is set."""
+    ca, certificate, key = (os.environ.get(name) or None for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE))
+    return None if (ca, certificate, key) == (None, None, None) else Certificates(ca, certificate, key)
 
 
 def timeout_s() -> float | None:

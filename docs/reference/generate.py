@@ -34,6 +34,9 @@ VARIABLES = {
     "HPLM_URL": "the server of `hplm infer`, of `HplmClient()` and of Locust users",
     "HPLM_TOKEN": "the token of `HplmClient()`, of `hplm infer` and of load tests",
     "HPLM_TOKEN_FILE": "a file with that token, where HPLM_TOKEN is not set",
+    "HPLM_CA": "a file with the authorities that `HplmClient()` trusts; encrypts its connection",
+    "HPLM_CERT": "a file with the client's own certificate",
+    "HPLM_KEY": "a file with its key",
     "HPLM_TIMEOUT": "the timeout of `HplmClient()`: 30s, 500ms, or seconds",
     "HPLM_DEADLINE": "the deadline of `HplmClient()`: 300ms, 2s, or milliseconds",
 }
