@@ -15,6 +15,8 @@ from backends.registry.reader import RegistryReader
 from backends.stack_key import StackKey
 
 LOGGER = logging.getLogger(__name__)
+_NOBODYS = ""
+"""The name of no hPLM."""
 Prepare = Callable[[DomainEntry], object]
 REFRESH_INTERVAL_S = 0.2
 RETIRED_KEPT_S = 60.0
@@ -53,9 +55,12 @@ class RegistrySnapshot:
         self._thread.start()
 
     def find(self, hplm: str, is_allowed: bool = True) -> HplmEntry:
-        """The live version of an hPLM; one that is not allowed does not exist. The error names no other tenant's."""
-        entry = self._live.get(hplm)
-        if entry is None or not is_allowed:
+        """The live version of an hPLM; the error names no other tenant's.
+
+        One that is not allowed does not exist. It is not looked up, so the time tells nothing of it either.
+        """
+        entry = self._live.get(hplm if is_allowed else _NOBODYS)
+        if entry is None:
             raise NotFoundError(f"hPLM {shown(hplm)} does not exist")
         return entry
 
