@@ -20,13 +20,14 @@ from backends.engine.encoder_stack import EncoderStack
 from backends.engine.error_sender import ErrorSender
 from backends.engine.job import Answer, Job, Respond
 from backends.engine.loaded_stacks import LoadedStacks
-from backends.engine.loop import ServeLoop, leave_failed
+from backends.engine.loop import RUN, ServeLoop, leave_failed
 from backends.engine.settings import EngineSettings
 from backends.engine.stack import StackSettings, UpperStack
 from backends.engine.stack_protocol import Stack
 from backends.engine.student_layers import StudentLayers
 from backends.engine.student_stack import StudentStack
 from backends.errors import HplmError, InvalidArgumentError, OtherStudentsError, UnavailableError, presentable
+from backends.heartbeat import Beat, no_beat
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
@@ -116,6 +117,7 @@ class UpperService:
         threads: Number of compute threads; by default PyTorch's own number.
         loop_type: Serve loop; a bench runs one without pipelining.
         on_failure: Called once after a defect has ended the loop and all requests have been answered.
+        beat_of: Returns the beat of each of `LOOPS`.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class UpperService:
         threads: int | None = None,
         loop_type: type[ServeLoop] = ServeLoop,
         on_failure: Callable[[], None] = leave_failed,
+        beat_of: Callable[[str], Beat] = lambda _: no_beat,
     ) -> None:
         self._home = home
         self._settings = settings
@@ -144,12 +147,14 @@ class UpperService:
         self._counting = threading.Lock()
         self._on_failure = on_failure
         self._error_sender = ErrorSender()
-        self._compute_pool = ComputePool(threads, torch.device(settings.device))
+        self._compute_pool = ComputePool(threads, torch.device(settings.device), beat_of(RUN))
         self._stacks = LoadedStacks(self._build, self.admission.serves, self._forget)
         self._stacks.load({key for entry in snapshot.live() for key in entry.stacks})
         self._cold_starts = ColdStartQueue(self._stacks, admission.max_waiting)
         snapshot.prepare_with(lambda domain: self._stacks.of(StackKey(domain.root)))
-        self._loop = loop_type(self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail)
+        self._loop = loop_type(
+            self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail, beat_of=beat_of
+        )
 
     def submit(
         self, hidden: Float16Array, tickets: Int64Array, words: Sequence[bytes], respond: RespondRequest

@@ -25,11 +25,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from backends.heartbeat import FOLDER_VARIABLE
 from backends.scheduling.admission import Admission
 from backends.stack_key import StackKey
 
-FOLDER_VARIABLE = "HPLM_SIGNALS"
-"""Names a folder that goes with its server; without it the forecasts lie among the machine's temporary files."""
 LENGTHS = (1, 8, 12, 16, 20, 24, 32, 48, 80)
 """Tokens of a row, or more up to the next."""
 MAX_TENANTS = 8

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from backends.scheduling.wait_forecast import FOLDER_VARIABLE
+from backends.heartbeat import FOLDER_VARIABLE
 from builder.serving.errors import TritonMissingError
 from builder.serving.installation import PYTHON_VERSION, STUB_NAME, Installation, find_libpython
 

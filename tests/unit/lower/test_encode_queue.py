@@ -13,6 +13,7 @@ import pytest
 
 from backends.clock import now_us
 from backends.errors import HplmError, InvalidArgumentError, UnavailableError
+from backends.heartbeat import FOLDER_VARIABLE
 from backends.home import Home
 from backends.lower.encode_queue import EncodeQueue
 from backends.lower.service import AcceptedRequest, HiddenRequest, LowerService, TextRequest
@@ -20,7 +21,7 @@ from backends.lower.settings import QueueSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.rejection import RejectedError, Rejection
-from backends.scheduling.wait_forecast import FOLDER_VARIABLE, LENGTHS, ForecastWriter, WaitForecast
+from backends.scheduling.wait_forecast import LENGTHS, ForecastWriter, WaitForecast
 
 _PATIENCE_S = 30.0
 _TENANTS = ("acme", "globex")

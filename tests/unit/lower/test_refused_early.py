@@ -11,6 +11,7 @@ import pytest
 
 from backends.clock import now_us
 from backends.errors import CorruptFileError
+from backends.heartbeat import FOLDER_VARIABLE
 from backends.home import Home
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, Missing
@@ -21,7 +22,7 @@ from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import RootTokenizer
 from backends.scheduling.rejection import RejectedError, Rejection
-from backends.scheduling.wait_forecast import FOLDER_VARIABLE, LENGTHS, ForecastWriter, WaitForecast
+from backends.scheduling.wait_forecast import LENGTHS, ForecastWriter, WaitForecast
 from backends.wire import decode_tickets
 
 

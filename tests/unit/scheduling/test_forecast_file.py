@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from backends.clock import now_us
+from backends.heartbeat import FOLDER_VARIABLE
 from backends.scheduling.wait_forecast import (
-    FOLDER_VARIABLE,
     LENGTHS,
     MAX_TENANTS,
     ForecastReader,

@@ -13,6 +13,7 @@ import pytest
 
 from admitted_rows import CAPACITY, MINI, MODEL, Row, admission_of
 from backends import clock
+from backends.heartbeat import FOLDER_VARIABLE
 from backends.scheduling import wait_forecast
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape, CostModel
@@ -140,7 +141,7 @@ def test_a_model_that_costs_nothing_can_be_told() -> None:
 
 
 def test_threads_read_while_engines_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(wait_forecast.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr(wait_forecast, "_LOOK_EVERY_US", 0)
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
