@@ -23,5 +23,5 @@ def is_draining() -> bool:
 
 
 def draining_error() -> UnavailableError:
-    # The client knows these words: the request was not executed and may be sent again.
-    return UnavailableError("the server is stopping: it finishes what it has accepted, and accepts nothing new")
+    # The SDK knows the first words, which are Triton's own: the request was not executed and may be sent again.
+    return UnavailableError("server is stopping: it finishes what it has accepted, and accepts nothing new")
