@@ -29,10 +29,21 @@ _HEAD = struct.Struct("=3q")
 _FIELDS = struct.Struct(f"=3q{MAX_LOOPS}q" + f"{_NAME_BYTES}s" * MAX_LOOPS)
 
 Beat = Callable[[], None]
+_OF_THREAD = threading.local()
 
 
 def no_beat() -> None:
     """The beat of a loop that nobody watches."""
+
+
+def adopt_beat(beat: Beat) -> None:
+    """Make it the beat of the calling thread, whose loop it is."""
+    _OF_THREAD.beat = beat
+
+
+def beat_of_thread() -> None:
+    """Beat for the loop of the calling thread; long work calls it now and then. Other threads have no beat."""
+    getattr(_OF_THREAD, "beat", no_beat)()
 
 
 class Heartbeat:

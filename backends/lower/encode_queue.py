@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from backends.clock import now_us
 from backends.errors import HplmError, InvalidArgumentError, UnavailableError, presentable
-from backends.heartbeat import BEAT_EVERY_S, Beat, no_beat
+from backends.heartbeat import BEAT_EVERY_S, Beat, adopt_beat, no_beat
 from backends.lower.recent_times import RecentTimes
 from backends.lower.service import AcceptedRequest, HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import QueueSettings
@@ -213,6 +213,7 @@ class EncodeQueue:
             self._on_failure()
 
     def _run(self) -> None:
+        adopt_beat(self._beat)
         while True:
             self._beat()
             with self._changed:

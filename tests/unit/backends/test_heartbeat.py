@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from backends.clock import now_us
 from backends.draining import begin_draining, is_draining
@@ -15,10 +17,11 @@ from backends.engine import job_queue, loop
 from backends.engine.loop import LOOPS
 from backends.engine.service import UpperService
 from backends.engine.stack import StackSettings, UpperStack
-from backends.heartbeat import FOLDER_VARIABLE, Heartbeat, Pulse, read_pulses
+from backends.heartbeat import FOLDER_VARIABLE, Heartbeat, Pulse, adopt_beat, read_pulses
 from backends.home import Home
 from backends.lower import encode_queue
 from backends.lower.encode_queue import EncodeQueue
+from backends.lower.fragments import even_parts
 from backends.lower.service import LowerService
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
@@ -139,6 +142,21 @@ def test_a_batch_beats_between_its_layers(
     monkeypatch.setattr(UpperStack, "run", counted)
     ask(engine, [keys_of(tiny_home)["acme/topic"]]).get(timeout=_PATIENCE_S)
     assert len(beats) >= 2
+
+
+def test_a_loop_beats_while_it_computes_many_fragments_and_no_other_thread_does() -> None:
+    beats, ids = list[int](), torch.zeros(1000, 3, dtype=torch.int64)
+
+    def work() -> None:
+        adopt_beat(lambda: beats.append(1))
+        assert sum(len(part) for part in even_parts(ids)) == len(ids)
+
+    loop_thread = threading.Thread(target=work)
+    loop_thread.start()
+    loop_thread.join()
+    assert len(beats) == 6
+    list(even_parts(ids))
+    assert len(beats) == 6
 
 
 def test_the_loop_of_the_lower_model_beats_while_idle(tiny_home: Home, folder: Path) -> None:
