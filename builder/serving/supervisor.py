@@ -23,7 +23,7 @@ import psutil
 from backends.draining import begin_draining
 from backends.errors import HplmError, InvalidArgumentError
 from builder.serving.canary import Canary, FindHplm
-from builder.serving.config import ServerConfig
+from builder.serving.config import MAX_PORT, ServerConfig
 from builder.serving.errors import ServerStartError
 from builder.serving.health import HealthPort, Verdict
 from builder.serving.notify import ServiceManager
@@ -60,6 +60,8 @@ class Supervision:
     max_restarts: int = MAX_RESTARTS
 
     def __post_init__(self) -> None:
+        if self.health_port is not None and not 0 < self.health_port <= MAX_PORT:
+            raise InvalidArgumentError(f"health port {self.health_port} is not between 1 and {MAX_PORT}")
         if self.max_restarts < 0:
             raise InvalidArgumentError(f"max_restarts is {self.max_restarts}; it can be 0 or more")
 

@@ -13,6 +13,7 @@ import pytest
 from backends.errors import InvalidArgumentError
 from builder.serving.errors import PortInUseError
 from builder.serving.health import HealthPort, Verdict
+from builder.serving.supervisor import Supervision
 
 YES = Verdict(True, [])
 
@@ -85,6 +86,13 @@ def test_no_web_page_may_drain(port: HealthPort, watched: FakeWatched) -> None:
     assert status == 403 and "no web page" in answer["error"]
     assert ask(port, "GET", "/drain")[0] == 405
     assert ask(port, "GET", "/readyz")[0] == 200
+
+
+def test_settings_that_cannot_be() -> None:
+    with pytest.raises(InvalidArgumentError, match="health port 65536 is not between 1 and 65535"):
+        Supervision(health_port=65536)
+    with pytest.raises(InvalidArgumentError, match="max_restarts is -1; it can be 0 or more"):
+        Supervision(max_restarts=-1)
 
 
 def test_a_port_in_use_and_an_address_of_no_machine(port: HealthPort, watched: FakeWatched) -> None:
