@@ -2,7 +2,8 @@
 
 It asks one of the hPLMs that are served, with a deadline, so that it never waits in a long queue. A rejection and an
 error of the models are answers too: what they prove is that requests get an outcome. Where no hPLM exists it asks one
-that cannot exist; then only `hplm_lower` answers, and the heartbeats alone speak for `hplm_upper`.
+that cannot exist; then only `hplm_lower` answers, and the heartbeats alone speak for `hplm_upper`. It shows a token of
+its own. A gRPC port with certificates is greeted only, since the canary has none.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
+import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from builder.serving.vital_signs import Complaint
 
@@ -32,6 +36,8 @@ _OF_TRITON = re.compile(
 )
 """Errors that no model of ours has made."""
 _UNKNOWN = re.compile(r"does not exist")
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""How a connection of HTTP/2 begins: its preface, and a frame of settings without any."""
 FindHplm = Callable[[], str | None]
 """Returns the ID of an hPLM that is served, or None; may fail while the registry is away."""
 
@@ -47,10 +53,16 @@ class Canary:
         http_url: host:port.
         grpc_url: host:port.
         find_hplm: Called for the first canary, and now and then while the last one found is not served.
+        token: Shown in place of a tenant's.
+        has_tls: Whether the gRPC port has certificates.
     """
 
-    def __init__(self, http_url: str, grpc_url: str, find_hplm: FindHplm) -> None:
-        self._paths = {"HTTP": lambda hplm: _ask_http(http_url, hplm), "gRPC": lambda hplm: _ask_grpc(grpc_url, hplm)}
+    def __init__(self, http_url: str, grpc_url: str, find_hplm: FindHplm, token: str, has_tls: bool) -> None:
+        parameters: dict[str, int | str] = {"deadline_ms": _DEADLINE_MS, "tenant_token": token}
+        self._paths: dict[str, Callable[[str], str | None]] = {
+            "HTTP": lambda hplm: _ask_http(http_url, hplm, parameters),
+            "gRPC": lambda hplm: _greet_grpc(grpc_url) if has_tls else _ask_grpc(grpc_url, hplm, parameters),
+        }
         self._find_hplm = find_hplm
         self._hplm = _NO_HPLM
         self._find_from_s = 0.0
@@ -112,7 +124,7 @@ class Canary:
             self._hplm = _NO_HPLM
 
 
-def _ask_http(url: str, hplm: str) -> str | None:
+def _ask_http(url: str, hplm: str, parameters: Mapping[str, int | str]) -> str | None:
     """Return the error, or None for an answer."""
     inputs = [
         {"name": name, "shape": [1, 1], "datatype": "BYTES", "data": [value]}
@@ -120,7 +132,7 @@ def _ask_http(url: str, hplm: str) -> str | None:
     ]
     connection = http.client.HTTPConnection(url, timeout=_TIMEOUT_S)
     try:
-        body = json.dumps({"inputs": inputs, "parameters": {"deadline_ms": _DEADLINE_MS}})
+        body = json.dumps({"inputs": inputs, "parameters": parameters})
         connection.request("POST", "/v2/models/hplm/infer", body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         content = response.read()
@@ -129,7 +141,7 @@ def _ask_http(url: str, hplm: str) -> str | None:
         connection.close()
 
 
-def _ask_grpc(url: str, hplm: str) -> str | None:
+def _ask_grpc(url: str, hplm: str, parameters: Mapping[str, int | str]) -> str | None:
     # Imported here: it takes a good part of a second, and a server is loading beside it.
     import numpy as np
     from tritonclient import grpc
@@ -142,7 +154,7 @@ def _ask_grpc(url: str, hplm: str) -> str | None:
         inputs.append(tensor)
     client = grpc.InferenceServerClient(url)
     try:
-        client.infer("hplm", inputs, parameters={"deadline_ms": _DEADLINE_MS}, client_timeout=_TIMEOUT_S)
+        client.infer("hplm", inputs, parameters=parameters, client_timeout=_TIMEOUT_S)
     except InferenceServerException as error:
         if error.status() in ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED"):
             raise NoOutcomeError(f"none within {_TIMEOUT_S:g} s") from error
@@ -153,3 +165,19 @@ def _ask_grpc(url: str, hplm: str) -> str | None:
     finally:
         client.close()
     return None
+
+
+def _greet_grpc(url: str) -> None:
+    """Begin a connection as gRPC does, and wait for the first word of the server, whosever its certificate is."""
+    host, _, port = url.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    # A server that wants a certificate of its clients ends the connection, which is a word, too.
+    with (
+        socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT_S) as plain,
+        suppress(ssl.SSLError, ConnectionResetError),
+        context.wrap_socket(plain) as connection,
+    ):
+        connection.sendall(_GREETING)
+        connection.recv(1)

@@ -22,6 +22,7 @@ import psutil
 
 from backends.draining import begin_draining
 from backends.errors import HplmError, InvalidArgumentError
+from backends.seal import Seal
 from builder.serving.canary import Canary, FindHplm
 from builder.serving.config import MAX_PORT, ServerConfig
 from builder.serving.errors import ServerStartError
@@ -165,7 +166,9 @@ class Supervisor:
             self._vital_signs = VitalSigns(self.server.pid, self.server.run_folder)
         except psutil.NoSuchProcess as error:
             raise ServerStartError("tritonserver ended as soon as it was ready") from error
-        self._canary = Canary(self.server.http_url, self.server.grpc_url, self._find_hplm)
+        token = Seal.of_watched(self.server.pid, self.server.run_folder).canary_token
+        has_tls = self._config.tls is not None
+        self._canary = Canary(self.server.http_url, self.server.grpc_url, self._find_hplm, token, has_tls)
         began = time.monotonic()
         while not self._canary.wait_for_first(_DRAIN_POLL_S) and time.monotonic() - began < _FIRST_CANARY_S:
             self._tick()
@@ -213,7 +216,7 @@ class Supervisor:
             try:
                 self._begin()
                 break
-            except HplmError as error:
+            except (HplmError, OSError) as error:  # a full disk, say
                 reason = f"the restart failed: {error}"
         self._report(f"ready again {time.monotonic() - began:.1f} s after that was noticed")
 
@@ -235,10 +238,15 @@ class Supervisor:
             return quiet < _DRAINED_LOOKS and self.server.poll() is None
 
         self._wait_while(is_busy, end)
-        num_open = signs.num_open
-        self._drained = Verdict(not num_open, [f"{num_open} requests are still open"] if num_open else [])
-        self._report("drained: nothing is open" if not num_open else f"not drained: {num_open} requests are still open")
+        reason = self._why_not_drained(signs.num_open)
+        self._drained = Verdict(reason is None, [] if reason is None else [reason])
+        self._report("drained: nothing is open" if reason is None else f"not drained: {reason}")
         self._draining_ended.set()
+
+    def _why_not_drained(self, num_open: int) -> str | None:
+        if self.server.poll() is not None:
+            return "the server has ended meanwhile"
+        return f"{num_open} requests are still open" if num_open else None
 
     def _wait_while(self, condition: Callable[[], bool], end: float) -> None:
         """Wait during a drain, which a first signal to stop does not end."""

@@ -23,6 +23,7 @@ import pytest
 from backends.home import Home
 from builder.export.repository import installed_code, render_repository
 from builder.export.settings import ExportSettings
+from builder.serving.run_folder import SHARED_MEMORY, shm_prefix
 from hplm_client import Classification, ClientError, HplmClient
 from living_processes import living
 
@@ -109,7 +110,7 @@ def stop(server: Operated, number: signal.Signals = signal.SIGTERM) -> tuple[int
     server.process.send_signal(number)
     _, err = server.process.communicate(timeout=_PATIENCE_S)
     assert not living(before)
-    assert not [folder for folder in folders if folder.exists() or list(Path("/dev/shm").glob(f"{folder.name}-*"))]
+    assert not [folder for folder in folders if folder.exists() or list(SHARED_MEMORY.glob(f"{shm_prefix(folder)}*"))]
     return server.process.returncode, err
 
 
