@@ -44,7 +44,7 @@ def auth_of_run(repository: Path, auth: Auth | None) -> Auth:
 def who_may_ask(auth: Auth, registry: Registry) -> str:
     """Say who may ask, for the start of a server."""
     if auth is Auth.OFF:
-        return "auth off: whoever reaches these ports may ask every hPLM; '--auth tokens' asks for tokens"
+        return "auth off: each caller that reaches these ports may ask every hPLM; '--auth tokens' asks for tokens"
     now = time.time()
     callers = sum(
         entry.role is Role.CALLER and entry.validity(now) is Validity.VALID for entry in registry.tokens.all()

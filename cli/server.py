@@ -50,7 +50,7 @@ def serve(
         typer.Option(
             "--insecure",
             envvar=INSECURE_VARIABLE,
-            help="Listen beyond this machine without tokens: whoever reaches the ports may ask every tenant's hPLMs.",
+            help="Listen beyond this machine without tokens: every caller there may ask every tenant's hPLMs.",
         ),
     ] = False,
     log_verbose: Annotated[int, typer.Option(help="Triton's own verbosity.")] = 0,

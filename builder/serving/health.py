@@ -107,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(order(), HTTPStatus.GATEWAY_TIMEOUT)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Probes come each second; nobody reads of them."""
+        """Log nothing: probes come each second."""
 
     def _answer(self, verdict: Verdict, otherwise: HTTPStatus) -> None:
         content: dict[str, object] = {"ok": verdict.is_so}
