@@ -87,10 +87,10 @@ def serve(
     from builder.serving.tls import tls_of
 
     opened, registry = open_home(home)
-    if not opened.repository.exists():
-        export(home)
     auth_in_force = auth_of_run(opened.repository, auth)
     require_guarded(address, asks_for_tokens=auth_in_force is Auth.TOKENS, is_insecure=insecure)
+    if not opened.repository.exists():
+        export(home)
     config = ServerConfig(
         repository=opened.repository,
         address=address,
@@ -105,16 +105,18 @@ def serve(
         | ({POLICY_VARIABLE: policy.value} if policy else {})
         | ({AUTH_VARIABLE: auth.value} if auth else {}),
     )
-    typer.echo(_who_may_ask(auth_in_force, registry), err=True)
+    callers = _who_may_ask(auth_in_force, registry)
     with traced(config, trace, on_trace=typer.echo) as config:
-        serve_until_stopped(config, policy, show_log=verbose, auth=auth)
+        serve_until_stopped(config, policy, lambda _: typer.echo(callers, err=True), show_log=verbose, auth=auth)
 
 
 def auth_of_run(repository: Path, auth: Auth | None) -> Auth:
-    """Return who may ask in this run: as its option says, or else the export."""
+    """Return who may ask in this run: as its option says, or else the export, if there is one."""
     from builder.export.in_force import effective_settings
 
-    return auth or Auth(effective_settings(repository).get("lower auth", Auth.OFF))
+    if auth is not None or not repository.exists():
+        return auth or Auth.OFF
+    return Auth(effective_settings(repository).get("lower auth", Auth.OFF))
 
 
 def _who_may_ask(auth: Auth, registry: Registry) -> str:
