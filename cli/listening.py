@@ -35,10 +35,12 @@ def is_loopback(address: str) -> bool:
 
 
 def auth_of_run(repository: Path, auth: Auth | None) -> Auth:
-    """Return who may ask in this run: as its option says, or else the export."""
+    """Return who may ask in this run: as its option says, or else the export, if there is one."""
     from builder.export.in_force import effective_settings
 
-    return auth or Auth(effective_settings(repository).get("lower auth", Auth.OFF))
+    if auth is not None or not repository.exists():
+        return auth or Auth.OFF
+    return Auth(effective_settings(repository).get("lower auth", Auth.OFF))
 
 
 def who_may_ask(auth: Auth, registry: Registry) -> str:

@@ -107,10 +107,10 @@ def serve(
         max_restarts=max_restarts,
     )
     opened, registry = open_home(home)
-    if not opened.repository.exists():
-        export(home)
     auth_in_force = auth_of_run(opened.repository, auth)
     require_guarded(address, asks_for_tokens=auth_in_force is Auth.TOKENS, is_insecure=insecure)
+    if not opened.repository.exists():
+        export(home)
     config = ServerConfig(
         repository=opened.repository,
         address=address,
@@ -125,9 +125,11 @@ def serve(
         | ({POLICY_VARIABLE: policy.value} if policy else {})
         | ({AUTH_VARIABLE: auth.value} if auth else {}),
     )
-    typer.echo(who_may_ask(auth_in_force, registry), err=True)
+    callers = who_may_ask(auth_in_force, registry)
     with traced(config, trace, on_trace=typer.echo) as config:
-        serve_until_stopped(config, policy, show_log=verbose, auth=auth, supervision=supervision)
+        serve_until_stopped(
+            config, policy, lambda _: typer.echo(callers, err=True), verbose, auth=auth, supervision=supervision
+        )
 
 
 def infer(

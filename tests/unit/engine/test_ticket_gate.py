@@ -65,7 +65,7 @@ def test_damaged_tickets_are_rejected_in_one_line_and_reach_no_registry(
     def respond(is_good: bool, answer: list[bytes] | HplmError) -> None:
         answers.put((is_good, answer))
 
-    monkeypatch.setattr(Registry, "hplm_version", lambda *_: pytest.fail("a damaged ticket was looked up"))
+    monkeypatch.setattr(Registry, "hplms_by_key", lambda *_: pytest.fail("a damaged ticket was looked up"))
     with running(tiny_home) as service:
         for start in range(0, CASES, 100):
             good = ticket(key)

@@ -11,7 +11,7 @@ from registry_behind import execute
 from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.registry.access import AccessQuotas
-from backends.registry.quotas import Quota
+from backends.registry.quotas import Quota, TenantQuota
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 
@@ -89,12 +89,12 @@ def test_a_tenant_has_no_more_hplms_than_its_quota_says(registry: Registry) -> N
     publish(registry, "acme/y")
 
 
-def test_quotas_can_be_cleared() -> None:
-    quotas = AccessQuotas()
-    quotas.weights["acme"] = 2.0
+def test_quotas_that_a_restored_registry_lacks_are_gone() -> None:
+    quotas, kept = AccessQuotas(), TenantQuota("acme", 1, Quota(weight=2.0))
     weights = quotas.weights
-    quotas.clear()
-    assert weights == {}
+    quotas.apply([kept, TenantQuota("globex", 2, Quota(weight=3.0, rows_per_s=1.0))])
+    quotas.apply([kept], is_whole=True)
+    assert weights == {"acme": 2.0} and quotas.rates == {}
 
 
 def test_a_home_of_format_2_gets_the_table_of_quotas(

@@ -29,7 +29,7 @@ def test_triton_gets_its_flags_and_http_stays_on_this_machine(authority: Authori
     certificate, key = authority.sign("server")
     tls = tls_of(certificate, key, authority.certificate)
     config = ServerConfig(repository=tmp_path, address="0.0.0.0", tls=tls)
-    arguments = server_arguments(config, Ports(1, 2, 3), tmp_path, "x")
+    arguments = server_arguments(config, Ports(1, 2, 3), tmp_path, "x", "key")
     assert {
         "--http-address=127.0.0.1",
         "--grpc-address=0.0.0.0",
@@ -39,7 +39,8 @@ def test_triton_gets_its_flags_and_http_stays_on_this_machine(authority: Authori
         f"--grpc-server-key={key}",
         f"--grpc-root-cert={authority.certificate}",
     } <= set(arguments)
-    plain = server_arguments(ServerConfig(repository=tmp_path, address="0.0.0.0"), Ports(1, 2, 3), tmp_path, "x")
+    config = ServerConfig(repository=tmp_path, address="0.0.0.0")
+    plain = server_arguments(config, Ports(1, 2, 3), tmp_path, "x", "key")
     assert "--http-address=0.0.0.0" in plain and not any("ssl" in argument for argument in plain)
     assert tls_of(None, None, None) is None
 
