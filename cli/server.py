@@ -128,7 +128,12 @@ def serve(
     callers = who_may_ask(auth_in_force, registry)
     with traced(config, trace, on_trace=typer.echo) as config:
         serve_until_stopped(
-            config, policy, lambda _: typer.echo(callers, err=True), verbose, auth=auth, supervision=supervision
+            config,
+            policy,
+            on_ready=lambda _: typer.echo(callers, err=True),
+            show_log=verbose,
+            auth=auth,
+            supervision=supervision,
         )
 
 
@@ -277,9 +282,7 @@ def serve_until_stopped(
         _last_lines_shown(supervisor, not show_log),
     ):
         try:
-            if config.log_path is not None:
-                typer.echo(f"starting Triton; its log is {config.log_path}", err=True)
-            if supervisor.start():
+            if supervisor.start(partial(_say_starting, config.log_path)):
                 server, health = supervisor.server, f"{supervisor.health_url}/readyz"
                 typer.echo(f"settings: {in_one_line(settings, changes)}", err=True)
                 grpc_url = f"{server.grpc_url}{'' if config.tls is None else ' (TLS)'}"
@@ -291,6 +294,11 @@ def serve_until_stopped(
         except KeyboardInterrupt:
             typer.echo("stopping at once; requests that were not answered yet are not answered", err=True)
     typer.echo("stopped")
+
+
+def _say_starting(log_path: Path | None) -> None:
+    if log_path is not None:
+        typer.echo(f"starting Triton; its log is {log_path}", err=True)
 
 
 def _any_hplm(config: ServerConfig) -> str | None:

@@ -133,10 +133,13 @@ class Supervisor:
 
     # --- the main thread ---
 
-    def start(self) -> bool:
-        """Start the first server and return once it is ready; false where it is to stop before."""
+    def start(self, on_begun: Callable[[], None] = lambda: None) -> bool:
+        """Start the first server and return once it is ready; false where it is to stop before.
+
+        `on_begun` is called once the server's process runs.
+        """
         try:
-            self._begin()
+            self._begin(on_begun)
         except _StopRequestedError:
             return False
         self._has_started = True
@@ -157,8 +160,9 @@ class Supervisor:
             self._drain()
             self._end(at_once=self._drained is None)
 
-    def _begin(self) -> None:
+    def _begin(self, on_begun: Callable[[], None] = lambda: None) -> None:
         self.server.start()
+        on_begun()
         ports = self.server.ports
         self._config = replace(self._config, http_port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics)
         self.server.wait_ready(on_poll=self._tick)
