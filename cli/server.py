@@ -107,7 +107,9 @@ def serve(
     )
     callers = _who_may_ask(auth_in_force, registry)
     with traced(config, trace, on_trace=typer.echo) as config:
-        serve_until_stopped(config, policy, lambda _: typer.echo(callers, err=True), show_log=verbose, auth=auth)
+        serve_until_stopped(
+            config, policy, on_ready=lambda _: typer.echo(callers, err=True), show_log=verbose, auth=auth
+        )
 
 
 def auth_of_run(repository: Path, auth: Auth | None) -> Auth:
