@@ -36,6 +36,19 @@ class InvalidArgumentError(HplmError):
     code = ErrorCode.INVALID_ARG
 
 
+class UnauthorisedError(HplmError):
+    """The caller's token is no good. Triton 24.10 has no status for it, so clients know it by its first word."""
+
+    code = ErrorCode.INVALID_ARG
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"unauthorised: {message}")
+
+
+class ForbiddenError(UnauthorisedError):
+    """The caller's token is good, but not for this."""
+
+
 class UnavailableError(HplmError):
     code = ErrorCode.UNAVAILABLE
 

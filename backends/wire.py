@@ -212,10 +212,23 @@ def owned(array: Float16Array) -> Float16Array:
     return array if isinstance(memory, np.ndarray) and memory.flags.owndata else array.copy()
 
 
+def _given_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A parameter that is given twice, in a header and in the body, say, must not mean either."""
+    parameters = dict(pairs)
+    if len(parameters) < len(pairs):
+        names = [name for name, _ in pairs]
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise InvalidArgumentError(f"the request parameter {shown(doubled)} is given twice")
+    return parameters
+
+
+_PARAMETERS = json.JSONDecoder(object_pairs_hook=_given_once)
+
+
 def parse_parameters(text: str) -> dict[str, Any]:
     """The request parameters, checked: an unknown one is an error, because a misspelt deadline must not be ignored."""
     try:
-        parameters: dict[str, Any] = json.loads(text) if text else {}
+        parameters: dict[str, Any] = _PARAMETERS.decode(text) if text else {}
     except ValueError as error:  # a number without end, say, which JSON has no name for
         raise InvalidArgumentError("the request parameters are not valid JSON") from error
     if unknown := set(parameters) - set(REQUEST_PARAMETERS):

@@ -9,17 +9,20 @@ from typing import Annotated
 import typer
 
 from cli import (
+    audit,
     domain,
     hplm,
     importing,
     loadtest,
     manager,
     profile,
+    quota,
     root,
     select,
     server,
     simulate,
     students,
+    token,
     tree,
     versions,
 )
@@ -44,6 +47,9 @@ select.register(app)
 loadtest.register(app)
 manager.register(app)
 simulate.register(app)
+audit.register(app)
+app.add_typer(token.app, name="token")
+app.add_typer(quota.app, name="quota")
 add_help(app)
 
 

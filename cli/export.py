@@ -11,6 +11,7 @@ import typer
 
 from backends.errors import InvalidArgumentError
 from backends.home import Home
+from backends.lower.caller_check import Auth
 from backends.lower.settings import FillingSettings, LowerDtype, Missing, TextLimits
 from backends.registry.staleness import StalenessSettings
 from backends.scheduling.settings import (
@@ -21,7 +22,6 @@ from backends.scheduling.settings import (
     PolicyName,
     PolicySettings,
     ShareSettings,
-    parse_weights,
 )
 from builder.export.settings import ExportSettings
 from cli.options import DEFAULT_HOME, HomeOption
@@ -184,12 +184,9 @@ class WaitingOptions:
         AdmissionSettings.max_waiting
     )
     tenant_quota: Annotated[
-        int | None, typer.Option(help="Rows of one tenant that wait, at most. \\[default: half of all]")
+        int | None,
+        typer.Option(help="Rows of one tenant that wait, at most; hplm quota sets others. \\[default: half of all]"),
     ] = AdmissionSettings.tenant_quota
-    tenant_weight: Annotated[
-        list[str] | None,
-        typer.Option(help="A tenant's part of the device while others want some, as tenant=weight; may be repeated."),
-    ] = None
     burst_ms: Annotated[
         int, typer.Option(help="Device time that a tenant may ask for at once before it stands behind others.")
     ] = round(ShareSettings.burst_us / _US_PER_MS)
@@ -202,10 +199,22 @@ class WaitingOptions:
     ] = AdmissionSettings.margin_percent
 
     def parameters(self) -> dict[str, str]:
-        weights = parse_weights(",".join(self.tenant_weight or []))
-        shares = ShareSettings(weights, float(_US_PER_MS * self.burst_ms))
+        shares = ShareSettings(burst_us=float(_US_PER_MS * self.burst_ms))
         quota, margin = self.tenant_quota, self.margin_percent
         return AdmissionSettings(self.max_waiting, quota, self.admission, margin, shares).parameters
+
+
+@dataclass(frozen=True)
+class AccessOptions:
+    auth: Annotated[
+        Auth,
+        typer.Option(
+            help="Who may ask: everybody who reaches the server (off), or callers with a token of hplm token (tokens)."
+        ),
+    ] = Auth.OFF
+
+    def parameters(self) -> dict[str, str]:
+        return {"auth": self.auth.value}
 
 
 def export_settings(
@@ -214,6 +223,7 @@ def export_settings(
     batch: BatchOptions = BatchOptions(),
     mode: ModeOptions = ModeOptions(),
     waiting: WaitingOptions = WaitingOptions(),
+    access: AccessOptions = AccessOptions(),
 ) -> ExportSettings:
     """Return what the options come to, all written out; without any, what a plain `hplm export` renders."""
     upper = device.parameters() | batch.parameters()
@@ -224,7 +234,7 @@ def export_settings(
         mode=mode.mode,
         queue_delay_us=mode.queue_delay_us,
         plugin=mode.plugin,
-        lower_parameters=lower.parameters(device.lower_dtype),
+        lower_parameters=lower.parameters(device.lower_dtype) | access.parameters(),
         upper_parameters=upper | waiting.parameters(),
     )
 
@@ -237,6 +247,7 @@ def export(
     batch: BatchOptions = BatchOptions(),
     mode: ModeOptions = ModeOptions(),
     waiting: WaitingOptions = WaitingOptions(),
+    access: AccessOptions = AccessOptions(),
 ) -> None:
     """Render the Triton model repository; the same folder runs in NVIDIA's container."""
     from builder.export.in_force import differences, settings_of
@@ -245,8 +256,8 @@ def export(
 
     opened, registry = open_home(home)
     # Wrong options are rejected before anything is measured.
-    export_settings(device, lower, batch, mode, waiting)
-    settings = export_settings(device.chosen(opened, registry, typer.echo), lower, batch, mode, waiting)
+    export_settings(device, lower, batch, mode, waiting, access)
+    settings = export_settings(device.chosen(opened, registry, typer.echo), lower, batch, mode, waiting, access)
     if settings.mode == "triton":
         settings = _with_cost_model(settings, opened, registry)
     with with_plugin(settings, on_failure=_complain) as complete:

@@ -11,6 +11,7 @@ _PANELS = {
     "Build": ("root", "domain", "create", "update", "import", "select", "students"),
     "Serve": ("export", "serve", "infer", "manager", "doctor"),
     "Versions": ("list", "show", "tree", "versions", "rollback", "pin", "unpin", "delete", "gc", "verify"),
+    "Access": ("token", "quota", "audit"),
     "Measure": ("eval", "loadtest", "profile", "simulate"),
 }
 _FILES = "--train train.jsonl --dev dev.jsonl"
@@ -39,7 +40,7 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": ("hplm verify",),
     "tree": ("hplm tree",),
     "export": ("hplm export", "hplm export --policy das --missing learn"),
-    "serve": ("hplm serve", "hplm serve --address 0.0.0.0 --insecure --policy das"),
+    "serve": ("hplm serve", "hplm serve --address 0.0.0.0 --auth tokens --policy das"),
     "infer": (
         'hplm infer acme/returns "It arrived broken."',
         "hplm infer acme/returns --file texts.txt --out answers.jsonl",
@@ -69,6 +70,18 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "domain versions": ("hplm domain versions shop",),
     "domain rollback": ("hplm domain rollback shop",),
     "domain delete": ("hplm domain delete shop",),
+    "token create": (
+        "hplm token create acme --expires 90d",
+        "hplm token create acme/returns --not-before 2027-01-01",
+        "hplm token create --role operator",
+    ),
+    "token rotate": ("hplm token rotate 3f9a00c1d2e4 --grace 7d",),
+    "token revoke": ("hplm token revoke 3f9a00c1d2e4",),
+    "token list": ("hplm token list --tenant acme",),
+    "quota set": ("hplm quota set acme --rows-per-s 100 --weight 3",),
+    "quota show": ("hplm quota show", "hplm quota show acme --json"),
+    "quota remove": ("hplm quota remove acme", "hplm quota remove acme rows_per_s"),
+    "audit": ("hplm audit --since 7d", "hplm audit --tenant acme --since 2026-12-01 --json"),
     "loadtest steady": ("hplm loadtest steady --duration 1m --out steady",),
     "loadtest burst": ("hplm loadtest burst --protocol http --out burst",),
     "loadtest overload": ("hplm loadtest overload --load 20/s --deadlines 500ms-2s --out calm",),

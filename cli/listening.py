@@ -17,7 +17,8 @@ def require_guarded(address: str, asks_for_tokens: bool, is_insecure: bool) -> N
     """
     if not (is_loopback(address) or asks_for_tokens or is_insecure):
         raise InvalidArgumentError(
-            f"on {address} others could ask every tenant's hPLMs; --insecure lets them, for behind a gateway"
+            f"on {address} others could ask every tenant's hPLMs; --auth tokens asks them for tokens, "
+            "--insecure lets them, for behind a gateway"
         )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from backends.home import Home
+from backends.lower.caller_check import Auth
 from cli.options import DEFAULT_HOME, HomeOption
 
 _MIB = 1 << 20
@@ -34,6 +35,10 @@ def manager(
     token_file: Annotated[
         Path | None, typer.Option(help="A file with the token that clients must send; without it everybody may.")
     ] = None,
+    auth: Annotated[
+        Auth,
+        typer.Option(help="tokens: clients must send a token of hplm token, and may do what its role says."),
+    ] = Auth.OFF,
     keep_days: Annotated[float, typer.Option(help="How long finished jobs and their logs are kept.")] = 30.0,
     keep_jobs: Annotated[int, typer.Option(help="How many finished jobs are kept, at most: the last ones.")] = 1000,
 ) -> None:
@@ -56,6 +61,7 @@ def manager(
         niceness=niceness,
         max_upload_bytes=max_upload_mb * _MIB,
         token_file=token_file,
+        with_tokens=auth is Auth.TOKENS,
         limits=Limits(workers=workers),
         retention=Retention(keep_days, keep_jobs),
     )

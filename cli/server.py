@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -14,6 +15,9 @@ from rich.console import Console
 
 from backends.errors import InvalidArgumentError
 from backends.home import HOME_VARIABLE
+from backends.lower.caller_check import AUTH_VARIABLE, Auth
+from backends.registry.registry import Registry
+from backends.registry.tokens import Role, Validity
 from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
 from cli.exit_codes import UNAVAILABLE
 from cli.export import export
@@ -39,14 +43,14 @@ def serve(
     grpc: Annotated[int, typer.Option(help="gRPC port; 0 takes a free one.")] = 8001,
     metrics: Annotated[int, typer.Option(help="Metrics port; 0 takes a free one.")] = 8002,
     address: Annotated[
-        str, typer.Option(help="Where to listen; 0.0.0.0 for every network, which needs --insecure.")
+        str, typer.Option(help="Where to listen; 0.0.0.0 for every network, which needs --auth tokens or --insecure.")
     ] = "127.0.0.1",
     insecure: Annotated[
         bool,
         typer.Option(
             "--insecure",
             envvar=INSECURE_VARIABLE,
-            help="Listen beyond this machine though whoever reaches the ports may ask every tenant's hPLMs.",
+            help="Listen beyond this machine without tokens: whoever reaches the ports may ask every tenant's hPLMs.",
         ),
     ] = False,
     log_verbose: Annotated[int, typer.Option(help="Triton's own verbosity.")] = 0,
@@ -64,12 +68,27 @@ def serve(
         PolicyName | None,
         typer.Option(envvar=POLICY_VARIABLE, help="For this run; without it the export's, see hplm export."),
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Encrypt gRPC with this certificate (PEM); HTTP then stays on this machine.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Answer only clients with a certificate that one of these has signed (PEM).")
+    ] = None,
+    auth: Annotated[
+        Auth | None,
+        typer.Option(
+            envvar=AUTH_VARIABLE, help="For this run: off, or tokens of hplm token; without it the export's, off."
+        ),
+    ] = None,
 ) -> None:
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""
     from builder.serving import ServerConfig, traced
+    from builder.serving.tls import tls_of
 
-    require_guarded(address, asks_for_tokens=False, is_insecure=insecure)
-    opened, _ = open_home(home)
+    opened, registry = open_home(home)
+    auth_in_force = auth_of_run(opened.repository, auth)
+    require_guarded(address, asks_for_tokens=auth_in_force is Auth.TOKENS, is_insecure=insecure)
     if not opened.repository.exists():
         export(home)
     config = ServerConfig(
@@ -78,13 +97,38 @@ def serve(
         http_port=_port(http),
         grpc_port=_port(grpc),
         metrics_port=_port(metrics),
+        tls=tls_of(tls_cert, tls_key, tls_client_ca),
         log_path=opened.run / "server.log",
         log_verbose=log_verbose,
         max_log_bytes=log_mb << 20,
-        environment={HOME_VARIABLE: str(opened.path.absolute())} | ({POLICY_VARIABLE: policy.value} if policy else {}),
+        environment={HOME_VARIABLE: str(opened.path.absolute())}
+        | ({POLICY_VARIABLE: policy.value} if policy else {})
+        | ({AUTH_VARIABLE: auth.value} if auth else {}),
     )
+    callers = _who_may_ask(auth_in_force, registry)
     with traced(config, trace, on_trace=typer.echo) as config:
-        serve_until_stopped(config, policy, show_log=verbose)
+        serve_until_stopped(config, policy, lambda _: typer.echo(callers, err=True), show_log=verbose, auth=auth)
+
+
+def auth_of_run(repository: Path, auth: Auth | None) -> Auth:
+    """Return who may ask in this run: as its option says, or else the export, if there is one."""
+    from builder.export.in_force import effective_settings
+
+    if auth is not None or not repository.exists():
+        return auth or Auth.OFF
+    return Auth(effective_settings(repository).get("lower auth", Auth.OFF))
+
+
+def _who_may_ask(auth: Auth, registry: Registry) -> str:
+    if auth is Auth.OFF:
+        return "auth off: whoever reaches these ports may ask every hPLM; '--auth tokens' asks for tokens"
+    now = time.time()
+    callers = sum(
+        entry.role is Role.CALLER and entry.validity(now) is Validity.VALID for entry in registry.tokens.all()
+    )
+    return (
+        f"auth tokens: {callers} are valid" if callers else "auth tokens: there is none; 'hplm token create' makes one"
+    )
 
 
 def infer(
@@ -198,6 +242,7 @@ def serve_until_stopped(
     policy: PolicyName | None = None,
     on_ready: Callable[[TritonServer], None] | None = None,
     show_log: bool = False,
+    auth: Auth | None = None,
 ) -> None:
     """Run Triton until Ctrl-C or SIGTERM; `on_ready` is called once it answers.
 
@@ -218,7 +263,9 @@ def serve_until_stopped(
             typer.echo(line, err=True)
 
     settings = effective_settings(config.repository)
-    changes = changes_of_run(config.repository, policy.value if policy else None, cpu_flags())
+    changes = changes_of_run(
+        config.repository, policy.value if policy else None, cpu_flags(), auth.value if auth else None
+    )
     config = replace(config, configurations=configurations_of_run(config.repository, changes))
     server = TritonServer(config, on_log=show)
     with stop_signals_interrupt():
@@ -230,7 +277,8 @@ def serve_until_stopped(
                     typer.echo(f"starting Triton; its log is {config.log_path}", err=True)
                 server.wait_ready()
                 typer.echo(f"settings: {in_one_line(settings, changes)}", err=True)
-                typer.echo(f"ready: grpc://{server.grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
+                grpc_url = f"{server.grpc_url}{'' if config.tls is None else ' (TLS)'}"
+                typer.echo(f"ready: grpc://{grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
                 if on_ready is not None:
                     on_ready(server)
                 if code := server.wait():

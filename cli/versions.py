@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from backends.registry.entries import DomainEntry, HplmEntry, Version
 from backends.registry.registry import Registry
 from builder.root_choice import chosen_root
 from cli.exit_codes import DAMAGED
+from cli.moments import shown_moment
 from cli.next_command import command_on
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RootOption, print_json, print_rows, read_span_s
 from cli.session import open_home
@@ -227,7 +227,7 @@ def _hplm_version(version: Version[HplmEntry]) -> dict[str, Any]:
         "task": entry.task,
         "metric": metric,
         "value": value,
-        "published": _shown_time(version.published_at),
+        "published": shown_moment(version.published_at),
     }
 
 
@@ -236,9 +236,5 @@ def _domain_version(version: Version[DomainEntry]) -> dict[str, Any]:
         "version": version.entry.version,
         "live": version.is_live,
         "size_bytes": version.entry.metrics.get("size_bytes"),
-        "published": _shown_time(version.published_at),
+        "published": shown_moment(version.published_at),
     }
-
-
-def _shown_time(seconds: float | None) -> str | None:
-    return None if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"

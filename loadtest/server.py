@@ -10,7 +10,7 @@ from typing import Any
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
-from hplm_client import ClientError, HplmClient, InvalidRequestError, NotFoundError
+from hplm_client import ClientError, HplmClient, InvalidRequestError, NotFoundError, environment
 from hplm_client.address import parse_address
 from loadtest.errors import MissingError
 from loadtest.sender import Target
@@ -56,7 +56,7 @@ def batch_counts(target: Target) -> dict[int, int] | None:
     address = parse_address(target.url, target.protocol)
     try:
         if address.protocol == "grpc":
-            with tritonclient.grpc.InferenceServerClient(str(address)) as client:
+            with tritonclient.grpc.InferenceServerClient(str(address), **_encryption()) as client:
                 content = client.get_inference_statistics(_BATCHING_MODEL, as_json=True, client_timeout=_TIMEOUT_S)
         else:
             content = _fetched(f"http://{address}/v2/models/{_BATCHING_MODEL}/stats")
@@ -70,7 +70,7 @@ def server_settings(target: Target) -> dict[str, str]:
     address = parse_address(target.url, target.protocol)
     try:
         if address.protocol == "grpc":
-            with tritonclient.grpc.InferenceServerClient(str(address)) as client:
+            with tritonclient.grpc.InferenceServerClient(str(address), **_encryption()) as client:
                 server = client.get_server_metadata(as_json=True, client_timeout=_TIMEOUT_S)
                 configs = [
                     client.get_model_config(name, as_json=True, client_timeout=_TIMEOUT_S)["config"]
@@ -115,3 +115,8 @@ def _counts(content: Mapping[str, Any]) -> dict[int, int]:
             size = int(batch.get("batch_size", 0))
             counts[size] = counts.get(size, 0) + int(batch["compute_input"].get("count", 0))
     return counts
+
+
+def _encryption() -> dict[str, Any]:
+    certificates = environment.ssl()
+    return certificates.for_grpc() if certificates is not None else {}

@@ -39,10 +39,14 @@ def config_of(home: Home) -> ServerConfig:
     return ServerConfig(repository=home.repository, environment={"HPLM_HOME": str(home.path)}, exit_timeout_s=1)
 
 
+def copied(built: Home, folder: Path) -> Home:
+    return Home(Path(shutil.copytree(built.path, folder / "home")))
+
+
 @contextmanager
 def serving(built: Home, folder: Path, dtype: str) -> Iterator[Served]:
     """Serve a copy of a home that was built before."""
-    home = Home(Path(shutil.copytree(built.path, folder / "home")))
+    home = copied(built, folder)
     parameters = {"dtype": dtype, "slots": "4", "threads": "1"}
     lower = {"dtype": "bf16" if dtype == "int8" else dtype}
     settings = ExportSettings(lower_instances=2, lower_parameters=lower, upper_parameters=parameters)

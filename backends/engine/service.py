@@ -150,6 +150,7 @@ class UpperService:
         self._home = home
         self._gate = gate or TicketGate()
         self._settings = settings
+        admission = admission.with_live(snapshot.quotas.weights, snapshot.quotas.waiting_rows)
         self._host_bank = HostBank(home, snapshot.knows)
         self._snapshot = snapshot
         threads = torch.get_num_threads() if threads is None else threads

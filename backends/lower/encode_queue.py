@@ -20,7 +20,7 @@ from backends.errors import HplmError, InvalidArgumentError, UnavailableError, p
 from backends.lower.recent_times import RecentTimes
 from backends.lower.service import AcceptedRequest, HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import QueueSettings
-from backends.scheduling.rejection import queue_full, tenant_quota
+from backends.scheduling.rejection import queue_full, tenant_bytes, tenant_quota
 
 LOGGER = logging.getLogger(__name__)
 Encoded = HiddenRequest | HplmError
@@ -98,11 +98,8 @@ class EncodeQueue:
             accepted = self._service.accept(request, self._num_urgent_rows * self._row_times.usual_us)
             if isinstance(accepted, HplmError):
                 return accepted
-            waits = self._rows_of.get(accepted.work.tenant, 0)
-            waiting_bytes = self._bytes_of[accepted.work.tenant] + accepted.size_bytes
-            most_bytes = max(self._settings.max_bytes_of_tenant, accepted.size_bytes)
-            if waits + size > self._settings.max_rows_of_tenant or waiting_bytes > most_bytes:
-                return self._service.rejected(tenant_quota(waits))
+            if (error := self._over_quota(accepted)) is not None:
+                return error
             self._enter(_Waiting(accepted, respond))
             self._changed.notify_all()
         return None
@@ -116,6 +113,20 @@ class EncodeQueue:
         self._reject_all()
 
     # --- entering and leaving; the lock is held ---
+
+    def _over_quota(self, request: AcceptedRequest) -> HplmError | None:
+        """Return why a request is rejected, if its tenant has as much here, or has sent as much, as it may."""
+        tenant, size = request.work.tenant, len(request.rows)
+        own = self._service.waiting_quota(tenant)
+        most = self._settings.max_rows_of_tenant if own is None else own
+        if size > most:
+            return _too_large(size, most)
+        if (waits := self._rows_of.get(tenant, 0)) + size > most:
+            return self._service.rejected(tenant_quota(waits))
+        waiting_bytes = self._bytes_of[tenant]
+        if waiting_bytes and waiting_bytes + request.size_bytes > self._settings.max_bytes_of_tenant:
+            return self._service.rejected(tenant_bytes(waiting_bytes))
+        return self._service.over_rate(request)
 
     def _enter(self, waiting: _Waiting) -> None:
         work = waiting.request.work
@@ -263,7 +274,8 @@ def _fits(waiting: _Waiting, most_rows: int | None) -> bool:
 def _too_large(num_rows: int, most: int) -> InvalidArgumentError:
     """A queue that is full would be worth a retry; this is not."""
     return InvalidArgumentError(
-        f"a request has {num_rows} rows, and only {most} rows of a tenant may wait here (max_waiting, tenant_quota)"
+        f"a request has {num_rows} rows, and only {most} rows of a tenant may wait here "
+        "(max_waiting, tenant_quota, quota waiting_rows)"
     )
 
 

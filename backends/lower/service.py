@@ -16,9 +16,11 @@ from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.home import Home
 from backends.lower.accepted_load import AcceptedLoad, Work
 from backends.lower.call_times import CallTimes
+from backends.lower.caller_check import Auth, CallerCheck
 from backends.lower.domains import OpenDomains
 from backends.lower.encoding import EncodedRow, Row, encode_rows
 from backends.lower.settings import FillingSettings, TextLimits
+from backends.lower.tenant_rates import TenantRates
 from backends.lower.upkeep import Upkeep
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
@@ -98,12 +100,15 @@ class LowerService:
         instances: int = 1,
         seal: Seal = OWN_SEAL,
         limits: TextLimits = TextLimits(),
+        auth: Auth = Auth.OFF,
     ) -> None:
         self._limits = limits
         self._seal = seal
         self.instances = instances
         """Processes of this model; each gets the same part of the requests, as a rule."""
         self._snapshot = snapshot
+        self._caller_check = CallerCheck(snapshot, auth)
+        self._rates = TenantRates(snapshot.quotas.rates)
         self._forecast = forecast or ForecastReader()
         self.times = CallTimes()
         """Told by the caller when a call begins and ends."""
@@ -118,6 +123,7 @@ class LowerService:
     def close(self) -> None:
         self._snapshot.prepare_with(None)
         self._upkeep.close()
+        self._rates.close()
         self._forecast.close()
 
     @property
@@ -153,8 +159,8 @@ class LowerService:
             if not request.models:
                 raise InvalidArgumentError("a request has at least one row")
             self._require_size(request)
-            entries = [self._snapshot.find(_decoded(model, "MODEL")) for model in request.models]
             parameters = parse_parameters(request.parameters)
+            entries = self._caller_check.entries([_decoded(model, "MODEL") for model in request.models], parameters)
             in_us, level = deadline_in_us(parameters) or _default_in_us(entries), parameters.get("level", AUTO)
             for entry in entries:
                 if level != AUTO:
@@ -223,6 +229,17 @@ class LowerService:
         now = now_us()
         told = sum(one.forecast.waiting_tokens for one in self._forecast.told(now) if one.is_fresh(now))
         return told + instances * self.load.forwarded_tokens
+
+    def waiting_quota(self, tenant: str) -> int | None:
+        """Return how many rows of a tenant may wait in this process, where it has a quota of its own."""
+        of_all = self._snapshot.quotas.waiting_rows.get(tenant)
+        return None if of_all is None else max(1, of_all // self.instances)
+
+    def over_rate(self, request: AcceptedRequest) -> RejectedError | None:
+        """Count a request for its tenant, or return why it is rejected: the tenant has sent what it may for now."""
+        tenant = request.work.tenant
+        error = self._rates.admit(tenant, len(request.rows), request.size_bytes, now_us())
+        return None if error is None else self.rejected(error)
 
     def rejected(self, error: RejectedError) -> RejectedError:
         """Count a rejection."""

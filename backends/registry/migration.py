@@ -10,6 +10,7 @@ import time
 from sqlalchemy import bindparam, select, text, update
 from sqlalchemy.orm import Session
 
+from backends.registry.audit import note
 from backends.registry.schema import REGISTRY_FORMAT_VERSION, Base, DomainVersionRow, State
 
 _FROM_1 = (
@@ -44,6 +45,7 @@ def migrate(session: Session) -> None:
         _fill_folders(session)
     if state.format_version < 3:
         Base.metadata.create_all(session.connection())  # the tables that are missing
+        note(session, "registry.migrate", "registry", state.format_version, REGISTRY_FORMAT_VERSION)
     state.format_version = REGISTRY_FORMAT_VERSION
 
 

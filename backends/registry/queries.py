@@ -12,8 +12,9 @@ from typing import Any
 from sqlalchemy import Row, Select, func, select
 from sqlalchemy.orm import Session
 
-from backends.errors import NotFoundError
+from backends.errors import ConflictError, NotFoundError, shown
 from backends.registry.entries import DomainEntry, HplmEntry, RootEntry
+from backends.registry.quotas import quota_of
 from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow, State
 
 _MAX_NAMED_IDS = 500
@@ -180,3 +181,16 @@ def _hplm_entry(row: Row[Any], domains: dict[int, DomainEntry]) -> HplmEntry:
         metrics=row.metrics,
         pinned=None if row.pinned_id is None else domains[row.pinned_id],
     )
+
+
+def require_room(session: Session, hplm: str) -> None:
+    """Check that a tenant may have this hPLM: it does, or it has fewer than its quota says."""
+    tenant = hplm.partition("/")[0]
+    most = quota_of(session, tenant).hplms
+    if most is None:
+        return
+    prefix = f"{tenant}/"
+    of_tenant = func.substr(HplmRow.name, 1, len(prefix)) == prefix
+    live = set(session.scalars(select(HplmRow.name).where(of_tenant, HplmRow.live_version_id.is_not(None))))
+    if hplm not in live and len(live) >= most:
+        raise ConflictError(f"tenant {shown(tenant)} has {len(live)} hPLMs, as many as it may (quota hplms)")

@@ -9,6 +9,7 @@ from sqlalchemy import Select, func, select
 
 from backends.errors import ConflictError, NotFoundError
 from backends.names import split_domain
+from backends.registry.audit import AuditLog
 from backends.registry.database import Database
 from backends.registry.entries import DomainEntry, DomainNode, HplmEntry, RootEntry, Version
 from backends.registry.garbage import Garbage, known_folders
@@ -27,11 +28,14 @@ from backends.registry.queries import (
     last_domain_version,
     last_hplm_version,
     live_hplm_columns,
+    require_room,
     root_entry,
     root_row,
     state_row,
 )
+from backends.registry.quotas import QuotaTable
 from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow
+from backends.registry.tokens import TokenTable
 
 
 class HplmChanges(NamedTuple):
@@ -51,6 +55,9 @@ class RegistryReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.tokens = TokenTable(database)
+        self.quotas = QuotaTable(database)
+        self.audit = AuditLog(database)
 
     def close(self) -> None:
         self._database.close()
@@ -151,6 +158,11 @@ class RegistryReader:
         with self._database.reading() as session:
             row = find_hplm_row(session, hplm)
             return row is not None and row.live_version_id is not None
+
+    def require_room(self, hplm: str) -> None:
+        """Reject one more hPLM of a tenant that has as many as its quota says, before it is built."""
+        with self._database.reading() as session:
+            require_room(session, hplm)
 
     def next_hplm_version(self, hplm: str) -> int:
         """Never a number that was given out before, also after a rollback or a deletion."""

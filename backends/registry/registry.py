@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
 from backends.home import Home
 from backends.names import check_hplm_id, check_name
+from backends.registry.audit import note
 from backends.registry.dependants import require_unused_domain, require_unused_root
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.garbage import Garbage, KeepRule, forget, unneeded
@@ -35,6 +36,7 @@ from backends.registry.queries import (
     hplm_row,
     last_domain_version,
     last_hplm_version,
+    require_room,
     root_row,
 )
 from backends.registry.reader import RegistryReader, published_meanwhile, used_root_name
@@ -64,6 +66,7 @@ class Registry(RegistryReader):
             root = RootRow(name=name, fingerprint=fingerprint, folder=folder)
             session.add(root)
             session.flush()
+            note(session, "root.publish", name, after=fingerprint)
             return _add_domain_version(session, root, domain, domain_folder, None, metrics, None, 1)
 
     def publish_domain(
@@ -89,7 +92,9 @@ class Registry(RegistryReader):
             domain = find_domain_row(session, root, name)
             live = domain.live_version if domain is not None and domain.deleted_at is None else None
             _require_live(f"domain {name!r}", live, replaces)
-            return _add_domain_version(session, row, name, folder, parent, metrics, folders, version)
+            entry = _add_domain_version(session, row, name, folder, parent, metrics, folders, version)
+            note(session, "domain.publish", f"{root}/{name}", live, entry.version)
+            return entry
 
     def rollback_domain(self, root: str, name: str, to: int | None = None) -> DomainEntry:
         """Make an earlier version live again, or the one named; hPLMs stay on the versions they were tuned on."""
@@ -99,6 +104,7 @@ class Registry(RegistryReader):
             versions = {version.version: version for version in session.scalars(of_domain)}
             target = versions[_rollback_target(f"domain {name!r}", list(versions), row.live_version, to)]
             versions[row.live_version].retired_at, target.retired_at = time.time(), None
+            note(session, "domain.rollback", f"{root}/{name}", row.live_version, target.version)
             row.live_version = target.version
             return domain_entry(session, target)
 
@@ -108,6 +114,7 @@ class Registry(RegistryReader):
             live = domain_version_row(session, root, name)
             require_unused_domain(session, live)
             live.domain.deleted_at = live.retired_at = time.time()
+            note(session, "domain.delete", f"{root}/{name}", live.version)
             return domain_entry(session, live)
 
     def delete_root(self, name: str) -> None:
@@ -116,6 +123,7 @@ class Registry(RegistryReader):
             root = root_row(session, name)
             require_unused_root(session, root)
             root.deleted_at = time.time()
+            note(session, "root.delete", name, root.fingerprint)
             for domain in session.scalars(select(DomainRow).where(DomainRow.root_id == root.id)):
                 if domain.deleted_at is None:
                     live = domain_version_row(session, name, domain.name)
@@ -144,6 +152,7 @@ class Registry(RegistryReader):
         """
         with self._database.publication() as (session, revision):
             tuned_on = domain_version_row(session, domain.root, domain.name, domain.version)
+            require_room(session, hplm)
             row = _hplm_row_to_publish(session, hplm, replaces, revision)
             added = HplmVersionRow(
                 hplm=row,
@@ -160,7 +169,7 @@ class Registry(RegistryReader):
             _update_pin(row, tuned_on, pinned)
             session.flush()
             row.last_version = added.version
-            return _go_live(session, row, added, revision)
+            return _go_live(session, row, added, revision, "hplm.publish")
 
     def rollback_hplm(self, hplm: str, to: int | None = None) -> HplmEntry:
         """Make an earlier version live again, or the one named."""
@@ -170,7 +179,7 @@ class Registry(RegistryReader):
             versions = {version.version: version for version in session.scalars(of_hplm)}
             live = next(version.version for version in versions.values() if version.id == row.live_version_id)
             target = versions[_rollback_target(f"hPLM {hplm!r}", list(versions), live, to)]
-            return _go_live(session, row, target, revision)
+            return _go_live(session, row, target, revision, "hplm.rollback")
 
     def delete_hplm(self, hplm: str) -> HplmEntry:
         """Take an hPLM out of service; return its last live version."""
@@ -179,6 +188,7 @@ class Registry(RegistryReader):
             entry = _entry(session, row.live_version_id)
             _retire(session, row)
             row.live_version_id, row.pinned, row.revision = None, None, revision
+            note(session, "hplm.delete", hplm, entry.version)
             return entry
 
     def pin_hplm(self, hplm: str, domain_version: int | None = None) -> HplmEntry:
@@ -186,16 +196,19 @@ class Registry(RegistryReader):
         with self._database.publication() as (session, _):
             row = hplm_row(session, hplm)
             domain = _entry(session, row.live_version_id).domain
+            before = row.pinned
             row.pinned = domain_version_row(session, domain.root, domain.name, domain_version or domain.version)
             session.flush()
+            note(session, "hplm.pin", hplm, _pinned(before), _pinned(row.pinned))
             return _entry(session, row.live_version_id)
 
     def unpin_hplm(self, hplm: str) -> HplmEntry:
         """Let updates move to the live version of the hPLM's domain again."""
         with self._database.publication() as (session, _):
             row = hplm_row(session, hplm)
-            row.pinned = None
+            before, row.pinned = row.pinned, None
             session.flush()
+            note(session, "hplm.unpin", hplm, _pinned(before))
             return _entry(session, row.live_version_id)
 
     # --- garbage ---
@@ -209,6 +222,7 @@ class Registry(RegistryReader):
         with self._database.publication() as (session, _):
             garbage = unneeded(session, rule)
             forget(session, garbage)
+            note(session, "gc", f"{len(garbage)} versions")
             return garbage
 
 
@@ -284,7 +298,13 @@ def _rollback_target(what: str, versions: Sequence[int], live: int, to: int | No
     return max(earlier) if to is None else to
 
 
-def _go_live(session: Session, row: HplmRow, version: HplmVersionRow, revision: int) -> HplmEntry:
+def _pinned(version: DomainVersionRow | None) -> str | None:
+    return None if version is None else f"{version.domain.name}@{version.version}"
+
+
+def _go_live(session: Session, row: HplmRow, version: HplmVersionRow, revision: int, action: str) -> HplmEntry:
+    before = session.get(HplmVersionRow, row.live_version_id) if row.live_version_id is not None else None
+    note(session, action, row.name, before.version if before else None, version.version)
     _retire(session, row)
     version.retired_at = None
     row.live_version_id, row.revision = version.id, revision

@@ -113,3 +113,51 @@ class HplmVersionRow(Base):
     retired_at: Mapped[float | None]
     hplm: Mapped[HplmRow] = relationship()
     domain_version: Mapped[DomainVersionRow] = relationship()
+
+
+class TokenRow(Base):
+    """One token, without its secret."""
+
+    __tablename__ = "tokens"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    token_id: Mapped[str] = mapped_column(unique=True)
+    scope: Mapped[str]
+    role: Mapped[str]
+    sha256: Mapped[str]
+    created_at: Mapped[float]
+    not_before: Mapped[float]
+    expires_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]
+    revision: Mapped[int] = mapped_column(BigInteger, index=True)
+
+
+class QuotaRow(Base):
+    """What one tenant may request; a row whose quotas are all None is that of a tenant without."""
+
+    __tablename__ = "quotas"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    tenant: Mapped[str] = mapped_column(unique=True)
+    weight: Mapped[float | None]
+    rows_per_s: Mapped[float | None]
+    bytes_per_s: Mapped[float | None]
+    waiting_rows: Mapped[int | None] = mapped_column(BigInteger)
+    hplms: Mapped[int | None] = mapped_column(BigInteger)
+    revision: Mapped[int] = mapped_column(BigInteger, index=True)
+
+
+class AuditRow(Base):
+    """One change: who made it, when, of what; written in its transaction, and never changed after.
+
+    `digest` is the SHA-256 of the rest and of the digest of the row before.
+    """
+
+    __tablename__ = "audit"
+    number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    at: Mapped[float]
+    who: Mapped[str]
+    action: Mapped[str]
+    target: Mapped[str]
+    before: Mapped[str | None]
+    after: Mapped[str | None]
+    revision: Mapped[int] = mapped_column(BigInteger)
+    digest: Mapped[str]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from backends.errors import NotFoundError, shown
 from backends.home import Home
+from backends.registry.access import AccessQuotas, AccessTokens
 from backends.registry.database import Database
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.opening import open_database
@@ -19,6 +20,8 @@ from backends.registry.staleness import Staleness, StalenessSettings
 from backends.stack_key import StackKey
 
 LOGGER = logging.getLogger(__name__)
+_NOBODYS = ""
+"""The name of no hPLM."""
 Prepare = Callable[[DomainEntry], object]
 REFRESH_INTERVAL_S = 0.2
 QUERY_PATIENCE_S = 1.0
@@ -42,6 +45,8 @@ class RegistrySnapshot:
         self._refresh_interval_s = refresh_interval_s
         self._retired_kept_s = retired_kept_s
         self._position = START
+        self.tokens = AccessTokens()
+        self.quotas = AccessQuotas()
         self._live: dict[str, HplmEntry] = {}
         self._by_key: dict[int, HplmEntry] = {}
         self._retired_at: OrderedDict[int, float] = OrderedDict()
@@ -69,15 +74,17 @@ class RegistrySnapshot:
         """Seconds since the registry was read."""
         return self._staleness.age_s
 
-    def find(self, hplm: str) -> HplmEntry:
+    def find(self, hplm: str, is_allowed: bool = True) -> HplmEntry:
         """The live version of an hPLM; the error names no other tenant's.
+
+        One that is not allowed does not exist. It is not looked up, so the time tells nothing of it either.
 
         Raises:
             NotFoundError: There is none.
             UnavailableError: The registry has been away for too long.
         """
         self._staleness.require_fresh()
-        entry = self._live.get(hplm)
+        entry = self._live.get(hplm if is_allowed else _NOBODYS)
         if entry is None:
             raise NotFoundError(f"hPLM {shown(hplm)} does not exist")
         return entry
@@ -131,6 +138,8 @@ class RegistrySnapshot:
         with self._refreshing:
             asked_s = time.monotonic()
             changes = self._registry.hplm_changes(self._position)
+            if changes.position != self._position:
+                self._apply_access(changes)  # before domains, which may take long
             self._staleness.note_read(asked_s)
             deleted = self._deleted_by(changes)
             self._prepare_new(changes.entries)
@@ -141,6 +150,12 @@ class RegistrySnapshot:
         self._stopping.set()
         self._thread.join()
         self._registry.close()
+
+    def _apply_access(self, changes: HplmChanges) -> None:
+        """Take in tokens and quotas; those that a restored registry lacks are gone."""
+        after_revision = 0 if changes.is_whole else self._position.revision
+        self.tokens.apply(self._registry.tokens.changed(after_revision), changes.is_whole)
+        self.quotas.apply(self._registry.quotas.changed(after_revision), changes.is_whole)
 
     def _deleted_by(self, changes: HplmChanges) -> Collection[str]:
         if not changes.is_whole or self._position == START:

@@ -241,7 +241,7 @@ class Admission(Generic[JobT]):
 
     def _rejection(self, job: JobT, is_within: bool, predicts: bool, now_us: int) -> RejectedError | None:
         num_waiting = self.accounts.shares.rows_of(job.tenant)
-        if num_waiting >= self._settings.quota:
+        if num_waiting >= self._settings.quota_of(job.tenant):
             return tenant_quota(num_waiting)
         is_half_full = 2 * len(self.waiting) > self._settings.max_waiting
         if is_half_full and num_waiting >= self.accounts.shares.share_of(job.tenant) * self._settings.max_waiting:

@@ -43,6 +43,8 @@ class FairShare:
         """Where the last job of a tenant ends; without those of the past."""
         self._rows: dict[str, int] = {}
         """That wait, of every tenant that has some."""
+        self._counted: dict[str, float] = {}
+        """The weight that each tenant with waiting rows was counted with; a change counts from its next row on."""
         self._weights = 0.0
         self._prune_above = _PRUNE_ABOVE
 
@@ -51,7 +53,7 @@ class FairShare:
 
     def share_of(self, tenant: str) -> float:
         """The tenant's part of the device while all tenants that wait, and this one, want some."""
-        weight = self._settings.weight(tenant)
+        weight = self._weight(tenant)
         return weight / (self._weights if tenant in self._rows else self._weights + weight)
 
     def start_us(self, tenant: str) -> float:
@@ -64,7 +66,7 @@ class FairShare:
 
         `less_us` is by how much less the tenant's jobs before it would be charged.
         """
-        weight = self._settings.weight(tenant)
+        weight = self._weight(tenant)
         return max(0.0, start_us - less_us / weight - self._now_us) * weight / self.share_of(tenant)
 
     def furthest_ahead(self, most: int) -> list[str]:
@@ -78,10 +80,9 @@ class FairShare:
         weight = self._settings.weight(tenant)
         begins_us = max(self._now_us, self._ends_us.get(tenant, self._now_us))
         self._ends_us[tenant] = begins_us + cost_us / weight
-        rows = self._rows.get(tenant, 0)
-        self._rows[tenant] = rows + 1
-        if not rows:
-            self._weights += weight
+        self._rows[tenant] = self._rows.get(tenant, 0) + 1
+        self._weights += weight - self._counted.get(tenant, 0.0)
+        self._counted[tenant] = weight
 
     def leave(self, tenant: str) -> None:
         """A job of the tenant waits no longer; what it was to cost stays on the tenant's account."""
@@ -90,7 +91,7 @@ class FairShare:
             self._rows[tenant] = rows
             return
         del self._rows[tenant]
-        self._weights -= self._settings.weight(tenant)
+        self._weights -= self._counted.pop(tenant)
         if not self._rows:  # no job stands behind another any more, and no rounding is left
             self._weights = 0.0
             self._ends_us.clear()
@@ -98,7 +99,7 @@ class FairShare:
     def give_back(self, tenant: str, cost_us: float) -> None:
         """Take off the account what a job was to cost that has not run."""
         if tenant in self._ends_us:
-            self._ends_us[tenant] -= cost_us / self._settings.weight(tenant)
+            self._ends_us[tenant] -= cost_us / self._weight(tenant)
 
     def serve(self, charge_us: float) -> None:
         """Jobs of this charge are about to leave, because they run."""
@@ -113,6 +114,9 @@ class FairShare:
             self._ends_us = {tenant: end for tenant, end in self._ends_us.items() if end > self._now_us}
             self._prune_above = max(_PRUNE_ABOVE, 2 * len(self._ends_us))
 
+    def _weight(self, tenant: str) -> float:
+        return self._counted.get(tenant) or self._settings.weight(tenant)
+
 
 class ShareBuckets:
     """A bucket for each tenant, of `burst_us` times its weight or a few rows, which its share of the time flows into.
@@ -125,6 +129,8 @@ class ShareBuckets:
         self._settings = settings
         self._requested_us: OrderedDict[str, int] = OrderedDict()
         """When each active tenant requested something last, in that order."""
+        self._counted: dict[str, float] = {}
+        """The weight that each active tenant was counted with."""
         self._weights = 0.0
         self._used_us: dict[str, float] = {}
         """What was used of each active tenant's bucket at the time of `_requested_us`."""
@@ -170,8 +176,10 @@ class ShareBuckets:
         return len(self._requested_us) == 1
 
     def _note(self, tenant: str, now_us: int) -> None:
+        weight = self._settings.weight(tenant)
+        self._weights += weight - self._counted.get(tenant, 0.0)
+        self._counted[tenant] = weight
         if tenant not in self._requested_us:
-            self._weights += self._settings.weight(tenant)
             self._requested_us[tenant], self._used_us[tenant] = self._owing.pop(tenant, (now_us, 0.0))
         self._used_us[tenant] = max(0.0, self._used_us[tenant] - self._flown_us(tenant, now_us))
         self._requested_us[tenant] = now_us
@@ -193,6 +201,6 @@ class ShareBuckets:
             tenant, requested_us = self._requested_us.popitem(last=False)
             self._owing[tenant] = (requested_us, self._used_us.pop(tenant))
             self._beyond.discard(tenant)
-            self._weights -= self._settings.weight(tenant)
+            self._weights -= self._counted.pop(tenant)
         while self._owing and next(iter(self._owing.values()))[0] < now_us - _OWING_US:
             self._owing.popitem(last=False)

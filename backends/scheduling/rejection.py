@@ -86,8 +86,19 @@ def versions_looked_up(num_waiting: int) -> RejectedError:
 
 
 def tenant_quota(num_waiting: int) -> RejectedError:
-    message = f"{num_waiting} rows of this tenant wait, as many as may"
+    message = f"{num_waiting} rows of this tenant wait, as many as may (quota waiting_rows)"
     return RejectedError(Rejection.TENANT_QUOTA, message, _QUEUE_RETRY_MS)
+
+
+def tenant_bytes(num_waiting: int) -> RejectedError:
+    message = f"{num_waiting:,} bytes of this tenant's texts wait, as many as may"
+    return RejectedError(Rejection.TENANT_QUOTA, message, _QUEUE_RETRY_MS)
+
+
+def tenant_rate(quota: str, per_s: float, wait_us: float) -> RejectedError:
+    """Reject a tenant that has sent what its quota allows, until that allows more."""
+    message = f"this tenant has sent as much as it may (quota {quota} = {per_s:g})"
+    return RejectedError(Rejection.TENANT_QUOTA, message, wait_us / 1000)
 
 
 def tenant_share(num_waiting: int) -> RejectedError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +132,7 @@ def policy_name(name: str) -> PolicyName:
 
 @dataclass(frozen=True)
 class ShareSettings:
-    """Weights by tenant, 1 for all others.
+    """Weights by tenant, 1 for all others; the registry's change while a server runs.
 
     A tenant may request `burst_us` of device time, times its weight, at once before it stands behind others.
     """
@@ -141,9 +141,6 @@ class ShareSettings:
     burst_us: float = 50_000.0
 
     def __post_init__(self) -> None:
-        for tenant, weight in self.weights.items():
-            if not 0.001 <= weight <= 1000:
-                raise InvalidArgumentError(f"the weight of tenant {shown(tenant)} is {weight:g}, not 0.001 to 1000")
         if not self.burst_us >= 0:
             raise InvalidArgumentError(f"a burst cannot be {self.burst_us:g} us long")
 
@@ -155,8 +152,9 @@ class ShareSettings:
 class AdmissionSettings:
     """Limits of one engine.
 
-    `max_waiting` rows may wait, `tenant_quota` of one tenant (None: half of all). With `predicts`, rows that cannot be
-    answered before their deadline are rejected at once; the safety margin of predictions is at least `margin_percent`.
+    `max_waiting` rows may wait, `tenant_quota` of one tenant (None: half of all), or what `quotas` say of it. With
+    `predicts`, rows that cannot be answered before their deadline are rejected at once; the safety margin of
+    predictions is at least `margin_percent`.
     """
 
     max_waiting: int = 10_000
@@ -164,6 +162,7 @@ class AdmissionSettings:
     predicts: bool = True
     margin_percent: int = 25
     shares: ShareSettings = field(default_factory=ShareSettings)
+    quotas: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.max_waiting < 1:
@@ -173,26 +172,33 @@ class AdmissionSettings:
         if not 0 <= self.margin_percent <= 400:
             raise InvalidArgumentError(f"a margin of {self.margin_percent} percent is not between 0 and 400")
 
-    @property
-    def quota(self) -> int:
-        return max(1, self.max_waiting // 2) if self.tenant_quota is None else self.tenant_quota
+    def quota_of(self, tenant: str) -> int:
+        """Return how many rows of a tenant may wait."""
+        of_all = max(1, self.max_waiting // 2) if self.tenant_quota is None else self.tenant_quota
+        return self.quotas.get(tenant, of_all)
+
+    def with_live(self, weights: Mapping[str, float], quotas: Mapping[str, int]) -> AdmissionSettings:
+        """Take tenants' weights and quotas from mappings that may change."""
+        return replace(self, shares=replace(self.shares, weights=weights), quotas=quotas)
 
     @property
     def parameters(self) -> dict[str, str]:
         """The settings as a model's configuration carries them."""
         quota = {} if self.tenant_quota is None else {"tenant_quota": str(self.tenant_quota)}
-        weights = ",".join(f"{tenant}={weight:g}" for tenant, weight in self.shares.weights.items())
         return {
             "max_waiting": str(self.max_waiting),
             **quota,
             "admission": str(self.predicts).lower(),
             "margin_percent": str(self.margin_percent),
             "burst_ms": str(round(self.shares.burst_us / _US_PER_MS)),
-            **({"tenant_weights": weights} if weights else {}),
         }
 
     @classmethod
     def from_model(cls, settings: ModelSettings) -> AdmissionSettings:
+        if "tenant_weights" in settings.parameters:
+            raise InvalidArgumentError(
+                "weights of tenants are in the registry now: 'hplm quota set TENANT --weight …', then 'hplm export'"
+            )
         quota = settings.number("tenant_quota", 0)
         burst_ms = settings.number("burst_ms", round(ShareSettings.burst_us / _US_PER_MS))
         return cls(
@@ -200,21 +206,5 @@ class AdmissionSettings:
             tenant_quota=quota if "tenant_quota" in settings.parameters else None,
             predicts=settings.flag("admission", cls.predicts),
             margin_percent=settings.number("margin_percent", cls.margin_percent),
-            shares=ShareSettings(parse_weights(settings.text("tenant_weights", "")), float(_US_PER_MS * burst_ms)),
+            shares=ShareSettings(burst_us=float(_US_PER_MS * burst_ms)),
         )
-
-
-def parse_weights(text: str) -> Mapping[str, float]:
-    """`acme=3,globex=0.5` as numbers by tenant."""
-    weights: dict[str, float] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        tenant, equals, weight = part.partition("=")
-        if not (tenant and equals and "/" not in tenant):
-            raise InvalidArgumentError(f"{shown(part)} is not of the form tenant=weight")
-        if tenant in weights:
-            raise InvalidArgumentError(f"tenant {shown(tenant)} has two weights")
-        try:
-            weights[tenant] = float(weight)
-        except ValueError as error:
-            raise InvalidArgumentError(f"the weight of tenant {shown(tenant)} is {shown(weight)}, no number") from error
-    return weights

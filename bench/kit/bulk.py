@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backends.home import Home
+from backends.registry.audit import note
 from backends.registry.database import Database
 from backends.registry.entries import DomainEntry
 from backends.registry.queries import domain_version_row
@@ -53,4 +54,5 @@ def register_hplms(home: Home, hplms: Sequence[NewHplm]) -> None:
         session.flush()
         for row, version in zip(rows, versions, strict=True):
             row.live_version_id = version.id
+        note(session, "hplm.publish", f"{len(hplms)} hPLMs")
     database.close()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
+from backends.lower.caller_check import Auth
 from backends.lower.settings import FillingSettings
 from backends.registry.staleness import StalenessSettings
 from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
@@ -26,7 +27,6 @@ _SHOWN = (
     "upper max_tokens",
     "upper max_waiting",
     "upper tenant_quota",
-    "upper tenant_weights",
     "upper admission",
     "upper margin_percent",
     "lower missing",
@@ -34,6 +34,7 @@ _SHOWN = (
     "lower overlay_mb",
     "lower stale_limit_s",
     "lower processes",
+    "lower auth",
 )
 Settings = Mapping[str, str]
 
@@ -74,22 +75,26 @@ def _defaults() -> dict[str, str]:
         **PolicySettings().parameters,
         **AdmissionSettings().parameters,
     }
-    lower = FillingSettings().parameters | StalenessSettings().parameters
+    lower = {**FillingSettings().parameters, **StalenessSettings().parameters, "auth": Auth.OFF.value}
     return {f"upper {name}": value for name, value in upper.items()} | {
         f"lower {name}": value for name, value in lower.items()
     }
 
 
-def changes_of_run(repository: Path, policy: str | None, flags: frozenset[str]) -> dict[str, str]:
+def changes_of_run(
+    repository: Path, policy: str | None, flags: frozenset[str], auth: str | None = None
+) -> dict[str, str]:
     """Return the settings that one run has otherwise than the repository, as `upper policy`.
 
     Args:
         repository: As an export has rendered it.
         policy: Of this run.
         flags: Of the processor.
+        auth: Of this run.
     """
     settings = effective_settings(repository)
-    changes = {} if policy is None else {"upper policy": policy}
+    given = {"upper policy": policy, "lower auth": auth}
+    changes = {name: value for name, value in given.items() if value is not None}
     for model in (_short(LOWER), _short(UPPER)):
         if exported := settings.get(f"{model} dtype"):
             in_force = _dtype_in_force(exported, settings.get(f"{model} device", "cpu") == "cpu", flags)

@@ -54,6 +54,7 @@ def import_hplm(
 def _replaced_version(registry: Registry, request: ImportHplm) -> int | None:
     """The live version that the import replaces; None where it makes an hPLM."""
     exists = registry.has_hplm(request.id)
+    registry.require_room(request.id)
     if exists and not request.replace:
         raise ConflictError(f"hPLM {request.id!r} exists already; --replace makes the import its next version")
     if not request.replace:

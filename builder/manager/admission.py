@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from backends.errors import ConflictError, NotFoundError
 from backends.registry.registry import Registry
 from builder.levels.target import check_target
+from builder.manager.callers import ANYBODY, Caller
 from builder.manager.jobs import Job, JobSpec
 from builder.manager.store import JobStore
 from builder.manager.targets import exists
@@ -28,8 +29,11 @@ class Admission:
     _uploads_may_go: threading.Lock = field(default_factory=threading.Lock)
     """Held from the look at uploads to the job that names them, and while an upload is deleted."""
 
-    def submit(self, request: JobRequest, idempotency_key: str | None) -> tuple[Job, bool]:
+    def submit(self, request: JobRequest, idempotency_key: str | None, caller: Caller = ANYBODY) -> tuple[Job, bool]:
         """Queue a job for a request; False if the key's job was there already, whatever has become of it since."""
+        caller.require_request(request, self.uploads.get)
+        if idempotency_key is not None and caller.tenant is not None:
+            idempotency_key = f"{caller.tenant}/{idempotency_key}"
         settled = request.settled(self.registry)
         spec = self._inherit_needs_from_pending_creation(spec_of(settled))
         known = self.store.submitted_before(spec, idempotency_key) if idempotency_key else None
@@ -37,7 +41,7 @@ class Admission:
             return known, False
         with self._uploads_may_go:
             self._check(settled)
-            return self.store.submit(spec, idempotency_key)
+            return self.store.submit(spec, idempotency_key, caller.shown)
 
     def delete_upload(self, upload_id: str) -> None:
         """Remove an upload that no unfinished job reads."""

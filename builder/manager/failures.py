@@ -8,22 +8,20 @@ from http import HTTPStatus
 from backends.errors import (
     ConflictError,
     ErrorCode,
+    ForbiddenError,
     HplmError,
     NotFoundError,
     StorageFullError,
+    UnauthorisedError,
     UnavailableError,
     presentable,
 )
 from builder.manager.jobs import Failure
 from builder.manager.uploads import UploadTooLargeError
 
-
-class UnauthenticatedError(HplmError):
-    """A request without the manager's token."""
-
-
 _KINDS: tuple[tuple[type[HplmError], str, HTTPStatus], ...] = (
-    (UnauthenticatedError, "UNAUTHENTICATED", HTTPStatus.UNAUTHORIZED),
+    (ForbiddenError, "PERMISSION_DENIED", HTTPStatus.FORBIDDEN),
+    (UnauthorisedError, "UNAUTHENTICATED", HTTPStatus.UNAUTHORIZED),
     (UploadTooLargeError, "TOO_LARGE", HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (NotFoundError, "NOT_FOUND", HTTPStatus.NOT_FOUND),
     (ConflictError, "CONFLICT", HTTPStatus.CONFLICT),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from backends.home import Home
 from backends.registry.registry import Registry
 from builder.manager.admission import Admission
+from builder.manager.callers import Callers
 from builder.manager.housekeeping import Housekeeping
 from builder.manager.store import JobStore
 from builder.manager.supervisor import Supervisor
@@ -15,7 +16,7 @@ from builder.manager.uploads import Uploads
 
 @dataclass(frozen=True)
 class Manager:
-    """One home's uploads and jobs; `token` is what clients have to show, if any.
+    """One home's uploads and jobs, and who may use them.
 
     `is_local`: only this machine reaches the service.
     """
@@ -27,5 +28,5 @@ class Manager:
     supervisor: Supervisor
     housekeeping: Housekeeping
     admission: Admission
-    token: str | None = None
+    callers: Callers
     is_local: bool = True

@@ -18,6 +18,7 @@ from backends.registry.registry import Registry
 from builder.manager.admission import Admission
 from builder.manager.api.app import create_app
 from builder.manager.api.browsers import LOOPBACK_ADDRESSES
+from builder.manager.callers import Callers
 from builder.manager.housekeeping import Housekeeping, Retention
 from builder.manager.local_workers import LocalWorkers
 from builder.manager.manager import Manager
@@ -38,6 +39,7 @@ _MAX_NICENESS = 19
 class ManagerConfig:
     """Settings of the operator.
 
+    `with_tokens`: callers show a token of the registry, which has a role; or that of `token_file`, whose is admin.
     `processes` is how many each job may count and compute tables with; `niceness` how far local ones stand back.
     """
 
@@ -49,6 +51,7 @@ class ManagerConfig:
     niceness: int = 10
     max_upload_bytes: int = 1 << 30
     token_file: Path | None = None
+    with_tokens: bool = False
     limits: Limits = field(default_factory=Limits)
     retention: Retention = field(default_factory=Retention)
 
@@ -84,7 +87,7 @@ def serve_manager(home: Home, config: ManagerConfig, on_ready: Callable[[str], N
 def opened_manager(home: Home, config: ManagerConfig) -> Iterator[Manager]:
     """Everything but the listening; a home has one manager at a time."""
     token = None if config.token_file is None else _token(config.token_file)
-    if token is None and not config.is_local:
+    if token is None and not config.with_tokens and not config.is_local:
         LOGGER.warning("no token on %s: everybody who reaches this port can change every hPLM", config.address)
     with _only_manager_of(home):
         registry, store = Registry.open(home), JobStore.open(home)
@@ -93,7 +96,8 @@ def opened_manager(home: Home, config: ManagerConfig) -> Iterator[Manager]:
             uploads = Uploads(home, config.max_upload_bytes)
             housekeeping = Housekeeping(home, store, uploads, config.retention)
             admission = Admission(registry, store, uploads)
-            yield Manager(home, registry, store, uploads, supervisor, housekeeping, admission, token, config.is_local)
+            callers = Callers(registry.tokens.find, config.with_tokens, token)
+            yield Manager(home, registry, store, uploads, supervisor, housekeeping, admission, callers, config.is_local)
         finally:
             store.close()
             registry.close()

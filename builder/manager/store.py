@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from backends.errors import ConflictError, NotFoundError
 from backends.home import Home
+from backends.registry.audit import note
 from backends.registry.database import Database, clear_errors
 from builder.manager.jobs import UNFINISHED, Failure, Job, JobSpec, JobState, Progress, Worker
 from builder.manager.schema import Base, JobRow
@@ -34,6 +35,7 @@ class JobFilter:
     target: str | None = None
     before: int | None = None
     limit: int = 50
+    target_prefix: str | None = None
 
 
 class JobStore:
@@ -52,10 +54,13 @@ class JobStore:
 
     # --- what users do ---
 
-    def submit(self, spec: JobSpec, idempotency_key: str | None = None) -> tuple[Job, bool]:
-        """Queue a job; the same key with the same request gives the job that it gave before, and False."""
+    def submit(self, spec: JobSpec, idempotency_key: str | None = None, who: str | None = None) -> tuple[Job, bool]:
+        """Queue a job; the same key with the same request gives the job that it gave before, and False.
+
+        The audit log says who has it, where that is known.
+        """
         try:
-            return self._insert(spec, idempotency_key), True
+            return self._insert(spec, idempotency_key, who), True
         except ConflictError:
             known = self.submitted_before(spec, idempotency_key) if idempotency_key else None
             if known is None:
@@ -82,6 +87,8 @@ class JobStore:
         query = select(JobRow).order_by(JobRow.id.desc()).limit(wanted.limit)
         for column, value in ((JobRow.state, wanted.state), (JobRow.kind, wanted.kind), (JobRow.target, wanted.target)):
             query = query if value is None else query.where(column == value)
+        if wanted.target_prefix is not None:
+            query = query.where(JobRow.target.startswith(wanted.target_prefix, autoescape=True))
         if wanted.before is not None:
             query = query.where(JobRow.id < wanted.before)
         with self._session() as session:
@@ -93,7 +100,7 @@ class JobStore:
             query = select(JobRow).where(JobRow.state.in_(UNFINISHED)).order_by(JobRow.id)
             return [Job.model_validate(row) for row in session.scalars(query)]
 
-    def request_cancel(self, job_id: int) -> Job:
+    def request_cancel(self, job_id: int, who: str | None = None) -> Job:
         """A queued job is cancelled at once; a running one is asked to stop."""
         now_s = time.time()
         is_queued = JobRow.state == JobState.QUEUED
@@ -103,7 +110,9 @@ class JobStore:
             "cancel_requested_s": case((JobRow.cancel_requested_s.is_(None), now_s), else_=JobRow.cancel_requested_s),
         }
         with self._session() as session:
-            session.execute(update(JobRow).where(JobRow.id == job_id, JobRow.state.in_(UNFINISHED)).values(change))
+            wanted = update(JobRow).where(JobRow.id == job_id, JobRow.state.in_(UNFINISHED))
+            if _changed(session, wanted.values(change)) and who is not None:
+                note(session, "job.cancel", f"job {job_id}", who=who)
         return self.job(job_id)
 
     # --- what the supervisor does ---
@@ -176,11 +185,13 @@ class JobStore:
         with self._session() as session:
             return _changed(session, update(JobRow).where(*same).values(values))
 
-    def _insert(self, spec: JobSpec, key: str | None) -> Job:
+    def _insert(self, spec: JobSpec, key: str | None, who: str | None) -> Job:
         row = JobRow(**spec.model_dump(), state=JobState.QUEUED, created_s=time.time(), idempotency_key=key)
         with self._session() as session:
             session.add(row)
             session.flush()
+            if who is not None:
+                note(session, f"job.submit {spec.kind}", spec.target, after=f"job {row.id}", who=who)
             return Job.model_validate(row)
 
     @contextmanager

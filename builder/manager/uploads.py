@@ -53,6 +53,8 @@ class Upload:
     sha256: str
     summary: str
     created_s: float
+    tenant: str | None = None
+    """Whose admin has sent it; the same file of another tenant is another upload."""
 
 
 class Uploads:
@@ -74,7 +76,7 @@ class Uploads:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     @contextmanager
-    def receiving(self, kind: UploadKind, name: str) -> Iterator[Incoming]:
+    def receiving(self, kind: UploadKind, name: str, tenant: str | None = None) -> Iterator[Incoming]:
         """A file to write an upload into; it is gone afterwards unless it was kept."""
         if not _NAME.fullmatch(name) or name in (".", ".."):
             raise InvalidArgumentError(f"file name {shown(name)} is not allowed: no slashes, at most 200 characters")
@@ -83,7 +85,7 @@ class Uploads:
             self.folder.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 try:
-                    yield Incoming(self, kind, name, path, file)
+                    yield Incoming(self, kind, name, path, file, tenant)
                 finally:
                     path.unlink(missing_ok=True)
 
@@ -135,12 +137,15 @@ class Uploads:
 class Incoming:
     """An upload under way: written in pieces, counted and hashed as it comes."""
 
-    def __init__(self, uploads: Uploads, kind: UploadKind, name: str, path: Path, file: BinaryIO) -> None:
+    def __init__(
+        self, uploads: Uploads, kind: UploadKind, name: str, path: Path, file: BinaryIO, tenant: str | None = None
+    ) -> None:
         self._uploads = uploads
         self._kind = kind
         self._name = name
         self._path = path
         self._file = file
+        self._tenant = tenant
         self._digest = hashlib.sha256()
         self._size_bytes = 0
 
@@ -168,8 +173,9 @@ class Incoming:
         with replacing_path_in_errors(self._path, self._name):
             summary = check(self._path)
         sha256 = self._digest.hexdigest()
-        upload_id = f"{self._kind}-{sha256}"
-        upload = Upload(upload_id, self._kind, self._name, self._size_bytes, sha256, summary, time.time())
+        named = sha256 if self._tenant is None else hashlib.sha256(f"{self._tenant}/{sha256}".encode()).hexdigest()
+        size_bytes, now = self._size_bytes, time.time()
+        upload = Upload(f"{self._kind}-{named}", self._kind, self._name, size_bytes, sha256, summary, now, self._tenant)
         return self._uploads.keep(upload, self._path)
 
 

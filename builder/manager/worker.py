@@ -19,6 +19,7 @@ import psutil
 
 from backends.errors import HplmError, StorageFullError, UnavailableError
 from backends.home import Home
+from backends.registry.audit import acting_as
 from backends.registry.registry import Registry
 from builder.executors.mapping import ParallelMap
 from builder.executors.processes import local_map
@@ -63,7 +64,9 @@ def _run(home: Home, job_id: int, attempt: int, fan_out: ParallelMap) -> int:
     with Pulse(store, job) as pulse:
         try:
             context = JobContext(home, registry, uploads, pulse.report, fan_out)
-            result = _shown(run_job(context, stored_request(job.request)), _shown_names(home, uploads, job))
+            with acting_as(f"job {job.id} of the manager"):
+                done = run_job(context, stored_request(job.request))
+            result = _shown(done, _shown_names(home, uploads, job))
         except JobCancelledError:
             LOGGER.info("cancelled")
             return _end(store, job, JobState.CANCELLED)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from backends.errors import InvalidArgumentError
+from builder.serving.tls import Tls
 
 MEBIBYTE = 1 << 20
 _MAX_PORT = 65535
@@ -19,13 +20,17 @@ _GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """A port of None means "any free one"; `environment` is added to that of the caller."""
+    """A port of None means "any free one"; `environment` is added to that of the caller.
+
+    With `tls`, gRPC is encrypted; HTTP, which Triton cannot encrypt, then listens on this machine only.
+    """
 
     repository: Path
     address: str = "127.0.0.1"
     http_port: int | None = None
     grpc_port: int | None = None
     metrics_port: int | None = None
+    tls: Tls | None = None
     log_path: Path | None = None
     max_log_bytes: int = 64 * MEBIBYTE
     """Beyond it the log moves to `<name>.1`, which is as large."""
@@ -43,6 +48,10 @@ class ServerConfig:
     configurations: Mapping[str, str] = field(default_factory=dict)
     """Models that get this text instead of their `config.pbtxt`."""
     extra_arguments: tuple[str, ...] = ()
+
+    @property
+    def http_address(self) -> str:
+        return self.address if self.tls is None else "127.0.0.1"
 
     def __post_init__(self) -> None:
         given = [port for port in (self.http_port, self.grpc_port, self.metrics_port) if port is not None]
@@ -90,13 +99,14 @@ def server_arguments(
 
 def _endpoint_arguments(config: ServerConfig, ports: Ports) -> list[str]:
     return [
-        f"--http-address={config.address}",
+        f"--http-address={config.http_address}",
         f"--grpc-address={config.address}",
         f"--metrics-address={config.address}",
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
         f"--http-thread-count={config.http_thread_count}",
+        *(config.tls.arguments if config.tls is not None else ()),
     ]
 
 

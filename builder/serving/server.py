@@ -152,25 +152,20 @@ class TritonServer:
 
     @property
     def http_url(self) -> str:
-        return f"{self._host}:{self.ports.http}"
+        return f"{_reachable(self.config.http_address)}:{self.ports.http}"
 
     @property
     def grpc_url(self) -> str:
-        return f"{self._host}:{self.ports.grpc}"
+        return f"{_reachable(self.config.address)}:{self.ports.grpc}"
 
     @property
     def metrics_url(self) -> str:
-        return f"http://{self._host}:{self.ports.metrics}/metrics"
+        return f"http://{_reachable(self.config.address)}:{self.ports.metrics}/metrics"
 
     @property
     def admin_headers(self) -> dict[str, str]:
         """Headers that open Triton's administrative endpoints; without them it answers that they are restricted."""
         return admin_headers(_started(self._admin_key))
-
-    @property
-    def _host(self) -> str:
-        host = _ANY_ADDRESS.get(self.config.address, self.config.address)
-        return f"[{host}]" if ":" in host else host
 
     def _start_in(self, folder: RunFolder, installation: Installation) -> None:
         try:
@@ -225,6 +220,12 @@ class TritonServer:
             process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def _reachable(address: str) -> str:
+    """Return where this machine reaches an address to listen on."""
+    host = _ANY_ADDRESS.get(address, address)
+    return f"[{host}]" if ":" in host else host
 
 
 def _by(code: int) -> str:

@@ -7,6 +7,7 @@ Usage:
 
 from hplm_client.aio import AsyncHplmClient
 from hplm_client.answers import Answer, Classification, Entities, Entity, Value
+from hplm_client.certificates import Certificates
 from hplm_client.client import HplmClient
 from hplm_client.errors import (
     ClientError,
@@ -27,6 +28,7 @@ from hplm_client.request import Request
 __all__ = [
     "Answer",
     "AsyncHplmClient",
+    "Certificates",
     "Classification",
     "ClientError",
     "ConnectionFailedError",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from hplm_client.address import Address
 from hplm_client.answers import Answer, Classification, Entities, Value
 from hplm_client.base import ClientBase, Limits
+from hplm_client.certificates import Certificates
 from hplm_client.conversation import Conversation, Outcome, Probe, Send, Step
 from hplm_client.errors import ClientError
 from hplm_client.tasks import AnswerT, Text, checked, requests_for
@@ -106,8 +107,8 @@ class AsyncHplmClient(ClientBase[AsyncTransport]):
     async def wait_ready(self, timeout_s: float = 60.0) -> None:
         await self._carry_out(self._speaker.wait_ready(timeout_s))
 
-    def _open(self, address: Address) -> AsyncTransport:
-        return open_async_transport(address)
+    def _open(self, address: Address, certificates: Certificates | None) -> AsyncTransport:
+        return open_async_transport(address, certificates)
 
     async def _of_kind(self, kind: type[AnswerT], hplm: str, texts: Any, limits: Limits) -> AnswerT | list[AnswerT]:
         if isinstance(texts, list):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
 from hplm_client import environment
 from hplm_client.address import Address, Protocol, parse_address
+from hplm_client.certificates import Certificates, Ssl, certificates_of
 from hplm_client.conversation import Speaker
 from hplm_client.errors import ClientError
 from hplm_client.limits import RetryPolicy, check_count
@@ -44,12 +45,14 @@ class Limits(TypedDict, total=False):
 class ClientBase(ABC, Generic[TransportT]):
     """The settings of a client.
 
-    Left out, `url`, `token`, `timeout_s` and `deadline_ms` come from HPLM_URL, HPLM_TOKEN, HPLM_TIMEOUT and
-    HPLM_DEADLINE; without HPLM_URL it is localhost:8001.
+    Left out, `url`, `token`, `timeout_s` and `deadline_ms` come from HPLM_URL, HPLM_TOKEN (or the file that
+    HPLM_TOKEN_FILE names), HPLM_TIMEOUT and HPLM_DEADLINE; without HPLM_URL it is localhost:8001.
 
-    `token` is one token, or one for each tenant: `{"acme": "…"}`. `timeout_s` is for one request with all its retries;
-    without it a request waits for its deadline and one second more, or 30 s where it has none. `deadline_ms` is for
-    requests that name none. `concurrency` and `rows_per_request` are for `infer_many`.
+    `token` is one token, or one for each tenant: `{"acme": "…"}`. `timeout_s` is for one request with all its
+    retries; without it a request waits for its deadline and one second more, or 30 s where it has none.
+    `deadline_ms` is for requests that name none. `ssl` encrypts the connection: True, the path of a file with the
+    authorities to trust, or `Certificates`; left out, as HPLM_CA, HPLM_CERT and HPLM_KEY say, which name files.
+    `concurrency` and `rows_per_request` are for `infer_many`.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class ClientBase(ABC, Generic[TransportT]):
         url: str | None = None,
         protocol: Protocol | None = None,
         *,
+        ssl: Ssl | None = None,
         token: str | Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         deadline_ms: int | None = None,
@@ -74,7 +78,8 @@ class ClientBase(ABC, Generic[TransportT]):
                 "rows_per_request": rows_per_request,
             }
         )
-        self._transport = self._open(parse_address(url or environment.url(), protocol))
+        certificates = certificates_of(environment.ssl() if ssl is None else ssl)
+        self._transport = self._open(parse_address(url or environment.url(), protocol), certificates)
         self._closed = threading.Event()
 
     def with_options(self, **changes: Unpack[Options]) -> Self:
@@ -101,7 +106,7 @@ class ClientBase(ABC, Generic[TransportT]):
         return Workload(requests, self._rows_per_request, on_error, self._concurrency, **limits)
 
     @abstractmethod
-    def _open(self, address: Address) -> TransportT: ...
+    def _open(self, address: Address, certificates: Certificates | None) -> TransportT: ...
 
     def _check_open(self) -> None:
         if self._closed.is_set():

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 
+from hplm_client.certificates import Certificates
 from hplm_client.errors import InvalidRequestError
 
 URL_VARIABLE = "HPLM_URL"
 TOKEN_VARIABLE = "HPLM_TOKEN"
+TOKEN_FILE_VARIABLE = "HPLM_TOKEN_FILE"
+CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = "HPLM_CA", "HPLM_CERT", "HPLM_KEY"
 TIMEOUT_VARIABLE = "HPLM_TIMEOUT"
 DEADLINE_VARIABLE = "HPLM_DEADLINE"
 DEFAULT_URL = "localhost:8001"
@@ -21,7 +24,24 @@ def url() -> str:
 
 
 def token() -> str | None:
-    return os.environ.get(TOKEN_VARIABLE) or None
+    """Read HPLM_TOKEN, or the file that HPLM_TOKEN_FILE names."""
+    text, path = os.environ.get(TOKEN_VARIABLE), os.environ.get(TOKEN_FILE_VARIABLE)
+    if text or not path:
+        return text or None
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{TOKEN_FILE_VARIABLE}: {path} cannot be read: {error}") from error
+    if not text:
+        raise InvalidRequestError(f"{TOKEN_FILE_VARIABLE}: {path} is empty")
+    return text
+
+
+def ssl() -> Certificates | None:
+    """Read the files that HPLM_CA, HPLM_CERT and HPLM_KEY name; None where none of them is set."""
+    ca, certificate, key = (os.environ.get(name) or None for name in (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE))
+    return None if (ca, certificate, key) == (None, None, None) else Certificates(ca, certificate, key)
 
 
 def timeout_s() -> float | None:

@@ -44,7 +44,7 @@ class NotFoundError(ClientError):
 
 
 class PermissionDeniedError(ClientError):
-    """A gateway or a restricted server rejected the caller."""
+    """The token is no good, or a gateway or a restricted server rejected the caller."""
 
     code = "PERMISSION_DENIED"
 

@@ -54,6 +54,7 @@ _BY_WORDS: tuple[tuple[re.Pattern[str], type[ClientError]], ...] = (
     (re.compile(r"request for unknown model|server not ready|server is stopping", re.I), NotReadyError),
     (re.compile(r"this (protocol|api) is restricted", re.I), PermissionDeniedError),
 )
+_UNAUTHORISED = re.compile("unauthorised: ")
 _FACTS = re.compile(r"\s*(\{\"reason\": \"\w+\", \"retry_after_ms\": \d+\})\s*$")
 _PREFIX = re.compile(
     r"^(in ensemble '[^']*', |\[request id: [^\]]*\] |Failed to process the request\(s\) for model '[^']*', message: )+"
@@ -124,4 +125,6 @@ def _from_triton(error: InferenceServerException, address: str, timeout_s: float
 
 
 def _by_words(message: str) -> type[ClientError] | None:
+    if _UNAUTHORISED.match(_PREFIX.sub("", message)):
+        return PermissionDeniedError
     return next((kind for words, kind in _BY_WORDS if words.match(message)), None)

@@ -16,7 +16,7 @@ from builder.settings.domain import Pace
 from builder.settings.hplm import TuneSettings
 from cli import exit_codes
 from cli.app import app
-from cli.export import BatchOptions, DeviceOptions, LowerOptions, ModeOptions, WaitingOptions
+from cli.export import AccessOptions, BatchOptions, DeviceOptions, LowerOptions, ModeOptions, WaitingOptions
 
 HEAD = "<!-- Written by `make reference` from the code; do not edit. -->\n"
 EXPORT_GROUPS = {
@@ -25,12 +25,18 @@ EXPORT_GROUPS = {
     "Batches": BatchOptions,
     "Mode": ModeOptions,
     "Waiting and rejecting": WaitingOptions,
+    "Access": AccessOptions,
 }
 VARIABLES = {
     "HPLM_HOME": "the home of every command, and of a server whose repository lies elsewhere",
     "HPLM_POLICY": "the policy of one run of the server; goes before the export's",
+    "HPLM_AUTH": "who may ask, for one run of the server: `off` or `tokens`; goes before the export's",
     "HPLM_URL": "the server of `hplm infer`, of `HplmClient()` and of Locust users",
-    "HPLM_TOKEN": "the token of `HplmClient()`",
+    "HPLM_TOKEN": "the token of `HplmClient()`, of `hplm infer` and of load tests",
+    "HPLM_TOKEN_FILE": "a file with that token, where HPLM_TOKEN is not set",
+    "HPLM_CA": "a file with the authorities that `HplmClient()` trusts; encrypts its connection",
+    "HPLM_CERT": "a file with the client's own certificate",
+    "HPLM_KEY": "a file with its key",
     "HPLM_TIMEOUT": "the timeout of `HplmClient()`: 30s, 500ms, or seconds",
     "HPLM_DEADLINE": "the deadline of `HplmClient()`: 300ms, 2s, or milliseconds",
 }

@@ -16,6 +16,7 @@ from grpc.experimental import gevent as grpc_gevent
 
 from hplm_client import HplmClient
 from hplm_client.address import Address
+from hplm_client.certificates import Certificates
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
 from hplm_client.faults import typed_faults
 from hplm_client.transports import Transport, open_transport
@@ -25,15 +26,17 @@ from hplm_client.transports.grpc import CHANNEL_OPTIONS
 class GreenletClient(HplmClient):
     """The SDK's client for any number of greenlets of one process."""
 
-    def _open(self, address: Address) -> Transport:
-        return GreenletGrpcTransport(address) if address.protocol == "grpc" else open_transport(address)
+    def _open(self, address: Address, certificates: Certificates | None) -> Transport:
+        of_protocol = GreenletGrpcTransport if address.protocol == "grpc" else open_transport
+        return of_protocol(address, certificates)
 
 
 class GreenletGrpcTransport:
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, certificates: Certificates | None = None) -> None:
         _bridge_to_gevent()
         self._address = str(address)
-        self._client: Any = triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS)
+        encryption = certificates.for_grpc() if certificates is not None else {}
+        self._client: Any = triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS, **encryption)
 
     def send(self, call: Call, timeout_s: float) -> list[bytes]:
         answered: AsyncResult[tuple[Any, Exception | None]] = AsyncResult()

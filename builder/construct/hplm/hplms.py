@@ -61,6 +61,7 @@ def create_hplm(
     with building_hplm(home, request.id) as hold:
         if registry.has_hplm(request.id):
             raise ConflictError(f"hPLM {request.id!r} exists already; 'hplm update' makes a new version of it")
+        registry.require_room(request.id)
         files = TaskFiles(request.train, request.dev, request.test)
         data = read_task(files, request.task)
         domain = registry.find_domain(request.root_name, request.domain)

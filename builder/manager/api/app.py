@@ -30,7 +30,7 @@ class ManagerApi(FastAPI):
         for operations in description["paths"].values():
             for operation in operations.values():
                 operation["responses"].pop("422", None)
-                if self.state.manager.token is None:
+                if not self.state.manager.callers.need_token:
                     operation.pop("security", None)
         return description
 
@@ -51,9 +51,9 @@ def create_app(manager: Manager) -> FastAPI:
     app = ManagerApi(title="hPLM manager", version="1", description=_DESCRIPTION, lifespan=lifespan)
     app.state.manager = manager
     errors.install(app)
-    if manager.token is None:
+    if not manager.callers.need_token:
         app.add_middleware(SameOrigin)
-    if manager.token is None and manager.is_local:
+    if not manager.callers.need_token and manager.is_local:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK_HOSTS, www_redirect=False)
     app.add_middleware(LimitedBodies, uploads_path=uploads.router.prefix)
     for router in (uploads.router, jobs.router, reads.open_router, reads.router):

@@ -5,22 +5,23 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Depends, Header, Path, Query, Response
+from fastapi import APIRouter, Body, Header, Path, Query, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from backends.errors import ConflictError
-from builder.manager.api.access import ManagerOf, require_token
+from builder.manager.api.access import Builder, ManagerOf, Reader
 from builder.manager.api.errors import answers
 from builder.manager.api.examples import JOB_EXAMPLES
 from builder.manager.api.views import JobList, JobView
+from builder.manager.callers import Caller, hplm_targets
 from builder.manager.job_log import log_path, new_lines, tail
 from builder.manager.jobs import JobState
 from builder.manager.store import JobFilter
 from builder.requests.jobs import JobRequest
 
 _LARGEST_ID = 2**31 - 1
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_token)])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 JobId = Annotated[int, Path(ge=1, le=_LARGEST_ID, description="The job's number.")]
 KeyHeader = Annotated[
     str | None,
@@ -43,6 +44,7 @@ KeyHeader = Annotated[
 )
 def submit(
     manager: ManagerOf,
+    caller: Builder,
     response: Response,
     request: Annotated[JobRequest, Body(openapi_examples=JOB_EXAMPLES)],
     idempotency_key: KeyHeader = None,
@@ -52,7 +54,7 @@ def submit(
     A job for something that an earlier job is still at work on waits for that one, and so does one that needs what
     an earlier job is building.
     """
-    job, is_new = manager.admission.submit(request, idempotency_key)
+    job, is_new = manager.admission.submit(request, idempotency_key, caller)
     if not is_new:
         response.status_code = HTTPStatus.OK
     manager.supervisor.wake()
@@ -62,23 +64,24 @@ def submit(
 @router.get("", responses=answers(HTTPStatus.BAD_REQUEST))
 def list_jobs(
     manager: ManagerOf,
+    caller: Reader,
     state: JobState | None = None,
     kind: Annotated[str | None, Query(examples=["hplm.create"])] = None,
     target: Annotated[str | None, Query(examples=["hplm:acme/returns"])] = None,
     before: Annotated[int | None, Query(ge=1, le=_LARGEST_ID, description="Only jobs older than this one.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> JobList:
-    """Jobs, the newest first."""
-    found = manager.store.jobs(JobFilter(state, kind, target, before, limit))
+    """Jobs, the newest first; for a tenant-admin, those about its hPLMs."""
+    found = manager.store.jobs(JobFilter(state, kind, target, before, limit, _targets(caller)))
     unfinished = manager.store.unfinished()
     views = [JobView.of(job, unfinished) for job in found]
     return JobList(jobs=views, next_before=views[-1].id if len(views) == limit else None)
 
 
 @router.get("/{job_id}", responses=answers(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND))
-def show_job(manager: ManagerOf, job_id: JobId) -> JobView:
+def show_job(manager: ManagerOf, caller: Reader, job_id: JobId) -> JobView:
     """State and progress of a job."""
-    return JobView.of(manager.store.job(job_id), manager.store.unfinished())
+    return JobView.of(caller.require_job(manager.store.job(job_id)), manager.store.unfinished())
 
 
 @router.post(
@@ -86,9 +89,10 @@ def show_job(manager: ManagerOf, job_id: JobId) -> JobView:
     status_code=HTTPStatus.ACCEPTED,
     responses=answers(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
 )
-def cancel_job(manager: ManagerOf, job_id: JobId) -> JobView:
+def cancel_job(manager: ManagerOf, caller: Builder, job_id: JobId) -> JobView:
     """Stop a job; what it was building never goes live. One that publishes in this very moment ends as done."""
-    job = manager.store.request_cancel(job_id)
+    caller.require_job(manager.store.job(job_id))
+    job = manager.store.request_cancel(job_id, caller.shown)
     if job.state in (JobState.DONE, JobState.FAILED):
         raise ConflictError(f"job {job_id} is {job.state} already")
     manager.supervisor.wake()
@@ -102,12 +106,13 @@ def cancel_job(manager: ManagerOf, job_id: JobId) -> JobView:
 )
 def read_log(
     manager: ManagerOf,
+    caller: Reader,
     job_id: JobId,
     lines: Annotated[int, Query(ge=0, le=100_000, description="How many of the last lines.")] = 200,
     follow: Annotated[bool, Query(description="Stay, and send new lines until the job is over.")] = False,
 ) -> Response:
     """Read the log of the job's workers, all attempts in one text."""
-    job = manager.store.job(job_id)
+    job = caller.require_job(manager.store.job(job_id))
     path = log_path(manager.home, job.id)
     if not follow:
         return PlainTextResponse(tail(path, lines)[0])
@@ -116,3 +121,8 @@ def read_log(
         return (await run_in_threadpool(manager.store.job, job_id)).is_finished
 
     return StreamingResponse(new_lines(path, lines, is_over), media_type="text/plain; charset=utf-8")
+
+
+def _targets(caller: Caller) -> str | None:
+    """Return what the targets begin with whose jobs a caller sees; None for all."""
+    return None if caller.tenant is None else hplm_targets(caller.tenant)

@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from backends.errors import InvalidArgumentError
-from builder.manager.api.access import ManagerOf, require_token
+from builder.manager.api.access import Builder, ManagerOf, Reader
 from builder.manager.api.errors import answers
 from builder.manager.api.views import UploadList, UploadView
 from builder.manager.upload_checks import CHECKS
 from builder.manager.uploads import UploadTooLargeError
 from builder.requests.base import UploadKind
 
-router = APIRouter(prefix="/v1/uploads", tags=["uploads"], dependencies=[Depends(require_token)])
+router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 _DISCARDED_BYTES = 64 << 20
 _DISCARD_S = 2.0
 _BINARY_BODY = {
@@ -45,7 +45,9 @@ KindParameter = Annotated[
     openapi_extra=_BINARY_BODY,
     responses=answers(HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.INSUFFICIENT_STORAGE),
 )
-async def upload(request: Request, manager: ManagerOf, kind: KindParameter, name: NameParameter) -> UploadView:
+async def upload(
+    request: Request, manager: ManagerOf, caller: Builder, kind: KindParameter, name: NameParameter
+) -> UploadView:
     """Send a corpus, a task file or a zipped adapter folder as the request's body.
 
     The file is checked at once: text that is not UTF-8, a wrong format or a broken archive is rejected with the line.
@@ -53,7 +55,7 @@ async def upload(request: Request, manager: ManagerOf, kind: KindParameter, name
     if request.headers.get("content-type", "").startswith("multipart/"):
         raise InvalidArgumentError("send the file itself as the body (curl -T FILE), not a form")
     chunks = request.stream()
-    with manager.uploads.receiving(kind, name) as incoming:
+    with manager.uploads.receiving(kind, name, caller.tenant) as incoming:
         try:
             incoming.expect(_announced_bytes(request))
             async for chunk in chunks:
@@ -82,20 +84,22 @@ async def _discard(chunks: AsyncIterator[bytes]) -> None:
 
 
 @router.get("", responses=answers())
-def list_uploads(manager: ManagerOf) -> UploadList:
-    """All uploads, the newest first."""
-    return UploadList.model_validate({"uploads": manager.uploads.all()})
+def list_uploads(manager: ManagerOf, caller: Reader) -> UploadList:
+    """All uploads, the newest first; for a tenant-admin, its tenant's."""
+    seen = [one for one in manager.uploads.all() if caller.tenant in (None, one.tenant)]
+    return UploadList.model_validate({"uploads": seen})
 
 
 @router.get("/{upload_id}", responses=answers(HTTPStatus.NOT_FOUND))
-def show_upload(manager: ManagerOf, upload_id: str) -> UploadView:
-    return UploadView.model_validate(manager.uploads.get(upload_id))
+def show_upload(manager: ManagerOf, caller: Reader, upload_id: str) -> UploadView:
+    return UploadView.model_validate(caller.require_upload(manager.uploads.get(upload_id)))
 
 
 @router.delete(
     "/{upload_id}", status_code=HTTPStatus.NO_CONTENT, responses=answers(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 )
-def delete_upload(manager: ManagerOf, upload_id: str) -> Response:
+def delete_upload(manager: ManagerOf, caller: Builder, upload_id: str) -> Response:
     """Remove an upload that no unfinished job reads; what was built from it stays."""
+    caller.require_upload(manager.uploads.get(upload_id))
     manager.admission.delete_upload(upload_id)
     return Response(status_code=HTTPStatus.NO_CONTENT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from hplm_client.address import Address
+from hplm_client.certificates import Certificates
 from hplm_client.codec import Call
 
 
@@ -24,23 +25,23 @@ class AsyncTransport(Protocol):
     async def close(self) -> None: ...
 
 
-def open_transport(address: Address) -> Transport:
+def open_transport(address: Address, certificates: Certificates | None = None) -> Transport:
     """Loads only the libraries of the protocol that is asked for."""
     if address.protocol == "grpc":
         from hplm_client.transports.grpc import GrpcTransport
 
-        return GrpcTransport(address)
+        return GrpcTransport(address, certificates)
     from hplm_client.transports.http import HttpTransport
 
-    return HttpTransport(address)
+    return HttpTransport(address, certificates)
 
 
-def open_async_transport(address: Address) -> AsyncTransport:
+def open_async_transport(address: Address, certificates: Certificates | None = None) -> AsyncTransport:
     """Connects on first use, in the event loop that is running then."""
     if address.protocol == "grpc":
         from hplm_client.transports.grpc_aio import AsyncGrpcTransport
 
-        return AsyncGrpcTransport(address)
+        return AsyncGrpcTransport(address, certificates)
     from hplm_client.transports.http_aio import AsyncHttpTransport
 
-    return AsyncHttpTransport(address)
+    return AsyncHttpTransport(address, certificates)

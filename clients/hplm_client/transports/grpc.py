@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import tritonclient.grpc as triton
 
 from hplm_client.address import Address
+from hplm_client.certificates import Certificates
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
 from hplm_client.errors import ConnectionFailedError, ConnectionLostError
 from hplm_client.faults import typed_faults
@@ -26,11 +27,12 @@ CHANNEL_OPTIONS = [
 
 
 class GrpcTransport:
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, certificates: Certificates | None = None) -> None:
         self._place = address
         self._address = str(address)
         self._has_answered = False
-        self._client = triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS)
+        encryption = certificates.for_grpc() if certificates is not None else {}
+        self._client = triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS, **encryption)
 
     def send(self, call: Call, timeout_s: float) -> list[bytes]:
         with self._faults(timeout_s):

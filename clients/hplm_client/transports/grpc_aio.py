@@ -11,6 +11,7 @@ from typing import Any
 import tritonclient.grpc.aio as triton
 
 from hplm_client.address import Address
+from hplm_client.certificates import Certificates
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
 from hplm_client.errors import ConnectionFailedError, ConnectionLostError, RequestCancelledError
 from hplm_client.faults import typed_faults
@@ -19,16 +20,17 @@ from hplm_client.wrong_port import http_port, speaks_http
 
 
 class AsyncGrpcTransport:
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, certificates: Certificates | None = None) -> None:
         self._place = address
         self._address = str(address)
+        self._encryption = certificates.for_grpc() if certificates is not None else {}
         self._has_answered = False
         self._is_closed = False
 
     @cached_property
     def _client(self) -> Any:
         """Belongs to the event loop in which it is made."""
-        return triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS)
+        return triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS, **self._encryption)
 
     async def send(self, call: Call, timeout_s: float) -> list[bytes]:
         async with self._faults(timeout_s):

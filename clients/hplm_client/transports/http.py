@@ -20,6 +20,7 @@ from types import MappingProxyType
 import tritonclient.http as triton
 
 from hplm_client.address import Address
+from hplm_client.certificates import Certificates
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
 from hplm_client.errors import ConnectionFailedError, ConnectionLostError
 from hplm_client.faults import from_status, readable, timed_out, typed_faults
@@ -37,8 +38,9 @@ class _Reply:
 
 
 class HttpTransport:
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, certificates: Certificates | None = None) -> None:
         self._address = address
+        self._context = certificates.context() if certificates is not None else None
         self._idle: deque[http.client.HTTPConnection] = deque()
 
     def send(self, call: Call, timeout_s: float) -> list[bytes]:
@@ -84,13 +86,19 @@ class HttpTransport:
             if _is_usable(connection):
                 return connection
             connection.close()
-        connection = http.client.HTTPConnection(self._address.host, self._address.port, timeout=timeout_s)
+        connection = self._new_connection(timeout_s)
         try:
             connection.connect()
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConnectionFailedError(f"cannot connect to {self._address}: {reason}") from error
         return connection
+
+    def _new_connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        host, port = self._address.host, self._address.port
+        if self._context is None:
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self._context)
 
     @contextmanager
     def _using(self, connection: http.client.HTTPConnection, timeout_s: float) -> Iterator[None]:

@@ -11,6 +11,7 @@ import aiohttp
 import tritonclient.http.aio as triton
 
 from hplm_client.address import Address
+from hplm_client.certificates import Certificates
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
 from hplm_client.errors import ConnectionFailedError, ConnectionLostError
 from hplm_client.faults import one_line, readable, timed_out, typed_faults
@@ -20,14 +21,18 @@ T = TypeVar("T")
 
 
 class AsyncHttpTransport:
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, certificates: Certificates | None = None) -> None:
         self._place = address
         self._address = str(address)
+        self._certificates = certificates
 
     @cached_property
     def _client(self) -> Any:
         """Belongs to the event loop in which it is made; the caller limits the requests under way."""
-        return triton.InferenceServerClient(self._address, conn_limit=0, conn_timeout=None)
+        context = self._certificates.context() if self._certificates is not None else None
+        return triton.InferenceServerClient(
+            self._address, conn_limit=0, conn_timeout=None, ssl=context is not None, ssl_context=context
+        )
 
     async def send(self, call: Call, timeout_s: float) -> list[bytes]:
         inputs = inputs_of(call, triton.InferInput)

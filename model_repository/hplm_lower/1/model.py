@@ -20,6 +20,7 @@ from backends.collection import exclude_loaded_objects
 from backends.ending import end_process
 from backends.errors import HplmError, InvalidArgumentError, presentable
 from backends.logs import configure_logging
+from backends.lower.caller_check import Auth
 from backends.lower.encode_queue import EncodeQueue
 from backends.lower.metrics import LowerMetrics
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
@@ -59,6 +60,7 @@ class TritonPythonModel:
             self._snapshot,
             filling,
             instances=instances,
+            auth=(auth := Auth.from_model(settings)),
             seal=Seal.of_server(),
             limits=TextLimits.from_model(settings),
         )
@@ -68,6 +70,7 @@ class TritonPythonModel:
         in_force = {
             **filling.parameters,
             **staleness.parameters,
+            "auth": auth.value,
             "dtype": filling.dtype if cpu_multiplies_bf16() else "fp32",
         }
         self._metrics = LowerMetrics(pb_utils, self._service, self._queue, process, in_force)

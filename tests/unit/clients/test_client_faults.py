@@ -16,6 +16,13 @@ TRACEBACK = (
 
 CASES = [
     ("NOT_FOUND", "404", "in ensemble 'hplm', hPLM a/b is unknown", hplm_client.NotFoundError, "hPLM a/b is unknown"),
+    (
+        "INVALID_ARGUMENT",
+        "400",
+        "in ensemble 'hplm', unauthorised: token f00 is expired",
+        hplm_client.PermissionDeniedError,
+        "unauthorised: token f00 is expired",
+    ),
     ("INVALID_ARGUMENT", "400", "in ensemble 'hplm', text is empty", hplm_client.InvalidRequestError, "text is empty"),
     ("INVALID_ARGUMENT", "400", "[request id: <id_unknown>] too many", hplm_client.InvalidRequestError, "too many"),
     ("UNAVAILABLE", "503", "in ensemble 'hplm', deadline missed", hplm_client.UnavailableError, "deadline missed"),

@@ -23,7 +23,7 @@ def test_what_a_repository_does_not_name_is_told_with_its_default(tmp_path: Path
     assert line == (
         "policy das, mode engine, device cpu, dtype bf16, layout ragged, slots 64, max_batch_size 64, max_tokens 4096, "
         "max_waiting 10000, admission true, margin_percent 25, missing compute, compute_limit 4096, overlay_mb 256, "
-        "stale_limit_s 86400, processes 2"
+        "stale_limit_s 86400, processes 2, auth off"
     )
 
 

@@ -307,3 +307,28 @@ def test_a_defect_of_encoding_costs_only_its_batch(
     monkeypatch.setattr(service, "encode_accepted", encode)
     queue.add(text(), answers.each.append)
     assert isinstance(answers.wait(2)[1], HiddenRequest)
+
+
+def test_a_tenant_with_a_quota_of_its_own_gets_no_more(service: LowerService, tiny_home: Home) -> None:
+    registry = Registry.open(tiny_home)
+    registry.quotas.set("acme", {"rows_per_s": 3.0})
+    registry.quotas.set("globex", {"waiting_rows": 2})
+    service._snapshot.refresh()
+    queue = EncodeQueue(service)
+
+    def asked(hplm: str, rows: int = 1) -> HplmError | None:
+        return queue.add(TextRequest([hplm.encode()] * rows, [b"cat"] * rows, ""), lambda _: None)
+
+    try:
+        outcomes = [asked("acme/topic") for _ in range(4)]
+        assert outcomes[:3] == [None] * 3
+        assert isinstance(outcomes[3], RejectedError) and "(quota rows_per_s = 3)" in str(outcomes[3])
+        assert service.refusals[Rejection.TENANT_QUOTA] == 1
+        too_large = asked("globex/topic", rows=3)
+        assert isinstance(too_large, InvalidArgumentError) and "quota waiting_rows" in str(too_large)
+        registry.quotas.remove("acme")
+        service._snapshot.refresh()
+        assert asked("acme/topic", rows=16) is None
+    finally:
+        queue.close()
+        registry.close()

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from backends.errors import NotFoundError, UnavailableError
+from backends.errors import NotFoundError, UnauthorisedError, UnavailableError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
+from backends.registry.tokens import Role
 
 Restore = Callable[[Path, Path], None]
 
@@ -71,7 +72,12 @@ def test_an_older_registry_under_running_servers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     old = publish(registry, "acme/x")
+    kept = registry.tokens.create("acme")
+    registry.quotas.set("acme", {"weight": 2.0})
     copied(tmp_path / "registry.db", tmp_path / "backup.db")
+    late = registry.tokens.create("acme")
+    registry.quotas.set("acme", {"rows_per_s": 5.0})
+    registry.quotas.set("globex", {"waiting_rows": 7, "weight": 3.0})
     new = publish(registry, "acme/x")
     publish(registry, "acme/late")
     within(2, lambda: all(len(server.live()) == 2 for server in servers))
@@ -85,6 +91,11 @@ def test_an_older_registry_under_running_servers(
         assert server.by_key(new).version == 2  # rows in flight end on the version that they began with
         with pytest.raises(NotFoundError):
             server.find("acme/late")
+        assert server.tokens.require(kept.text, Role.CALLER) == kept.entry
+        with pytest.raises(UnauthorisedError):
+            server.tokens.require(late.text, Role.CALLER)
+        quotas = server.quotas
+        assert (quotas.weights, quotas.waiting_rows, quotas.rates) == ({"acme": 2.0}, {}, {})
     assert caplog.text.count("the registry was restored or replaced") == 3
     with closing(sqlite3.connect(tmp_path / "registry.db")) as found:
         assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)

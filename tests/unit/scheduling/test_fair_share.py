@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from backends.scheduling.fair_share import ShareBuckets
+from backends.scheduling.fair_share import FairShare, ShareBuckets
 from backends.scheduling.settings import ShareSettings
 
 
@@ -119,3 +119,30 @@ def test_a_tenant_that_is_gone_is_forgotten() -> None:
         buckets.allows(f"t{number}", 1000 * number)
     assert len(buckets._used_us) == len(buckets._requested_us) <= 1001
     assert buckets._weights == pytest.approx(len(buckets._used_us))
+
+
+def test_a_weight_that_changes_counts_from_the_next_row_on() -> None:
+    weights = {"acme": 1.0}
+    shares = FairShare(ShareSettings(weights, burst_us=0))
+    for tenant in ("acme", "globex", "acme"):
+        shares.enter(tenant, 100.0)
+    weights["acme"] = 3.0
+    assert shares.share_of("acme") == 0.5
+    shares.enter("acme", 100.0)
+    assert shares.share_of("acme") == 0.75
+    weights.pop("acme")
+    for _ in range(3):
+        shares.leave("acme")
+    assert shares.share_of("globex") == 1.0
+    shares.leave("globex")
+    assert shares._weights == 0.0
+
+
+def test_weights_that_change_leave_no_rest_in_the_buckets(seed: int) -> None:
+    rng, weights = random.Random(seed), {"a": 1.0, "b": 2.0}
+    buckets = ShareBuckets(ShareSettings(weights, burst_us=10_000))
+    for now_us in range(0, 5_000_000, 10_000):
+        buckets.allows(rng.choice("abc"), now_us)
+        weights[rng.choice("abc")] = rng.choice([0.5, 1.0, 7.0])
+    buckets.allows("d", 60_000_000)
+    assert buckets._weights == pytest.approx(1.0)

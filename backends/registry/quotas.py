@@ -1,0 +1,146 @@
+"""Quotas: what each tenant may request, and its weight among tenants; changed while servers run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backends.errors import InvalidArgumentError, NotFoundError, shown
+from backends.names import check_name
+from backends.registry.audit import note
+from backends.registry.database import Database
+from backends.registry.schema import QuotaRow
+
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
+_MOST = 1e12
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What one tenant may request; None: no limit, and the weight 1.
+
+    Attributes:
+        weight: Its part of the device while others want some.
+        rows_per_s: Rows a second; a second's worth may come at once.
+        bytes_per_s: Bytes of text a second, likewise.
+        waiting_rows: Rows that may wait, in place of the export's limit for every tenant.
+        hplms: Number of its hPLMs.
+    """
+
+    weight: float | None = None
+    rows_per_s: float | None = None
+    bytes_per_s: float | None = None
+    waiting_rows: int | None = None
+    hplms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.weight is not None and not LEAST_WEIGHT <= self.weight <= MOST_WEIGHT:
+            raise InvalidArgumentError(f"a weight is {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, not {self.weight:g}")
+        for name in ("rows_per_s", "bytes_per_s", "waiting_rows"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= _MOST:
+                raise InvalidArgumentError(f"{name} must be above 0, not {value:g}")
+        if self.hplms is not None and not 0 <= self.hplms <= _MOST:
+            raise InvalidArgumentError(f"hplms must be 0 or more, not {self.hplms}")
+
+    @property
+    def is_empty(self) -> bool:
+        return self == Quota()
+
+    @property
+    def shown(self) -> str | None:
+        """Its parts in a line; None without any."""
+        return ", ".join(f"{name} {value:g}" for name, value in asdict(self).items() if value is not None) or None
+
+    @property
+    def has_rates(self) -> bool:
+        return self.rows_per_s is not None or self.bytes_per_s is not None
+
+
+QUOTAS = tuple(field.name for field in fields(Quota))
+
+
+@dataclass(frozen=True)
+class TenantQuota:
+    """The quota of a tenant. `number` is that of its row: small, and its own for good."""
+
+    tenant: str
+    number: int
+    quota: Quota
+
+
+class QuotaTable:
+    """The registry's quotas; each change is one publication."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def set(self, tenant: str, changes: Mapping[str, float]) -> Quota:
+        """Change the named parts of a tenant's quota; the others stay."""
+        check_name(tenant, "tenant")
+        if not changes:
+            raise InvalidArgumentError("name at least one quota to set")
+        return self._update(tenant, lambda quota: Quota(**{**_values(quota), **changes}))  # type: ignore[arg-type]
+
+    def remove(self, tenant: str, names: Sequence[str] = ()) -> Quota:
+        """Remove the named parts of a tenant's quota, or all of it."""
+        for name in names:
+            if name not in QUOTAS:
+                raise InvalidArgumentError(f"quota {shown(name)} is not one of {', '.join(QUOTAS)}")
+        if self.of(tenant).is_empty:
+            raise NotFoundError(f"tenant {shown(tenant)} has no quota")
+        gone = dict.fromkeys(names or QUOTAS)
+        return self._update(tenant, lambda quota: Quota(**{**_values(quota), **gone}))  # type: ignore[arg-type]
+
+    def of(self, tenant: str) -> Quota:
+        with self._database.reading() as session:
+            return quota_of(session, tenant)
+
+    def all(self) -> list[TenantQuota]:
+        """Return the tenants that have a quota, by their names."""
+        with self._database.reading() as session:
+            entries = [_entry(row) for row in session.scalars(select(QuotaRow).order_by(QuotaRow.tenant))]
+        return [entry for entry in entries if not entry.quota.is_empty]
+
+    def changed(self, after_revision: int) -> list[TenantQuota]:
+        """Return the quotas that changed since a revision; those that were removed are empty."""
+        with self._database.reading() as session:
+            return [_entry(row) for row in session.scalars(select(QuotaRow).where(QuotaRow.revision > after_revision))]
+
+    def _update(self, tenant: str, change: Callable[[Quota], Quota]) -> Quota:
+        with self._database.publication() as (session, revision):
+            row = _row(session, tenant)
+            if row is None:
+                row = QuotaRow(tenant=tenant)
+                session.add(row)
+            before = _quota(row)
+            quota = change(before)
+            for name, value in _values(quota).items():
+                setattr(row, name, value)
+            row.revision = revision
+            note(session, "quota.set", tenant, before.shown, quota.shown)
+            return quota
+
+
+def quota_of(session: Session, tenant: str) -> Quota:
+    row = _row(session, tenant)
+    return Quota() if row is None else _quota(row)
+
+
+def _row(session: Session, tenant: str) -> QuotaRow | None:
+    return session.scalars(select(QuotaRow).where(QuotaRow.tenant == tenant)).one_or_none()
+
+
+def _values(quota: Quota) -> dict[str, float | None]:
+    return {name: getattr(quota, name) for name in QUOTAS}
+
+
+def _quota(row: QuotaRow) -> Quota:
+    return Quota(row.weight, row.rows_per_s, row.bytes_per_s, row.waiting_rows, row.hplms)
+
+
+def _entry(row: QuotaRow) -> TenantQuota:
+    return TenantQuota(row.tenant, row.id, _quota(row))

@@ -1,0 +1,66 @@
+"""`hplm token`, on a copy of the tiny home."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+from backends.errors import InvalidArgumentError
+from backends.home import Home
+from cli.moments import read_moment, shown_moment
+
+
+def test_tokens_from_creation_to_revocation(run_hplm: Callable[..., str], tiny_home: Home) -> None:
+    def token(*arguments: str) -> str:
+        return run_hplm("token", *arguments, "--home", tiny_home.path)
+
+    text = token("create", "acme", "--expires", "90d").strip()
+    id = text.split("_")[1]
+    assert "\n" not in text and len(text) == 61
+    created = json.loads(token("create", "acme/topic", "--not-before", "2999-01-01", "--json"))
+    assert (created["role"], created["state"], created["not_before"]) == (
+        "caller", "not valid yet", "2999-01-01T00:00:00Z",
+    )  # fmt: skip
+    operator = json.loads(token("create", "--role", "operator", "--json"))
+    assert operator["scope"] == "*"
+    new = token("rotate", id, "--grace", "7d").strip()
+    listed = {row["id"]: row for row in json.loads(token("list", "--tenant", "acme", "--json"))}
+    assert set(listed) == {id, created["id"], new.split("_")[1]}
+    assert text not in json.dumps(listed)
+    assert token("revoke", id) == f"token {id} of acme is revoked\n"
+    assert token("revoke", id) == f"hplm: token {id} is revoked already"
+    assert f"{id}\tacme\tcaller\trevoked" in token("list")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("create",), "a token of the role caller needs a SCOPE"),
+        (("create", "a b"), "tenant name 'a b' is not allowed"),
+        (("create", "acme", "--role", "admin"), "the role admin is for all tenants"),
+        (("create", "acme", "--expires", "2020-01-01"), "a token cannot expire before it is valid"),
+        (("create", "acme", "--expires", "0"), "a token cannot expire before it is valid"),
+        (("create", "acme", "--expires", "2020-13-01"), "--expires: '2020-13-01' is neither a date"),
+        (("create", "acme", "--expires", "soon"), "--expires: 'soon' is no time"),
+        (("rotate", "f00"), "token 'f00' does not exist; 'hplm token list' shows their IDs"),
+        (("revoke", "f00"), "token 'f00' does not exist; 'hplm token list' shows their IDs"),
+    ],
+)
+def test_wrong_commands_get_one_line(
+    run_hplm: Callable[..., str], tiny_home: Home, arguments: tuple[str, ...], message: str
+) -> None:
+    printed = run_hplm("token", *arguments, "--home", tiny_home.path)
+    assert printed.startswith(f"hplm: {message}")
+    assert "\n" not in printed
+
+
+def test_moments() -> None:
+    assert shown_moment(read_moment("2026-12-31", "--since")) == "2026-12-31T00:00:00Z"
+    assert shown_moment(read_moment("2026-12-31T18:00+02:00", "--since")) == "2026-12-31T16:00:00Z"
+    assert read_moment("2d", "--expires") == pytest.approx(time.time() + 172_800, abs=5)
+    assert read_moment("12h", "--since", sign=-1) == pytest.approx(time.time() - 43_200, abs=5)
+    with pytest.raises(InvalidArgumentError, match="'12-moons' is neither"):
+        read_moment("12-moons", "--since")
