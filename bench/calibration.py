@@ -52,6 +52,7 @@ from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts, hashes_of
 from builder.construct.training.checkpoint import Checkpoint
+from builder.construct.training.device import training_device
 from builder.levels.answers import StepAnswers
 from builder.levels.certificate import certify
 from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head
@@ -61,6 +62,7 @@ from builder.levels.served import answered_rows
 from builder.levels.served_stack import served_stack
 from builder.progress import Report, Step, progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
+from builder.settings.device import AUTO
 from builder.settings.hplm import TuneSettings
 
 _RISK = 0.1
@@ -217,10 +219,10 @@ class Task:
 class Bench:
     """One root; each task is tuned once."""
 
-    def __init__(self, home: Home, name: str, data: Path, settings: Settings) -> None:
+    def __init__(self, home: Home, name: str, data: Path, settings: Settings, device: torch.device) -> None:
         self.home, self.data, self.settings = home, data, settings
         self.root = RootFolder(home.root(name))
-        self.upper = Upper(self.root.upper(), self.root.geometry)
+        self.upper = Upper(self.root.upper().to(device), self.root.geometry)
         self.domain = Registry.open(home).domain(name, GENERAL_DOMAIN)
 
     @property
@@ -337,10 +339,12 @@ def add_options(arguments: ArgumentParser) -> None:
     arguments.add_argument("--data", type=Path, required=True, help="a folder with tasks/")
     arguments.add_argument("--tasks", nargs="+", help="folders of it; no regressions [all]")
     arguments.add_argument("--trials", type=Path, help="folder that keeps what was measured")
+    arguments.add_argument("--device", default=AUTO, help="where hPLMs are tuned: auto, cpu or cuda [auto]")
 
 
 def _measured(options: Namespace, settings: Settings, tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
-    measured = Bench(Home(options.home.absolute()), options.root, options.data, settings)
+    device = training_device(options.device)
+    measured = Bench(Home(options.home.absolute()), options.root, options.data, settings, device)
     for task in tasks:
         described = {**asdict(settings), "root": measured.root.fingerprint}
         trials = Trials(options.trials, {**described, "files": task_checksums(options.data, task)})

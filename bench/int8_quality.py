@@ -40,9 +40,11 @@ from builder.construct.tasks.metrics import Floats
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.paired import paired_difference
 from builder.construct.tasks.task_objectives import objective_of
+from builder.construct.training.device import training_device
 from builder.profiling.preparing_int8 import quantise_root
 from builder.progress import Report, progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
+from builder.settings.device import AUTO
 from builder.settings.hplm import TuneSettings
 
 _TASKS = ("chemprot", "sciie-relations", "mrpc", "sst2", "ncbi-disease")
@@ -135,13 +137,21 @@ def _logits(stack: UpperStack, hplm: ReadyHplm, texts: EncodedSet) -> Iterator[T
 class Bench:
     """One root; each task is tuned in each way for each seed."""
 
-    def __init__(self, home: Home, name: str, data: Path, settings: Settings, trials: Path | None = None) -> None:
+    def __init__(
+        self,
+        home: Home,
+        name: str,
+        data: Path,
+        settings: Settings,
+        device: torch.device,
+        trials: Path | None = None,
+    ) -> None:
         self._home, self._data, self._settings, self._trials = home, data, settings, trials
         registry = Registry.open(home)
         quantise_root(home, registry, name, [])
         self._domain, self._root = registry.domain(name, GENERAL_DOMAIN), RootFolder(home.root(name))
         self._engines = Engines(self._root)
-        self._uppers = {way: Upper(self._layers(way), self._root.geometry) for way in settings.ways}
+        self._uppers = {way: Upper(self._layers(way).to(device), self._root.geometry) for way in settings.ways}
 
     def _layers(self, way: str) -> UpperLayers:
         layers, geometry = self._root.upper(), self._root.geometry
@@ -228,6 +238,7 @@ def add_options(arguments: ArgumentParser) -> None:
     arguments.add_argument("--tasks", nargs="+", default=list(_TASKS), help="folders of it; no regressions")
     arguments.add_argument("--seeds", nargs="+", type=int, help="of the tunings")
     arguments.add_argument("--trials", type=Path, help="folder that keeps what was measured")
+    arguments.add_argument("--device", default=AUTO, help="where hPLMs are tuned: auto, cpu or cuda [auto]")
     arguments.add_argument("--without-rounded", action="store_true", help="tune against the plain layers only")
 
 
@@ -250,7 +261,8 @@ def int8_quality(options: Namespace) -> Result:
         ways=(_PLAIN,) if options.without_rounded else _WAYS,
     )
     rows: list[dict[str, Any]] = []
-    measured = Bench(Home(options.home.absolute()), options.root, options.data, settings, options.trials)
+    device = training_device(options.device)
+    measured = Bench(Home(options.home.absolute()), options.root, options.data, settings, device, options.trials)
     for task in options.tasks:
         with progress_bars(task) as report:
             rows += measured.of_task(task, report)

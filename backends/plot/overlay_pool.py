@@ -7,6 +7,8 @@ and add: what was found is copied out at once, so that no row changes under its 
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +54,8 @@ class OverlayPool:
         self._owners = np.zeros(self._capacity, np.int32)
         self._uses = np.zeros(self._capacity, np.uint32)
         self._askers: Askers = np.zeros(self._capacity, np.uint32)
+        self._rows_of: Counter[int] = Counter()
+        """How many rows each tenant alone has asked for, or several have."""
         self._fresh = 0
         self._hand = 0
         self._last_owner = _FREE
@@ -96,7 +100,7 @@ class OverlayPool:
             rows, found = self._find(owner, keys)
             first = self._askers[rows]
             shared: Found = found & (first != SEVERAL) & (first != askers)
-            self._askers[rows[shared]] = SEVERAL
+            self._now_several(np.unique(rows[shared]))
             return shared
 
     def add(self, owner: int, keys: Keys, vectors: Float16Array, uses: Uses, askers: Askers | None = None) -> None:
@@ -113,9 +117,8 @@ class OverlayPool:
             chosen = distinct[start : start + at_once]
             with self._lock:
                 new = chosen[~self._find(owner, keys[chosen])[1]]
-                for asker in np.unique(askers[new]).tolist():
-                    of_one = new[askers[new] == asker]
-                    self._put(owner, keys[of_one], vectors[of_one], uses[of_one], asker)
+                for part, crowder in self._parts(new, askers[new]):
+                    self._put(owner, keys[part], vectors[part], uses[part], askers[part], crowder)
 
     def fragments(self, owner: int, of_several: bool = False) -> LearnedFragments:
         """Return the fragments of an owner, or those that several tenants asked for, and how often they were used."""
@@ -137,39 +140,58 @@ class OverlayPool:
         # An empty way reads the last row; tags of two owners may collide. Either shows here.
         return rows, (self._keys[rows] == keys) & (self._owners[rows] == owner)
 
-    def _put(self, owner: int, keys: Keys, vectors: Float16Array, uses: Uses, asker: int) -> None:
-        rows = self._cold_rows(keys.size, asker)
+    def _parts(self, new: Rows, askers: Askers) -> Iterator[tuple[Rows, int | None]]:
+        """Part what is new into that of each tenant whose own fragments have half of all rows, and the rest."""
+        is_left = np.ones(new.size, np.bool_)
+        for crowder in [asker for asker in np.unique(askers).tolist() if self._has_half(asker)]:
+            is_own = askers == crowder
+            is_left &= ~is_own
+            yield new[is_own], crowder
+        yield new[is_left], None
+
+    def _has_half(self, asker: int) -> bool:
+        return asker != SEVERAL and self._rows_of[asker] >= self._capacity // 2
+
+    def _put(
+        self, owner: int, keys: Keys, vectors: Float16Array, uses: Uses, askers: Askers, crowder: int | None
+    ) -> None:
+        if not keys.size:
+            return
+        rows = self._cold_rows(keys.size, crowder)
         self._evict(rows)
         self._vectors[rows] = vectors
-        self._keys[rows], self._owners[rows], self._askers[rows] = keys, owner, asker
+        self._keys[rows], self._owners[rows] = keys, owner
+        self._note_askers(rows, askers)
         # New ones must outlive the next look at them, or they could never become hot.
         self._uses[rows] = np.maximum(uses, 1)
         self._enter(rows)
 
-    def _cold_rows(self, count: int, asker: int) -> Rows:
+    def _cold_rows(self, count: int, crowder: int | None) -> Rows:
         """Return fresh rows, or the least used of the next ones; the others' uses are halved, so that old ones fade."""
         if self._fresh + count <= self._capacity:
             self._fresh += count
             return np.arange(self._fresh - count, self._fresh)
-        window = self._own_rows(_LOOK_AT * count, asker)
-        if window is None:
-            window = (self._hand + np.arange(min(_LOOK_AT * count, self._capacity))) % self._capacity
-            self._hand = int(window[-1]) + 1
+        window = self._next_rows(_LOOK_AT * count)
+        if crowder is not None:
+            own = window[self._askers[window] == crowder]
+            window = own if own.size >= count else window
         by_use = window[np.argpartition(self._uses[window], count - 1)]
         self._uses[by_use[count:]] >>= np.uint32(1)
         return by_use[:count]
 
-    def _own_rows(self, count: int, asker: int) -> Rows | None:
-        """Return the next rows of a tenant's own fragments, if these have half of all."""
-        if asker == SEVERAL:
-            return None
-        own = np.flatnonzero((self._askers == asker) & (self._owners != _FREE))
-        if own.size < max(count, self._capacity // 2):
-            return None
-        start = np.searchsorted(own, self._hand)
-        window: Rows = own[(start + np.arange(count)) % own.size]
+    def _next_rows(self, count: int) -> Rows:
+        window: Rows = (self._hand + np.arange(min(count, self._capacity))) % self._capacity
         self._hand = int(window[-1]) + 1
         return window
+
+    def _note_askers(self, rows: Rows, askers: Askers) -> None:
+        """Note who has asked for some rows; each is named once."""
+        self._rows_of.subtract(self._askers[rows].tolist())
+        self._askers[rows] = askers
+        self._rows_of.update(askers.tolist())
+
+    def _now_several(self, rows: Rows) -> None:
+        self._note_askers(rows, np.full(rows.size, SEVERAL, np.uint32))
 
     def _enter(self, rows: Rows) -> None:
         """Give every row a way of its set, one row of a set at a time."""
@@ -199,6 +221,7 @@ class OverlayPool:
         self._way_rows[sets, ways] = 0
         self._way_tags[sets, ways] = 0
         self._owners[held], self._uses[held] = _FREE, 0
+        self._now_several(held)
 
     def _sets(self, rows: Rows) -> Rows:
         return self._probe.first(self._probe.hashes(self._row_tags(rows)))
