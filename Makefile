@@ -5,8 +5,12 @@ PYTHON ?= $(shell for python in $(PYTHONS); do $$python -c 'import ensurepip, ve
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Modules are compiled at their first import; most of PyTorch's and Transformers' are never imported.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 HOME_FOLDER ?= demo_home
+
+# With that variable, each process would compile all modules anew.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart demo serve test test-long check bench plugin reference pictures results prebuilt demo-root clean
@@ -33,8 +37,6 @@ demo: $(READY)  ## Build nine models of three tenants from real text, serve them
 serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics) (PORT=9000: 9000 to 9002)
 	@$(BIN)/hplm serve --home $(HOME_FOLDER) $(if $(PORT),--http $(PORT) --grpc $$(($(PORT) + 1)) --metrics $$(($(PORT) + 2)))
 
-# Tests start many processes; with that variable each of them compiles all modules anew.
-test test-long: export PYTHONDONTWRITEBYTECODE =
 IN_PARALLEL := -n 4 --dist loadgroup --no-loadscope-reorder
 
 test: $(READY)  ## Run the tests, in parallel; the server tests start the real tritonserver
@@ -43,6 +45,7 @@ test: $(READY)  ## Run the tests, in parallel; the server tests start the real t
 	@echo "Tests with the mark long were left out; 'make test-long' runs them."
 
 test-long: $(READY)  ## Run the tests that 'make test' leaves out: long walks, second protocols and seeds, Ray
+	@$(PIP) --constraint constraints.txt ray
 	@$(BIN)/python -m pytest -q -m "serial and long"
 	@$(BIN)/python -m pytest -q -m "long and not serial" $(IN_PARALLEL)
 
