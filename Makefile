@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Modules are compiled at their first import; most of PyTorch's and Transformers' are never imported.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 HOME_FOLDER ?= demo_home
 
 # With that variable, each process would compile all modules anew.
