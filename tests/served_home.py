@@ -44,12 +44,12 @@ def copied(built: Home, folder: Path) -> Home:
 
 
 @contextmanager
-def serving(built: Home, folder: Path, dtype: str) -> Iterator[Served]:
+def serving(built: Home, folder: Path, dtype: str, lower_instances: int = 1) -> Iterator[Served]:
     """Serve a copy of a home that was built before."""
     home = copied(built, folder)
     parameters = {"dtype": dtype, "slots": "4", "threads": "1"}
     lower = {"dtype": "bf16" if dtype == "int8" else dtype}
-    settings = ExportSettings(lower_instances=2, lower_parameters=lower, upper_parameters=parameters)
+    settings = ExportSettings(lower_instances=lower_instances, lower_parameters=lower, upper_parameters=parameters)
     render_repository(home.repository, settings)
     with TritonServer(config_of(home)) as server:
         work = folder / "work"

@@ -11,7 +11,7 @@ from served_home import Served, serving
 @pytest.fixture(scope="session")
 def served(built_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The tiny home behind a real Triton that computes in fp32; 3 slots for 4 hPLMs, so slots are always reused."""
-    with serving(built_home, tmp_path_factory.mktemp("served"), "fp32") as server:
+    with serving(built_home, tmp_path_factory.mktemp("served"), "fp32", lower_instances=2) as server:
         yield server
 
 

@@ -94,6 +94,7 @@ def test_a_cancelled_job_leaves_nothing_live_and_holds_nobody_up(managed: Manage
     job = managed.tune(files, id="new/never", domain="farm", tune=LONG)
     waiting = managed.submit(kind="hplm.delete", id="new/never")
     worker = worker_of(managed.at_work(job))
+    worker.suspend()  # it would take a core from the others until the test looks at it again
     quick = [{"kind": "hplm.pin", "id": "acme/mood"}, {"kind": "gc", "dry_run": True}]
     for request in (*quick, {"kind": "hplm.delete", "id": "acme/mood"}):
         assert managed.end(managed.submit(**request))["state"] == "done"
@@ -102,6 +103,7 @@ def test_a_cancelled_job_leaves_nothing_live_and_holds_nobody_up(managed: Manage
     assert (in_use["state"], in_use["error"]["code"]) == ("failed", "CONFLICT")
     cancelled = managed.http.post(f"/v1/jobs/{waiting}/cancel").json()
     assert (cancelled["state"], cancelled["attempt"]) == ("cancelled", 0)
+    worker.resume()
     assert managed.http.post(f"/v1/jobs/{job}/cancel").json()["cancel_requested"]
     assert managed.end(job)["state"] == "cancelled"
     psutil.wait_procs([worker], timeout=10)

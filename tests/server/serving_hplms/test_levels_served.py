@@ -148,13 +148,12 @@ def test_a_load_says_who_answered_and_how_many_are_right(
     load = ("loadtest", "overload", "--load", "60/s", "--duration", "2s", "--url", f"grpc://{served.grpc_url}")
     load = (*load, "--max-lateness", "5s", "--labelled", texts, "--json")
     lines = {}
-    for level in ("auto", "early", "full"):
+    for level in ("auto", "early"):
         summary = json.loads(run_hplm(*load, "--level", level, "--out", tmp_path / level))
         assert summary["judged"] == summary["answered"] == summary["planned"] and 0.3 < summary["accuracy"] <= 1
         lines[level] = {line["level"]: line for line in summary["by_level"]}
     assert lines["auto"].keys() == {"early", "full"} and lines["auto"]["early"]["doubtful"] == 0
     assert lines["early"].keys() == {"early"} and lines["early"]["early"]["doubtful"] > 0
-    assert lines["full"].keys() == {"full"}
     other = ("--labelled", texts.replace(NAME, "acme/topic"), "--level", "early", "--out", tmp_path / "none")
     assert "has no level 'early'" in run_hplm(*load[:-3], *other)
     assert not (tmp_path / "none").exists()

@@ -159,6 +159,7 @@ def log(served: Served) -> str:
     return served.server.log_path.read_text()
 
 
+@pytest.mark.long  # the rules are held by test_batch_plan, and that Triton asks for them by the server below
 def test_batches_are_closed_by_hplms_and_by_the_earliest_deadline(home_folder: Path, built_plugin: Path) -> None:
     """There are slots for two hPLMs. Each row is said to take 20 seconds, so those that end within 90 are four."""
     cost = CostModel(0.0, 20_000_000.0, 0.0, 0.0, 0.0)

@@ -30,6 +30,7 @@ from demo.root import SOURCE
 from source_tree import PROJECT
 
 pytestmark = pytest.mark.server
+Rejected = tuple[Any, str, str]
 
 
 def is_installed(source: str) -> bool:
@@ -41,8 +42,8 @@ def is_installed(source: str) -> bool:
 
 
 @contextmanager
-def started(home: Path, port: int = 0) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "demo.quickstart", "--home", str(home), "--port", str(port)]
+def started(home: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "demo.quickstart", "--home", str(home), "--port", "0"]
     process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
@@ -111,20 +112,36 @@ def test_interrupted_run_again_asked_and_stopped(tmp_path: Path, monkeypatch: py
     assert {entry.id for entry in Registry.open(Home(home)).hplms()} == {recipe.id for recipe in RECIPES}
 
 
-def test_a_port_in_use_is_told_before_anything_is_made(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, started(tmp_path / "home", taken.getsockname()[1]) as process:
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 4
+@pytest.fixture
+def rejected(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[Path, int], Rejected]:
+    """Starts quickstart in this process, which must end before there is a server."""
+
+    def start(home: Path, port: int) -> Rejected:
+        monkeypatch.setattr(sys, "argv", ["quickstart", "--home", str(home), "--port", str(port)])
+        with pytest.raises(SystemExit) as stop:
+            quickstart.main()
+        return (stop.value.code, *capsys.readouterr())
+
+    return start
+
+
+def test_a_port_in_use_is_told_before_anything_is_made(
+    rejected: Callable[[Path, int], Rejected], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, out, err = rejected(tmp_path / "home", taken.getsockname()[1])
+    assert code == 4
     assert err.startswith("quickstart: port")
     assert "is in use; 'make quickstart PORT=9000' takes 9000 to 9002" in err
     assert out == ""
     assert not (tmp_path / "home").exists()
 
 
-def test_a_registry_of_other_homes_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_of_other_homes_is_left_alone(
+    rejected: Callable[[Path, int], Rejected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(REGISTRY_VARIABLE, f"sqlite:///{tmp_path}/others.db")
-    with started(tmp_path / "home") as process:
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 2
+    code, _, err = rejected(tmp_path / "home", 0)
+    assert code == 2
     assert err == f"quickstart: {REGISTRY_VARIABLE} is set, but this home has a registry of its own; unset it\n"
     assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.__main__ import main
 from bench.kit import suite
 from bench.kit.catalogue import bench_named, bench_names, question_of
 from bench.kit.entry import at_least, at_most
@@ -75,11 +76,14 @@ def test_a_bench_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         assert suite._status(command, output, limit_s=0.2) is None
 
 
-def test_benches_are_listed_without_arguments_and_unknown_ones_named() -> None:
+def test_benches_are_listed_without_arguments_and_unknown_ones_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for arguments in ([], ["--help"]):
-        command = [sys.executable, "-m", "bench", *arguments]
-        listed = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert all(name in listed.stdout for name in bench_names())
+        monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+        main()
+        listed = capsys.readouterr().out
+        assert all(name in listed for name in bench_names())
     unknown = subprocess.run([sys.executable, "-m", "bench", "nothing"], capture_output=True, text=True, check=False)
     assert unknown.returncode == 1
     assert "there is no bench 'nothing'" in unknown.stderr

@@ -85,6 +85,7 @@ def test_nothing_is_harvested_from_an_empty_or_missing_folder(tmp_path: Path) ->
     assert harvest([Source("mine", tmp_path), Source("gone", tmp_path / "gone")], workers=1) == Harvest(())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("package", ["stdlib", "numpy", "torch", "sqlalchemy"])
 def test_installed_packages_carry_documentation(installed_harvest: Harvest, package: str) -> None:
     assert sum(snippet.kind is Kind.FUNCTION for snippet in installed_harvest.of(package)) > 300

@@ -11,7 +11,11 @@ from demo.prose import shingles, words
 from demo.recipes import RECIPES, by_module, by_verb
 from demo.tasks import DemoTask, Example, demo_tasks, write_task
 
+# The installed packages have the pinned versions, so that few commits can change what is found in them.
+of_installed_packages = pytest.mark.long
 
+
+@of_installed_packages
 def test_nine_tasks_of_three_tenants_over_three_domains(installed_tasks: list[DemoTask]) -> None:
     assert [task.id for task in installed_tasks] == [recipe.id for recipe in RECIPES]
     assert len(installed_tasks) == 9
@@ -20,6 +24,7 @@ def test_nine_tasks_of_three_tenants_over_three_domains(installed_tasks: list[De
     assert max(Counter(task.domain for task in installed_tasks).values()) >= 3
 
 
+@of_installed_packages
 def test_splits_have_their_sizes(installed_tasks: list[DemoTask]) -> None:
     for task in installed_tasks:
         assert 400 <= len(task.train) <= 2000
@@ -27,6 +32,7 @@ def test_splits_have_their_sizes(installed_tasks: list[DemoTask]) -> None:
         assert 200 <= len(task.test) <= 400
 
 
+@of_installed_packages
 def test_no_label_dominates_and_every_split_has_every_label(installed_tasks: list[DemoTask]) -> None:
     for task in installed_tasks:
         labels = {example.label for example in task.train}
@@ -38,6 +44,7 @@ def test_no_label_dominates_and_every_split_has_every_label(installed_tasks: lis
             assert min(counts.values()) >= 0.06 * len(examples)
 
 
+@of_installed_packages
 def test_no_two_texts_of_a_task_are_near_duplicates(installed_tasks: list[DemoTask]) -> None:
     for task in installed_tasks:
         texts = [example.text for examples in task.splits.values() for example in examples]
@@ -47,17 +54,20 @@ def test_no_two_texts_of_a_task_are_near_duplicates(installed_tasks: list[DemoTa
             assert all(2 * len(first & second) <= len(first | second) for second in own[:i])
 
 
+@of_installed_packages
 def test_texts_are_single_clean_lines(installed_tasks: list[DemoTask]) -> None:
     for task in installed_tasks:
         for examples in task.splits.values():
             assert all(example.text == " ".join(example.text.split()) for example in examples)
 
 
+@of_installed_packages
 def test_tasks_depend_on_nothing_but_the_harvest(installed_harvest: Harvest, installed_tasks: list[DemoTask]) -> None:
     reversed_harvest = Harvest(installed_harvest.snippets[::-1])
     assert demo_tasks(reversed_harvest, RECIPES[3:4]) == installed_tasks[3:4]
 
 
+@of_installed_packages
 def test_a_task_without_its_package_is_left_out(installed_harvest: Harvest) -> None:
     without_numpy = Harvest(tuple(installed_harvest.of("stdlib", "torch")))
     left = {task.id for task in demo_tasks(without_numpy)}

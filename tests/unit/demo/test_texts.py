@@ -11,6 +11,8 @@ from demo.prose import words
 from demo.tasks import DemoTask
 from demo.texts import DOMAIN_BYTES, GENERAL_BYTES, PASSAGE_WORDS, SHARED_TEXTS, corpora, general_corpus
 
+pytestmark = pytest.mark.long  # the texts of the pinned packages, which few commits can change
+
 
 def size_bytes(lines: list[str]) -> int:
     return sum(len(line.encode()) + 1 for line in lines)
@@ -30,7 +32,7 @@ def mixed_corpus(installed_harvest: Harvest, installed_tasks: list[DemoTask]) ->
     return general_corpus(installed_harvest, installed_tasks)
 
 
-@pytest.fixture(params=["domain_corpora", pytest.param("mixed_corpus", marks=pytest.mark.long)])
+@pytest.fixture(params=["domain_corpora", "mixed_corpus"])
 def corpora_of_a_kind(request: pytest.FixtureRequest, installed_harvest: Harvest) -> list[list[str]]:
     made = request.getfixturevalue(request.param)
     return list(made.values()) if isinstance(made, dict) else [made]
@@ -41,7 +43,6 @@ def test_domain_corpora_have_their_sizes(domain_corpora: dict[str, list[str]]) -
         assert 1_000_000 < size_bytes(lines) < 1.3 * DOMAIN_BYTES
 
 
-@pytest.mark.long
 def test_the_mixed_corpus_has_its_size(mixed_corpus: list[str]) -> None:
     assert 5_000_000 < size_bytes(mixed_corpus) <= GENERAL_BYTES
 
@@ -84,7 +85,6 @@ print(len(tasks), found.digest(), sha256(repr(made).encode()).hexdigest())
 """
 
 
-@pytest.mark.long
 def test_a_second_harvest_with_other_hashes_gives_the_same_corpora_and_tasks() -> None:
     runs = [
         subprocess.Popen(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -36,6 +37,7 @@ def links(document: Path) -> Iterator[str]:
                 yield from re.findall(r'(?:href|src|srcset)="([^"]+)"', token.content)
 
 
+@cache
 def anchors(document: Path) -> set[str]:
     """Name the headings as GitHub does."""
     found: Counter[str] = Counter()

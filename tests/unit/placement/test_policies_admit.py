@@ -21,8 +21,17 @@ WIDE, SHORT = NormalLengths(standard_deviation=20), NormalLengths(standard_devia
 MACHINE = Machine(MODEL, CAPACITY)
 RATE_PER_S = MACHINE.rate_per_s(WIDE, UniformTenants(32))
 BATCH_MS = MODEL.predict_us(MACHINE.full_batch(WIDE, UniformTenants(32))) / 1e3
+# They order by one number as edf does, by another one.
+LIKE_EDF = {"sjf", "least-slack"}
 # Slots hold less than a batch whose tokens are counted, and admission counts tokens.
-whole_batches = pytest.mark.parametrize("policy", [name for name in POLICY_NAMES if name != "slotted-das"])
+whole_batches = pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(name, marks=pytest.mark.long) if name in LIKE_EDF else name
+        for name in POLICY_NAMES
+        if name != "slotted-das"
+    ],
+)
 
 
 def drawn(times: float, tenants: int, seed: int, lengths: NormalLengths = WIDE, batches: int = 120) -> SimulatedLoad:
