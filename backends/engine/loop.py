@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 
 from backends.clock import now_us
 from backends.device_errors import DeviceLostError, client_error
+from backends.ending import leave_failed
 from backends.engine.answering import reject, split_late
 from backends.engine.compute_pool import take_threads
 from backends.engine.insurance import Insurance
@@ -51,10 +52,6 @@ _BEFORE_END_S = 0.01
 _TELL_EVERY_US = 100_000
 LOOPS = STAGE, RUN, ANSWER = "stage", "run", "answer"
 """The loops of a serve loop, by the names of their heartbeats."""
-
-
-def leave_failed() -> None:
-    """Leave a failed loop to its caller."""
 
 
 class ServeLoop:
@@ -248,9 +245,8 @@ class ServeLoop:
 
     def _wait_for_staged(self) -> bool:
         with self._changed:
-            while not (self._queue.is_closed or self._staged is not None):
+            while not self._changed.wait_for(lambda: self._queue.is_closed or self._staged is not None, BEAT_EVERY_S):
                 self._run_beat()
-                self._changed.wait(BEAT_EVERY_S)
             self._run_beat()
             return self._staged is not None or not self._queue.is_closed
 

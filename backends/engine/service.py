@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from backends.adapters.host_bank import HostBank
+from backends.ending import leave_failed
 from backends.engine.audit import Audit
 from backends.engine.cold_start import ColdStartQueue
 from backends.engine.compute_pool import ComputePool
@@ -20,7 +21,7 @@ from backends.engine.encoder_stack import EncoderStack
 from backends.engine.error_sender import ErrorSender
 from backends.engine.job import Job
 from backends.engine.loaded_stacks import LoadedStacks
-from backends.engine.loop import RUN, ServeLoop, leave_failed
+from backends.engine.loop import RUN, ServeLoop
 from backends.engine.open_request import Answered, OpenRequest, RespondRequest
 from backends.engine.settings import EngineSettings
 from backends.engine.stack import StackSettings, UpperStack
