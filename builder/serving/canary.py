@@ -36,8 +36,6 @@ _OF_TRITON = re.compile(
 )
 """Errors that no model of ours has made."""
 _UNKNOWN = re.compile(r"does not exist")
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""How a connection of HTTP/2 begins: its preface, and a frame of settings without any."""
 FindHplm = Callable[[], str | None]
 """Returns the ID of an hPLM that is served, or None; may fail while the registry is away."""
 
@@ -168,16 +166,15 @@ def _ask_grpc(url: str, hplm: str, parameters: Mapping[str, int | str]) -> str |
 
 
 def _greet_grpc(url: str) -> None:
-    """Begin a connection as gRPC does, and wait for the first word of the server, whosever its certificate is."""
+    """Begin a TLS handshake, and wait for the server's first word; to go on might need a certificate."""
     host, _, port = url.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
-    # A server that wants a certificate of its clients ends the connection, which is a word, too.
-    with (
-        socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT_S) as plain,
-        suppress(ssl.SSLError, ConnectionResetError),
-        context.wrap_socket(plain) as connection,
-    ):
-        connection.sendall(_GREETING)
-        connection.recv(1)
+    hello = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
+    with socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT_S) as connection:
+        connection.sendall(hello.read())
+        if not connection.recv(1):
+            raise NoOutcomeError("the connection was closed")
