@@ -7,7 +7,11 @@ import os
 
 LOGGER = logging.getLogger(__name__)
 EXIT_CODE = 70
-"""EX_SOFTWARE of sysexits.h. Triton restarts no dead process, so `hplm serve` ends with it, by this code."""
+"""EX_SOFTWARE of sysexits.h. Triton restarts no dead process, so `hplm serve` replaces the server."""
+
+
+def leave_failed() -> None:
+    """Leave a failed loop to its caller, in a process that goes on."""
 
 
 def end_process() -> None:

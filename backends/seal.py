@@ -31,6 +31,16 @@ class Seal:
         """The seal that all processes of this server share; the first one draws its key."""
         return cls(_shared_key(server_folder() / file_prefix("seal-key")))
 
+    @classmethod
+    def of_watched(cls, server: int, folder: Path) -> Seal:
+        """The seal of a server's processes, for the program that has started it."""
+        return cls(_shared_key(folder / file_prefix("seal-key", server)))
+
+    @property
+    def canary_token(self) -> str:
+        """What the canary of the server's watchdog shows in place of a tenant's token."""
+        return self.of(b"canary").hex()
+
     def of(self, content: bytes) -> bytes:
         keyed = self._keyed.copy()
         keyed.update(content)

@@ -14,6 +14,6 @@ def server_folder() -> Path:
     return Path(os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir())
 
 
-def file_prefix(kind: str) -> str:
-    """The models' processes of one server have it for their parent."""
-    return f"hplm-{kind}-{os.getppid()}"
+def file_prefix(kind: str, server: int | None = None) -> str:
+    """Return what the names of a server's files begin with; by default of the parent, as of models' processes."""
+    return f"hplm-{kind}-{os.getppid() if server is None else server}"

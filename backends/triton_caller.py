@@ -15,6 +15,10 @@ LOGGER = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 
+def _ignore() -> None:
+    pass
+
+
 class Caller(Generic[Answer]):
     """Answers a request once, because Triton frees the sender's request then.
 
@@ -23,6 +27,7 @@ class Caller(Generic[Answer]):
         make_response: Makes Triton's response of an answer or an error.
         final: Triton's flag of a request's last response.
         lane: Lane of the sending in a trace.
+        on_answered: Called once the answer is sent.
     """
 
     def __init__(
@@ -31,11 +36,13 @@ class Caller(Generic[Answer]):
         make_response: Callable[[Answer | HplmError], Any],
         final: int,
         lane: Lane = Lane.ANSWERING,
+        on_answered: Callable[[], None] = _ignore,
     ) -> None:
         self._sender = sender
         self._make_response = make_response
         self._final = final
         self._lane = lane
+        self._on_answered = on_answered
         self._answered = False
         self._lock = threading.Lock()
 
@@ -44,6 +51,7 @@ class Caller(Generic[Answer]):
             if not self._answered:
                 self._answered = True
                 self._respond(answer)
+                self._on_answered()
 
     def _respond(self, answer: Answer | HplmError) -> None:
         try:

@@ -164,10 +164,6 @@ class Run:
     is_burst: NDArray[np.bool_]
 
     @property
-    def num_in_bursts(self) -> int:
-        return int(self.is_burst.sum())
-
-    @property
     def in_time(self) -> float:
         """The share in time of the rows that arrived in bursts."""
         return float((self.fates.each[self.is_burst] == str(Fate.ON_TIME)).mean())
@@ -180,10 +176,6 @@ class Run:
     def counts(self) -> NDArray[np.int64]:
         """How many students answered each row; 0 where none did."""
         return np.array([COUNTS.get(level, 0) for level in self.fates.played.requests.levels.tolist()], np.int64)
-
-    @property
-    def right(self) -> NDArray[np.float64]:
-        return self.fates.played.requests.right
 
     def changes(self) -> int:
         """How often the number of students changed, in the order of the answers."""
@@ -198,7 +190,7 @@ class Run:
     def row(self) -> dict[str, float]:
         return {
             "requests": len(self.is_burst),
-            "in bursts": self.num_in_bursts,
+            "in bursts": int(self.is_burst.sum()),
             "burst in time": self.in_time,
             "quiet in time": self.quiet_in_time,
             "admitted on time": self.fates.admitted_on_time,
@@ -292,7 +284,7 @@ def figures_of(measured: Measured) -> dict[str, float]:
     runs, adaptive, duration_s = measured.runs, measured.runs[STUDENTS], measured.settings.duration_s
     pairs = list(zip(adaptive, runs[FULL_LEVEL], strict=True))
     found = {
-        "adaptive_over_full": median(one.in_time / max(full.in_time, 1 / full.num_in_bursts) for one, full in pairs),
+        "adaptive_over_full": median(one.in_time / max(full.in_time, 1 / full.is_burst.sum()) for one, full in pairs),
         "promises_kept": median(run.fates.admitted_on_time for run in adaptive),
         "changes_per_minute": median(60 * run.changes() / duration_s for run in adaptive),
         "quiet_in_time": median(run.quiet_in_time for run in adaptive),
@@ -301,7 +293,7 @@ def figures_of(measured: Measured) -> dict[str, float]:
         **{f"in_time_{level.replace('-', '_')}": median(run.in_time for run in of) for level, of in runs.items()},
         "capacity_rows_per_s": measured.capacity_per_s,
     }
-    lost = np.concatenate([full.right - one.right for one, full in pairs])
+    lost = np.concatenate([full.fates.played.requests.right - one.fates.played.requests.right for one, full in pairs])
     if (is_judged := ~np.isnan(lost)).any():
         found["accuracy_cost"] = 100 * float(lost[is_judged].mean())
     found |= {f"simulated_in_time_{level}": share for level, share in measured.simulated.items()}

@@ -176,7 +176,7 @@ def judge_disk(free_bytes: int, home: Path) -> Check:
 
 
 def check_access(home: Path) -> Check:
-    """Whoever can write to a home has the server run their code; it holds texts and what was learned from them."""
+    """A user who can write to a home has the server run code; it holds texts and what was learned from them."""
     name = "access to the home"
     if not home.is_dir():
         return Check(name, Status.OK, "not made yet")

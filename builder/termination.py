@@ -32,6 +32,31 @@ def stop_signals_interrupt() -> Iterator[None]:
         yield
 
 
+class StopRequests:
+    """Whether SIGTERM or SIGINT came, for a program that stops in its own time."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: the first one is noted, each later one interrupts."""
+        # No event: the signal may come while its lock is held.
+        if not self.requested:
+            self.requested = True
+        elif number == signal.SIGTERM:
+            raise TerminatedError
+        else:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequests]:
+    """Note the first SIGTERM or SIGINT; raise `KeyboardInterrupt` in the main thread for the second one."""
+    stop = StopRequests()
+    with _handling({signal.SIGTERM: stop.note, signal.SIGINT: stop.note}):
+        yield stop
+
+
 @contextmanager
 def _handling(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():

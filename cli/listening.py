@@ -1,10 +1,15 @@
-"""Who can reach a server: this machine alone, or others too."""
+"""Who can reach a server, this machine alone or others too, and who may ask."""
 
 from __future__ import annotations
 
+import time
 from ipaddress import ip_address
+from pathlib import Path
 
 from backends.errors import InvalidArgumentError
+from backends.lower.caller_check import Auth
+from backends.registry.registry import Registry
+from backends.registry.tokens import Role, Validity
 
 INSECURE_VARIABLE = "HPLM_INSECURE"
 
@@ -27,3 +32,25 @@ def is_loopback(address: str) -> bool:
         return ip_address(address).is_loopback
     except ValueError:
         return address == "localhost"
+
+
+def auth_of_run(repository: Path, auth: Auth | None) -> Auth:
+    """Return who may ask in this run: as its option says, or else the export, if there is one."""
+    from builder.export.in_force import effective_settings
+
+    if auth is not None or not repository.exists():
+        return auth or Auth.OFF
+    return Auth(effective_settings(repository).get("lower auth", Auth.OFF))
+
+
+def who_may_ask(auth: Auth, registry: Registry) -> str:
+    """Say who may ask, for the start of a server."""
+    if auth is Auth.OFF:
+        return "auth off: each caller that reaches these ports may ask every hPLM; '--auth tokens' asks for tokens"
+    now = time.time()
+    callers = sum(
+        entry.role is Role.CALLER and entry.validity(now) is Validity.VALID for entry in registry.tokens.all()
+    )
+    return (
+        f"auth tokens: {callers} are valid" if callers else "auth tokens: there is none; 'hplm token create' makes one"
+    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -16,20 +17,19 @@ from rich.console import Console
 from backends.errors import InvalidArgumentError
 from backends.home import HOME_VARIABLE
 from backends.lower.caller_check import AUTH_VARIABLE, Auth
-from backends.registry.registry import Registry
-from backends.registry.tokens import Role, Validity
 from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
 from cli.exit_codes import UNAVAILABLE
 from cli.export import export
-from cli.listening import INSECURE_VARIABLE, require_guarded
+from cli.listening import INSECURE_VARIABLE, auth_of_run, require_guarded, who_may_ask
 from cli.option_groups import grouped
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows, read_deadline_ms
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows, read_deadline_ms, read_span_s
 from cli.session import open_home
 
 if TYPE_CHECKING:
-    from builder.serving import ServerConfig, TritonServer
+    from builder.serving import ServerConfig, Supervision, Supervisor, TritonServer
 
 _ANY_PORT = 0
+_WATCHDOG = " watchdog: "
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +50,7 @@ def serve(
         typer.Option(
             "--insecure",
             envvar=INSECURE_VARIABLE,
-            help="Listen beyond this machine without tokens: whoever reaches the ports may ask every tenant's hPLMs.",
+            help="Listen beyond this machine without tokens: every caller there may ask every tenant's hPLMs.",
         ),
     ] = False,
     log_verbose: Annotated[int, typer.Option(help="Triton's own verbosity.")] = 0,
@@ -61,6 +61,20 @@ def serve(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show Triton's log on the screen, too; without it, its errors only.")
     ] = False,
+    health_port: Annotated[
+        int | None,
+        typer.Option(help="Port of /readyz and other probes; 0 takes a free one. \\[default: the one after --metrics]"),
+    ] = None,
+    health_address: Annotated[
+        str, typer.Option(help="Where the health port listens; 0.0.0.0 for every network.")
+    ] = "127.0.0.1",
+    drain: Annotated[
+        str, typer.Option(help="How long, when it is to stop, to finish what was accepted: 30s, 2m; 0 for not at all.")
+    ] = "30s",
+    max_restarts: Annotated[
+        int,
+        typer.Option(min=0, help="Restarts of a server that died or hangs, within ten minutes; 0 ends with the first."),
+    ] = 5,
     trace: Annotated[
         Path | None, typer.Option(help="Write there, at the end, what ran when: a Chrome trace of the pipeline.")
     ] = None,
@@ -83,9 +97,15 @@ def serve(
     ] = None,
 ) -> None:
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""
-    from builder.serving import ServerConfig, traced
+    from builder.serving import ServerConfig, Supervision, traced
     from builder.serving.tls import tls_of
 
+    supervision = Supervision(
+        health_address=health_address,
+        health_port=_health_port(health_port, metrics),
+        drain_s=read_span_s(drain, "--drain"),
+        max_restarts=max_restarts,
+    )
     opened, registry = open_home(home)
     auth_in_force = auth_of_run(opened.repository, auth)
     require_guarded(address, asks_for_tokens=auth_in_force is Auth.TOKENS, is_insecure=insecure)
@@ -105,30 +125,16 @@ def serve(
         | ({POLICY_VARIABLE: policy.value} if policy else {})
         | ({AUTH_VARIABLE: auth.value} if auth else {}),
     )
-    callers = _who_may_ask(auth_in_force, registry)
+    callers = who_may_ask(auth_in_force, registry)
     with traced(config, trace, on_trace=typer.echo) as config:
-        serve_until_stopped(config, policy, lambda _: typer.echo(callers, err=True), show_log=verbose, auth=auth)
-
-
-def auth_of_run(repository: Path, auth: Auth | None) -> Auth:
-    """Return who may ask in this run: as its option says, or else the export, if there is one."""
-    from builder.export.in_force import effective_settings
-
-    if auth is not None or not repository.exists():
-        return auth or Auth.OFF
-    return Auth(effective_settings(repository).get("lower auth", Auth.OFF))
-
-
-def _who_may_ask(auth: Auth, registry: Registry) -> str:
-    if auth is Auth.OFF:
-        return "auth off: whoever reaches these ports may ask every hPLM; '--auth tokens' asks for tokens"
-    now = time.time()
-    callers = sum(
-        entry.role is Role.CALLER and entry.validity(now) is Validity.VALID for entry in registry.tokens.all()
-    )
-    return (
-        f"auth tokens: {callers} are valid" if callers else "auth tokens: there is none; 'hplm token create' makes one"
-    )
+        serve_until_stopped(
+            config,
+            policy,
+            on_ready=lambda _: typer.echo(callers, err=True),
+            show_log=verbose,
+            auth=auth,
+            supervision=supervision,
+        )
 
 
 def infer(
@@ -243,23 +249,25 @@ def serve_until_stopped(
     on_ready: Callable[[TritonServer], None] | None = None,
     show_log: bool = False,
     auth: Auth | None = None,
+    supervision: Supervision | None = None,
 ) -> None:
-    """Run Triton until Ctrl-C or SIGTERM; `on_ready` is called once it answers.
+    """Run Triton until Ctrl-C or SIGTERM, and restart it where it dies; `on_ready` is called once it answers.
 
     The log goes to the file that the configuration names. Without `show_log` only complaints reach the screen, and the
     last lines where Triton does not start.
 
     Raises:
-        ServerStartError: Triton ended by itself.
+        ServerStartError: Triton did not start, or has died too often.
     """
     from builder.cpu_flags import cpu_flags
     from builder.export.in_force import changes_of_run, configurations_of_run, effective_settings, in_one_line
-    from builder.serving import ServerStartError, TritonServer
+    from builder.serving import Supervision, Supervisor
     from builder.serving.log import is_complaint
-    from builder.termination import stop_signals_interrupt
+    from builder.termination import stop_requests
 
     def show(line: str) -> None:
-        if show_log or is_complaint(line):
+        is_shown_already = _WATCHDOG in line
+        if not is_shown_already and (show_log or is_complaint(line)):
             typer.echo(line, err=True)
 
     settings = effective_settings(config.repository)
@@ -267,35 +275,62 @@ def serve_until_stopped(
         config.repository, policy.value if policy else None, cpu_flags(), auth.value if auth else None
     )
     config = replace(config, configurations=configurations_of_run(config.repository, changes))
-    server = TritonServer(config, on_log=show)
-    with stop_signals_interrupt():
+    find_hplm, report = partial(_any_hplm, config), partial(_report, config.log_path)
+    with (
+        stop_requests() as stop,
+        Supervisor(config, supervision or Supervision(), find_hplm, stop, report, show) as supervisor,
+        _last_lines_shown(supervisor, not show_log),
+    ):
         try:
-            with _last_lines_shown(server, not show_log), ExitStack() as stack:
-                server.start()
-                stack.callback(server.stop)
-                if config.log_path is not None:
-                    typer.echo(f"starting Triton; its log is {config.log_path}", err=True)
-                server.wait_ready()
+            if supervisor.start(partial(_say_starting, config.log_path)):
+                server, health = supervisor.server, f"{supervisor.health_url}/readyz"
                 typer.echo(f"settings: {in_one_line(settings, changes)}", err=True)
                 grpc_url = f"{server.grpc_url}{'' if config.tls is None else ' (TLS)'}"
-                typer.echo(f"ready: grpc://{grpc_url}  http://{server.http_url}  metrics {server.metrics_url}")
+                urls = f"grpc://{grpc_url}  http://{server.http_url}  metrics {server.metrics_url}"
+                typer.echo(f"ready: {urls}  health {health}")
                 if on_ready is not None:
                     on_ready(server)
-                if code := server.wait():
-                    raise ServerStartError(f"tritonserver ended by itself with code {code}: {server.failure_reason()}")
+                supervisor.stay()
         except KeyboardInterrupt:
-            typer.echo("stopped")
+            typer.echo("stopping at once; requests that were not answered yet are not answered", err=True)
+    typer.echo("stopped")
+
+
+def _say_starting(log_path: Path | None) -> None:
+    if log_path is not None:
+        typer.echo(f"starting Triton; its log is {log_path}", err=True)
+
+
+def _any_hplm(config: ServerConfig) -> str | None:
+    """Return one of the hPLMs that are served, for the canary."""
+    from backends.home import Home
+    from backends.registry.registry import Registry
+
+    registry = Registry.open(Home(Path(config.environment[HOME_VARIABLE])))
+    try:
+        return next((entry.id for entry in registry.hplm_page(1)), None)
+    finally:
+        registry.close()
+
+
+def _report(log_path: Path | None, line: str) -> None:
+    """Show a line of the watchdog's, with the time, and write it into the log, too."""
+    line = f"{datetime.now().isoformat(' ', 'milliseconds')}{_WATCHDOG}{line}"
+    typer.echo(line, err=True)
+    if log_path is not None:
+        with suppress(OSError), log_path.open("a", encoding="utf-8") as log:
+            log.write(f"{line}\n")
 
 
 @contextmanager
-def _last_lines_shown(server: TritonServer, wanted: bool) -> Iterator[None]:
+def _last_lines_shown(supervisor: Supervisor, wanted: bool) -> Iterator[None]:
     """Show the end of the log where the server does not start, or ends by itself."""
     from builder.serving import ServerNotReadyError, ServerStartError
 
     try:
         yield
     except (ServerStartError, ServerNotReadyError):
-        lines = server.last_lines() if wanted else []
+        lines = supervisor.server.last_lines() if wanted else []
         if lines:
             typer.echo("\n".join(("the log ends with:", *(f"  {line}" for line in lines))), err=True)
         raise
@@ -303,3 +338,9 @@ def _last_lines_shown(server: TritonServer, wanted: bool) -> Iterator[None]:
 
 def _port(port: int) -> int | None:
     return None if port == _ANY_PORT else port
+
+
+def _health_port(port: int | None, metrics: int) -> int | None:
+    if port is None and metrics != _ANY_PORT:
+        return metrics + 1
+    return port or None

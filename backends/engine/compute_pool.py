@@ -15,6 +15,7 @@ from typing import TypeVar
 import torch
 
 from backends.engine.layouts.micro_batches import Sharing
+from backends.heartbeat import Beat, no_beat
 
 Share = TypeVar("Share")
 Result = TypeVar("Result")
@@ -35,9 +36,11 @@ class ComputePool:
     Args:
         threads: Number of threads; all of them compute a batch that is one share.
         device: On a GPU the calling thread computes all shares, one after the other; rows are always one share.
+        beat: Called by what is computed, between two layers.
     """
 
-    def __init__(self, threads: int, device: torch.device) -> None:
+    def __init__(self, threads: int, device: torch.device, beat: Beat = no_beat) -> None:
+        self.beat = beat
         self._threads = threads
         self._is_cpu = device.type == "cpu"
         # It starts its threads at first use.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from backends.engine.answering import reject
 from backends.engine.job import Job
 from backends.engine.memory_limit import MemoryLimit
 from backends.errors import HplmError, UnavailableError
+from backends.heartbeat import BEAT_EVERY_S, Beat, no_beat
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.policies import Policy
@@ -37,10 +37,12 @@ class Choice:
 class JobQueue:
     """Admits, orders, chooses and rejects jobs.
 
-    `changed` guards everything here, and in the serve loop too; it is notified of every change.
+    `changed` guards everything here, and in the serve loop too; it is notified of every change. `beat` is called while
+    `wait_until` waits.
     """
 
-    def __init__(self, policy: Policy, capacity: Capacity, admission: Admission[Job]) -> None:
+    def __init__(self, policy: Policy, capacity: Capacity, admission: Admission[Job], beat: Beat = no_beat) -> None:
+        self._beat = beat
         self._policy = policy
         self._admission = admission
         self.changed = threading.Condition()
@@ -105,6 +107,7 @@ class JobQueue:
     def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Wait for a condition under the lock, and reject each job as soon as its deadline passes."""
         while True:
+            self._beat()
             with self.changed:
                 late = self._admission.drop_late(now_us())
                 if not late:
@@ -113,11 +116,9 @@ class JobQueue:
                     self.changed.wait(self._until_next_deadline_s())
             reject(late, late_waiting())
 
-    def _until_next_deadline_s(self) -> float | None:
-        next_deadline_us = self.waiting.next_deadline_us
-        if next_deadline_us == math.inf:
-            return None
-        return min(max(0.0, (next_deadline_us - now_us()) / 1e6), threading.TIMEOUT_MAX)
+    def _until_next_deadline_s(self) -> float:
+        """Return the time until the next deadline passes, or until the next beat."""
+        return min(max(0.0, (self.waiting.next_deadline_us - now_us()) / 1e6), BEAT_EVERY_S)
 
     def choose(self, may_wait: Callable[[], bool]) -> Choice:
         """Choose the next batch. It is final, and taken off the queue, if it is full or the engine may not wait.

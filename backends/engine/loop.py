@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 
 from backends.clock import now_us
 from backends.device_errors import DeviceLostError, client_error
+from backends.ending import leave_failed
 from backends.engine.answering import reject, split_late
 from backends.engine.compute_pool import take_threads
 from backends.engine.insurance import Insurance
@@ -30,6 +31,7 @@ from backends.engine.stack_protocol import Outcome, Stack
 from backends.engine.staged_batch import StagedBatch
 from backends.engine.staging import Stager
 from backends.errors import HplmError, UnavailableError
+from backends.heartbeat import BEAT_EVERY_S, Beat, no_beat
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.depth_choice import DepthChoice
@@ -48,10 +50,8 @@ _BATCHING_DELAY_S = 0.05
 _BEFORE_END_S = 0.01
 """Requests are taken in this long before a batch is predicted to end, so that the next batch is chosen among them."""
 _TELL_EVERY_US = 100_000
-
-
-def leave_failed() -> None:
-    """Leave a failed loop to its caller."""
+LOOPS = STAGE, RUN, ANSWER = "stage", "run", "answer"
+"""The loops of a serve loop, by the names of their heartbeats."""
 
 
 class ServeLoop:
@@ -65,6 +65,7 @@ class ServeLoop:
         on_forecast: Told the wait forecast every 100 ms while there is work, and once more when there is none.
         on_failure: Called once after a defect has ended a thread and all jobs have been answered.
         is_threaded: False for a loop that `step` drives.
+        beat_of: Returns the beat of each of `LOOPS`, called each time that loop goes round.
     """
 
     def __init__(
@@ -76,12 +77,14 @@ class ServeLoop:
         on_forecast: Callable[[WaitForecast, int], None] | None = None,
         on_failure: Callable[[], None] = leave_failed,
         is_threaded: bool = True,
+        beat_of: Callable[[str], Beat] = lambda _: no_beat,
     ) -> None:
+        stage, self._run_beat, self._answer_beat = map(beat_of, LOOPS)
         self._admission = admission
         self._on_forecast = on_forecast
         self._on_failure = on_failure
         self._told_us = 0
-        self._queue = JobQueue(policy, capacity, admission)
+        self._queue = JobQueue(policy, capacity, admission, stage)
         self._changed = self._queue.changed
         self.quarantine = Quarantine()
         self._loading = Loading(stack_of)
@@ -242,7 +245,9 @@ class ServeLoop:
 
     def _wait_for_staged(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._queue.is_closed or self._staged is not None)
+            while not self._changed.wait_for(lambda: self._queue.is_closed or self._staged is not None, BEAT_EVERY_S):
+                self._run_beat()
+            self._run_beat()
             return self._staged is not None or not self._queue.is_closed
 
     def _next_staged(self) -> StagedBatch | None:
@@ -316,10 +321,12 @@ class ServeLoop:
 
     def _take_emitted(self) -> list[Emitted] | None:
         """Wait for outcomes, or until an answer has to be sent; None once nothing runs any more."""
+        self._answer_beat()
         due_in_us = self._insurance.due_in_us(now_us())
+        timeout_s = BEAT_EVERY_S if due_in_us is None else min(due_in_us / 1e6, BEAT_EVERY_S)
         taken: list[Emitted | None] = []
         try:
-            taken.append(self._emitted.get(timeout=None if due_in_us is None else due_in_us / 1e6))
+            taken.append(self._emitted.get(timeout=timeout_s))
             while taken[-1] is not None:
                 taken.append(self._emitted.get_nowait())
         except Empty:

@@ -12,15 +12,17 @@ from typing import NamedTuple
 import torch
 
 from backends.adapters.host_bank import HostBank
+from backends.ending import leave_failed
 from backends.engine.audit import Audit
 from backends.engine.cold_start import ColdStartQueue
 from backends.engine.compute_pool import ComputePool
 from backends.engine.costs import EngineCosts
 from backends.engine.encoder_stack import EncoderStack
 from backends.engine.error_sender import ErrorSender
-from backends.engine.job import Answer, Job, Respond
+from backends.engine.job import Job
 from backends.engine.loaded_stacks import LoadedStacks
-from backends.engine.loop import ServeLoop, leave_failed
+from backends.engine.loop import RUN, ServeLoop
+from backends.engine.open_request import Answered, OpenRequest, RespondRequest
 from backends.engine.settings import EngineSettings
 from backends.engine.stack import StackSettings, UpperStack
 from backends.engine.stack_protocol import Stack
@@ -29,6 +31,7 @@ from backends.engine.student_stack import StudentStack
 from backends.engine.ticket_gate import TicketGate
 from backends.engine.version_lookups import VersionLookups
 from backends.errors import HplmError, InvalidArgumentError, OtherStudentsError, UnavailableError, presentable
+from backends.heartbeat import Beat, no_beat
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
@@ -44,10 +47,6 @@ from backends.trace import Lane, span
 from backends.wire import AUTO, Float16Array, Int64Array, Ticket, decode_words, owned, unfold_rows
 
 LOGGER = logging.getLogger(__name__)
-
-Answered = list[bytes] | HplmError
-RespondRequest = Callable[[Answered], None]
-"""Takes one JSON object per row of the request, or the request's error; called once, from any thread."""
 
 
 class HiddenRows(NamedTuple):
@@ -85,37 +84,6 @@ _Begin = Callable[[_Request, RespondRequest], Sequence[Job]]
 """Makes the jobs of a request; none where it waits for its root."""
 
 
-class _OpenRequest:
-    """Collects the answers of a request's rows; the first error, or the last answer, closes it."""
-
-    def __init__(self, num_rows: int, respond: RespondRequest) -> None:
-        self._answers: dict[int, Answer] = {}
-        self._num_rows = num_rows
-        self._respond = respond
-        self._open = True
-        self._lock = threading.Lock()
-
-    def is_open(self) -> bool:
-        return self._open
-
-    def row(self, number: int) -> Respond:
-        return lambda answer: self._add(number, answer)
-
-    def _add(self, number: int, answer: Answer | HplmError) -> None:
-        with self._lock:
-            if not self._open:
-                return
-            if not isinstance(answer, HplmError):
-                self._answers[number] = answer
-                if len(self._answers) < self._num_rows:
-                    return
-            self._open = False
-        if isinstance(answer, HplmError):
-            self._respond(answer)
-        else:
-            self._respond([self._answers[number] for number in range(self._num_rows)])
-
-
 class UpperService:
     """The stacks of all roots on one device, and the loop that runs them.
 
@@ -131,6 +99,7 @@ class UpperService:
         loop_type: Serve loop; a bench runs one without pipelining.
         on_failure: Called once after a defect has ended the loop and all requests have been answered.
         gate: Which tickets are believed; by default those of this process.
+        beat_of: Returns the beat of each of `LOOPS`.
     """
 
     def __init__(
@@ -146,6 +115,7 @@ class UpperService:
         loop_type: type[ServeLoop] = ServeLoop,
         on_failure: Callable[[], None] = leave_failed,
         gate: TicketGate | None = None,
+        beat_of: Callable[[str], Beat] = lambda _: no_beat,
     ) -> None:
         self._home = home
         self._gate = gate or TicketGate()
@@ -162,13 +132,15 @@ class UpperService:
         self._counting = threading.Lock()
         self._on_failure = on_failure
         self._error_sender = ErrorSender()
-        self._compute_pool = ComputePool(threads, torch.device(settings.device))
+        self._compute_pool = ComputePool(threads, torch.device(settings.device), beat_of(RUN))
         self._stacks = LoadedStacks(self._build, self.admission.serves, self._forget)
         self._stacks.load({key for entry in snapshot.live() for key in entry.stacks})
         self._cold_starts = ColdStartQueue(self._stacks, admission.max_waiting)
         self._lookups = VersionLookups(snapshot)
         snapshot.prepare_with(lambda domain: self._stacks.of(StackKey(domain.root)))
-        self._loop = loop_type(self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail)
+        self._loop = loop_type(
+            self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail, beat_of=beat_of
+        )
 
     def submit(
         self, hidden: Float16Array, tickets: Int64Array, words: Sequence[bytes], respond: RespondRequest
@@ -336,7 +308,7 @@ class UpperService:
         stacks = [self._stacks.of(key) for key in request.stacks]
         for stack, ticket in zip(stacks, request.tickets, strict=True):
             stack.require_row(ticket.num_tokens, request.hidden.shape[-1])
-        open_request = _OpenRequest(len(request.tickets), respond)
+        open_request = OpenRequest(len(request.tickets), respond)
         # Rows get the engine's dtype when they are packed, all at once.
         hidden_rows = unfold_rows(request.hidden, [ticket.num_tokens for ticket in request.tickets])
         jobs = [

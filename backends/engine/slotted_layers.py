@@ -153,7 +153,13 @@ class SlottedLayers:
             raise
 
     def attention(self, batch: MicroBatch) -> Attend:
-        return attention(batch.grid, self._geometry.num_heads, self._dtype, self._device)
+        attend = attention(batch.grid, self._geometry.num_heads, self._dtype, self._device)
+
+        def attend_and_beat(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            self._compute_pool.beat()
+            return attend(layer, queries, keys, values)
+
+        return attend_and_beat
 
     def own(self, _: str, tensor: Tensor) -> Tensor:
         """Copy a head's tensor to the device, even if it is fp32 already: a view would keep its file mapped."""

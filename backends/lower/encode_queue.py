@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from backends.clock import now_us
 from backends.errors import HplmError, InvalidArgumentError, UnavailableError, presentable
+from backends.heartbeat import BEAT_EVERY_S, Beat, adopt_beat, no_beat
 from backends.lower.recent_times import RecentTimes
 from backends.lower.service import AcceptedRequest, HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import QueueSettings
@@ -51,12 +52,17 @@ class EncodeQueue:
     """Takes requests in, and encodes them on a thread of its own."""
 
     def __init__(
-        self, service: LowerService, settings: QueueSettings = QueueSettings(), on_failure: Callable[[], None] = _ignore
+        self,
+        service: LowerService,
+        settings: QueueSettings = QueueSettings(),
+        on_failure: Callable[[], None] = _ignore,
+        beat: Beat = no_beat,
     ) -> None:
-        """Start the thread; `on_failure` is called if a defect ends it."""
+        """Start the thread; `on_failure` is called if a defect ends it, and `beat` each time that it goes round."""
         self._service = service
         self._settings = settings
         self._on_failure = on_failure
+        self._beat = beat
         self._changed = threading.Condition()
         self._urgent: deque[_Waiting] = deque()
         self._patient: OrderedDict[str, deque[_Waiting]] = OrderedDict()
@@ -116,6 +122,8 @@ class EncodeQueue:
 
     def _over_quota(self, request: AcceptedRequest) -> HplmError | None:
         """Return why a request is rejected, if its tenant has as much here, or has sent as much, as it may."""
+        if request.is_canary:
+            return None
         tenant, size = request.work.tenant, len(request.rows)
         own = self._service.waiting_quota(tenant)
         most = self._settings.max_rows_of_tenant if own is None else own
@@ -223,9 +231,12 @@ class EncodeQueue:
             self._on_failure()
 
     def _run(self) -> None:
+        adopt_beat(self._beat)
         while True:
+            self._beat()
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or self._num_rows > 0)
+                if not self._changed.wait_for(lambda: self._is_closed or self._num_rows > 0, BEAT_EVERY_S):
+                    continue
                 if self._is_closed:
                     return
                 self._service.forget_told_load()

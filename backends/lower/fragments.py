@@ -8,13 +8,14 @@ run. A fragment's vectors do not depend on the fragments beside it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from backends.heartbeat import beat_of_thread
 from backends.lower.settings import LowerDtype
 from backends.root.encoder import EncoderLayer
 from backends.root.geometry import RootGeometry
@@ -89,9 +90,14 @@ class PackedFragments:
         return stored
 
 
-def even_parts(ids: Tensor) -> Sequence[Tensor]:
-    """Cut fragments into as few parts as possible; a small last one would read all weights for a few fragments."""
-    return torch.tensor_split(ids, max(1, -(-len(ids) // _AT_ONCE)))
+def even_parts(ids: Tensor) -> Iterator[Tensor]:
+    """Cut fragments into as few parts as possible; a small last one would read all weights for a few fragments.
+
+    The calling thread beats before each, because a call that computes thousands of fragments takes seconds.
+    """
+    for part in torch.tensor_split(ids, max(1, -(-len(ids) // _AT_ONCE))):
+        beat_of_thread()
+        yield part
 
 
 def filled_count(count: int) -> int:

@@ -82,6 +82,8 @@ class AcceptedRequest:
     rows: Sequence[Row]
     deadline_us: int | None
     work: Work
+    is_canary: bool = False
+    """Whether the server's own watchdog has sent it: no quota counts it."""
 
     @property
     def size_bytes(self) -> int:
@@ -107,7 +109,7 @@ class LowerService:
         self.instances = instances
         """Processes of this model; each gets the same part of the requests, as a rule."""
         self._snapshot = snapshot
-        self._caller_check = CallerCheck(snapshot, auth)
+        self._caller_check = CallerCheck(snapshot, auth, seal)
         self._rates = TenantRates(snapshot.quotas.rates)
         self._forecast = forecast or ForecastReader()
         self.times = CallTimes()
@@ -176,7 +178,7 @@ class LowerService:
                 Row(entry, _checked_text(entry, text), deadline, level, is_cut=len(text) < len(whole))
                 for entry, text, whole in zip(entries, cut, request.texts, strict=True)
             ]
-            return AcceptedRequest(rows, deadline, work)
+            return AcceptedRequest(rows, deadline, work, self._caller_check.is_canary(parameters))
         except RejectedError as error:
             return self.rejected(error)
         except Exception as error:

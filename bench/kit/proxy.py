@@ -1,4 +1,4 @@
-"""A TCP proxy that stands for a bad network: it passes bytes on, late, or swallows them; or lets nobody in.
+"""A TCP proxy that stands for a bad network: it passes bytes on, late, swallows them, or closes connections.
 
 Usage:
     with Proxy("127.0.0.1", 5432) as proxy:
@@ -26,7 +26,7 @@ class Proxy:
 
     Attributes:
         delay_s: Time after which each answer of the server is passed on.
-        swallows: Whether bytes are read and passed on to nobody.
+        swallows: Whether bytes are read and not passed on.
         closes: Whether connections are closed, also new ones.
     """
 

@@ -3,6 +3,7 @@
 from builder.serving.config import Ports, ServerConfig
 from builder.serving.errors import PortInUseError, ServerNotReadyError, ServerStartError, TritonMissingError
 from builder.serving.server import TritonServer
+from builder.serving.supervisor import Supervision, Supervisor
 from builder.serving.trace_file import TracedSpan, overlap_line, overlaps, read_spans, write_trace
 from builder.serving.tracing import traced
 
@@ -12,6 +13,8 @@ __all__ = [
     "ServerConfig",
     "ServerNotReadyError",
     "ServerStartError",
+    "Supervision",
+    "Supervisor",
     "TracedSpan",
     "TritonMissingError",
     "TritonServer",

@@ -11,7 +11,7 @@ from backends.errors import InvalidArgumentError
 from builder.serving.tls import Tls
 
 MEBIBYTE = 1 << 20
-_MAX_PORT = 65535
+MAX_PORT = 65535
 _ADMINISTRATIVE = ("shared-memory", "model-repository", "trace", "logging")
 """Triton's names for groups of endpoints."""
 _ADMIN_HEADER = "hplm-admin-key"
@@ -56,8 +56,8 @@ class ServerConfig:
     def __post_init__(self) -> None:
         given = [port for port in (self.http_port, self.grpc_port, self.metrics_port) if port is not None]
         for port in given:
-            if not 0 < port <= _MAX_PORT:
-                raise InvalidArgumentError(f"port {port} is not between 1 and {_MAX_PORT}")
+            if not 0 < port <= MAX_PORT:
+                raise InvalidArgumentError(f"port {port} is not between 1 and {MAX_PORT}")
         for port in given:
             if given.count(port) > 1:
                 raise InvalidArgumentError(f"port {port} is given twice; HTTP, gRPC and metrics need one each")

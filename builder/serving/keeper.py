@@ -2,8 +2,8 @@
 
 It stops the server when its standard input ends, which happens when the program asks for it and also when the program
 dies in any way, kill -9 included. It also stops a server one of whose models' processes has died, since Triton restarts
-none. Then it ends the whole process group and removes the run folder and every shared-memory region of the server. Run
-as a script, so only the standard library, and nothing of ours, is imported.
+none. SIGUSR1 ends the server at once. Then the keeper ends the whole process group and removes the run folder and every
+shared-memory region of the server. Run as a script, so only the standard library, and nothing of ours, is imported.
 
 Usage:
     python keeper.py RUN_FOLDER SHM_PREFIX GRACE_S LOCK_DESCRIPTOR tritonserver --argument …
@@ -27,6 +27,8 @@ _POLL_S = 0.1
 _LOOK_EVERY_POLLS = 10
 LOST_PROCESS_CODE = 70
 """The exit code when a model's process has ended by itself, which Triton neither restarts nor reports as unready."""
+KILL_SIGNAL = signal.SIGUSR1
+"""Ends the server at once: also one that is stopped, or finishes requests."""
 _STACK_BYTES = 256 << 20
 """The stack of each thread of the server, which takes memory as it is used; enough for bodies of about 120 MB."""
 _UMASK = 0o077
@@ -66,6 +68,7 @@ def _run(
         umask=_UMASK,
         preexec_fn=_prepare_server,
     )
+    signal.signal(KILL_SIGNAL, lambda _number, _frame: _kill(server))
     try:
         os.write(1, f"{server.pid}\n".encode())
         lost = _wait_for_end(server, shm_prefix, is_unwanted)
@@ -143,9 +146,13 @@ def _stop(server: "subprocess.Popen[bytes]", grace_s: float) -> None:
             server.wait(grace_s)
 
 
-def _kill_group(server: "subprocess.Popen[bytes]") -> None:
+def _kill(server: "subprocess.Popen[bytes]") -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
+
+
+def _kill_group(server: "subprocess.Popen[bytes]") -> None:
+    _kill(server)
     server.wait()
     with contextlib.suppress(ChildProcessError):
         while True:

@@ -37,8 +37,13 @@ _SIGNALLED = 128
 _PROBE_TIMEOUT_S = 2.0
 # What the keeper adds to the server's own time for ending: unloading models, then the end of the whole group.
 _UNLOAD_GRACE_S = 5.0
+_KILL_TIMEOUT_S = 5.0
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _T = TypeVar("_T")
+
+
+def _ignore() -> None:
+    pass
 
 
 class TritonServer:
@@ -52,6 +57,7 @@ class TritonServer:
         self._log: LogFollower | None = None
         self._ports: Ports | None = None
         self._log_path: Path | None = None
+        self._run_folder: Path | None = None
         self._pid: int | None = None
         self._admin_key: str | None = None
 
@@ -88,8 +94,11 @@ class TritonServer:
             self.stop()
             raise
 
-    def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Return once every model is ready; raise with the server's own reason when that cannot be."""
+    def wait_ready(self, timeout_s: float | None = None, on_poll: Callable[[], None] = _ignore) -> None:
+        """Return once every model is ready; raise with the server's own reason when that cannot be.
+
+        `on_poll` is called again and again meanwhile; what it raises ends the waiting.
+        """
         limit_s = self.config.ready_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit_s
         while not self.is_ready():
@@ -100,6 +109,7 @@ class TritonServer:
                 raise ServerNotReadyError(
                     f"tritonserver was not ready within {limit_s:g} s; its last words: {self.failure_reason()}"
                 )
+            on_poll()
             time.sleep(_POLL_S)
 
     def is_ready(self) -> bool:
@@ -119,6 +129,18 @@ class TritonServer:
                 self._keeper.stdin.close()
             self._wait_for_keeper(self._keeper)
         self._resources.close()
+
+    def kill(self) -> None:
+        """End the server at once, whatever it does, and remove what it has; also one that is stopped or hangs."""
+        if self._keeper is not None:
+            for number in (keeper.KILL_SIGNAL, signal.SIGCONT):
+                self._keeper.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                self._keeper.wait(_KILL_TIMEOUT_S)
+                self.stop()
+                return
+            self._keeper.kill()
+        self.stop()
 
     def poll(self) -> int | None:
         """The exit code of the server; None while it runs."""
@@ -140,6 +162,11 @@ class TritonServer:
     @property
     def pid(self) -> int:
         return _started(self._pid)
+
+    @property
+    def run_folder(self) -> Path:
+        """The private folder of the server, where its processes write what they tell each other."""
+        return _started(self._run_folder)
 
     @property
     def log_path(self) -> Path:
@@ -184,6 +211,7 @@ class TritonServer:
         self._admin_key = folder.admin_key
         arguments = server_arguments(served, self.ports, folder.backend_directory, folder.shm_prefix, folder.admin_key)
         environment = {**os.environ, **folder.environment(installation), **self.config.environment}
+        self._run_folder = folder.path
         self._log_path = self.config.log_path or folder.path / "server.log"
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         with self._log_path.open("ab") as log:

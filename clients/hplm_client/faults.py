@@ -46,12 +46,14 @@ _BY_STATUS: dict[str, type[ClientError]] = {
     "504": RequestTimeoutError,
 }
 
-# Triton and gRPC say some things only in words. Matched from the start, so that no text of a tenant can imitate them.
+# Triton, gRPC and a draining server say some things only in words. Matched from the start, so that no text of a tenant
+# can imitate them.
 _BY_WORDS: tuple[tuple[re.Pattern[str], type[ClientError]], ...] = (
     (re.compile(r"failed to connect|errors resolving|DNS resolution|name resolution", re.I), ConnectionFailedError),
     (re.compile(r"stream removed|socket closed|connection reset|recvmsg|broken pipe", re.I), ConnectionLostError),
     (re.compile(r"goaway|keepalive|transport closed|endpoint read failed", re.I), ConnectionLostError),
     (re.compile(r"request for unknown model|server not ready|server is stopping", re.I), NotReadyError),
+    (re.compile(r"in ensemble 'hplm', server is stopping: it finishes"), NotReadyError),
     (re.compile(r"this (protocol|api) is restricted", re.I), PermissionDeniedError),
 )
 _UNAUTHORISED = re.compile("unauthorised: ")

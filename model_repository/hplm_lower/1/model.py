@@ -17,8 +17,10 @@ import triton_python_backend_utils as pb_utils
 
 from backends.call_limit import instances_of
 from backends.collection import exclude_loaded_objects
+from backends.draining import draining_error, is_draining
 from backends.ending import end_process
 from backends.errors import HplmError, InvalidArgumentError, presentable
+from backends.heartbeat import Heartbeat
 from backends.logs import configure_logging
 from backends.lower.caller_check import Auth
 from backends.lower.encode_queue import EncodeQueue
@@ -65,8 +67,10 @@ class TritonPythonModel:
             limits=TextLimits.from_model(settings),
         )
         self._service.warm_up()
-        self._queue = EncodeQueue(self._service, QueueSettings.from_model(settings, instances), end_process)
         process = args["model_instance_name"]
+        self._heartbeat = Heartbeat(process, ("encode",))
+        queue = QueueSettings.from_model(settings, instances)
+        self._queue = EncodeQueue(self._service, queue, end_process, self._heartbeat.beat_of("encode"))
         in_force = {
             **filling.parameters,
             **staleness.parameters,
@@ -78,6 +82,8 @@ class TritonPythonModel:
         self._trimming = Trimming()
 
     def execute(self, requests: list) -> list:
+        if is_draining():
+            return [_response(draining_error()) for _ in requests]
         self._queue.begin_call()
         with span(Lane.RETRIEVAL, "read", requests=len(requests)):
             rejections = [self._add(request) for request in requests]
@@ -93,8 +99,11 @@ class TritonPythonModel:
             if isinstance(read, HplmError):
                 return read
             final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-            caller = Caller(request.get_response_sender(), _response, final, Lane.RETRIEVAL)
-            return self._queue.add(read, caller.respond)
+            sender, end = request.get_response_sender(), self._heartbeat.end_requests
+            rejection = self._queue.add(read, Caller(sender, _response, final, Lane.RETRIEVAL, end).respond)
+            if rejection is None:
+                self._heartbeat.begin_requests()  # it may be answered by now: for a moment the number is negative
+            return rejection
         except Exception as error:  # a defect; leaving `execute`, it would fail all requests of the call
             LOGGER.exception("a request could not be queued")
             return presentable(error)
@@ -105,6 +114,7 @@ class TritonPythonModel:
         self._metrics.close()
         self._service.close()
         self._snapshot.close()
+        self._heartbeat.close()
         stop_tracing()
 
 

@@ -22,12 +22,13 @@ from backends.call_limit import CallLimit
 from backends.collection import exclude_loaded_objects
 from backends.deadline_batcher import FILE_NAME
 from backends.ending import end_process
-from backends.engine.loop import ServeLoop
+from backends.engine.loop import LOOPS, ServeLoop
 from backends.engine.metrics import UpperMetrics
 from backends.engine.service import HiddenRows, UpperService
 from backends.engine.settings import EngineSettings
 from backends.engine.ticket_gate import AGE_LIMIT_S, TicketGate
 from backends.errors import HplmError, InvalidArgumentError, presentable, shown
+from backends.heartbeat import Heartbeat
 from backends.logs import configure_logging
 from backends.model_settings import ModelSettings
 from backends.registry.snapshot import RegistrySnapshot
@@ -58,6 +59,7 @@ class TritonPythonModel:
         torch.set_num_threads(1)  # this thread only takes rows in; the serve loop's own computes
         self._snapshot = RegistrySnapshot.open(settings.home)
         self._signal = ForecastWriter(args["model_instance_name"])
+        self._heartbeat = Heartbeat(args["model_instance_name"], LOOPS)
         self._service = UpperService(
             settings.home,
             self._snapshot,
@@ -70,6 +72,7 @@ class TritonPythonModel:
             self.loop_type,
             end_process,
             _gate(self._batches_by_triton),
+            self._heartbeat.beat_of,
         )
         self._limit = CallLimit.from_triton(args)
         in_force = {
@@ -85,7 +88,9 @@ class TritonPythonModel:
 
     def execute(self, requests: list) -> list | None:
         if self._batches_by_triton:
+            self._heartbeat.begin_requests(len(requests))
             answered = self._service.run([_read(request) for request in requests])
+            self._heartbeat.end_requests(len(requests))
             with span(Lane.ANSWERING, "send", requests=len(requests)):
                 return [_response(answers) for answers in answered]
         with span(Lane.QUEUE, "read", requests=len(requests)):
@@ -106,7 +111,9 @@ class TritonPythonModel:
     def _taken(self, request: "pb_utils.InferenceRequest") -> "tuple[HiddenRows, Caller] | None":
         """Read a request, or answer it with its error; raises nothing."""
         try:
-            caller = Caller(request.get_response_sender(), _response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            caller = Caller(request.get_response_sender(), _response, final, on_answered=self._heartbeat.end_requests)
+            self._heartbeat.begin_requests()
         except Exception:  # a defect
             LOGGER.exception("a request cannot be answered")
             return None
@@ -121,6 +128,7 @@ class TritonPythonModel:
         self._metrics.close()
         self._service.close()
         self._signal.close()
+        self._heartbeat.close()
         self._snapshot.close()
         stop_tracing()
 

@@ -15,6 +15,7 @@ from backends.home import Home
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.serving import TritonServer
+from builder.serving.canary import Canary
 from builder.serving.tls import Tls
 from certificates import Authority
 from hplm_client import AsyncHplmClient, Certificates, ClientError, HplmClient
@@ -73,6 +74,13 @@ def test_others_are_not(encrypted: Served, own: Certificates, authority: Authori
             with pytest.raises(ClientError) as caught:
                 client.infer("acme/topic", "cat")
             assert "\n" not in str(caught.value)
+
+
+def test_the_canary_greets_a_port_whose_certificates_it_lacks(encrypted: Served) -> None:
+    canary = Canary(encrypted.http_url, encrypted.grpc_url, lambda: "acme/topic", "", has_tls=True)
+    assert canary.wait_for_first(10)
+    canary.close()
+    assert canary.complaints() == []
 
 
 def test_the_command_reads_its_certificates_from_the_environment(

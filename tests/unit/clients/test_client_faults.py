@@ -6,6 +6,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 import hplm_client
+from backends.draining import draining_error
 from hplm_client.faults import from_status, typed_faults
 
 ADDRESS = "server:8001"
@@ -13,6 +14,7 @@ TRACEBACK = (
     "in ensemble 'hplm', Failed to process the request(s) for model 'hplm_upper_0', message: ValueError: oh no\n\n"
     "At:\n  /opt/model.py(68): execute\n"
 )
+DRAINING = f"in ensemble 'hplm', {draining_error()}"
 
 CASES = [
     ("NOT_FOUND", "404", "in ensemble 'hplm', hPLM a/b is unknown", hplm_client.NotFoundError, "hPLM a/b is unknown"),
@@ -33,6 +35,7 @@ CASES = [
     ("UNAVAILABLE", "403", "This protocol is restricted, x", hplm_client.PermissionDeniedError, "This protocol"),
     ("NOT_FOUND", "404", "Request for unknown model: 'hplm' is not found", hplm_client.NotReadyError, "Request for"),
     ("UNAVAILABLE", "503", "Server not ready", hplm_client.NotReadyError, "Server not ready"),
+    ("UNAVAILABLE", "503", DRAINING, hplm_client.NotReadyError, "server is stopping: it"),
     ("INTERNAL", "500", "", hplm_client.ServerError, "the server gave no reason"),
 ]
 

@@ -12,12 +12,15 @@ import pytest
 from backends.errors import HplmError, InvalidArgumentError, NotFoundError, UnauthorisedError
 from backends.home import Home
 from backends.lower.caller_check import AUTH_VARIABLE, Auth, CallerCheck
+from backends.lower.encode_queue import EncodeQueue
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, Missing
 from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.registry.tokens import Role
+from backends.scheduling.rejection import RejectedError
+from backends.seal import OWN_SEAL, Seal
 from backends.wire import parse_parameters
 
 NONE, FOREIGN, OWN = "acme/nothing", "globex/topic", "acme/topic"
@@ -126,3 +129,24 @@ def test_the_setting(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(AUTH_VARIABLE, "maybe")
     with pytest.raises(InvalidArgumentError, match="auth 'maybe' is not one of off, tokens"):
         Auth.from_model(ModelSettings(tiny_home, {}))
+
+
+def test_the_canary_of_this_server_may_ask_all_and_no_quota_counts_it(tiny_home: Home, registry: Registry) -> None:
+    snapshot = RegistrySnapshot(Registry.open(tiny_home), refresh_interval_s=60.0)
+    service = LowerService(tiny_home, snapshot, FillingSettings(Missing.FALLBACK), auth=Auth.TOKENS, seal=OWN_SEAL)
+    queue = EncodeQueue(service)
+    registry.quotas.set("acme", {"rows_per_s": 0.001})
+    token = registry.tokens.create("acme").text
+    snapshot.refresh()
+
+    def asked(shown: str) -> HplmError | None:
+        return queue.add(TextRequest([OWN.encode()], [b"cat"], json.dumps({"tenant_token": shown})), lambda _: None)
+
+    assert asked(token) is None
+    assert [asked(OWN_SEAL.canary_token) for _ in range(3)] == [None] * 3
+    assert isinstance(asked(token), RejectedError)
+    for other in (Seal(bytes(32)).canary_token, "é" * 32, "\ud800"):
+        assert isinstance(asked(other), UnauthorisedError)
+    queue.close()
+    service.close()
+    snapshot.close()

@@ -1,0 +1,128 @@
+"""The health port of `hplm serve`: probes that tell the truth, and the order to drain.
+
+Triton's own `/v2/health/ready` stays 200 where a model's process has died or hangs; these answers come from what the
+watchdog knows, and heartbeats are read anew for each.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from socket import AF_INET, AF_INET6
+from typing import NamedTuple, Protocol
+
+from backends.errors import InvalidArgumentError
+from builder.serving.errors import PortInUseError
+
+_TIMEOUT_S = 5.0
+_MAX_CONNECTIONS = 64
+
+
+class Verdict(NamedTuple):
+    """An answer of the health port: yes or no, and why not."""
+
+    is_so: bool
+    reasons: list[str]
+
+
+class Watched(Protocol):
+    """What the health port tells of; called from its threads."""
+
+    def is_alive(self) -> Verdict: ...
+
+    def is_ready(self) -> Verdict: ...
+
+    def has_started(self) -> Verdict: ...
+
+    def drain(self) -> Verdict:
+        """Begin to drain, and return once all that was accepted is answered, or the time for it is over."""
+        ...
+
+
+class HealthPort:
+    """Listens from the start on; `close` ends it."""
+
+    def __init__(self, address: str, port: int | None, watched: Watched) -> None:
+        family = AF_INET6 if ":" in address else AF_INET
+        probes = {"/livez": watched.is_alive, "/readyz": watched.is_ready, "/startupz": watched.has_started}
+        server_type = type("Server", (_Server,), {"address_family": family})
+        handler = type("Handler", (_Handler,), {"probes": probes, "orders": {"/drain": watched.drain}})
+        try:
+            self._server: ThreadingHTTPServer = server_type((address, port or 0), handler)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUseError(f"port {port} on {address} is in use; give another --health-port") from error
+            raise InvalidArgumentError(f"cannot listen on port {port or 0} of {address}: {error.strerror}") from error
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        host, port = self._server.server_address[:2]
+        return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = _MAX_CONNECTIONS
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A caller that is gone is no error of ours."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _TIMEOUT_S
+    server_version = "hplm"
+    sys_version = ""
+    probes: dict[str, Callable[[], Verdict]]
+    orders: dict[str, Callable[[], Verdict]]
+
+    def do_GET(self) -> None:
+        probe = self.probes.get(self.path)
+        if probe is not None:
+            self._answer(probe(), HTTPStatus.SERVICE_UNAVAILABLE)
+        elif self.path in self.orders:
+            self._error(HTTPStatus.METHOD_NOT_ALLOWED, f"{self.path} is an order: POST it")
+        else:
+            self._error(HTTPStatus.NOT_FOUND, "there are /livez, /readyz, /startupz and, to be POSTed, /drain")
+
+    def do_POST(self) -> None:
+        order = self.orders.get(self.path)
+        if order is None:
+            self._error(HTTPStatus.NOT_FOUND, "only /drain is POSTed")
+        elif not ip_address(self.client_address[0]).is_loopback or "Origin" in self.headers:
+            self._error(HTTPStatus.FORBIDDEN, "only programs of this machine may order this, and no web page")
+        else:
+            self._answer(order(), HTTPStatus.GATEWAY_TIMEOUT)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: probes come each second."""
+
+    def _answer(self, verdict: Verdict, otherwise: HTTPStatus) -> None:
+        content: dict[str, object] = {"ok": verdict.is_so}
+        if verdict.reasons:
+            content["reasons"] = verdict.reasons
+        self._send(HTTPStatus.OK if verdict.is_so else otherwise, content)
+
+    def _error(self, status: HTTPStatus, text: str) -> None:
+        self._send(status, {"error": text})
+
+    def _send(self, status: HTTPStatus, content: dict[str, object]) -> None:
+        body = json.dumps(content).encode() + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)

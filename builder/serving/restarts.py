@@ -1,0 +1,60 @@
+"""How often a server is restarted: at once after a long life, later after short ones, and not for ever."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from builder.serving.errors import ServerStartError
+
+MAX_RESTARTS = 5
+WINDOW_S = 600.0
+_SHORT_LIFE_S = 3.0
+_MAX_DELAY_S = 30.0
+
+
+class Restarts:
+    """Counts restarts within the last ten minutes.
+
+    Args:
+        most: Restarts within ten minutes; with 0 there are none.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, most: int = MAX_RESTARTS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._at_s: deque[float] = deque()
+        self._in_a_row = 0
+        self._ready_s: float | None = None
+
+    def note_ready(self) -> None:
+        """The server is ready."""
+        self._ready_s = self._clock()
+
+    def next_delay_s(self, reason: str) -> float:
+        """Count one more restart and return the time to wait before it: after short lives 0, 1, 2, 4 … s.
+
+        Raises:
+            ServerStartError: There were as many as there may be.
+        """
+        now = self._clock()
+        while self._at_s and now - self._at_s[0] > WINDOW_S:
+            self._at_s.popleft()
+        if len(self._at_s) >= self._most:
+            raise ServerStartError(self._end(reason))
+        self._at_s.append(now)
+        was_short = self._ready_s is None or now - self._ready_s < _SHORT_LIFE_S
+        self._in_a_row = self._in_a_row + 1 if was_short else 0
+        self._ready_s = None
+        return min(2.0 ** (self._in_a_row - 2), _MAX_DELAY_S) if self._in_a_row > 1 else 0.0
+
+    @property
+    def count(self) -> str:
+        return f"restart {len(self._at_s)} of at most {self._most} within {WINDOW_S / 60:g} minutes"
+
+    def _end(self, reason: str) -> str:
+        if not self._most:
+            return reason
+        return f"{reason}; it was restarted {self._most} times within {WINDOW_S / 60:g} minutes and is given up"

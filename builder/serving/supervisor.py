@@ -1,0 +1,309 @@
+"""The watchdog of `hplm serve`: starts a server, looks after it, replaces it when a part dies or hangs, and drains it.
+
+The whole server is replaced, never one model. Triton 24.10 can unload and load a model whose process has died, which is
+somewhat quicker; but the requests that the process had accepted then stay without any outcome, as long as Triton runs.
+
+Usage:
+    with stop_requests() as stop, Supervisor(config, Supervision(), find_hplm, stop, report) as supervisor:
+        supervisor.start()
+        supervisor.stay()
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from backends.draining import begin_draining
+from backends.errors import HplmError, InvalidArgumentError
+from backends.seal import Seal
+from builder.serving.canary import Canary, FindHplm
+from builder.serving.config import MAX_PORT, ServerConfig
+from builder.serving.errors import ServerStartError
+from builder.serving.health import HealthPort, Verdict
+from builder.serving.notify import ServiceManager
+from builder.serving.restarts import MAX_RESTARTS, Restarts
+from builder.serving.server import TritonServer
+from builder.serving.vital_signs import Complaint, VitalSigns
+from builder.termination import StopRequests
+
+_LOOK_EVERY_S = 0.2
+_NOTICE_S = 1.0
+"""Time between 503 and the first rejection of a request, for those who look at `/readyz`."""
+_DRAINED_LOOKS = 3
+"""Looks in a row, a tenth of a second apart, that find no open request: one may be on its way between two models."""
+_DRAIN_POLL_S = 0.1
+_FIRST_CANARY_S = 10.0
+_SILENT_S = 1.8
+_DEAD_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervision:
+    """How a server is looked after.
+
+    Attributes:
+        health_address: Where the health port listens.
+        health_port: None takes a free one.
+        drain_s: Time to finish what was accepted; with 0, what waits is rejected.
+        max_restarts: Restarts within ten minutes; with 0 the first death ends the server.
+    """
+
+    health_address: str = "127.0.0.1"
+    health_port: int | None = None
+    drain_s: float = 30.0
+    max_restarts: int = MAX_RESTARTS
+
+    def __post_init__(self) -> None:
+        if self.health_port is not None and not 0 < self.health_port <= MAX_PORT:
+            raise InvalidArgumentError(f"health port {self.health_port} is not between 1 and {MAX_PORT}")
+        if self.max_restarts < 0:
+            raise InvalidArgumentError(f"max_restarts is {self.max_restarts}; it can be 0 or more")
+
+
+class _StopRequestedError(Exception):
+    """Unwinds what the main thread does, at a point where that may end."""
+
+
+class Supervisor:
+    """One server after another on the same ports.
+
+    Args:
+        config: Of each server; ports that the first one chose are kept.
+        supervision: How to look after it.
+        find_hplm: Returns an hPLM for the canary.
+        stop: Says when to stop.
+        report: Takes lines for the operator.
+        on_log: Takes the lines of the servers' logs.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        supervision: Supervision,
+        find_hplm: FindHplm,
+        stop: StopRequests,
+        report: Callable[[str], None],
+        on_log: Callable[[str], None] | None = None,
+    ) -> None:
+        self._config = config
+        self._supervision = supervision
+        self._find_hplm = find_hplm
+        self._stop = stop
+        self._report = report
+        self._on_log = on_log
+        self._service = ServiceManager()
+        self._restarts = Restarts(supervision.max_restarts)
+        self.server = TritonServer(config, on_log)
+        self._vital_signs: VitalSigns | None = None
+        self._canary: Canary | None = None
+        self._phase: str | None = "the server is starting"
+        """Why it cannot be ready; None while it serves."""
+        self._complaints: list[Complaint] = []
+        self._has_started = False
+        self._looked_s = time.monotonic()
+        self._is_drain_ordered = False
+        self._drained: Verdict | None = None
+        self._draining_ended = threading.Event()
+        self._health: HealthPort | None = None
+
+    def __enter__(self) -> Self:
+        self._health = HealthPort(self._supervision.health_address, self._supervision.health_port, self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._phase = "the server is stopping"
+        self._end(at_once=True)
+        if self._health is not None:
+            self._health.close()
+
+    @property
+    def health_url(self) -> str:
+        if self._health is None:
+            raise ServerStartError("the health port is not open")
+        return self._health.url
+
+    # --- the main thread ---
+
+    def start(self, on_begun: Callable[[], None] = lambda: None) -> bool:
+        """Start the first server and return once it is ready; false where it is to stop before.
+
+        `on_begun` is called once the server's process runs.
+        """
+        try:
+            self._begin(on_begun)
+        except _StopRequestedError:
+            return False
+        self._has_started = True
+        self._service.ready()
+        return True
+
+    def stay(self) -> None:
+        """Look after the server until it is to stop, then finish what it has accepted and stop it.
+
+        Raises:
+            ServerStartError: It has died too often.
+        """
+        try:
+            while True:
+                self._replace(self._wait_for_failure())
+        except _StopRequestedError:
+            self._service.stopping()
+            self._drain()
+            self._end(at_once=self._drained is None)
+
+    def _begin(self, on_begun: Callable[[], None] = lambda: None) -> None:
+        self.server.start()
+        on_begun()
+        ports = self.server.ports
+        self._config = replace(self._config, http_port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics)
+        self.server.wait_ready(on_poll=self._tick)
+        try:
+            self._vital_signs = VitalSigns(self.server.pid, self.server.run_folder)
+        except psutil.NoSuchProcess as error:
+            raise ServerStartError("tritonserver ended as soon as it was ready") from error
+        token = Seal.of_watched(self.server.pid, self.server.run_folder).canary_token
+        has_tls = self._config.tls is not None
+        self._canary = Canary(self.server.http_url, self.server.grpc_url, self._find_hplm, token, has_tls)
+        began = time.monotonic()
+        while not self._canary.wait_for_first(_DRAIN_POLL_S) and time.monotonic() - began < _FIRST_CANARY_S:
+            self._tick()
+        self._complaints = []
+        self._phase = None
+        self._restarts.note_ready()
+
+    def _wait_for_failure(self) -> str:
+        """Look at the server until only a restart helps; returns why."""
+        while True:
+            self._tick()
+            if self._is_drain_ordered:
+                self._drain()
+            if (code := self.server.poll()) is not None:
+                return f"tritonserver ended with code {code}: {self.server.failure_reason()}"
+            if self._drained is None:
+                self._note(self._look())
+            for complaint in self._complaints:
+                if complaint.fatal:
+                    return complaint.text
+            time.sleep(_LOOK_EVERY_S)
+
+    def _look(self) -> list[Complaint]:
+        signs, canary = self._vital_signs, self._canary
+        return [] if signs is None or canary is None else [*signs.look(), *canary.complaints()]
+
+    def _note(self, complaints: list[Complaint]) -> None:
+        was_ready, self._complaints = not self._complaints, complaints
+        if complaints and was_ready:
+            self._report(f"not ready: {complaints[0].text}")
+        elif not complaints and not was_ready:
+            self._report("ready again, by itself")
+
+    def _replace(self, reason: str) -> None:
+        began = time.monotonic()
+        self._phase = f"the server is being restarted: {reason}"
+        while True:
+            self._end(at_once=True)
+            if self._drained is not None:
+                raise ServerStartError(f"{reason}, after it was drained")
+            delay_s = self._restarts.next_delay_s(reason)
+            self._report(f"{reason}; {self._restarts.count}" + (f", in {delay_s:g} s" if delay_s else ""))
+            self._pause(delay_s)
+            self.server = TritonServer(self._config, self._on_log)
+            try:
+                self._begin()
+                break
+            except (HplmError, OSError) as error:  # a full disk, say
+                reason = f"the restart failed: {error}"
+        self._report(f"ready again {time.monotonic() - began:.1f} s after that was noticed")
+
+    def _drain(self) -> None:
+        """Say that it is not ready, then accept nothing new, then wait until all that was accepted is answered."""
+        signs, limit_s = self._vital_signs, self._supervision.drain_s
+        if self._drained is not None or signs is None or not limit_s:
+            return
+        self._phase = "the server is draining"
+        self._report(f"draining: not ready any more; finishing what was accepted, for at most {limit_s:g} s")
+        end = time.monotonic() + limit_s
+        self._wait_while(lambda: True, min(time.monotonic() + _NOTICE_S, end))
+        begin_draining(self.server.run_folder)
+        quiet = 0
+
+        def is_busy() -> bool:
+            nonlocal quiet
+            quiet = 0 if signs.num_open else quiet + 1
+            return quiet < _DRAINED_LOOKS and self.server.poll() is None
+
+        self._wait_while(is_busy, end)
+        reason = self._why_not_drained(signs.num_open)
+        self._drained = Verdict(reason is None, [] if reason is None else [reason])
+        self._report("drained: nothing is open" if reason is None else f"not drained: {reason}")
+        self._draining_ended.set()
+
+    def _why_not_drained(self, num_open: int) -> str | None:
+        if self.server.poll() is not None:
+            return "the server has ended meanwhile"
+        return f"{num_open} requests are still open" if num_open else None
+
+    def _wait_while(self, condition: Callable[[], bool], end: float) -> None:
+        """Wait during a drain, which a first signal to stop does not end."""
+        while condition() and time.monotonic() < end:
+            self._looked_s = time.monotonic()
+            self._service.alive()
+            time.sleep(_DRAIN_POLL_S)
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._tick()
+            time.sleep(_DRAIN_POLL_S)
+
+    def _tick(self) -> None:
+        self._looked_s = time.monotonic()
+        self._service.alive()
+        if self._stop.requested:
+            raise _StopRequestedError
+
+    def _end(self, at_once: bool) -> None:
+        if self._canary is not None:
+            self._canary.close()
+        if at_once:
+            self.server.kill()
+        else:
+            self.server.stop()
+        self._vital_signs = self._canary = None
+
+    # --- the health port's threads ---
+
+    def is_alive(self) -> Verdict:
+        silent_s = time.monotonic() - self._looked_s
+        is_so = silent_s < _DEAD_S
+        return Verdict(is_so, [] if is_so else [f"the watchdog has done nothing for {silent_s:.0f} s"])
+
+    def is_ready(self) -> Verdict:
+        phase, signs = self._phase, self._vital_signs
+        if phase is not None or signs is None:
+            return Verdict(False, [phase or "the server is not running"])
+        reasons = [complaint.text for complaint in [*self._complaints, *signs.silent_loops()]]
+        if time.monotonic() - self._looked_s > _SILENT_S:
+            reasons.append("the watchdog is busy")
+        return Verdict(not reasons, list(dict.fromkeys(reasons)))
+
+    def has_started(self) -> Verdict:
+        return Verdict(self._has_started, [] if self._has_started else ["the server is starting"])
+
+    def drain(self) -> Verdict:
+        if self._phase is not None and not self._is_drain_ordered:
+            return Verdict(False, [self._phase])
+        if not self._supervision.drain_s:
+            return Verdict(False, ["the server was started with --drain 0"])
+        self._is_drain_ordered = True
+        self._draining_ended.wait(self._supervision.drain_s + _DEAD_S)
+        return self._drained or Verdict(False, [self._phase or "not drained"])

@@ -1,0 +1,97 @@
+"""What the watchdog looks at: heartbeats of a server's loops, and the states of its processes."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from backends.clock import now_us
+from backends.heartbeat import Pulse, read_pulses
+
+SILENT_S = 1.8
+"""A loop that is silent for longer makes the server unready; each beats twice a second at least."""
+HUNG_S = 8.0
+"""A loop that is silent for longer hangs. Between two layers of the largest batch a slow machine takes a second."""
+STOPPED_S = 2.0
+"""A process that is stopped for longer is replaced; a shorter stop is an operator's look at it."""
+_OVERSLEPT_S = 2.0
+_DEAD_STATES = frozenset("ZX")
+_STOPPED_STATE = "T"
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """Why a server is not ready; if it is `fatal`, only a restart helps."""
+
+    text: str
+    fatal: bool = False
+
+
+class VitalSigns:
+    """Of one ready server, whose loops all have begun.
+
+    Args:
+        pid: Process of tritonserver.
+        folder: Its run folder, with the heartbeats.
+    """
+
+    def __init__(self, pid: int, folder: Path) -> None:
+        self._pid = pid
+        self._folder = folder
+        names = {pulse.pid: pulse.process for pulse in read_pulses(folder)}
+        # Models of an older export have processes, and write no heartbeats.
+        children = (child.pid for child in psutil.Process(pid).children())
+        self._processes = {pid: "tritonserver"} | {child: names.get(child, "a model") for child in children}
+        self._stopped_since_s: dict[int, float] = {}
+        self._looked_s = self._awake_since_s = time.monotonic()
+
+    @property
+    def num_open(self) -> int:
+        """Requests that the models have accepted and not answered."""
+        return sum(abs(pulse.num_open) for pulse in read_pulses(self._folder))
+
+    def look(self) -> list[Complaint]:
+        """Judge all processes and loops; called often, by the watchdog alone.
+
+        A watchdog that was suspended itself, with the whole machine perhaps, gives everybody time to go on.
+        """
+        now_s = time.monotonic()
+        if now_s - self._looked_s > _OVERSLEPT_S:
+            self._awake_since_s = now_s
+        self._looked_s = now_s
+        of_processes = [found for pid, name in self._processes.items() if (found := self._process(pid, name, now_s))]
+        return [*of_processes, *self.silent_loops(now_s - self._awake_since_s)]
+
+    def silent_loops(self, awake_s: float = 0.0) -> list[Complaint]:
+        """Judge the heartbeats as they are now; a loop counts as hung only when it was silent while others ran."""
+        return [found for pulse in read_pulses(self._folder) if (found := _silence(pulse, awake_s))]
+
+    def _process(self, pid: int, name: str, now_s: float) -> Complaint | None:
+        state = process_state(pid)
+        if state is None or state in _DEAD_STATES:
+            return Complaint(f"{name} (process {pid}) has died", fatal=True)
+        if state != _STOPPED_STATE:
+            self._stopped_since_s.pop(pid, None)
+            return None
+        stopped_s = now_s - self._stopped_since_s.setdefault(pid, now_s)
+        return Complaint(f"{name} (process {pid}) is stopped", stopped_s > STOPPED_S)
+
+
+def _silence(pulse: Pulse, awake_s: float) -> Complaint | None:
+    loop, silent_s = pulse.silent_s(now_us())
+    if silent_s <= SILENT_S:
+        return None
+    text = f"{pulse.process} (process {pulse.pid}): no heartbeat of its loop {loop!r} for {silent_s:.1f} s"
+    return Complaint(text, min(silent_s, awake_s) > HUNG_S)
+
+
+def process_state(pid: int) -> str | None:
+    """Return the letter of Linux for a process's state; None for one that is gone."""
+    with suppress(OSError):
+        # It stands after the name, which may hold blanks and brackets.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return None

@@ -1,0 +1,103 @@
+"""The health port: what it answers, and to whom."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from backends.errors import InvalidArgumentError
+from builder.serving.errors import PortInUseError
+from builder.serving.health import HealthPort, Verdict
+from builder.serving.supervisor import Supervision
+
+YES = Verdict(True, [])
+
+
+class FakeWatched:
+    def __init__(self) -> None:
+        self.ready = Verdict(False, ["the server is starting"])
+        self.finished = threading.Event()
+
+    def is_alive(self) -> Verdict:
+        return YES
+
+    def is_ready(self) -> Verdict:
+        return self.ready
+
+    def has_started(self) -> Verdict:
+        return Verdict(False, [])
+
+    def drain(self) -> Verdict:
+        self.ready = Verdict(False, ["the server is draining"])
+        return Verdict(self.finished.wait(10), [])
+
+
+@pytest.fixture
+def watched() -> FakeWatched:
+    return FakeWatched()
+
+
+@pytest.fixture
+def port(watched: FakeWatched) -> Iterator[HealthPort]:
+    port = HealthPort("127.0.0.1", None, watched)
+    yield port
+    watched.finished.set()
+    port.close()
+
+
+def ask(port: HealthPort, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, dict]:
+    connection = http.client.HTTPConnection(port.url.removeprefix("http://"), timeout=10)
+    try:
+        connection.request(method, path, headers=headers or {})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def test_probes_say_yes_or_why_not(port: HealthPort, watched: FakeWatched) -> None:
+    assert ask(port, "GET", "/livez") == (200, {"ok": True})
+    assert ask(port, "GET", "/readyz") == (503, {"ok": False, "reasons": ["the server is starting"]})
+    assert ask(port, "GET", "/startupz") == (503, {"ok": False})
+    watched.ready = YES
+    assert ask(port, "GET", "/readyz") == (200, {"ok": True})
+    assert ask(port, "GET", "/nothing")[0] == 404
+    assert ask(port, "POST", "/readyz")[0] == 404
+
+
+def test_an_order_to_drain_returns_when_that_is_done(port: HealthPort, watched: FakeWatched) -> None:
+    watched.ready = YES
+    with ThreadPoolExecutor(1) as pool:
+        order = pool.submit(ask, port, "POST", "/drain")
+        while ask(port, "GET", "/readyz")[0] != 503:
+            assert not order.done()
+        watched.finished.set()
+        assert order.result(10) == (200, {"ok": True})
+
+
+def test_no_web_page_may_drain(port: HealthPort, watched: FakeWatched) -> None:
+    watched.ready = YES
+    status, answer = ask(port, "POST", "/drain", {"Origin": "http://evil.example"})
+    assert status == 403 and "no web page" in answer["error"]
+    assert ask(port, "GET", "/drain")[0] == 405
+    assert ask(port, "GET", "/readyz")[0] == 200
+
+
+def test_settings_that_cannot_be() -> None:
+    with pytest.raises(InvalidArgumentError, match="health port 65536 is not between 1 and 65535"):
+        Supervision(health_port=65536)
+    with pytest.raises(InvalidArgumentError, match="max_restarts is -1; it can be 0 or more"):
+        Supervision(max_restarts=-1)
+
+
+def test_a_port_in_use_and_an_address_of_no_machine(port: HealthPort, watched: FakeWatched) -> None:
+    number = int(port.url.rpartition(":")[2])
+    with pytest.raises(PortInUseError, match=f"port {number} on 127.0.0.1 is in use; give another --health-port"):
+        HealthPort("127.0.0.1", number, watched)
+    with pytest.raises(InvalidArgumentError, match=r"cannot listen on port 0 of 203\.0\.113\.1"):
+        HealthPort("203.0.113.1", None, watched)

@@ -1,0 +1,50 @@
+"""How long a restart waits, and when there is no further one."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.serving.errors import ServerStartError
+from builder.serving.restarts import Restarts
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_short_lives_wait_longer_and_a_long_one_begins_anew() -> None:
+    clock = Clock()
+    restarts = Restarts(most=100, clock=clock)
+    delays = []
+    for life_s in (60.0, 1.0, 2.0, 1.0, 5.0, 1.0):
+        restarts.note_ready()
+        clock.now_s += life_s
+        delays.append(restarts.next_delay_s("it died"))
+    assert delays == [0, 0, 1, 2, 0, 0]
+
+
+def test_restarts_that_fail_wait_for_half_a_minute_at_most() -> None:
+    restarts = Restarts(most=100)
+    assert [restarts.next_delay_s("the restart failed") for _ in range(9)] == [0, 1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_the_sixth_within_ten_minutes_is_an_error() -> None:
+    clock = Clock()
+    restarts = Restarts(clock=clock)
+    for _ in range(5):
+        restarts.note_ready()
+        clock.now_s += 100
+        restarts.next_delay_s("it died")
+    assert restarts.count == "restart 5 of at most 5 within 10 minutes"
+    with pytest.raises(ServerStartError, match="it died; it was restarted 5 times within 10 minutes and is given up"):
+        restarts.next_delay_s("it died")
+    clock.now_s += 201
+    assert restarts.next_delay_s("it died") == 0, "the first one is longer ago"
+
+
+def test_without_restarts_the_reason_is_the_error() -> None:
+    with pytest.raises(ServerStartError, match=r"^tritonserver died$"):
+        Restarts(most=0).next_delay_s("tritonserver died")
