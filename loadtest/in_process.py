@@ -98,9 +98,10 @@ def play(
     in_flight: int | None = None,
     duration_s: float | None = None,
     open_ask: OpenAsk = open_sdk,
+    starts_at: float | None = None,
 ) -> Played:
     """Play a schedule and wait for all outcomes; `Sender` says what the arguments mean."""
-    return asyncio.run(play_async(target, schedule, in_flight, duration_s, open_ask))
+    return asyncio.run(play_async(target, schedule, in_flight, duration_s, open_ask, starts_at))
 
 
 async def play_async(
@@ -109,10 +110,11 @@ async def play_async(
     in_flight: int | None = None,
     duration_s: float | None = None,
     open_ask: OpenAsk = open_sdk,
+    starts_at: float | None = None,
 ) -> Played:
     outcomes: list[Outcome] = []
     async with open_ask(target) as ask:
-        effort = await Sender(schedule, outcomes.append, in_flight, duration_s).play(ask)
+        effort = await Sender(schedule, outcomes.append, in_flight, duration_s).play(ask, starts_at)
     requests = Requests.of(schedule, outcomes)
     if in_flight is not None:
         requests = replace(requests, scheduled_s=requests.sent_s)

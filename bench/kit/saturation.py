@@ -17,13 +17,21 @@ HplmText = tuple[str, str]
 
 
 def saturate(
-    url: str, rows: Sequence[HplmText], in_flight: int, model: str = ENSEMBLE, level: str | None = None
+    url: str,
+    rows: Sequence[HplmText],
+    in_flight: int,
+    model: str = ENSEMBLE,
+    level: str | None = None,
+    starts_at: float | None = None,
 ) -> Played:
-    """Ask all rows, so many at a time; every one must be answered."""
+    """Ask all rows, so many at a time; every one must be answered.
+
+    Times are seconds since `starts_at`, a moment of the monotonic clock; by default since the first row is sent.
+    """
     schedule = Schedule.of(Row(0.0, hplm, text) for hplm, text in rows)
     options = {} if level is None else {"parameters": {"level": level}}
     open_ask = partial(open_triton, model=model, options=lambda _: options)
-    played = play(Target(url), schedule, in_flight, open_ask=open_ask)
+    played = play(Target(url), schedule, in_flight, open_ask=open_ask, starts_at=starts_at)
     played.require_all_answered()
     return played
 

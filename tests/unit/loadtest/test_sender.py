@@ -100,6 +100,14 @@ def test_a_closed_loop_may_repeat_its_rows_for_a_time() -> None:
     assert 0.2 <= done.effort.wall_s < 2.0
 
 
+def test_several_loads_may_have_one_beginning() -> None:
+    earlier = time.monotonic() - 100.0
+    done = play(NOWHERE, Schedule.of([Row(0.0, "a/b", "1")]), 1, open_ask=Server().open_ask, starts_at=earlier)
+    assert 100.0 < done.requests.sent_s[0] < done.requests.done_s[0] < 130.0
+    assert done.requests.latency_s[0] < 30.0
+    assert done.effort.wall_s < 30.0
+
+
 def test_a_request_carries_what_is_left_of_its_planned_deadline() -> None:
     """The second row is due while the loop stands still, as on a busy machine."""
     server = Server()
