@@ -42,8 +42,8 @@ class DeviceOptions:
         typer.Option(
             help="What layers compute in; fp32 takes the place of bf16 on processors without its instructions. With "
             "int8 the upper layers' shared products are in 8 bits, on processors with VNNI or AVX2 and on GPUs; all "
-            "else is as with bf16. fp8 is the same in 8-bit floats, for GPUs only, where bf16 is faster than both. auto "
-            "takes int8 where the processor has it, but no AMX, and nearly all labels stay; else bf16 or fp32."
+            "else is as with bf16. fp8 is the same in 8-bit floats, for GPUs only, where bf16 is faster than both. "
+            "auto takes int8 where the processor has it, but no AMX, and nearly all labels stay; else bf16 or fp32."
         ),
     ] = "bf16"
     device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Where the upper layers run.")] = ExportSettings.device
