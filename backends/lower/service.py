@@ -82,12 +82,10 @@ class AcceptedRequest:
     rows: Sequence[Row]
     deadline_us: int | None
     work: Work
+    size_bytes: int
+    """Of its texts, as far as they are kept."""
     is_canary: bool = False
     """Whether the server's own watchdog has sent it: no quota counts it."""
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(sum(map(len, row.text)) if isinstance(row.text, tuple) else len(row.text) for row in self.rows)
 
 
 class LowerService:
@@ -178,7 +176,8 @@ class LowerService:
                 Row(entry, _checked_text(entry, text), deadline, level, is_cut=len(text) < len(whole))
                 for entry, text, whole in zip(entries, cut, request.texts, strict=True)
             ]
-            return AcceptedRequest(rows, deadline, work, self._caller_check.is_canary(parameters))
+            size_bytes = sum(map(len, cut))
+            return AcceptedRequest(rows, deadline, work, size_bytes, self._caller_check.is_canary(parameters))
         except RejectedError as error:
             return self.rejected(error)
         except Exception as error:

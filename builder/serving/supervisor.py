@@ -233,7 +233,10 @@ class Supervisor:
         self._report(f"draining: not ready any more; finishing what was accepted, for at most {limit_s:g} s")
         end = time.monotonic() + limit_s
         self._wait_while(lambda: True, min(time.monotonic() + _NOTICE_S, end))
-        begin_draining(self.server.run_folder)
+        try:
+            begin_draining(self.server.run_folder)
+        except OSError as error:  # a full disk
+            self._report(f"the models go on accepting requests: they cannot be told ({error})")
         quiet = 0
 
         def is_busy() -> bool:

@@ -101,8 +101,9 @@ def test_no_tenant_fills_the_bytes_that_wait(tiny_home: Home, monkeypatch: pytes
     with serving(tiny_home) as service:
         monkeypatch.setattr(EncodeQueue, "_run", lambda _: None)
         queue = EncodeQueue(service, QueueSettings(max_bytes=100_000))
-        answers = [queue.add(asked(b"x" * 20_000), lambda _: None) for _ in range(4)]
+        text = "é".encode() * 10_000
+        answers = [queue.add(asked(text), lambda _: None) for _ in range(4)]
         assert answers[:2] == [None, None]
         assert all(isinstance(one, RejectedError) and "tenant_quota" in str(one) for one in answers[2:])
-        assert queue.add(asked(b"x" * 20_000, "globex/topic"), lambda _: None) is None
+        assert queue.add(asked(text, "globex/topic"), lambda _: None) is None
         queue.close()
