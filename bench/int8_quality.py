@@ -40,7 +40,7 @@ from builder.construct.tasks.metrics import Floats
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.paired import paired_difference
 from builder.construct.tasks.task_objectives import objective_of
-from builder.construct.training.device import training_device
+from builder.construct.training.device import CPU, training_device
 from builder.profiling.preparing_int8 import quantise_root
 from builder.progress import Report, progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
@@ -143,8 +143,8 @@ class Bench:
         name: str,
         data: Path,
         settings: Settings,
-        device: torch.device,
         trials: Path | None = None,
+        device: torch.device = CPU,
     ) -> None:
         self._home, self._data, self._settings, self._trials = home, data, settings, trials
         registry = Registry.open(home)
@@ -262,7 +262,7 @@ def int8_quality(options: Namespace) -> Result:
     )
     rows: list[dict[str, Any]] = []
     device = training_device(options.device)
-    measured = Bench(Home(options.home.absolute()), options.root, options.data, settings, device, options.trials)
+    measured = Bench(Home(options.home.absolute()), options.root, options.data, settings, options.trials, device)
     for task in options.tasks:
         with progress_bars(task) as report:
             rows += measured.of_task(task, report)

@@ -204,6 +204,7 @@ def test_a_full_disk_costs_only_what_came_after(table_folder: Path, monkeypatch:
     """The limit on the size of one file is what a full disk looks like; a child process hits it."""
     script = (
         "import resource, signal, sys; from pathlib import Path; sys.path[:0] = sys.argv[2:];"
+        "sys.dont_write_bytecode = True;"  # or modules that are compiled first here would be cut short for good
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
         "from test_plot_overlay import *; overlay = opened(Path(sys.argv[1]))\n"
         "for start in range(1, 400, 20): learn(overlay, start, 20); overlay.sync()\n"
