@@ -102,6 +102,7 @@ def test_tokens_are_read_by_nobody_where_they_are_off(snapshot: RegistrySnapshot
 
 
 @pytest.mark.serial
+@pytest.mark.long
 def test_a_foreign_hplm_takes_as_long_as_none(registry: Registry, snapshot: RegistrySnapshot) -> None:
     token = registry.tokens.create("acme").text
     snapshot.refresh()
