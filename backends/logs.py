@@ -71,12 +71,25 @@ class RepeatLimit(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
+        text = _text_of(record)
+        form = record.msg if isinstance(record.msg, str) else text
         with self._lock:
             same = self._same.count((record.name, record.levelno, text))
-            alike = None if same is None else self._alike.count((record.name, record.levelno, record.msg))
+            alike = None if same is None else self._alike.count((record.name, record.levelno, form))
         if same is None or alike is None:
             return False
         if dropped := max(same, alike):
             record.msg, record.args = f"{text} (and {dropped:,} more like it were left out)", ()
         return True
+
+
+def _text_of(record: logging.LogRecord) -> str:
+    """A call whose values do not fit its form must not fail here, in whoever logs: the handler reports it."""
+    try:
+        return record.getMessage()
+    except Exception:
+        pass
+    try:
+        return f"{record.msg} {record.args}"
+    except Exception:
+        return f"an unreadable line of {record.pathname}:{record.lineno}"

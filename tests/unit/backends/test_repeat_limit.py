@@ -58,3 +58,23 @@ def test_a_percent_sign_in_a_value_is_harmless(now: list[float]) -> None:
     assert passed(limit, *[("%s", "100 %s")] * 5) == ["100 %s"] * SAME_LINES
     now[0] += 61
     assert passed(limit, ("%s", "100 %s")) == ["100 %s (and 2 more like it were left out)"]
+
+
+def test_a_call_whose_values_do_not_fit_is_left_to_the_handler(now: list[float]) -> None:
+    limit = RepeatLimit()
+
+    class Unshowable:
+        def __str__(self) -> str:
+            raise ValueError("no words for it")
+
+        __repr__ = __str__
+
+    calls: list[tuple[object, tuple[object, ...]]] = [("%d rows", ("three",)), ("%s and %s", (1,)), (["a", "list"], ())]
+    calls += [("%s", (Unshowable(),)), (Unshowable(), ())]
+    for line, (form, values) in enumerate(calls):
+        records = [logging.LogRecord("backends", logging.ERROR, "x.py", line, form, values, None) for _ in range(5)]
+        assert [limit.filter(record) for record in records] == [True] * SAME_LINES + [False] * 2
+    now[0] += 61
+    again = logging.LogRecord("backends", logging.ERROR, "x.py", 0, "%d rows", ("three",), None)
+    assert limit.filter(again)
+    assert again.getMessage() == "%d rows ('three',) (and 2 more like it were left out)"
