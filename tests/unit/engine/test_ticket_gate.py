@@ -18,6 +18,7 @@ from backends import wire
 from backends.engine import ticket_gate
 from backends.engine.service import HiddenRows
 from backends.engine.ticket_gate import AGE_LIMIT_S, TicketGate
+from backends.engine.used_tickets import UsedTickets
 from backends.errors import CorruptFileError, HplmError, InvalidArgumentError, UnavailableError
 from backends.home import Home
 from backends.registry.registry import Registry
@@ -107,7 +108,21 @@ def test_tickets_age_and_those_that_are_forgotten_are_too_old(monkeypatch: pytes
         at, old = chance.choice(sealed)
         with pytest.raises(UnavailableError if now - at > limit_us else InvalidArgumentError, match="TICKET"):
             gate.accept(old)
-    assert sum(map(len, gate._used.values())) < 80, "used tickets are forgotten"
+
+
+def test_used_tickets_take_a_bit_each_and_are_forgotten() -> None:
+    """Two processes that number 10,000 tickets a second together, of which a tenth never comes; 10 s are kept."""
+    used, chance = UsedTickets(kept_us=10_000_000), random.Random(5)
+    serials, sizes = [2**61 + 7, 12_345], []
+    for now_us in range(0, 30_000_000, 100):
+        process = now_us // 100 % 2
+        serials[process] += 1
+        if now_us % 1000:
+            assert used.use(serials[process], now_us, now_us)
+            assert chance.random() > 0.001 or not used.use(serials[process], now_us, now_us)
+        if now_us % 5_000_000 == 0:
+            sizes.append(used.size_bytes)
+    assert max(sizes) <= 1.7 * 100_000 / 8, sizes
 
 
 def test_a_ticket_of_before_the_machine_started_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
