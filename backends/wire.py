@@ -27,7 +27,7 @@ AUTO, EARLY = "auto", "early"
 LEVELS = (AUTO, FULL, EARLY, *STUDENT_LEVELS)
 """What a request may ask for; a ticket names it by its index here, so new ones go to the end."""
 _SHOWN_LEVELS = f"{AUTO}, {FULL}, {EARLY}, {STUDENTS}, {student_level(1)} … {student_level(MOST_STUDENTS)}"
-TICKET_VERSION = 6
+TICKET_VERSION = 7
 """Counts up with every change of `TICKET_COLUMNS`; 1 was the tensor of six columns that named no version."""
 TICKET_COLUMNS = (
     "version",
@@ -39,6 +39,7 @@ TICKET_COLUMNS = (
     "exact",
     "computing_us",
     "level",
+    "canary",
     "signed_us",
     "serial",
     "seal_low",
@@ -48,7 +49,7 @@ TICKET_COLUMNS = (
 
 The seal is of all columns before it. No two tickets of a server have the same `serial`.
 """
-_SEALED = struct.Struct("=11q")
+_SEALED = struct.Struct("=12q")
 _TICKET_BYTES = _SEALED.size + SEAL_BYTES
 _serials = count(secrets.randbits(62))
 _NO_DEADLINE = 0
@@ -65,7 +66,7 @@ class Ticket(NamedTuple):
     `hplm_key` names the hPLM version that the row started with; `deadline_us` is on the machine's monotonic clock;
     `middle` is the first token of a pair's second segment. `exact` is false where a shorter fragment stands in for one
     that no table holds; `computing_us` is the processor time that computing the row's fragments took. `level` is one
-    of `LEVELS`.
+    of `LEVELS`. `is_canary`: the server's own watchdog asks, and no tenant is charged.
     """
 
     hplm_key: int
@@ -76,6 +77,7 @@ class Ticket(NamedTuple):
     exact: bool = True
     computing_us: int = 0
     level: str = AUTO
+    is_canary: bool = False
 
 
 def encode_tickets(tickets: Sequence[Ticket], seal: Seal = OWN_SEAL) -> Int64Array:
@@ -104,6 +106,7 @@ def _sealed_columns(ticket: Ticket, signed_us: int) -> bytes:
         ticket.exact,
         ticket.computing_us,
         LEVELS.index(ticket.level),
+        ticket.is_canary,
         signed_us,
         next(_serials),
     )
@@ -131,7 +134,7 @@ def decode_tickets(rows: Int64Array, seal: Seal = OWN_SEAL) -> list[SealedTicket
 
 def _unsealed(row: bytes, seal: Seal) -> SealedTicket:
     sealed = row[: _SEALED.size]
-    version, key, num_tokens, truncated, deadline, middle, exact, computing_us, level, signed_us, serial = (
+    version, key, num_tokens, truncated, deadline, middle, exact, computing_us, level, is_canary, signed_us, serial = (
         _SEALED.unpack(sealed)
     )
     if version != TICKET_VERSION:
@@ -147,6 +150,7 @@ def _unsealed(row: bytes, seal: Seal) -> SealedTicket:
         bool(exact),
         computing_us,
         LEVELS[level],
+        bool(is_canary),
     )
     return SealedTicket(ticket, signed_us, serial)
 

@@ -10,7 +10,7 @@ from backends.scheduling.settings import Capacity
 
 FILE_NAME = "batchstrategy.so"
 """File name that Triton looks for in a model's version folder."""
-PLAN_VERSION = 7
+PLAN_VERSION = 8
 """Counts up whenever the plugin's parameters or the tickets change; the compiler is told as HPLM_PLAN_VERSION."""
 SOURCE = Path(__file__).parent / "deadline_batcher.cc"
 

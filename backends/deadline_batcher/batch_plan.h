@@ -15,7 +15,7 @@
 namespace hplm {
 
 constexpr int64_t kNoDeadline = 0;
-constexpr int64_t kTicketVersion = 6;
+constexpr int64_t kTicketVersion = 7;
 
 // A row of the tensor TICKET, as it lies in memory. The deadline is on the machine's monotonic clock.
 struct Ticket {
@@ -28,6 +28,7 @@ struct Ticket {
   int64_t exact;
   int64_t computing_us;
   int64_t level;
+  int64_t canary;
   int64_t signed_us;
   int64_t serial;
   int64_t seal_low;
@@ -36,7 +37,7 @@ struct Ticket {
   bool has_deadline() const { return deadline_us != kNoDeadline; }
   bool is_late(int64_t now_us) const { return has_deadline() && deadline_us <= now_us; }
 };
-static_assert(sizeof(Ticket) == 13 * sizeof(int64_t), "a ticket is thirteen integers without gaps");
+static_assert(sizeof(Ticket) == 14 * sizeof(int64_t), "a ticket is fourteen integers without gaps");
 
 // Numbers of tokens are doubles: a ticket may hold any integer, and its square must not overflow.
 struct BatchShape {

@@ -11,7 +11,7 @@ from backends.clock import now_us
 from backends.engine.answer_level import Scored
 from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
-from backends.scheduling.fair_share import tenant_of
+from backends.scheduling.fair_share import NO_TENANT, tenant_of
 from backends.stack_key import FULL, StackKey
 from backends.wire import AUTO, EARLY, Float16Array, TextWords
 
@@ -49,6 +49,7 @@ class Job:
         fallback: The last `SoFar`; none where the hPLM sends no doubtful answers.
         level: What the request asks for, one of `LEVELS`.
         lacks_ladder: Whatever the registry says, its rows pass all layers: the ladder is damaged.
+        is_canary: The server's own watchdog asks; no tenant is charged, and no metric counts the answer.
         depth: Share of the layers that the row is likely to pass; once its batch runs, that was chosen for it.
         least_depth: Share after which it can be answered at the earliest.
         most_depth: Share that it may be given.
@@ -68,6 +69,7 @@ class Job:
     computing_us: int = 0
     level: str = AUTO
     lacks_ladder: bool = False
+    is_canary: bool = False
     arrived_us: int = field(default_factory=now_us)
     is_wanted: IsWanted = always
     tenant: str = field(init=False)
@@ -90,7 +92,7 @@ class Job:
         self.settles = self.level == EARLY or self.stack.level != FULL
         if self.lacks_ladder and self.stack.level == FULL:
             self.depth = self.least_depth = 1.0
-        self.tenant = tenant_of(self.entry.id)
+        self.tenant = NO_TENANT if self.is_canary else tenant_of(self.entry.id)
         self.num_tokens = len(self.hidden)
 
     @property

@@ -108,7 +108,7 @@ class Outcomes:
             self._deal_with_unhealthy(unhealthy)
         of_healthy = [pair for pair, is_healthy in zip(done, healthy, strict=True) if is_healthy]
         for one, scored in of_healthy:
-            if scored.level is not None:
+            if scored.level is not None and not one.job.is_canary:
                 self.answers[scored.level.name, scored.level.reason(one.job.level)] += 1
                 self.answer_us[scored.level.name] += now_us() - one.job.arrived_us
         answer([one.job for one, _ in of_healthy], [scored for _, scored in of_healthy])

@@ -324,6 +324,7 @@ class UpperService:
                 computing_us=ticket.computing_us,
                 level=ticket.level,
                 lacks_ladder=self._host_bank.lacks_ladder(ticket.hplm_key),
+                is_canary=ticket.is_canary,
                 is_wanted=open_request.is_open,
             )
             for number, (ticket, row, words_row) in enumerate(

@@ -38,6 +38,7 @@ class Row:
     level: str = AUTO
     is_cut: bool = False
     """Whether its text was cut before it was read."""
+    is_canary: bool = False
 
     @property
     def num_characters(self) -> int:
@@ -150,7 +151,8 @@ def _encoded(rows: Sequence[Row], encoded: EncodedTexts) -> Iterator[EncodedRow]
     for row, hidden, cut, exact, computing_us, words, middle in columns:
         charged_us = round(computing_us + row.reading_us)
         is_cut = cut or row.is_cut
-        ticket = Ticket(row.entry.key, len(hidden), is_cut, row.deadline_us, middle, exact, charged_us, row.level)
+        facts = (middle, exact, charged_us, row.level, row.is_canary)
+        ticket = Ticket(row.entry.key, len(hidden), is_cut, row.deadline_us, *facts)
         yield EncodedRow(hidden, ticket, _text_words(row, words))
 
 

@@ -25,7 +25,7 @@ from backends.lower.upkeep import Upkeep
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.root.tokenizer import Text
-from backends.scheduling.fair_share import tenant_of
+from backends.scheduling.fair_share import NO_TENANT, tenant_of
 from backends.scheduling.rejection import (
     RejectedError,
     Rejection,
@@ -85,7 +85,7 @@ class AcceptedRequest:
     size_bytes: int
     """Of its texts, as far as they are kept."""
     is_canary: bool = False
-    """Whether the server's own watchdog has sent it: no quota counts it."""
+    """Whether the server's own watchdog has sent it: no tenant is charged, and no quota counts it."""
 
 
 class LowerService:
@@ -169,15 +169,16 @@ class LowerService:
             cut = [self._cut(*row) for row in zip(entries, request.texts, strict=True)]
             tokens = [self._least_tokens_of(text, entry.domain) for text, entry in zip(cut, entries, strict=True)]
             depths = [entry.least_depth(level) for entry in entries]
-            work = self._work(tenant_of(entries[0].id), tokens, depths)
+            is_canary = self._caller_check.is_canary(parameters)
+            work = self._work(NO_TENANT if is_canary else tenant_of(entries[0].id), tokens, depths)
             if deadline is not None:
                 self._require_in_time(deadline, max(tokens), entries, wait_us, work)
             rows = [
-                Row(entry, _checked_text(entry, text), deadline, level, is_cut=len(text) < len(whole))
+                Row(entry, _checked_text(entry, text), deadline, level, len(text) < len(whole), is_canary)
                 for entry, text, whole in zip(entries, cut, request.texts, strict=True)
             ]
             size_bytes = sum(map(len, cut))
-            return AcceptedRequest(rows, deadline, work, size_bytes, self._caller_check.is_canary(parameters))
+            return AcceptedRequest(rows, deadline, work, size_bytes, is_canary)
         except RejectedError as error:
             return self.rejected(error)
         except Exception as error:

@@ -17,6 +17,8 @@ from collections import OrderedDict
 from backends.scheduling.settings import ShareSettings
 
 _SEPARATOR = "/"
+NO_TENANT = ""
+"""Who is charged for rows of the server's own: no tenant has this name."""
 _PRUNE_ABOVE = 1024
 _ACTIVE_US = 1_000_000
 _OWING_US = 60_000_000

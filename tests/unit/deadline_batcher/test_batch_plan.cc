@@ -40,7 +40,7 @@ const Limits kWide{1000, 1000000, 1000};
 const CostModel kFree{};
 constexpr int64_t kNow = 5000000;
 
-Ticket row(int64_t key, int64_t tokens, int64_t deadline_us = 0) { return {hplm::kTicketVersion, key, tokens, 0, deadline_us, tokens, 1, 0, 0, 0, 0, 0, 0}; }
+Ticket row(int64_t key, int64_t tokens, int64_t deadline_us = 0) { return {hplm::kTicketVersion, key, tokens, 0, deadline_us, tokens, 1, 0, 0, 0, 0, 0, 0, 0}; }
 
 bool include(BatchPlan& plan, const std::vector<Ticket>& request, int64_t now_us = kNow) {
   return plan.include(request.data(), request.size(), now_us);

@@ -13,12 +13,13 @@ from backends.errors import HplmError, InvalidArgumentError, NotFoundError, Unau
 from backends.home import Home
 from backends.lower.caller_check import AUTH_VARIABLE, Auth, CallerCheck
 from backends.lower.encode_queue import EncodeQueue
-from backends.lower.service import HiddenRequest, LowerService, TextRequest
+from backends.lower.service import AcceptedRequest, HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, Missing
 from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.registry.tokens import Role
+from backends.scheduling.fair_share import NO_TENANT
 from backends.scheduling.rejection import RejectedError
 from backends.seal import OWN_SEAL, Seal
 from backends.wire import parse_parameters
@@ -148,6 +149,11 @@ def test_the_canary_of_this_server_may_ask_all_and_no_quota_counts_it(tiny_home:
     assert isinstance(asked(token), RejectedError)
     for other in (Seal(bytes(32)).canary_token, "é" * 32, "\ud800"):
         assert isinstance(asked(other), UnauthorisedError)
+    accepted = [
+        service.accept(TextRequest([OWN.encode()], [b"cat"], json.dumps({"tenant_token": shown})))
+        for shown in (OWN_SEAL.canary_token, token)
+    ]
+    assert [one.work.tenant for one in accepted if isinstance(one, AcceptedRequest)] == [NO_TENANT, "acme"]
     queue.close()
     service.close()
     snapshot.close()
