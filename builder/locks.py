@@ -18,6 +18,7 @@ from backends.errors import ConflictError
 from backends.file_lock import locked, locked_in_turn
 from backends.home import Home
 from backends.storage import disk_full_is_an_error
+from builder.clock_mark import note_clock
 
 LOGGER = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ def exclusive(home: Home, target: Path, what: str) -> Iterator[Hold]:
     with ExitStack() as held:
         with disk_full_is_an_error(target), no_build_begins(home):
             held.enter_context(not_built(target, f"{what} is being built by another process"))
+            note_clock(home)
             os.truncate(lock_path(target), 0)  # what a killed build read is not what this one reads
         yield Hold(lock_path(target))
 

@@ -17,6 +17,7 @@ from backends.errors import InvalidArgumentError
 from backends.home import Home
 from backends.registry.garbage import Garbage, KeepRule, Kind
 from backends.registry.registry import Registry
+from builder.clock_mark import Clocks, require_steady_clock
 from builder.lifecycle.holds import running_builds, unheld
 from builder.lifecycle.leftovers import Leftover, attachments, forgotten_states, leftovers, size_bytes
 from builder.locks import no_build_begins
@@ -67,9 +68,20 @@ class GarbageReport:
         return {"size_bytes": self.size_bytes, **asdict(self)}
 
 
-def collect_garbage(home: Home, registry: Registry, settings: GarbageSettings, dry_run: bool = False) -> GarbageReport:
-    """Remove what nothing needs; a crash on the way leaves files that the next call finds. Builds begin afterwards."""
+def collect_garbage(
+    home: Home,
+    registry: Registry,
+    settings: GarbageSettings,
+    dry_run: bool = False,
+    clocks: Clocks = Clocks(),
+) -> GarbageReport:
+    """Remove what nothing needs; a crash on the way leaves files that the next call finds. Builds begin afterwards.
+
+    Raises:
+        ConflictError: The machine's clock was set lately, so that ages cannot be told.
+    """
     with no_build_begins(home):
+        require_steady_clock(home, max(settings.grace_s, settings.unfinished_s), clocks)
         return _collect(home, registry, settings, dry_run)
 
 
