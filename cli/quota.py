@@ -28,12 +28,20 @@ def set_quota(
         int | None, typer.Option(help="Rows that wait, at most; without it as hplm export --tenant-quota says.")
     ] = None,
     hplms: Annotated[int | None, typer.Option(help="Number of its hPLMs, at most.")] = None,
+    upload_bytes: Annotated[
+        int | None, typer.Option(help="Bytes of its uploads that the manager keeps, at most.")
+    ] = None,
+    running_jobs: Annotated[int | None, typer.Option(help="Its trainings that are queued or run, at most.")] = None,
+    jobs_per_day: Annotated[int | None, typer.Option(help="Its trainings within a day, at most.")] = None,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
     """Set quotas of a tenant; what is not named stays. Servers go by them within a second."""
-    values = (weight, rows_per_s, bytes_per_s, waiting_rows, hplms)
+    of_server, of_manager = (
+        (weight, rows_per_s, bytes_per_s, waiting_rows, hplms),
+        (upload_bytes, running_jobs, jobs_per_day),
+    )
     _, registry = open_home(home)
-    given = {name: value for name, value in zip(QUOTAS, values, strict=True) if value is not None}
+    given = {name: value for name, value in zip(QUOTAS, (*of_server, *of_manager), strict=True) if value is not None}
     _print_quota(tenant, registry.quotas.set(tenant, given))
 
 

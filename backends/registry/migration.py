@@ -34,6 +34,9 @@ _FROM_1 = (
        WHERE id NOT IN (SELECT live_version_id FROM hplms WHERE live_version_id IS NOT NULL)""",
     "CREATE INDEX ix_hplm_versions_domain_version_id ON hplm_versions (domain_version_id)",
 )
+_FROM_3 = tuple(
+    f"ALTER TABLE quotas ADD COLUMN {name} BIGINT" for name in ("upload_bytes", "running_jobs", "jobs_per_day")
+)
 
 
 def migrate(session: Session) -> None:
@@ -45,6 +48,10 @@ def migrate(session: Session) -> None:
         _fill_folders(session)
     if state.format_version < 3:
         Base.metadata.create_all(session.connection())  # the tables that are missing
+    elif state.format_version < 4:
+        for statement in _FROM_3:
+            session.execute(text(statement))
+    if state.format_version < REGISTRY_FORMAT_VERSION:
         note(session, "registry.migrate", "registry", state.format_version, REGISTRY_FORMAT_VERSION)
     state.format_version = REGISTRY_FORMAT_VERSION
 

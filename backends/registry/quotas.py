@@ -28,6 +28,9 @@ class Quota:
         bytes_per_s: Bytes of text a second, likewise.
         waiting_rows: Rows that may wait, in place of the export's limit for every tenant.
         hplms: Number of its hPLMs.
+        upload_bytes: Bytes of its uploads that the manager keeps.
+        running_jobs: Its jobs that are queued or run.
+        jobs_per_day: Its jobs that were submitted within a day.
     """
 
     weight: float | None = None
@@ -35,6 +38,9 @@ class Quota:
     bytes_per_s: float | None = None
     waiting_rows: int | None = None
     hplms: int | None = None
+    upload_bytes: int | None = None
+    running_jobs: int | None = None
+    jobs_per_day: int | None = None
 
     def __post_init__(self) -> None:
         if self.weight is not None and not LEAST_WEIGHT <= self.weight <= MOST_WEIGHT:
@@ -43,8 +49,10 @@ class Quota:
             value = getattr(self, name)
             if value is not None and not 0 < value <= _MOST:
                 raise InvalidArgumentError(f"{name} must be above 0, not {value:g}")
-        if self.hplms is not None and not 0 <= self.hplms <= _MOST:
-            raise InvalidArgumentError(f"hplms must be 0 or more, not {self.hplms}")
+        for name in ("hplms", "upload_bytes", "running_jobs", "jobs_per_day"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= _MOST:
+                raise InvalidArgumentError(f"{name} must be 0 or more, not {value}")
 
     @property
     def is_empty(self) -> bool:
@@ -139,7 +147,7 @@ def _values(quota: Quota) -> dict[str, float | None]:
 
 
 def _quota(row: QuotaRow) -> Quota:
-    return Quota(row.weight, row.rows_per_s, row.bytes_per_s, row.waiting_rows, row.hplms)
+    return Quota(**{name: getattr(row, name) for name in QUOTAS})
 
 
 def _entry(row: QuotaRow) -> TenantQuota:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Float, ForeignKey, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-REGISTRY_FORMAT_VERSION = 3
+REGISTRY_FORMAT_VERSION = 4
 _KEY_BITS = 62
 
 
@@ -142,6 +142,9 @@ class QuotaRow(Base):
     bytes_per_s: Mapped[float | None]
     waiting_rows: Mapped[int | None] = mapped_column(BigInteger)
     hplms: Mapped[int | None] = mapped_column(BigInteger)
+    upload_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    running_jobs: Mapped[int | None] = mapped_column(BigInteger)
+    jobs_per_day: Mapped[int | None] = mapped_column(BigInteger)
     revision: Mapped[int] = mapped_column(BigInteger, index=True)
 
 

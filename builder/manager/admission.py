@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from backends.errors import ConflictError, NotFoundError
 from backends.registry.registry import Registry
+from backends.scheduling.fair_share import tenant_of
 from builder.levels.target import check_target
 from builder.manager.callers import ANYBODY, Caller
 from builder.manager.jobs import Job, JobSpec
+from builder.manager.quotas import require_job_quota
 from builder.manager.store import JobStore
 from builder.manager.targets import exists
 from builder.manager.uploads import Uploads
-from builder.requests.hplms import SelectHplm, Training, UpdateHplm
+from builder.requests.hplms import HplmRequest, SelectHplm, Training, UpdateHplm
 from builder.requests.jobs import JobRequest
 from builder.requests.levels import LadderTarget
 from builder.requests.targets import Target
@@ -41,6 +44,8 @@ class Admission:
             return known, False
         with self._uploads_may_go:
             self._check(settled)
+            if isinstance(settled, HplmRequest):
+                require_job_quota(self.registry, self.store, tenant_of(settled.id), settled.kind, time.time())
             return self.store.submit(spec, idempotency_key, caller.shown)
 
     def delete_upload(self, upload_id: str) -> None:

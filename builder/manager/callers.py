@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from backends.errors import ForbiddenError, NotFoundError, UnauthorisedError
 from backends.registry.access import TokenCheck
 from backends.registry.tokens import Role, TokenEntry
-from builder.manager.jobs import Job
+from builder.manager.jobs import Job, hplm_targets
 from builder.manager.uploads import Upload
 from builder.requests.hplms import HplmRequest
 from builder.requests.jobs import JobRequest
@@ -60,11 +60,6 @@ class Caller:
 
 ANYBODY = Caller("anybody", Role.ADMIN)
 """The caller where none needs a token."""
-
-
-def hplm_targets(tenant: str) -> str:
-    """Return what the targets of jobs about a tenant's hPLMs begin with."""
-    return f"hplm:{tenant}/"
 
 
 class Callers:

@@ -17,12 +17,14 @@ from backends.errors import (
     presentable,
 )
 from builder.manager.jobs import Failure
+from builder.manager.quotas import QuotaError
 from builder.manager.uploads import UploadTooLargeError
 
 _KINDS: tuple[tuple[type[HplmError], str, HTTPStatus], ...] = (
     (ForbiddenError, "PERMISSION_DENIED", HTTPStatus.FORBIDDEN),
     (UnauthorisedError, "UNAUTHENTICATED", HTTPStatus.UNAUTHORIZED),
     (UploadTooLargeError, "TOO_LARGE", HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (QuotaError, "TENANT_QUOTA", HTTPStatus.TOO_MANY_REQUESTS),
     (NotFoundError, "NOT_FOUND", HTTPStatus.NOT_FOUND),
     (ConflictError, "CONFLICT", HTTPStatus.CONFLICT),
     (StorageFullError, "STORAGE_FULL", HTTPStatus.INSUFFICIENT_STORAGE),

@@ -18,6 +18,8 @@ class JobState(StrEnum):
 
 
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING)
+QUICK = frozenset({"hplm.rollback", "hplm.pin", "hplm.delete", "domain.rollback", "domain.delete", "gc"})
+"""Jobs of moments; they do not queue for a worker behind hours of training, and count for no quota."""
 
 
 class JobSpec(BaseModel, frozen=True):
@@ -83,6 +85,11 @@ class Job(JobSpec, frozen=True, from_attributes=True):
     @property
     def is_cancel_requested(self) -> bool:
         return self.cancel_requested_s is not None
+
+
+def hplm_targets(tenant: str) -> str:
+    """Return what the targets of jobs about a tenant's hPLMs begin with."""
+    return f"hplm:{tenant}/"
 
 
 def conflict(one: JobSpec, other: JobSpec) -> bool:

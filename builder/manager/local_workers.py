@@ -18,7 +18,7 @@ from backends.home import Home
 from backends.storage import disk_full_is_an_error
 from builder.manager.job_log import log_path
 from builder.manager.jobs import Job, Worker
-from builder.manager.workers import TRY_AGAIN, is_silent
+from builder.manager.workers import TRY_AGAIN, Silence
 
 _SAME_START_S = 1.0
 _KILL_WAIT_S = 10.0
@@ -33,6 +33,7 @@ class LocalWorkers:
         self._niceness = niceness
         self._started: dict[int, subprocess.Popen[bytes]] = {}
         self._taken_over: set[int] = set()
+        self._silence = Silence()
 
     def start(self, job: Job) -> None:
         numbers = (job.id, job.attempt, self._processes, self._niceness)
@@ -55,7 +56,7 @@ class LocalWorkers:
             status = process.poll()
             return None if status is None else _in_words(status)
         if job.worker is None or job.worker.host != socket.gethostname():
-            return "worker has not been heard of for a minute" if is_silent(job) else None
+            return "worker has not been heard of for a minute" if self._silence.is_too_long(job) else None
         if _found(job.worker):
             self._taken_over.add(job.id)
             return None
@@ -76,6 +77,7 @@ class LocalWorkers:
     def release(self, job: Job) -> None:
         """Its end is in the database, so the process has nothing more to do than to end, which may take it seconds."""
         self.kill(job)
+        self._silence.forget(job)
 
     def close(self) -> None:
         self._started.clear()

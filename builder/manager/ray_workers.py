@@ -15,13 +15,16 @@ from backends.home import REGISTRY_VARIABLE, Home
 from builder.executors.cluster import cluster_map, connect
 from builder.manager.jobs import Job
 from builder.manager.worker import run_attempt
-from builder.manager.workers import TRY_AGAIN, is_silent
+from builder.manager.workers import TRY_AGAIN, Silence
 
 
 class Attempt:
     """The actor of an attempt; the same attempt that a local worker runs."""
 
     def run(self, home: str, job_id: int, attempt: int, tasks: int) -> int:
+        url = _url_file(Home(Path(home)))
+        if url.exists():
+            os.environ[REGISTRY_VARIABLE] = url.read_text(encoding="utf-8")
         return run_attempt(Home(Path(home)), job_id, attempt, cluster_map(tasks))
 
 
@@ -32,21 +35,20 @@ class RayWorkers:
         self._home = home
         self._tasks = tasks
         self._ray = connect(address)
+        _write_url(home)
         self._actor = self._ray.remote(Attempt)
         self._endings: dict[str, Any] = {}
+        self._silence = Silence()
 
     def start(self, job: Job) -> None:
-        url = os.environ.get(REGISTRY_VARIABLE)
-        environment = {REGISTRY_VARIABLE: url} if url else {}
         name = _name(job)
-        options = {"name": name, "lifetime": "detached", "num_cpus": 1, "runtime_env": {"env_vars": environment}}
-        actor = self._actor.options(**options).remote()
+        actor = self._actor.options(name=name, lifetime="detached", num_cpus=1).remote()
         self._endings[name] = actor.run.remote(str(self._home.path), job.id, job.attempt, self._tasks)
 
     def ending(self, job: Job) -> str | None:
         ending = self._endings.get(_name(job))
         if ending is None:
-            return "worker has not been heard of for a minute" if is_silent(job) else None
+            return "worker has not been heard of for a minute" if self._silence.is_too_long(job) else None
         if not self._ray.wait([ending], timeout=0)[0]:
             return None
         try:
@@ -62,9 +64,24 @@ class RayWorkers:
     def release(self, job: Job) -> None:
         self.kill(job)
         self._endings.pop(_name(job), None)
+        self._silence.forget(job)
 
     def close(self) -> None:
         self._ray.shutdown()
+
+
+def _url_file(home: Home) -> Path:
+    return home.run / "registry-url"
+
+
+def _write_url(home: Home) -> None:
+    """Hand over the registry's URL, in which a password may stand, where the cluster does not show it."""
+    path = _url_file(home)
+    path.unlink(missing_ok=True)
+    if url := os.environ.get(REGISTRY_VARIABLE):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(url)
 
 
 def _name(job: Job) -> str:

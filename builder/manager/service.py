@@ -93,7 +93,9 @@ def opened_manager(home: Home, config: ManagerConfig) -> Iterator[Manager]:
         registry, store = Registry.open(home), JobStore.open(home)
         try:
             supervisor = Supervisor(store, registry, _workers(home, config), config.limits)
-            uploads = Uploads(home, config.max_upload_bytes)
+            uploads = Uploads(
+                home, config.max_upload_bytes, quota_of=lambda tenant: registry.quotas.of(tenant).upload_bytes
+            )
             housekeeping = Housekeeping(home, store, uploads, config.retention)
             admission = Admission(registry, store, uploads)
             callers = Callers(registry.tokens.find, config.with_tokens, token)

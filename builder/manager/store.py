@@ -7,19 +7,19 @@ it writes has any effect.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-from sqlalchemy import Update, case, delete, or_, select, update
+from sqlalchemy import ColumnElement, Update, case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from backends.errors import ConflictError, NotFoundError
 from backends.home import Home
 from backends.registry.audit import note
 from backends.registry.database import Database, clear_errors
-from builder.manager.jobs import UNFINISHED, Failure, Job, JobSpec, JobState, Progress, Worker
+from builder.manager.jobs import UNFINISHED, Failure, Job, JobSpec, JobState, Progress, Worker, hplm_targets
 from builder.manager.schema import Base, JobRow
 
 _UNTRACKED = {"synchronize_session": False}
@@ -99,6 +99,18 @@ class JobStore:
         with self._session() as session:
             query = select(JobRow).where(JobRow.state.in_(UNFINISHED)).order_by(JobRow.id)
             return [Job.model_validate(row) for row in session.scalars(query)]
+
+    def num_unfinished_of(self, tenant: str, but_kinds: Collection[str]) -> int:
+        """Count a tenant's jobs that are queued or run, except those of some kinds."""
+        query = select(func.count()).select_from(JobRow).where(*_of(tenant, but_kinds))
+        with self._session() as session:
+            return session.scalars(query.where(JobRow.state.in_(UNFINISHED))).one()
+
+    def submitted_of(self, tenant: str, but_kinds: Collection[str], since_s: float) -> list[float]:
+        """Return when a tenant's jobs were submitted since then, the oldest first, except those of some kinds."""
+        query = select(JobRow.created_s).where(*_of(tenant, but_kinds), JobRow.created_s > since_s)
+        with self._session() as session:
+            return list(session.scalars(query.order_by(JobRow.created_s)))
 
     def request_cancel(self, job_id: int, who: str | None = None) -> Job:
         """A queued job is cancelled at once; a running one is asked to stop."""
@@ -200,6 +212,10 @@ class JobStore:
         engine = self._database.engine
         with clear_errors(), Session(engine, expire_on_commit=False) as session, session.begin():
             yield session
+
+
+def _of(tenant: str, but_kinds: Collection[str]) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return JobRow.target.startswith(hplm_targets(tenant), autoescape=True), JobRow.kind.not_in(but_kinds)
 
 
 def _changed(session: Session, statement: Update) -> bool:

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backends.errors import HplmError, InvalidArgumentError, UnavailableError
 from backends.registry.registry import Registry
 from builder.manager.failures import failure_of
-from builder.manager.jobs import Failure, Job, JobState, ready
+from builder.manager.jobs import QUICK, Failure, Job, JobState, ready
 from builder.manager.store import JobStore
 from builder.manager.targets import RegistryStamp, described, has_landed
+from builder.manager.unchanged import Unchanged
 from builder.manager.workers import Workers
 from builder.requests.jobs import stored_request
 from builder.requests.targets import Target
 
 LOGGER = logging.getLogger(__name__)
-QUICK = frozenset({"hplm.rollback", "hplm.pin", "hplm.delete", "domain.rollback", "domain.delete", "gc"})
-"""Jobs of moments; they do not queue for a worker behind hours of training."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ class Supervisor:
         self._workers = workers
         self._limits = limits
         self._watched: dict[int, Job] = {}
+        self._asked_to_stop = Unchanged()
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -77,6 +76,7 @@ class Supervisor:
         for job_id in self._watched.keys() - running.keys():
             self._workers.release(self._watched[job_id])
         self._watched = running
+        self._asked_to_stop.keep(running)
         self._start_waiting(unfinished)
 
     def _run(self) -> None:
@@ -108,8 +108,7 @@ class Supervisor:
             self._settle(self._store.job(job.id), ending)
 
     def _is_overdue(self, job: Job) -> bool:
-        asked_s = job.cancel_requested_s
-        return asked_s is not None and time.time() - asked_s > self._limits.grace_s
+        return job.is_cancel_requested and self._asked_to_stop.seconds(job.id, job.attempt) >= self._limits.grace_s
 
     def _settle(self, job: Job, ending: str) -> None:
         """A worker is gone; if it has not said how its job ended, find that out or have it tried again."""

@@ -13,6 +13,7 @@ import logging
 import re
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,8 @@ from backends.home import Home
 from backends.storage import disk_full_is_an_error, publishing, read_json, write_json
 from builder.manager.archives import MAX_ARCHIVE_BYTES
 from builder.manager.naming import replacing_path_in_errors
+from builder.manager.quotas import no_room_for, uploads_full
+from builder.manager.unchanged import Unchanged
 from builder.requests.base import UploadKind
 
 LOGGER = logging.getLogger(__name__)
@@ -60,19 +63,31 @@ class Upload:
 class Uploads:
     """Uploads of at most `max_bytes` each; the default is for those who only read."""
 
-    def __init__(self, home: Home, max_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        home: Home,
+        max_bytes: int = 0,
+        idle: Unchanged | None = None,
+        quota_of: Callable[[str], int | None] = lambda _: None,
+    ) -> None:
         self.folder = home.path / "uploads"
         self.max_bytes = max_bytes
+        self._idle = idle or Unchanged()
+        self._quota_of = quota_of
+        self._keeping = threading.Lock()
 
     def sweep(self, idle_s: float = 0.0) -> None:
         """Remove the remains of unfinished uploads and deletions that were not written to for `idle_s`.
 
-        Without a time, call this only while no upload is being received.
+        That is the time since a sweep first found them as they are, whatever the wall clock says. Without a time, call
+        this only while no upload is being received.
         """
-        for path in self.folder.glob(".*"):
-            is_ours = path.name.startswith(_INCOMING_PREFIX) or path.suffix == _UNPUBLISHED
+        found = [path for path in self.folder.glob(".*") if _is_unfinished(path)]
+        self._idle.keep(found)
+        for path in found:
             with suppress(FileNotFoundError):  # it has ended meanwhile
-                if is_ours and path.stat().st_mtime <= time.time() - idle_s:
+                status = path.stat()
+                if self._idle.seconds(path, (status.st_mtime_ns, status.st_size)) >= idle_s:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     @contextmanager
@@ -80,18 +95,45 @@ class Uploads:
         """A file to write an upload into; it is gone afterwards unless it was kept."""
         if not _NAME.fullmatch(name) or name in (".", ".."):
             raise InvalidArgumentError(f"file name {shown(name)} is not allowed: no slashes, at most 200 characters")
+        room_bytes = self.room_bytes(tenant)
         path = self.folder / f"{_INCOMING_PREFIX}{secrets.token_hex(8)}"
         with disk_full_is_an_error(Path(name)):
             self.folder.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 try:
-                    yield Incoming(self, kind, name, path, file, tenant)
+                    yield Incoming(self, kind, name, path, file, tenant, room_bytes)
                 finally:
                     path.unlink(missing_ok=True)
+
+    def room_bytes(self, tenant: str | None) -> int | None:
+        """Return how many bytes a tenant may keep besides those that it does; None without a quota.
+
+        Raises:
+            QuotaError: None at all.
+        """
+        most_bytes = None if tenant is None else self._quota_of(tenant)
+        if most_bytes is None:
+            return None
+        kept_bytes = sum(upload.size_bytes for upload in self.all() if upload.tenant == tenant)
+        if kept_bytes >= most_bytes:
+            raise uploads_full(kept_bytes, most_bytes)
+        return most_bytes - kept_bytes
 
     def keep(self, upload: Upload, path: Path) -> Upload:
         """Publish a checked file; one that is there already stays as it is."""
         target = self.folder / upload.id
+        with self._keeping:
+            if not target.exists():
+                self._require_room(upload)
+            return self._publish(upload, path, target)
+
+    def _require_room(self, upload: Upload) -> None:
+        """Check the quota again: other uploads of the tenant may have ended meanwhile."""
+        room_bytes = self.room_bytes(upload.tenant)
+        if room_bytes is not None and upload.size_bytes > room_bytes:
+            raise no_room_for(upload.name, room_bytes)
+
+    def _publish(self, upload: Upload, path: Path, target: Path) -> Upload:
         while not target.exists():
             try:
                 with publishing(target) as folder:
@@ -138,7 +180,14 @@ class Incoming:
     """An upload under way: written in pieces, counted and hashed as it comes."""
 
     def __init__(
-        self, uploads: Uploads, kind: UploadKind, name: str, path: Path, file: BinaryIO, tenant: str | None = None
+        self,
+        uploads: Uploads,
+        kind: UploadKind,
+        name: str,
+        path: Path,
+        file: BinaryIO,
+        tenant: str | None = None,
+        room_bytes: int | None = None,
     ) -> None:
         self._uploads = uploads
         self._kind = kind
@@ -146,6 +195,7 @@ class Incoming:
         self._path = path
         self._file = file
         self._tenant = tenant
+        self._room_bytes = room_bytes
         self._digest = hashlib.sha256()
         self._size_bytes = 0
 
@@ -160,6 +210,9 @@ class Incoming:
                 f"{self._name} is larger than {self._uploads.max_bytes / (1 << 20):g} MiB, the most that this "
                 "manager takes (hplm manager --max-upload-mb)"
             )
+
+        if self._room_bytes is not None and size_bytes > self._room_bytes:
+            raise no_room_for(self._name, self._room_bytes)
 
     def write(self, chunk: bytes) -> None:
         self._size_bytes += len(chunk)
@@ -177,6 +230,10 @@ class Incoming:
         size_bytes, now = self._size_bytes, time.time()
         upload = Upload(f"{self._kind}-{named}", self._kind, self._name, size_bytes, sha256, summary, now, self._tenant)
         return self._uploads.keep(upload, self._path)
+
+
+def _is_unfinished(path: Path) -> bool:
+    return path.name.startswith(_INCOMING_PREFIX) or path.suffix == _UNPUBLISHED
 
 
 def _content_name(kind: UploadKind) -> str:

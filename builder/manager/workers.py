@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Protocol
 
 from builder.manager.jobs import Job
+from builder.manager.unchanged import Unchanged
 
 TRY_AGAIN = 75
 """Exit status of a worker that the registry or a process of its own is gone from: its job is to be tried again."""
@@ -34,7 +34,17 @@ class Workers(Protocol):
         ...
 
 
-def is_silent(job: Job) -> bool:
-    """Whether a worker on another machine has not reported for too long."""
-    last_s = max(job.claimed_s or 0.0, job.heartbeat_s or 0.0)
-    return time.time() - last_s > _SILENCE_S
+class Silence:
+    """How long workers on other machines have not reported, by this machine's clock that nobody sets.
+
+    Theirs may be another, and a manager that has just come has yet to hear of them.
+    """
+
+    def __init__(self, reports: Unchanged | None = None) -> None:
+        self._reports = reports or Unchanged()
+
+    def is_too_long(self, job: Job) -> bool:
+        return self._reports.seconds(job.id, (job.attempt, job.heartbeat_s)) > _SILENCE_S
+
+    def forget(self, job: Job) -> None:
+        self._reports.forget(job.id)

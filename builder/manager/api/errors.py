@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from backends.errors import HplmError, presentable
 from builder.manager.failures import failure_of, status_of
 from builder.manager.jobs import Failure
+from builder.manager.quotas import QuotaError
 
 _SHOWN_PROBLEMS = 5
 _CODES = {HTTPStatus.NOT_FOUND: "NOT_FOUND", HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "TOO_LARGE"}
@@ -41,7 +42,9 @@ def install(app: FastAPI) -> None:
 
 def handle_hplm_error(request: Request, error: Exception) -> JSONResponse:
     failure = failure_of(error, {f"{request.app.state.manager.home.path}/": ""})
-    return error_answer(status_of(presentable(error)), failure.code, failure.message)
+    wait_ms = error.retry_after_ms if isinstance(error, QuotaError) else None
+    headers = None if wait_ms is None else {"Retry-After": str(-(-wait_ms // 1000))}
+    return error_answer(status_of(presentable(error)), failure.code, failure.message, headers)
 
 
 def handle_validation_error(_: Request, error: Exception) -> JSONResponse:

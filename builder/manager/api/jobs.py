@@ -14,9 +14,9 @@ from builder.manager.api.access import Builder, ManagerOf, Reader
 from builder.manager.api.errors import answers
 from builder.manager.api.examples import JOB_EXAMPLES
 from builder.manager.api.views import JobList, JobView
-from builder.manager.callers import Caller, hplm_targets
+from builder.manager.callers import Caller
 from builder.manager.job_log import log_path, new_lines, tail
-from builder.manager.jobs import JobState
+from builder.manager.jobs import JobState, hplm_targets
 from builder.manager.store import JobFilter
 from builder.requests.jobs import JobRequest
 
@@ -39,7 +39,7 @@ KeyHeader = Annotated[
     status_code=HTTPStatus.ACCEPTED,
     responses={
         200: {"model": JobView, "description": "The job that this idempotency key made before."},
-        **answers(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
+        **answers(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS),
     },
 )
 def submit(

@@ -16,6 +16,7 @@ from backends.errors import InvalidArgumentError
 from builder.manager.api.access import Builder, ManagerOf, Reader
 from builder.manager.api.errors import answers
 from builder.manager.api.views import UploadList, UploadView
+from builder.manager.quotas import QuotaError
 from builder.manager.upload_checks import CHECKS
 from builder.manager.uploads import UploadTooLargeError
 from builder.requests.base import UploadKind
@@ -43,7 +44,12 @@ KindParameter = Annotated[
     "",
     status_code=HTTPStatus.CREATED,
     openapi_extra=_BINARY_BODY,
-    responses=answers(HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.INSUFFICIENT_STORAGE),
+    responses=answers(
+        HTTPStatus.BAD_REQUEST,
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.INSUFFICIENT_STORAGE,
+    ),
 )
 async def upload(
     request: Request, manager: ManagerOf, caller: Builder, kind: KindParameter, name: NameParameter
@@ -60,7 +66,7 @@ async def upload(
             incoming.expect(_announced_bytes(request))
             async for chunk in chunks:
                 await run_in_threadpool(incoming.write, chunk)
-        except UploadTooLargeError:
+        except (UploadTooLargeError, QuotaError):
             if request.headers.get("expect", "").lower() != "100-continue":  # such a client has sent nothing yet
                 await _discard(chunks)
             raise

@@ -16,12 +16,14 @@ def test_quotas_from_setting_to_removal(run_hplm: Callable[..., str], tiny_home:
 
     assert quota("set", "acme", "--rows-per-s", "100", "--weight", "3") == "acme: weight 3, rows_per_s 100\n"
     assert quota("set", "acme", "--hplms", "9") == "acme: weight 3, rows_per_s 100, hplms 9\n"
+    assert quota("set", "acme", "--jobs-per-day", "5").endswith(", jobs_per_day 5\n")
     (shown,) = json.loads(quota("show", "--json"))
     assert json.loads(quota("show", "acme", "--json")) == [shown]
     assert shown == {
         "tenant": "acme", "weight": 3.0, "rows_per_s": 100.0, "bytes_per_s": None, "waiting_rows": None, "hplms": 9,
+        "upload_bytes": None, "running_jobs": None, "jobs_per_day": 5,
     }  # fmt: skip
-    assert quota("remove", "acme", "weight", "hplms") == "acme: rows_per_s 100\n"
+    assert quota("remove", "acme", "weight", "hplms", "jobs_per_day") == "acme: rows_per_s 100\n"
     assert quota("remove", "acme") == "acme: no quota\n"
     assert json.loads(quota("show", "--json")) == []
 

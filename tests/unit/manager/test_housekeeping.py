@@ -15,6 +15,7 @@ from builder.manager.housekeeping import Housekeeping, Retention
 from builder.manager.job_log import log_path
 from builder.manager.jobs import Job, JobSpec, JobState
 from builder.manager.store import JobFilter, JobStore
+from builder.manager.unchanged import Unchanged
 from builder.manager.uploads import Uploads
 
 DAY_S = 86_400.0
@@ -90,9 +91,17 @@ def test_abandoned_uploads_go_after_a_day(home: Home, store: JobStore) -> None:
         folder.mkdir(parents=True)
     for file in (stale[0], fresh, stale[2] / "content.txt"):
         file.write_bytes(b"half")
-    for path in (kept, *stale):
-        os.utime(path, (time.time() - 2 * DAY_S,) * 2)
-    housekeeping = Housekeeping(home, store, Uploads(home), Retention())
+    now_s = [1000.0]
+    housekeeping = Housekeeping(home, store, Uploads(home, idle=Unchanged(lambda: now_s[0])), Retention())
+    for year_2000_or_2100 in (946_684_800.0, 4_102_444_800.0):  # the wall clock was set meanwhile
+        for path in (kept, *stale, fresh):
+            os.utime(path, (year_2000_or_2100,) * 2)
+        housekeeping.tidy()
+        now_s[0] += DAY_S - 1
+        housekeeping.tidy()
+        assert set(uploads.iterdir()) == {kept, *stale, fresh}
+    fresh.write_bytes(b"half and more")
+    now_s[0] += 1
     housekeeping.tidy()
     assert set(uploads.iterdir()) == {kept, fresh}
     housekeeping.start()

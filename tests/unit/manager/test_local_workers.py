@@ -12,9 +12,11 @@ import psutil
 from backends.home import Home
 from builder.manager.jobs import Job, JobState, Worker
 from builder.manager.local_workers import LocalWorkers
+from builder.manager.unchanged import Unchanged
+from builder.manager.workers import Silence
 
 
-def running(process: subprocess.Popen[bytes]) -> Job:
+def running(process: subprocess.Popen[bytes] | psutil.Process) -> Job:
     return Job(
         id=1,
         kind="gc",
@@ -34,6 +36,20 @@ def running(process: subprocess.Popen[bytes]) -> Job:
         failure=None,
         result=None,
     )
+
+
+def test_a_worker_elsewhere_is_silent_by_a_clock_that_nobody_sets() -> None:
+    """Its own clock may be a day ahead or behind."""
+    now_s = [50.0]
+    silence = Silence(Unchanged(lambda: now_s[0]))
+    for heartbeat_s in (0.0, 1e9, 86_400.0, 2e9):
+        job = running(psutil.Process()).model_copy(update={"heartbeat_s": heartbeat_s})
+        assert not silence.is_too_long(job)
+        now_s[0] += 60
+        assert not silence.is_too_long(job)
+    now_s[0] += 0.1
+    assert silence.is_too_long(job)
+    assert not silence.is_too_long(job.model_copy(update={"attempt": 2}))
 
 
 def test_a_worker_is_said_to_have_died_unseen_only_if_it_did(tmp_path: Path) -> None:

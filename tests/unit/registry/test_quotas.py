@@ -102,3 +102,16 @@ def test_a_home_of_format_2_gets_the_table_of_quotas(
 ) -> None:
     execute(home, "DROP TABLE quotas", "UPDATE state SET format_version = 2")
     assert open_registry().quotas.all() == []
+
+
+def test_quotas_of_a_home_of_format_3_stay(
+    registry: Registry, home: Home, open_registry: Callable[[], Registry]
+) -> None:
+    registry.quotas.set("acme", {"hplms": 3})
+    columns = ("upload_bytes", "running_jobs", "jobs_per_day")
+    execute(
+        home, *(f"ALTER TABLE quotas DROP COLUMN {name}" for name in columns), "UPDATE state SET format_version = 3"
+    )
+    migrated = open_registry()
+    assert migrated.quotas.set("acme", {"jobs_per_day": 5}) == Quota(hplms=3, jobs_per_day=5)
+    assert migrated.audit.entries()[-2].action == "registry.migrate"
