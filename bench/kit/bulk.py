@@ -1,10 +1,11 @@
-"""Thousands of hPLMs registered in one transaction, otherwise like published ones."""
+"""Thousands of hPLMs, tokens or quotas registered in one transaction, otherwise like published ones."""
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from backends.home import Home
@@ -12,7 +13,9 @@ from backends.registry.audit import note
 from backends.registry.database import Database
 from backends.registry.entries import DomainEntry
 from backends.registry.queries import domain_version_row
-from backends.registry.schema import HplmRow, HplmVersionRow
+from backends.registry.quotas import Quota
+from backends.registry.schema import HplmRow, HplmVersionRow, QuotaRow, TokenRow
+from backends.registry.tokens import Role, token_digest
 
 
 @dataclass(frozen=True)
@@ -55,4 +58,45 @@ def register_hplms(home: Home, hplms: Sequence[NewHplm]) -> None:
         for row, version in zip(rows, versions, strict=True):
             row.live_version_id = version.id
         note(session, "hplm.publish", f"{len(hplms)} hPLMs")
+    database.close()
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """Times are seconds since the epoch; unlike the command, any are taken."""
+
+    scope: str
+    not_before: float = 0.0
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+
+def register_tokens(home: Home, tokens: Sequence[NewToken]) -> list[str]:
+    """Register tokens; returns their texts."""
+    ids = [secrets.token_hex(6) for _ in tokens]
+    texts = [f"hplm_{id}_{secrets.token_urlsafe(32)}" for id in ids]
+    database = Database.connect(home.registry_url)
+    with database.publication() as (session, revision):
+        session.add_all(
+            TokenRow(
+                token_id=id,
+                role=Role.CALLER.value,
+                sha256=token_digest(text).hex(),
+                created_at=time.time(),
+                revision=revision,
+                **asdict(token),
+            )
+            for id, text, token in zip(ids, texts, tokens, strict=True)
+        )
+        note(session, "token.create", f"{len(tokens)} tokens")
+    database.close()
+    return texts
+
+
+def register_quotas(home: Home, tenants: Sequence[str], quota: Quota) -> None:
+    """Give each tenant the same quota."""
+    database = Database.connect(home.registry_url)
+    with database.publication() as (session, revision):
+        session.add_all(QuotaRow(tenant=tenant, revision=revision, **asdict(quota)) for tenant in tenants)
+        note(session, "quota.set", f"{len(tenants)} tenants")
     database.close()

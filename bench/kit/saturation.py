@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from backends.scheduling.fair_share import tenant_of
 from bench.kit.triton_client import open_triton
 from builder.export.models import ENSEMBLE
+from hplm_client import Request
 from loadtest.in_process import Played, play
 from loadtest.schedule import Row, Schedule
 from loadtest.sender import Target
@@ -23,17 +26,23 @@ def saturate(
     model: str = ENSEMBLE,
     level: str | None = None,
     starts_at: float | None = None,
+    tokens: Mapping[str, str] | None = None,
 ) -> Played:
-    """Ask all rows, so many at a time; every one must be answered.
+    """Ask all rows, so many at a time, with the tokens of their tenants if there are some; every one must be answered.
 
     Times are seconds since `starts_at`, a moment of the monotonic clock; by default since the first row is sent.
     """
     schedule = Schedule.of(Row(0.0, hplm, text) for hplm, text in rows)
-    options = {} if level is None else {"parameters": {"level": level}}
-    open_ask = partial(open_triton, model=model, options=lambda _: options)
+    open_ask = partial(open_triton, model=model, options=partial(_options, level, tokens or {}))
     played = play(Target(url), schedule, in_flight, open_ask=open_ask, starts_at=starts_at)
     played.require_all_answered()
     return played
+
+
+def _options(level: str | None, tokens: Mapping[str, str], request: Request) -> dict[str, Any]:
+    token = tokens.get(tenant_of(request.hplm))
+    parameters = {name: value for name, value in (("level", level), ("tenant_token", token)) if value is not None}
+    return {"parameters": parameters} if parameters else {}
 
 
 def draw(hplms: Sequence[str], texts: Sequence[str], count: int, rng: np.random.Generator) -> list[HplmText]:

@@ -71,7 +71,7 @@ class Replies:
         return int((self.in_time & (self.done_s >= begin_s) & (self.done_s < end_s)).sum())
 
 
-class _Client:
+class StockClient:
     """Sends requests without waiting for answers, and notes both."""
 
     def __init__(self, url: str) -> None:
@@ -94,12 +94,22 @@ class _Client:
 
     def send(self, sending: Sending, due_s: float, on_end: Callable[[], None] = lambda: None) -> None:
         """Send with what is left until `due_s` for a deadline."""
-        sent_s = self.now_s
-        parameters = None if due_s == np.inf else {"deadline_ms": max(1, int(1e3 * (due_s - sent_s)))}
+        parameters = None if due_s == np.inf else {"deadline_ms": max(1, int(1e3 * (due_s - self.now_s)))}
+        self.infer(ENSEMBLE, _inputs(sending.hplm, sending.texts), due_s, on_end, parameters)
+
+    def infer(
+        self,
+        model: str,
+        inputs: list[Any],
+        due_s: float = np.inf,
+        on_end: Callable[[], None] = lambda: None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send to any model."""
         with self._lock:
             self._num_sent += 1
-        ended = partial(self._note, sent_s, due_s, on_end)
-        self._client.async_infer(ENSEMBLE, _inputs(sending.hplm, sending.texts), ended, parameters=parameters)
+        ended = partial(self._note, self.now_s, due_s, on_end)
+        self._client.async_infer(model, inputs, ended, parameters=parameters)
 
     def _note(
         self,
@@ -142,7 +152,7 @@ def _inputs(hplm: str, texts: tuple[str, ...]) -> list[Any]:
 
 def send_on_time(url: str, begins_at: float, sendings: Sequence[Sending]) -> Replies:
     """Open loop: each request leaves at its time, however many wait; deadlines count from then."""
-    client = _Client(url)
+    client = StockClient(url)
     client.begin(begins_at)
     for sending in sendings:
         ahead_s = sending.at_s - client.now_s
@@ -157,7 +167,7 @@ def ask_again_at_once(
     url: str, begins_at: float, sendings: Sequence[Sending], callers: int, duration_s: float
 ) -> Replies:
     """Closed loop: each caller sends its next request when the last one has ended, however it ended."""
-    client = _Client(url)
+    client = StockClient(url)
     numbers = count()
 
     def ask() -> None:
