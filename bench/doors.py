@@ -4,8 +4,9 @@ Real Triton. `tickets`: made up, changed, replayed, aged and foreign tickets go 
 them one a call, the others 8 or 64 a call, beside honest clients with deadlines; the same load without them by turns.
 What the process asks its registry is counted. `endpoints`: the four administrative groups over both protocols.
 `tokens`: all tenants, calls, protocols and kinds of tokens; how long a foreign and an absent hPLM take on the wire;
-tokens that are revoked and rotated while callers show them. `guarded`: two servers by turns, each tenant with two
-tokens and quotas in one of them. `costs`: processor time of checks, and of `hplm_lower` for a megabyte without blanks.
+tokens that are revoked and rotated while callers show them. `guarded`: two servers by turns, 10,000 tenants with two
+tokens each and quotas in one of them, of which a tenth ask. `costs`: processor time of checks, and of `hplm_lower` for
+a megabyte without blanks.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Settings:
 
 FULL = Settings(
     AttackSettings(tickets=100_000, turns=6, turn_s=8.0, warm_rows=2_000),
-    GuardedSettings(tenants=10_000, rows=3_000, pairs=15),
+    GuardedSettings(tenants=10_000, askers=1_000, rows=3_000, pairs=15),
     tenants=20,
     timing_asks=100_000,
     revocations=100,
@@ -60,7 +61,7 @@ FULL = Settings(
 )
 QUICK = Settings(
     AttackSettings(tickets=10_000, turns=2, turn_s=5.0, warm_rows=600),
-    GuardedSettings(tenants=500, rows=1_000, pairs=3),
+    GuardedSettings(tenants=500, askers=100, rows=1_000, pairs=3),
     tenants=3,
     timing_asks=4_000,
     revocations=10,
