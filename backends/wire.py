@@ -54,8 +54,9 @@ _TICKET_BYTES = _SEALED.size + SEAL_BYTES
 _serials = count(secrets.randbits(62))
 _NO_DEADLINE = 0
 MAX_DEADLINE_MS = 24 * 3600 * 1000
-_INT32_BYTES = 4
+_INT32 = struct.Struct("=i")
 
+UInt8Array = npt.NDArray[np.uint8]
 Float16Array = npt.NDArray[np.float16]
 Int64Array = npt.NDArray[np.int64]
 
@@ -164,7 +165,7 @@ class TextWords:
 
 
 def encode_words(row: TextWords | None) -> bytes:
-    """Encode a row of WORDS: number of words, their first tokens, starts and ends, the text; empty for other tasks."""
+    """Encode the words of a row: their number, first tokens, starts and ends, the text; empty for other tasks."""
     if row is None:
         return b""
     words = row.words
@@ -174,14 +175,41 @@ def encode_words(row: TextWords | None) -> bytes:
 
 
 def decode_words(row: bytes) -> TextWords:
-    if len(row) < _INT32_BYTES:
+    if len(row) < _INT32.size:
         raise InvalidArgumentError(f"{WORDS} is empty for a task that needs it")
     num_words = int(np.frombuffer(row, np.int32, 1)[0])
-    table_end = _INT32_BYTES * (1 + 3 * num_words)
+    table_end = _INT32.size * (1 + 3 * num_words)
     if num_words < 0 or len(row) < table_end:
         raise InvalidArgumentError(f"{WORDS} is shorter than its {num_words} words")
-    table: Int32 = np.frombuffer(row[_INT32_BYTES:table_end], np.int32).reshape(3, num_words)
+    table: Int32 = np.frombuffer(row[_INT32.size : table_end], np.int32).reshape(3, num_words)
     return TextWords(row[table_end:].decode(), RowWords(*table))
+
+
+def fold_words(rows: Sequence[bytes]) -> UInt8Array:
+    """Encoded words of the rows of a request → the tensor WORDS.
+
+    Semantics:
+        In front of each row its length in bytes, 4 of them; behind it zeros up to the longest row.
+    Shape:
+        `[B, 4 + longest row]`.
+    """
+    longest = max(map(len, rows))
+    content = b"".join(_INT32.pack(len(row)) + row.ljust(longest, b"\0") for row in rows)
+    return np.frombuffer(content, np.uint8).reshape(len(rows), _INT32.size + longest)
+
+
+def unfold_words(folded: UInt8Array) -> list[bytes]:
+    """The inverse of `fold_words`."""
+    if folded.ndim != 2 or folded.shape[1] < _INT32.size:
+        raise InvalidArgumentError(f"{WORDS} has shape {list(folded.shape)}, not [batch, {_INT32.size} or more]")
+    return [_row_of_words(row.tobytes()) for row in folded]
+
+
+def _row_of_words(row: bytes) -> bytes:
+    (size_bytes,) = _INT32.unpack_from(row)
+    if not 0 <= size_bytes <= len(row) - _INT32.size:
+        raise InvalidArgumentError(f"{WORDS} has a row of {len(row) - _INT32.size} bytes that promises {size_bytes}")
+    return row[_INT32.size : _INT32.size + size_bytes]
 
 
 def fold_rows(rows: Sequence[Float16Array]) -> Float16Array:

@@ -25,13 +25,10 @@ _RESULT = Tensor("RESULT", "STRING", (1,))
 # front, and padding each row to the longest would send numbers that are never read.
 _HIDDEN_DIMS = (-1, -1)
 _TICKET_DIMS = (-1,)
-# Where the words of a row lie, and its text; an empty string for all tasks but NER.
-_WORDS = Tensor("WORDS", "STRING", (1,))
+# Where the words of a row lie, and its text. Bytes and no string: Triton does not look whether a string is complete
+# before it is among those of other requests, and one that is not would fail them all.
+_WORDS_DIMS = (-1,)
 _BETWEEN = ("HIDDEN", "TICKET", "WORDS")
-
-
-_LOWER_CALL_ROWS = 1024
-"""Rows that `hplm_lower` takes in at once, at least; what waits in front of it can be neither rejected nor counted."""
 
 
 def all_models(settings: ExportSettings) -> tuple[ModelDescription, ...]:
@@ -52,15 +49,17 @@ def ensemble(settings: ExportSettings) -> ModelDescription:
 
 
 def lower(settings: ExportSettings) -> ModelDescription:
+    """It takes requests one by one and batches them itself: a damaged text would fail a batch of Triton's."""
     return ModelDescription(
         name=LOWER,
-        max_batch_size=max(settings.max_batch_size, _LOWER_CALL_ROWS),
+        max_batch_size=settings.max_batch_size,
         inputs=(_MODEL, _TEXT),
-        outputs=(Tensor("HIDDEN", "FP16", _HIDDEN_DIMS), Tensor("TICKET", "INT64", _TICKET_DIMS), _WORDS),
+        outputs=(
+            Tensor("HIDDEN", "FP16", _HIDDEN_DIMS),
+            Tensor("TICKET", "INT64", _TICKET_DIMS),
+            Tensor("WORDS", "UINT8", _WORDS_DIMS),
+        ),
         instances=Instances("CPU", settings.lower_instances),
-        # No delay: a batch is whatever waits when an instance gets free. A delay with several instances would also let
-        # Triton merge batches that it has already closed.
-        batching=DynamicBatching(max_queue_delay_us=0),
         parameters={HOME_PARAMETER: settings.home, **_queue_parameters(settings), **settings.lower_parameters},
     )
 
@@ -73,7 +72,7 @@ def upper(settings: ExportSettings) -> ModelDescription:
         inputs=(
             Tensor("HIDDEN", "FP16", _HIDDEN_DIMS, is_ragged=True),
             Tensor("TICKET", "INT64", _TICKET_DIMS, is_ragged=True),
-            _WORDS,
+            Tensor("WORDS", "UINT8", _WORDS_DIMS, is_ragged=True),
         ),
         outputs=(_RESULT,),
         # One process per device: a second one would hold the shared layers and all adapter slots once more.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton
 
-from backends.wire import HIDDEN, RESULT, TICKET, WORDS, Float16Array, Int64Array
+from backends.wire import HIDDEN, RESULT, TICKET, WORDS, Float16Array, Int64Array, fold_words
 from bench.kit.stock_client import Replies, StockClient
 from builder.export.models import LOWER, UPPER
 
@@ -39,8 +39,8 @@ def send_tickets(url: str, begins_at: float, calls: Sequence[TicketCall], row: F
 
 def upper_inputs(tickets: Int64Array, row: Float16Array) -> list[Any]:
     hidden = np.broadcast_to(row, (len(tickets), *row.shape))
-    words = np.full((len(tickets), 1), b"", np.object_)
-    tensors = ((HIDDEN, "FP16", np.ascontiguousarray(hidden)), (TICKET, "INT64", tickets), (WORDS, "BYTES", words))
+    words = fold_words([b""] * len(tickets))
+    tensors = ((HIDDEN, "FP16", np.ascontiguousarray(hidden)), (TICKET, "INT64", tickets), (WORDS, "UINT8", words))
     inputs = []
     for name, datatype, value in tensors:
         inputs.append(triton.InferInput(name, list(value.shape), datatype))

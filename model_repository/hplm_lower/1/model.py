@@ -1,11 +1,11 @@
 """Triton glue of the lower half: texts in, folded hidden rows and tickets out. The work is in `backends.lower`.
 
-`execute` answers what it rejects at once, and leaves the rest to the queue, which answers through response senders.
+`execute` answers what is wrong at once. The rest is answered through response senders: by the queue, or a moment later
+where it is rejected.
 """
 
 import logging
 import os
-import time
 
 from backends.openmp import limit_spinning
 
@@ -25,6 +25,7 @@ from backends.logs import configure_logging
 from backends.lower.caller_check import Auth
 from backends.lower.encode_queue import EncodeQueue
 from backends.lower.metrics import LowerMetrics
+from backends.lower.rejections import Rejections
 from backends.lower.service import HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import FillingSettings, QueueSettings, TextLimits
 from backends.model_settings import ModelSettings
@@ -37,12 +38,9 @@ from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_traci
 from backends.trimming import Trimming
 from backends.triton_caller import Caller
 from backends.triton_errors import triton_error
-from backends.wire import HIDDEN, MODEL, TEXT, TICKET, WORDS
+from backends.wire import HIDDEN, MODEL, TEXT, TICKET, WORDS, fold_words
 
 LOGGER = logging.getLogger("hplm_lower")
-_REJECTING_DELAY_S = 0.015
-"""After a rejection, requests are left to Triton for a moment: many in one call cost less than one by one, and callers
-that ask again at once get no faster than this."""
 
 
 class TritonPythonModel:
@@ -71,6 +69,7 @@ class TritonPythonModel:
         self._heartbeat = Heartbeat(process, ("encode",))
         queue = QueueSettings.from_model(settings, instances)
         self._queue = EncodeQueue(self._service, queue, end_process, self._heartbeat.beat_of("encode"))
+        self._rejections = Rejections()
         in_force = {
             **filling.parameters,
             **staleness.parameters,
@@ -88,8 +87,6 @@ class TritonPythonModel:
         with span(Lane.RETRIEVAL, "read", requests=len(requests)):
             rejections = [self._add(request) for request in requests]
         self._queue.end_call()
-        if any(isinstance(rejection, RejectedError) for rejection in rejections):
-            time.sleep(_REJECTING_DELAY_S)
         return [None if rejection is None else _response(rejection) for rejection in rejections]
 
     def _add(self, request: "pb_utils.InferenceRequest") -> HplmError | None:
@@ -100,16 +97,21 @@ class TritonPythonModel:
                 return read
             final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
             sender, end = request.get_response_sender(), self._heartbeat.end_requests
-            rejection = self._queue.add(read, Caller(sender, _response, final, Lane.RETRIEVAL, end).respond)
-            if rejection is None:
-                self._heartbeat.begin_requests()  # it may be answered by now: for a moment the number is negative
-            return rejection
+            caller: Caller[HiddenRequest] = Caller(sender, _response, final, Lane.RETRIEVAL, end)
+            error = self._queue.add(read, caller.respond)
+            if error is not None and not isinstance(error, RejectedError):
+                return error
+            self._heartbeat.begin_requests()  # it may be answered by now: for a moment the number is negative
+            if error is not None:
+                self._rejections.add(error, caller.respond)
+            return None
         except Exception as error:  # a defect; leaving `execute`, it would fail all requests of the call
             LOGGER.exception("a request could not be queued")
             return presentable(error)
 
     def finalize(self) -> None:
         self._queue.close()
+        self._rejections.close()
         self._trimming.close()
         self._metrics.close()
         self._service.close()
@@ -131,6 +133,6 @@ def _read(request: "pb_utils.InferenceRequest") -> TextRequest | HplmError:
 def _response(result: HiddenRequest | HplmError) -> "pb_utils.InferenceResponse":
     if isinstance(result, HplmError):
         return pb_utils.InferenceResponse(error=triton_error(pb_utils, result))
-    words = np.array(result.words, dtype=np.object_).reshape(-1, 1)
-    tensors = ((HIDDEN, result.hidden), (TICKET, np.ascontiguousarray(result.tickets)), (WORDS, words))
+    tickets, words = np.ascontiguousarray(result.tickets), fold_words(result.words)
+    tensors = ((HIDDEN, result.hidden), (TICKET, tickets), (WORDS, words))
     return pb_utils.InferenceResponse([pb_utils.Tensor(name, tensor) for name, tensor in tensors])

@@ -39,7 +39,7 @@ from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_traci
 from backends.trimming import Trimming
 from backends.triton_caller import Caller
 from backends.triton_errors import triton_error
-from backends.wire import HIDDEN, RESULT, TICKET, WORDS
+from backends.wire import HIDDEN, RESULT, TICKET, WORDS, unfold_words
 
 LOGGER = logging.getLogger("hplm_upper")
 _AGE_LIMIT_IN_QUEUE_S = 600.0
@@ -164,7 +164,7 @@ def _policy(settings: ModelSettings, batches_by_triton: bool) -> PolicySettings:
 def _read(request: "pb_utils.InferenceRequest") -> HiddenRows | HplmError:
     try:
         tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        return HiddenRows(tensors[HIDDEN], tensors[TICKET], tensors[WORDS].reshape(-1).tolist())
+        return HiddenRows(tensors[HIDDEN], tensors[TICKET], unfold_words(tensors[WORDS]))
     except Exception as error:
         return presentable(error)
 

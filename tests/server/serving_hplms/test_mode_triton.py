@@ -22,7 +22,7 @@ from backends.deadline_batcher import FILE_NAME, PLAN_VERSION
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.scheduling.cost_model import CostModel
-from backends.wire import TICKET_COLUMNS
+from backends.wire import TICKET_COLUMNS, fold_words
 from bench.kit.reference import ReferenceHplm
 from bench.kit.tiny_home import sample_texts
 from builder.export.repository import render_repository
@@ -228,8 +228,8 @@ def test_a_bad_request_costs_its_batch_nothing(delayed: Served) -> None:
             tensor = tritonclient.grpc.InferInput(name, list(value.shape), datatype)
             tensor.set_data_from_numpy(value)
             tensors.append(tensor)
-        words = tritonclient.grpc.InferInput("WORDS", [1, 1], "BYTES")
-        words.set_data_from_numpy(np.array([[b""]], dtype=np.object_))
+        words = tritonclient.grpc.InferInput("WORDS", [1, 4], "UINT8")
+        words.set_data_from_numpy(fold_words([b""]))
         future: Future[Any] = Future()
         pending.append(future)
         client.async_infer(

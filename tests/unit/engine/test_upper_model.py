@@ -17,7 +17,7 @@ import pytest
 
 from backends.home import HOME_VARIABLE, Home
 from backends.seal import Seal
-from backends.wire import HIDDEN, TICKET, WORDS, Ticket, encode_tickets, fold_rows
+from backends.wire import HIDDEN, TICKET, WORDS, Ticket, encode_tickets, fold_rows, fold_words
 from served_engine import keys_of
 
 MODEL_FILE = Path(__file__).parents[3] / "model_repository" / "hplm_upper" / "1" / "model.py"
@@ -31,7 +31,7 @@ class Request:
         self.tensors = {
             HIDDEN: fold_rows([np.zeros((5, WIDTH), np.float16)]),
             TICKET: encode_tickets([Ticket(key, 5, False, None)], Seal.of_server()),
-            WORDS: np.array([[b""]], dtype=np.object_),
+            WORDS: fold_words([b""]),
         }
         self.sent: queue.Queue[Any] = queue.Queue()
         self._is_broken = is_broken

@@ -107,8 +107,8 @@ def test_settings_reach_the_configuration():
         max_batch_size=16, lower_instances=3, device="gpu", gpus=(1,), upper_parameters={"dtype": "bfloat16"}
     )
     ensemble, lower, upper = (to_message(model) for model in all_models(settings))
-    assert {ensemble.max_batch_size, upper.max_batch_size} == {16}
-    assert lower.max_batch_size == 1024, "it takes in all that waits, and rejects what is too much"
+    assert {ensemble.max_batch_size, lower.max_batch_size, upper.max_batch_size} == {16}
+    assert not lower.HasField("dynamic_batching"), "a damaged text would fail the batch"
     assert lower.instance_group[0].count == 3
     assert lower.instance_group[0].kind == schema.ModelInstanceGroup.KIND_CPU
     assert upper.instance_group[0].count == 1

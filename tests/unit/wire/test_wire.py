@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from backends.deadline_batcher import SOURCE
@@ -15,8 +16,10 @@ from backends.wire import (
     decode_tickets,
     encode_tickets,
     fold_rows,
+    fold_words,
     owned,
     unfold_rows,
+    unfold_words,
 )
 
 
@@ -30,6 +33,27 @@ def test_folding_loses_nothing_and_adds_less_than_a_row_of_tokens(seed: int) -> 
     assert folded.shape[0] * folded.shape[1] - sum(lengths) < len(rows)
     for row, again in zip(rows, unfold_rows(folded, lengths), strict=True):
         assert np.array_equal(row, again)
+
+
+@pytest.mark.parametrize("rows", [[b""], [b"", b""], [b"abc"], [b"", b"one\0", b"\0\0"], [b"x" * 1000, b""]])
+def test_words_of_rows_travel_together(rows: list[bytes]) -> None:
+    folded = fold_words(rows)
+    assert folded.dtype == np.uint8 and len(folded) == len(rows)
+    assert unfold_words(folded) == rows
+
+
+@pytest.mark.parametrize(
+    "folded",
+    [
+        np.zeros((1, 3), np.uint8),
+        np.zeros(4, np.uint8),
+        np.array([[2, 0, 0, 0, 1]], np.uint8),
+        np.full((2, 5), 255, np.uint8),
+    ],
+)
+def test_words_that_promise_more_than_there_is(folded: npt.NDArray[np.uint8]) -> None:
+    with pytest.raises(InvalidArgumentError, match="WORDS has"):
+        unfold_words(folded)
 
 
 def test_only_foreign_memory_is_copied() -> None:
