@@ -1,0 +1,1 @@
+"""Registries that fail, for `bench.partition`."""
