@@ -24,7 +24,7 @@ import numpy as np
 from bench.kit.cancellation import Cancellation, Cancelled
 from bench.kit.entry import Result, at_most, bench
 from bench.kit.footprint import Footprint
-from bench.kit.mixed_load import MixedLoad
+from bench.kit.mixed_load import KINDS, MixedLoad
 from bench.kit.served import Serving, served
 from bench.kit.server_metrics import figure_of
 from bench.kit.synthetic_home import SMALL, BaseHome, Family, Words
@@ -127,17 +127,17 @@ def measure(folder: Path, settings: Settings, seed: int) -> Results:
     upper = {"dtype": settings.dtype, "max_rows": str(settings.batch_rows)}
     code = code_with_turns(folder / "code", Ablation(upper_turns=turns))
     with served(base.home, Serving(lower_instances=2, upper=upper, code=code)) as server:
-        load = MixedLoad(server.grpc_url, server.http_url, hplms, texts, settings.callers)
+        load = MixedLoad(server.grpc_url, server.http_url, hplms, texts, settings.callers, KINDS)
         asyncio.run(load.play(settings.warm_s, seed))
-        samples = [Sample("before", 0.0, Footprint.of(server))]
+        samples = [Sample("before", 0.0, Footprint.of(server.pid))]
         cancellation = Cancellation(server, turns, hplms, texts[0], settings.batch_rows)
         cancelled = cancellation.cancel(settings.cancelled)
         cancellation.close()
-        samples.append(Sample("after cancelling", 0.0, Footprint.of(server)))
+        samples.append(Sample("after cancelling", 0.0, Footprint.of(server.pid)))
         outcomes, during = asyncio.run(_play_and_sample(load, server, settings, seed + 1))
         time.sleep(5.0)  # what waits is answered, and figures are told
         waiting_rows = figure_of(server, "hplm_waiting_rows")
-        samples += [*during, Sample("after the load", settings.minutes, Footprint.of(server))]
+        samples += [*during, Sample("after the load", settings.minutes, Footprint.of(server.pid))]
     return Results(cancelled, samples, outcomes, waiting_rows)
 
 
@@ -153,7 +153,7 @@ async def _play_and_sample(
     for number in range(1, settings.samples):
         minute = settings.minutes * number / settings.samples
         await asyncio.sleep(60 * settings.minutes / settings.samples)
-        footprint = await asyncio.to_thread(Footprint.of, server)
+        footprint = await asyncio.to_thread(Footprint.of, server.pid)
         samples.append(Sample(f"minute {minute:.3g}", minute, footprint))
     return await playing, samples
 

@@ -170,12 +170,12 @@ class Loads:
             replace(one, texts=tuple(self._text() for _ in range(settings.flood_rows_per_request)))
             for one in self._sendings(times_s)
         ]
-        before = Footprint.of(self._server).rss_bytes
+        before = Footprint.of(self._server.pid).rss_bytes
         most = 0
 
         def watch() -> None:
             nonlocal most
-            most = max(most, Footprint.of(self._server).rss_bytes - before)
+            most = max(most, Footprint.of(self._server.pid).rss_bytes - before)
 
         load = self._play(send_on_time, sendings, measured=(0.0, settings.flood_s), meanwhile=watch)
         return self._note("flood", load), most

@@ -130,7 +130,7 @@ class Loads:
         serving = Serving(upper={"dtype": self._settings.dtype, "slots": "129"})
         with TritonServer(serving.config(self._base.home)) as server:
             found = self._play_all(server, self._settings.tenants)
-            return found, Footprint.of(server).pss_bytes + self._unshared_bytes()
+            return found, Footprint.of(server.pid).pss_bytes + self._unshared_bytes()
 
     def play_dedicated(self, budget_bytes: int) -> tuple[dict[str, Answered], int]:
         """Each scenario, and how many models stay in memory."""

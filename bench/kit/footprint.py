@@ -1,75 +1,75 @@
-"""What a running server holds: memory, threads and shared memory of all its processes."""
+"""What a running server holds: memory, threads, open files and shared memory of all its processes."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from builder.serving import TritonServer
+from builder.serving.run_folder import SHARED_MEMORY
 
-_SHARED_MEMORY = Path("/dev/shm")
-_PREFIX_ARGUMENT = "shm-region-prefix-name="
-_MODEL = re.compile(r"hplm_(lower|upper)")
+_PREFIX = re.compile(r"shm-region-prefix-name=(\S+)")
+_INSTANCE = re.compile(r" (hplm_(?:lower|upper)_\d+_\d+) ")
+_OURS = {"keeper.py": "keeper", "hplm serve": "hplm_serve"}
 
 
 @dataclass(frozen=True)
 class Footprint:
     """`rss_bytes` counts a page in each process that maps it, `pss_bytes` once in all.
 
-    `rss_bytes_of` is that of the processes of each model, and of Triton itself.
+    The mappings tell it of each process, by the name of the model's instance or of the program.
     """
 
-    rss_bytes: int
     rss_bytes_of: Mapping[str, int]
-    pss_bytes: int
+    pss_bytes_of: Mapping[str, int]
     threads: int
+    files: int
     shared_files: int
     shared_file_bytes: int
 
     @classmethod
-    def of(cls, server: TritonServer) -> Footprint:
-        parent = psutil.Process(server.pid)
+    def of(cls, pid: int) -> Footprint:
+        """Look at a process and all that it has started; one that has just ended is left out."""
+        parent = psutil.Process(pid)
         processes = [parent, *parent.children(recursive=True)]
-        by_name: dict[str, list[psutil.Process]] = defaultdict(list)
+        rss_bytes_of, pss_bytes_of = Counter[str](), Counter[str]()
+        threads = files = 0
+        prefixes = set()
         for process in processes:
             with suppress(psutil.NoSuchProcess):
-                by_name[_name(process)].append(process)
-        files = [path.stat().st_size for path in _SHARED_MEMORY.glob(f"{_prefix(parent)}*")]
-        return cls(
-            rss_bytes=_sum(processes, _rss_bytes),
-            rss_bytes_of={name: _sum(of_name, _rss_bytes) for name, of_name in sorted(by_name.items())},
-            pss_bytes=_sum(processes, lambda process: process.memory_full_info().pss),
-            threads=_sum(processes, lambda process: process.num_threads()),
-            shared_files=len(files),
-            shared_file_bytes=sum(files),
-        )
+                command, memory = " ".join(process.cmdline()), process.memory_full_info()
+                name = _name(process, command)
+                rss_bytes_of[name] += memory.rss
+                pss_bytes_of[name] += memory.pss
+                threads += process.num_threads()
+                files += process.num_fds()
+                prefixes.update(_PREFIX.findall(command))
+        sizes = [size for prefix in prefixes for path in SHARED_MEMORY.glob(f"{prefix}*") if (size := _size(path))]
+        return cls(dict(rss_bytes_of), dict(pss_bytes_of), threads, files, len(sizes), sum(sizes))
+
+    @property
+    def rss_bytes(self) -> int:
+        return sum(self.rss_bytes_of.values())
+
+    @property
+    def pss_bytes(self) -> int:
+        return sum(self.pss_bytes_of.values())
 
 
-def _prefix(server: psutil.Process) -> str:
-    """Return the prefix of the server's own files, whatever else runs on this machine."""
-    return next(part.partition(_PREFIX_ARGUMENT)[2] for part in server.cmdline() if _PREFIX_ARGUMENT in part)
+def _name(process: psutil.Process, command: str) -> str:
+    found = _INSTANCE.search(command)
+    if found is not None:
+        return found[1]
+    return next((name for part, name in _OURS.items() if part in command), process.name())
 
 
-def _name(process: psutil.Process) -> str:
-    """Return the model's name, as it stands in the arguments of its stub, or the program's."""
-    found = _MODEL.search(" ".join(process.cmdline()))
-    return found[0] if found else process.name()
-
-
-def _rss_bytes(process: psutil.Process) -> int:
-    return int(process.memory_info().rss)
-
-
-def _sum(processes: Sequence[psutil.Process], measure: Callable[[psutil.Process], int]) -> int:
-    """Add up what is measured of the processes that are still there."""
-    total = 0
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            total += measure(process)
-    return total
+def _size(path: Path) -> int:
+    """Return 0 for a file that has gone meanwhile."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0

@@ -67,9 +67,13 @@ class Report:
         for title, rows in self._tables():
             print_table(title, rows)
         if json_path is not None:
-            json_path.parent.mkdir(parents=True, exist_ok=True)
-            json_path.write_text(json.dumps(self._content(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            json_path.with_suffix(".md").write_text(self.markdown(), encoding="utf-8")
+            self.write(json_path)
+
+    def write(self, json_path: Path) -> None:
+        """Write what `publish` writes, and print nothing: a long run does so again and again."""
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+        json_path.write_text(json.dumps(self._content(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        json_path.with_suffix(".md").write_text(self.markdown(), encoding="utf-8")
 
     def _content(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "arguments"}

@@ -22,7 +22,7 @@ def found(rss_mb: list[float], threads_after: int = 40) -> Results:
 
 
 def footprint(rss_mb: float, threads: int) -> Footprint:
-    return Footprint(round(rss_mb * MB), {"hplm_upper": round(rss_mb * MB)}, 0, threads, 6, 6 * MB)
+    return Footprint({"hplm_upper_0_0": round(rss_mb * MB)}, {"hplm_upper_0_0": 0}, threads, 100, 6, 6 * MB)
 
 
 def test_a_pool_that_fills_is_no_leak() -> None:
@@ -36,5 +36,5 @@ def test_a_pool_that_fills_is_no_leak() -> None:
 def test_a_leak_shows() -> None:
     values = found([100 + 2 * minute for minute in range(9)], threads_after=43).figures()
     assert values["rss_mb_per_hour_second_half"] == pytest.approx(120)
-    assert values["hplm_upper_mb_per_hour_second_half"] == pytest.approx(120)
+    assert values["hplm_upper_0_0_mb_per_hour_second_half"] == pytest.approx(120)
     assert values["threads_more"] == 3

@@ -1,0 +1,1 @@
+"""A long run of a supervised server: its load, its operator's work, its faults, and what grows meanwhile."""
