@@ -1,0 +1,49 @@
+"""How the faults of a plan strike a running server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from backends.errors import UnavailableError
+from bench.kit.chaos.defects import raise_defect
+from bench.kit.chaos.plan import TRITON, Fault, Way
+from bench.kit.supervised import SupervisedServer
+
+_SIGNALS = {Way.KILL: signal.SIGKILL, Way.STOP: signal.SIGSTOP}
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A fault, when it struck on the monotonic clock, and the process; no process is known of a defect."""
+
+    fault: Fault
+    at_s: float
+    pid: int | None
+
+
+def strike(server: SupervisedServer, fault: Fault, orders: Path) -> Struck:
+    """Let a fault happen; `orders` is the folder that loops look into for defects."""
+    if fault.kind.way is Way.DEFECT:
+        at_s = time.monotonic()
+        raise_defect(orders, fault.loop)
+        return Struck(fault, at_s, None)
+    pid = _target(server, fault)
+    at_s = time.monotonic()
+    with suppress(ProcessLookupError):
+        os.kill(pid, _SIGNALS[fault.kind.way])
+    return Struck(fault, at_s, pid)
+
+
+def _target(server: SupervisedServer, fault: Fault) -> int:
+    if fault.kind.target == TRITON:
+        pids = [pid for pid in [server.triton_pid()] if pid is not None]
+    else:
+        pids = sorted(server.stubs().get(fault.kind.target, []))
+    if not pids:
+        raise UnavailableError(f"there is no process of {fault.kind.target} to {fault.kind.way}")
+    return pids[fault.instance % len(pids)]
