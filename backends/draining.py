@@ -13,7 +13,12 @@ _FILE_NAME = "hplm-draining"
 
 def begin_draining(folder: Path) -> None:
     """Set the sign in the folder of a server."""
-    (folder / _FILE_NAME).touch()
+    draining_sign(folder).touch()
+
+
+def draining_sign(folder: Path) -> Path:
+    """Return the file that is there once the sign is set."""
+    return folder / _FILE_NAME
 
 
 def is_draining() -> bool:

@@ -32,10 +32,11 @@ from bench.kit.report import Report
 from bench.kit.served import Serving
 from bench.kit.soak.faults import Fault, faults
 from bench.kit.soak.growth import Look, folder_bytes, growth, num_restarts
-from bench.kit.soak.load import KINDS, LoadProcess, capacity_per_s, num_failed, num_wrong
+from bench.kit.soak.load import KINDS, ToldLoad, capacity_per_s, num_failed, num_wrong
 from bench.kit.soak.publications import PASSING, Publisher, is_marked_right
 from bench.kit.supervised import SupervisedServer, supervised
 from bench.kit.synthetic_home import SMALL, BaseHome, Family, Words
+from bench.kit.until_stopped import UntilStopped
 
 _ROOT = "base"
 _MB = 1e6
@@ -116,7 +117,7 @@ class Soak:
     def __init__(
         self,
         server: SupervisedServer,
-        load: LoadProcess,
+        load: UntilStopped,
         publisher: Publisher,
         course: Course,
         seed: int,
@@ -144,7 +145,8 @@ class Soak:
             if strikes_s and self._elapsed_s > strikes_s[0]:
                 strikes_s.pop(0)
                 self._strike(next(self._faults))
-            self._course.outcomes = self._load.outcomes()
+            for outcomes in self._load.told():
+                self._course.outcomes = outcomes
             self._course.changes = self._publisher.done()
             self._look()
             if self._course.when_quiet is None and self._course.looks[-1].minute >= self._course.quiet_from:
@@ -203,7 +205,7 @@ def measure(folder: Path, settings: Settings, seed: int, json_path: Path | None)
         load = replace(load, rate_per_s=settings.load * course.capacity_per_s)
         every_s, garbage_every, grace_s = settings.publish_every_s, settings.garbage_every, settings.garbage_grace_s
         publisher = Publisher(home, every_s, garbage_every, grace_s, seed)
-        with LoadProcess(load, seed) as process, publisher:
+        with UntilStopped(ToldLoad(load, seed).play) as process, publisher:
             Soak(server, process, publisher, course, seed, json_path).run()
     return course
 

@@ -38,6 +38,7 @@ _ADDRESS = "127.0.0.1"
 _STUB = "triton_python_backend_stub"
 _TRITON = "tritonserver"
 _MODEL = re.compile(r"/(hplm_(?:lower|upper))/")
+_RUN_FOLDER = re.compile(r"--backend-directory=(\S+)/backends(?: |$)")
 _POLL_S = 0.02
 _PROBE_TIMEOUT_S = 5.0
 _READY_S = 120.0
@@ -184,6 +185,19 @@ class SupervisedServer:
     def triton_pid(self) -> int | None:
         """The process of tritonserver; None between two of them."""
         return next((each.pid for each in self.descendants() if _name(each) == _TRITON), None)
+
+    def run_folder(self) -> Path:
+        """The private folder of the tritonserver that runs, with its heartbeats and its sign of draining.
+
+        Raises:
+            UnavailableError: None runs.
+        """
+        for each in self.descendants():
+            with suppress(psutil.NoSuchProcess):
+                found = _RUN_FOLDER.search(" ".join(each.cmdline()))
+                if found is not None:
+                    return Path(found[1])
+        raise UnavailableError("no tritonserver runs")
 
     def stubs(self) -> dict[str, list[int]]:
         """The processes of each model that are alive, by the model's name."""

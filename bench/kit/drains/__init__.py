@@ -1,0 +1,1 @@
+"""Drains of a supervised server under load: who asks, and what becomes of each request."""
