@@ -42,6 +42,7 @@ _ROOT = "base"
 _MB = 1e6
 _SETTLING_SHARE = 1 / 6
 """Of the quiet half."""
+_FAULT_EVERY_MIN = 10
 _RESTARTS = ("--max-restarts", "20")
 
 
@@ -144,7 +145,8 @@ class Soak:
             time.sleep(settings.look_s)
             if strikes_s and self._elapsed_s > strikes_s[0]:
                 strikes_s.pop(0)
-                self._strike(next(self._faults))
+                if self._elapsed_s < end_s / 2:  # healing may have taken long
+                    self._strike(next(self._faults))
             for outcomes in self._load.told():
                 self._course.outcomes = outcomes
             self._course.changes = self._publisher.done()
@@ -258,8 +260,13 @@ def _positive(text: str) -> float:
 def soak(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL
     if options.minutes is not None:
-        row_s = min(settings.row_s, 60 * options.minutes / 6)
-        settings = replace(settings, minutes=options.minutes, row_s=row_s, look_s=min(settings.look_s, row_s / 6))
+        settings = replace(
+            settings,
+            minutes=options.minutes,
+            faults=max(1, round(options.minutes / 2 / _FAULT_EVERY_MIN)),
+            row_s=min(settings.row_s, 60 * options.minutes / 6),
+            look_s=min(settings.look_s, options.minutes),
+        )
     with tempfile.TemporaryDirectory(prefix="hplm-bench-") as folder:
         course = measure(Path(folder), settings, options.seed, options.json)
     return Result(asdict(settings), course.figures(), course.rows)
