@@ -6,10 +6,13 @@ One line each, naming what is wrong and with what; the command line prints the l
 from __future__ import annotations
 
 import logging
+import unicodedata
 from enum import StrEnum
 
 LOGGER = logging.getLogger(__name__)
 _SHOWN_CHARACTERS = 200
+_LONGEST_MESSAGE = 2_000
+"""Messages travel in headers, and stand in logs."""
 
 
 class ErrorCode(StrEnum):
@@ -23,9 +26,15 @@ class ErrorCode(StrEnum):
 
 
 class HplmError(Exception):
-    """Root of all errors that this project raises on purpose."""
+    """Root of all errors that this project raises on purpose.
+
+    Its message is one line of printable Unicode, and cut where it is long, whatever of a bad input it quotes.
+    """
 
     code = ErrorCode.INTERNAL
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_one_line(message))
 
 
 class NotFoundError(HplmError):
@@ -118,6 +127,20 @@ class StorageFullError(HplmError):
 
 class TrainingDataError(InvalidArgumentError):
     """A training file cannot be used; the message says where."""
+
+
+def _one_line(message: str) -> str:
+    if len(message) > _LONGEST_MESSAGE:
+        message = message[: _LONGEST_MESSAGE - 1] + "…"
+    if message.isprintable():
+        return message
+    lines = " ".join(line.strip() for line in message.splitlines() if line.strip())
+    return "".join(_escaped(character) for character in lines)[:_LONGEST_MESSAGE]
+
+
+def _escaped(character: str) -> str:
+    """Escape what ends lines, moves cursors, or cannot be encoded."""
+    return ascii(character)[1:-1] if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") else character
 
 
 def shown(value: str) -> str:

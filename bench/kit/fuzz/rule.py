@@ -5,6 +5,7 @@ A case is named `target:seed:number` and can be repeated alone.
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
 from collections.abc import Callable
@@ -60,6 +61,21 @@ class Verdict(NamedTuple):
     error: BaseException | None = None
 
 
+class Defects(logging.Handler):
+    """Hears of exceptions that `presentable` has turned into an error of ours: nobody meant to raise them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.last = record.exc_info[1]
+
+
+DEFECTS = Defects()
+
+
 class HarmedError(AssertionError):
     """A good neighbour of a bad input was answered otherwise than alone."""
 
@@ -71,6 +87,7 @@ def judge(attempt: Callable[[], None], rejections: tuple[type[Exception], ...] =
         attempt: Runs the reader.
         rejections: How the reader may reject.
     """
+    DEFECTS.last = None
     began_s, began_cpu_s = time.monotonic(), time.process_time()
     try:
         attempt()
@@ -80,6 +97,8 @@ def judge(attempt: Callable[[], None], rejections: tuple[type[Exception], ...] =
         verdict = Verdict(Fate.BROKEN if why else Fate.REJECTED, why, error)
     except Exception as error:
         verdict = Verdict(Fate.BROKEN, told(error), error)
+    if DEFECTS.last is not None:
+        verdict = Verdict(Fate.BROKEN, told(DEFECTS.last), DEFECTS.last)
     cpu_s, took_s = time.process_time() - began_cpu_s, time.monotonic() - began_s
     if verdict.fate is not Fate.BROKEN and (cpu_s > MOST_CPU_S or took_s > MOST_S):
         return Verdict(Fate.BROKEN, f"took {cpu_s:.1f} s of processor time, {took_s:.1f} s in all", verdict.error)

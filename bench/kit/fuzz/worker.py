@@ -23,7 +23,7 @@ from typing import Any
 from backends.home import Home
 from bench.kit.fuzz.draw import Draw
 from bench.kit.fuzz.memory import MOST_MIB, PeakMemory
-from bench.kit.fuzz.rule import Break, Case, Fate, Verdict, judge
+from bench.kit.fuzz.rule import DEFECTS, Break, Case, Fate, Verdict, judge
 from bench.kit.fuzz.target import Target
 
 _MEMORY_BATCH = 250
@@ -128,8 +128,11 @@ def verdict_of(target: Target, case: Case) -> Verdict:
 
 
 def quiet() -> None:
-    """What readers log and warn about bad inputs is no use here, and would be a million lines."""
-    logging.disable(logging.CRITICAL)
+    """Hear of defects; what else readers log and warn about bad inputs would be a million lines."""
+    logging.lastResort = None
+    errors = logging.getLogger("backends.errors")
+    errors.addHandler(DEFECTS)
+    errors.propagate = False
     warnings.simplefilter("ignore")
 
 

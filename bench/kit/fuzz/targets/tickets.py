@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-
-import numpy as np
 
 from backends.engine.ticket_gate import TicketGate
 from backends.home import Home
@@ -30,8 +29,8 @@ class Tickets(Target):
         sealed = encode_tickets(tickets)
         rows = sealed if draw.happens(0.05) else bad_array(draw, sealed)
         believed = self._gate.accept(rows)
-        if not np.array_equal(rows, sealed[: len(rows)]) or believed != tickets[: len(rows)]:
-            raise HarmedError("a ticket that was changed is believed")
+        if Counter(believed) - Counter(tickets):
+            raise HarmedError("a ticket that was changed, or was used before, is believed")
 
 
 def _ticket(draw: Draw) -> Ticket:
