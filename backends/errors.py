@@ -6,6 +6,7 @@ One line each, naming what is wrong and with what; the command line prints the l
 from __future__ import annotations
 
 import logging
+import reprlib
 import unicodedata
 from enum import StrEnum
 
@@ -143,8 +144,10 @@ def _escaped(character: str) -> str:
     return ascii(character)[1:-1] if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") else character
 
 
-def shown(value: str) -> str:
+def shown(value: object) -> str:
     """A user's value as it may stand in a message: quoted, and short, because messages travel in headers."""
+    if not isinstance(value, str):
+        return reprlib.repr(value)  # of some levels and some elements only
     return repr(value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…")
 
 
