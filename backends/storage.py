@@ -117,6 +117,18 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
     path.chmod(_READABLE)
 
 
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Map the tensors of a safetensors file; raise CorruptFileError where it is none."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, KeyError, RuntimeError, TypeError, ValueError) as error:  # of types that PyTorch lacks too
+        raise CorruptFileError(f"{path} does not hold tensors: {error}") from error
+    return tensors
+
+
 def fsync_folder(folder: Path) -> None:
     """Make a folder's files and entries durable."""
     for path in [*folder.rglob("*"), folder]:

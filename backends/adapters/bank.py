@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from backends.adapters.adapter_set import AdapterSet
@@ -20,12 +19,13 @@ from backends.adapters.head import Head
 from backends.adapters.ladder import Ladder
 from backends.adapters.mapped import MappedPages, load_mapped
 from backends.adapters.pooling import NO_POOLING, PAIR_POOLING, POOLED_STATES
-from backends.adapters.stored_parts import described, fields_of, prefixed, restored, stored, turned
+from backends.adapters.stored_parts import described, prefixed, restored, restored_head, stored, turned
 from backends.adapters.student_adapters import StudentAdapters
-from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError, InvalidArgumentError
+from backends.errors import CorruptFileError, FingerprintMismatchError, InvalidArgumentError
+from backends.fields import Fields, read_fields
 from backends.registry.entries import HplmEntry
 from backends.root.student_set import StudentSet
-from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
+from backends.storage import check_file, file_checksum, write_json, write_tensors
 
 BANK_FORMAT_VERSION = 4
 TASKS = ("classification", "ner", "regression")
@@ -169,45 +169,36 @@ def read_artifact(folder: Path, root_fingerprint: str, was_checked: bool = False
 
     The checksum is compared unless it `was_checked` before: published files never change.
     """
-    manifest = read_json(_manifest_path(folder))
-    if manifest["format_version"] > BANK_FORMAT_VERSION:
-        raise FormatVersionError(
-            f"{folder} has format version {manifest['format_version']}; this release reads up to {BANK_FORMAT_VERSION}"
-        )
-    if manifest["root_fingerprint"] != root_fingerprint:
+    manifest = read_fields(_manifest_path(folder), BANK_FORMAT_VERSION)
+    if (of_root := manifest.text("root_fingerprint")) != root_fingerprint:
         raise FingerprintMismatchError(
-            f"the adapter of {manifest['hplm']} was made for root {manifest['root_fingerprint']}, "
-            f"but its root is {root_fingerprint}"
+            f"the adapter of {manifest.text('hplm')} was made for root {of_root}, but its root is {root_fingerprint}"
         )
     path = weights_path(folder)
-    check_file(path, manifest["size_bytes"], None if was_checked else manifest["weights_checksum"])
-    try:
-        tensors = load_mapped(path)
-        pages = MappedPages.of(path, tensors.values())
-    except SafetensorError as error:
-        raise CorruptFileError(f"{path} does not hold tensors: {error}") from error
-    if manifest["format_version"] == 1:
+    check_file(path, manifest.whole("size_bytes"), None if was_checked else manifest.text("weights_checksum"))
+    tensors = load_mapped(path)
+    pages = MappedPages.of(path, tensors.values())
+    version = manifest.whole("format_version")
+    if version == 1:
         manifest, tensors = _as_version_2(manifest, tensors)
-    if manifest["format_version"] <= 2:
+    if version <= 2:
         tensors = {name: turned(tensor) for name, tensor in tensors.items()}
     try:
-        adapters = restored(manifest["parts"], tensors)
-        head = Head(**fields_of("head", tensors, manifest["head"]))
-    except (TypeError, KeyError, ValueError) as error:
-        raise CorruptFileError(f"{path} does not hold the tensors that its manifest names") from error
-    return HplmArtifact(
-        hplm=manifest["hplm"],
-        root_fingerprint=manifest["root_fingerprint"],
-        task=manifest["task"],
-        labels=tuple(manifest["labels"]),
-        pooling=manifest["pooling"],
-        pair=manifest["pair"],
-        adapters=adapters,
-        head=head,
-        stored_dtype=manifest["dtype"],
-        origin=manifest["origin"],
-        pages=pages,
-    )
+        return HplmArtifact(
+            hplm=manifest.text("hplm"),
+            root_fingerprint=of_root,
+            task=manifest.text("task"),
+            labels=manifest.texts("labels"),
+            pooling=manifest.text("pooling"),
+            pair=manifest.flag("pair"),
+            adapters=restored(manifest.parts("parts"), tensors),
+            head=restored_head("head", tensors, manifest.part("head")),
+            stored_dtype=manifest.text("dtype"),
+            origin=manifest.mapping("origin"),
+            pages=pages,
+        )
+    except InvalidArgumentError as error:
+        raise CorruptFileError(f"{path} does not hold what its manifest names: {error}") from error
 
 
 def weights_path(folder: Path) -> Path:
@@ -231,10 +222,10 @@ def _manifest_path(folder: Path) -> Path:
     return folder / _MANIFEST
 
 
-def _as_version_2(
-    manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _as_version_2(manifest: Fields, tensors: Mapping[str, Tensor]) -> tuple[Fields, dict[str, Tensor]]:
     """Version 1 knew one kind: a bottleneck after the attention, in fp16, and a linear head."""
     part = _VERSION_1_PART["name"]
     renamed = {key.replace("adapter.", f"{part}.", 1): tensor for key, tensor in tensors.items()}
-    return {**manifest, "dtype": "fp16", "pair": False, "parts": [_VERSION_1_PART], "head": {}, "origin": {}}, renamed
+    added = {"dtype": "fp16", "pair": False, "parts": [_VERSION_1_PART], "head": {}, "origin": {}}
+    content = {name: manifest.value(name) for name in manifest.names()}
+    return Fields({**content, **added}, manifest.where), renamed

@@ -36,7 +36,9 @@ class Head(Tensors):
             raise InvalidArgumentError("a head's weight and bias do not fit together")
         if (self.dense_weight is None) != (self.dense_bias is None):
             raise InvalidArgumentError("a head's dense layer needs both its weight and its bias")
-        if self.dense_weight is not None and self.dense_weight.shape[0] != self.weight.shape[1]:
+        if self.dense_weight is not None and (
+            self.dense_weight.ndim != 2 or self.dense_weight.shape[0] != self.weight.shape[1]
+        ):
             raise InvalidArgumentError("a head's dense layer does not fit its classifier")
 
     @property

@@ -6,20 +6,20 @@ there. A version without these files has one step, `full`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from torch import Tensor
 
 from backends.adapters.head import Head
 from backends.adapters.mapped import load_mapped
-from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError
+from backends.errors import CorruptFileError, FingerprintMismatchError, InvalidArgumentError
+from backends.fields import Fields, read_fields
 from backends.stack_key import FULL
-from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
+from backends.storage import check_file, file_checksum, write_json, write_tensors
 from backends.wire import EARLY
 
 LADDER_FORMAT_VERSION = 2
@@ -112,42 +112,37 @@ def read_ladder(folder: Path, root_fingerprint: str) -> Ladder | None:
     path, heads = folder / _MANIFEST, folder / _HEADS
     if not path.exists():
         return None
-    manifest = read_json(path)
-    version = manifest.get("format_version")
-    if not isinstance(version, int) or version > LADDER_FORMAT_VERSION:
-        raise FormatVersionError(f"{path} is of format {version}; this release reads up to {LADDER_FORMAT_VERSION}")
-    if manifest.get("root_fingerprint") != root_fingerprint:
-        raise FingerprintMismatchError(f"{path} is of root {manifest.get('root_fingerprint')}, not {root_fingerprint}")
+    manifest = read_fields(path, LADDER_FORMAT_VERSION)
+    if (of_root := manifest.text("root_fingerprint")) != root_fingerprint:
+        raise FingerprintMismatchError(f"{path} is of root {of_root}, not {root_fingerprint}")
+    check_file(heads, manifest.whole("size_bytes"), manifest.text("heads_checksum"))
     try:
-        check_file(heads, manifest["size_bytes"], manifest["heads_checksum"])
-        tensors = load_mapped(heads)
-        if not all(tensor.isfinite().all() for tensor in tensors.values()):
-            raise ValueError(f"{heads.name} holds what is not a number")
-        early, full = manifest["ladder"]
-        step = EarlyStep(
-            int(early["after"]),
-            Head(tensors[f"{EARLY}.weight"], tensors[f"{EARLY}.bias"]),
-            _positive(early["temperature"]),
-            float(early["threshold"]),
-            _positive(early["scale"]) if "scale" in early else None,
-        )
-        return Ladder(step, _positive(full["temperature"]), _certified(manifest["certified"]))
-    except (KeyError, TypeError, ValueError, OverflowError, SafetensorError) as error:
-        raise CorruptFileError(f"{path} holds no ladder: {error}") from error
+        head = _early_head(load_mapped(heads))
+    except (KeyError, InvalidArgumentError) as error:
+        raise CorruptFileError(f"{heads} holds no head: {error}") from error
+    steps = manifest.parts("ladder")
+    if len(steps) != 2:
+        raise CorruptFileError(f"{path} has {len(steps)} steps, not 2")
+    early, full = steps
+    step = EarlyStep(
+        early.whole("after", 1),
+        head,
+        early.positive("temperature"),
+        early.number("threshold"),
+        early.positive("scale") if "scale" in early else None,
+    )
+    return Ladder(step, full.positive("temperature"), _certified(manifest.part("certified")))
 
 
-def _certified(figures: Any) -> Mapping[str, Any]:
+def _early_head(tensors: Mapping[str, Tensor]) -> Head:
+    head = Head(tensors[f"{EARLY}.weight"], tensors[f"{EARLY}.bias"])
+    head.require_finite("the early head")
+    return head
+
+
+def _certified(figures: Fields) -> Mapping[str, Any]:
     """Return what a manifest says was certified, once the figure that is computed with is a number."""
-    if not isinstance(figures, Mapping):
-        raise ValueError(f"what was certified is {figures!r}")
-    disagreement = figures.get("disagreement")
-    if disagreement is not None and not math.isfinite(float(disagreement)):
-        raise ValueError(f"the certified disagreement is {disagreement}")
-    return figures
-
-
-def _positive(number: Any) -> float:
-    value = float(number)
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"a temperature or scale is {value}")
-    return value
+    certified = {name: figures.value(name) for name in figures.names()}
+    if certified.get("disagreement") is not None:
+        figures.number("disagreement")
+    return certified

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from safetensors.torch import load_file
 from torch import Tensor
 
 from backends.errors import UnreadableFileError
+from backends.storage import read_tensors
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MADV_POPULATE_READ = 22
@@ -54,7 +54,11 @@ class MappedPages:
 
 
 def load_mapped(path: Path) -> dict[str, Tensor]:
-    """Map the tensors of a safetensors file, which is read meanwhile."""
-    tensors: dict[str, Tensor] = load_file(path)
+    """Map the tensors of a safetensors file, which is read meanwhile.
+
+    Raises:
+        FileError: It holds no tensors, or cannot be read.
+    """
+    tensors = read_tensors(path)
     MappedPages.of(path, tensors.values()).require_readable()
     return tensors

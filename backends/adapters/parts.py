@@ -44,8 +44,8 @@ class Bottleneck(Tensors):
         if self.activation not in ACTIVATION_FUNCTIONS:
             known = ", ".join(ACTIVATION_FUNCTIONS)
             raise InvalidArgumentError(f"adapter activation {self.activation!r} is not one of {known}")
-        layers, width, inputs = self.down_weight.shape
-        require_shapes(self, self.shapes(layers, inputs, self.up_weight.shape[1], width))
+        layers, width, inputs = sizes_of(self.down_weight, 3)
+        require_shapes(self, self.shapes(layers, inputs, sizes_of(self.up_weight, 3)[1], width))
 
     @staticmethod
     def shapes(layers: int, inputs: int, outputs: int, width: int) -> Shapes:
@@ -81,8 +81,8 @@ class Lora(Tensors):
     up: Tensor
 
     def __post_init__(self) -> None:
-        layers, rank, inputs = self.down.shape
-        require_shapes(self, self.shapes(layers, inputs, self.up.shape[1], rank))
+        layers, rank, inputs = sizes_of(self.down, 3)
+        require_shapes(self, self.shapes(layers, inputs, sizes_of(self.up, 3)[1], rank))
 
     @staticmethod
     def shapes(layers: int, inputs: int, outputs: int, width: int) -> Shapes:
@@ -109,7 +109,7 @@ class Norm(Tensors):
     bias: Tensor
 
     def __post_init__(self) -> None:
-        layers, outputs = self.weight.shape
+        layers, outputs = sizes_of(self.weight, 2)
         require_shapes(self, self.shapes(layers, outputs, outputs, self.width))
 
     @staticmethod
@@ -125,6 +125,13 @@ class Norm(Tensors):
 
 
 Part = Bottleneck | Lora | Norm
+
+
+def sizes_of(tensor: Tensor, count: int) -> tuple[int, ...]:
+    """Return the sizes of a tensor that has to have so many."""
+    if tensor.ndim != count:
+        raise InvalidArgumentError(f"an adapter's tensor has shape {tuple(tensor.shape)}, not one of {count} sizes")
+    return tuple(tensor.shape)
 
 
 def require_shapes(part: Tensors, expected: Shapes) -> None:

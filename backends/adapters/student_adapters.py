@@ -13,21 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from backends.adapters.adapter_set import AdapterSet, require_part_fits
 from backends.adapters.head import Head
 from backends.adapters.mapped import load_mapped
-from backends.adapters.stored_parts import described, fields_of, prefixed, restored, stored
+from backends.adapters.stored_parts import described, prefixed, restored, restored_head, stored
 from backends.errors import (
     CorruptFileError,
-    FormatVersionError,
     InvalidArgumentError,
     OtherStudentsError,
 )
+from backends.fields import Fields, read_fields
 from backends.root.student_set import StudentSet
-from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
+from backends.storage import check_file, file_checksum, write_json, write_tensors
 
 STUDENT_ADAPTERS_FORMAT_VERSION = 1
 _MANIFEST = "students.json"
@@ -167,26 +166,27 @@ def read_student_adapters(folder: Path) -> StudentAdapters | None:
     path, weights = folder / _MANIFEST, folder / _WEIGHTS
     if not path.exists():
         return None
-    manifest = read_json(path)
-    version = manifest.get("format_version")
-    if not isinstance(version, int) or version > STUDENT_ADAPTERS_FORMAT_VERSION:
-        raise FormatVersionError(
-            f"{path} is of format {version}; this release reads up to {STUDENT_ADAPTERS_FORMAT_VERSION}"
-        )
+    manifest = read_fields(path, STUDENT_ADAPTERS_FORMAT_VERSION)
+    check_file(weights, manifest.whole("size_bytes"), manifest.text("weights_checksum"))
+    tensors = load_mapped(weights)
+    heads = enumerate(manifest.parts("heads"), start=1)
     try:
-        check_file(weights, manifest["size_bytes"], manifest["weights_checksum"])
-        tensors = load_mapped(weights)
-        heads = enumerate(manifest["heads"], start=1)
         return StudentAdapters(
-            manifest["set_fingerprint"],
-            restored(manifest["parts"], tensors),
-            tuple(Head(**fields_of(_head_name(number), tensors, settings)) for number, settings in heads),
-            tuple(StudentStep(float(step["temperature"]), float(step["dev_score"])) for step in manifest["steps"]),
-            int(manifest["best"]),
-            manifest["origin"],
+            manifest.text("set_fingerprint"),
+            restored(manifest.parts("parts"), tensors),
+            tuple(restored_head(_head_name(number), tensors, settings) for number, settings in heads),
+            tuple(
+                StudentStep(step.positive("temperature"), step.number("dev_score")) for step in manifest.parts("steps")
+            ),
+            manifest.whole("best", 1),
+            manifest.mapping("origin"),
         )
-    except (KeyError, TypeError, ValueError, SafetensorError, InvalidArgumentError) as error:
+    except InvalidArgumentError as error:
         raise CorruptFileError(f"{path} holds nothing for students: {error}") from error
+
+
+def _step(stored: Fields) -> StudentStep:
+    return StudentStep(stored.positive("temperature"), stored.number("dev_score"))
 
 
 def _head_name(number: int) -> str:

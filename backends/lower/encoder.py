@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor
 
-from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError
+from backends.errors import CorruptFileError, FingerprintMismatchError
+from backends.fields import Fields, read_fields
 from backends.root.lower import FragmentEncoder
 from backends.root.store import RootFolder, float16_state
-from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
+from backends.storage import check_file, file_checksum, read_tensors, write_json, write_tensors
 
 LAYERS_FORMAT_VERSION = 1
 MANIFEST_NAME = "lower.json"
@@ -46,8 +46,7 @@ def has_own_layers(folder: Path) -> bool:
 
 def read_training(folder: Path) -> dict[str, Any]:
     """The training of a folder's own lower layers, as their manifest has it."""
-    training: dict[str, Any] = _manifest(folder)["training"] if has_own_layers(folder) else {}
-    return training
+    return dict(_manifest(folder).mapping("training")) if has_own_layers(folder) else {}
 
 
 def write_layers(folder: Path, encoder: FragmentEncoder, root_fingerprint: str, training: Mapping[str, Any]) -> None:
@@ -81,29 +80,17 @@ def _own_layers(root: RootFolder, folder: Path, shared: FragmentEncoder) -> Frag
 
 def _read(fingerprint: str, folder: Path) -> dict[str, Tensor]:
     manifest = _manifest(folder)
-    if manifest["root_fingerprint"] != fingerprint:
+    if (of_root := manifest.text("root_fingerprint")) != fingerprint:
         raise FingerprintMismatchError(
-            f"{folder} holds lower layers of the root with fingerprint {manifest['root_fingerprint']}; "
-            f"they are used with {fingerprint}"
+            f"{folder} holds lower layers of the root with fingerprint {of_root}; they are used with {fingerprint}"
         )
     _check_weights(folder, manifest)
-    weights: dict[str, Tensor] = load_file(folder / WEIGHTS_NAME)
-    return weights
+    return read_tensors(folder / WEIGHTS_NAME)
 
 
-def _check_weights(folder: Path, manifest: Mapping[str, Any]) -> None:
-    check_file(folder / WEIGHTS_NAME, manifest["size_bytes"], manifest["checksum_of_weights"])
+def _check_weights(folder: Path, manifest: Fields) -> None:
+    check_file(folder / WEIGHTS_NAME, manifest.whole("size_bytes"), manifest.text("checksum_of_weights"))
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST_NAME
-    manifest = read_json(path)
-    try:
-        version = int(manifest["format_version"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptFileError(f"{path} is not the manifest of lower layers") from error
-    if version > LAYERS_FORMAT_VERSION:
-        raise FormatVersionError(
-            f"{path} has format version {version}; this release reads up to {LAYERS_FORMAT_VERSION}"
-        )
-    return manifest
+def _manifest(folder: Path) -> Fields:
+    return read_fields(folder / MANIFEST_NAME, LAYERS_FORMAT_VERSION)

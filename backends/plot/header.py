@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from backends.errors import CorruptFileError, FormatVersionError, InvalidArgumentError
+from backends.errors import CorruptFileError, InvalidArgumentError, shown
+from backends.fields import Fields, read_fields
 from backends.plot.arrays import Ids, Keys
 from backends.plot.keys import (
     CENTRED_TRIGRAM,
@@ -23,12 +24,15 @@ from backends.plot.keys import (
     unigram,
     unpack,
 )
-from backends.storage import read_json, write_json
+from backends.storage import write_json
 
 FORMAT_VERSION = 1
 HEADER_NAME = "header.json"
 VALUE_DTYPE = "float16"
 _VALUE_BYTES = 2
+SLOT_BYTES = 16
+"""A slot of an index: a key and its row."""
+_WIDEST, _MOST_ENTRIES = 1 << 16, 1 << 40
 
 
 class Store(StrEnum):
@@ -204,26 +208,52 @@ class TableHeader:
     @classmethod
     def read(cls, folder: Path) -> TableHeader:
         path = folder / HEADER_NAME
-        content = read_json(path)
-        version = content.pop("format_version", None)
-        if not isinstance(version, int):
-            raise CorruptFileError(f"{path} is not the header of a table")
-        if version > FORMAT_VERSION:
-            raise FormatVersionError(f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}")
+        fields = read_fields(path, FORMAT_VERSION)
+        fields.text("dtype", (VALUE_DTYPE,))
+        has_parent = fields.value("parent") is not None
         try:
-            return cls._from_content(content)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CorruptFileError(f"{path} lacks a field or has a wrong one: {error}") from error
+            spec = TableSpec(
+                name=fields.text("name"),
+                root_fingerprint=fields.text("root_fingerprint"),
+                hidden_size=fields.whole("hidden_size", 1, _WIDEST),
+                vocab_size=fields.whole("vocab_size", 1),
+                parent=fields.text("parent") if has_parent else None,
+                n=fields.whole("n") if "n" in fields else CENTRED_TRIGRAM.n,
+            )
+        except InvalidArgumentError as error:
+            raise CorruptFileError(f"{path}: {error}") from error
+        stores = fields.part("stores")
+        unknown = [name for name in stores.names() if name not in {store.value for store in spec.stores}]
+        if unknown:
+            raise CorruptFileError(f"{path}: a table of {spec.n}-grams has no store {shown(unknown[0])}")
+        headers = {Store(name): _store_header(spec, Store(name), stores.part(name)) for name in stores.names()}
+        return cls(spec, headers, fields.mapping("origin"))
 
-    @classmethod
-    def _from_content(cls, content: dict[str, Any]) -> TableHeader:
-        if content.pop("dtype") != VALUE_DTYPE:
-            raise ValueError(f"dtype is not {VALUE_DTYPE}")
-        stores = {Store(name): _store_header(store) for name, store in content.pop("stores").items()}
-        origin = content.pop("origin")
-        return cls(TableSpec(**content), stores, origin)
+
+def _store_header(spec: TableSpec, store: Store, stored: Fields) -> StoreHeader:
+    """Read a store's files; the sizes of their entries follow from the table's."""
+    is_indexed = store is not Store.UNI
+    values = _blocked_file(stored.part("values"), spec.entry_bytes(store))
+    keys = _blocked_file(stored.part("keys"), store.key_dtype.itemsize) if is_indexed else None
+    index = _blocked_file(stored.part("index"), SLOT_BYTES) if is_indexed else None
+    if keys is not None and keys.entries != values.entries:
+        raise CorruptFileError(f"{stored.where} has {keys.entries} keys of {values.entries} entries")
+    if store is Store.UNI and values.entries < spec.vocab_size:
+        raise CorruptFileError(f"{stored.where} has {values.entries} entries, fewer than the vocabulary")
+    return StoreHeader(values, keys, index, stored.whole("index_seed"))
 
 
-def _store_header(content: dict[str, Any]) -> StoreHeader:
-    files = {name: content[name] and BlockedFile(**content[name]) for name in ("values", "keys", "index")}
-    return StoreHeader(**files, index_seed=int(content["index_seed"]))
+def _blocked_file(stored: Fields, entry_bytes: int) -> BlockedFile:
+    name = stored.text("name")
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
+        raise CorruptFileError(f"{stored.where}: {shown(name)} is no name of a file beside it")
+    block_entries = stored.whole("block_entries", 1)
+    if block_entries & (block_entries - 1):
+        raise CorruptFileError(f"{stored.where}: a block has {block_entries} entries, not a power of two")
+    return BlockedFile(
+        name,
+        stored.whole("entries", 1, _MOST_ENTRIES),
+        stored.whole("entry_bytes", entry_bytes, entry_bytes),
+        block_entries,
+        stored.text("sums_checksum"),
+    )

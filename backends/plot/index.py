@@ -22,7 +22,6 @@ from backends.plot.keys import WIDE_ID_BITS, WIDE_KEY, trigram
 Slots = npt.NDArray[np.uint64]
 Holders = npt.NDArray[np.uint32]
 
-SLOT_BYTES = 16
 MAX_ENTRIES = (1 << 30) - 1
 _WIDE_ROW_BITS = 64 - 2 * WIDE_ID_BITS
 MAX_WIDE_ENTRIES = (1 << _WIDE_ROW_BITS) - 1

@@ -26,7 +26,7 @@ import xxhash
 
 from backends.plot.arrays import Float16Array, Found, Keys
 from backends.plot.header import stores_of
-from backends.storage import disk_full_is_an_error, write_file
+from backends.storage import disk_full_is_an_error, read_errors_are_clear, write_file
 
 LOGGER = logging.getLogger(__name__)
 Uses = npt.NDArray[np.uint32]
@@ -80,7 +80,7 @@ class LogOrigin:
         if _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields)) != checksum:
             return None
         magic, identity, n, width, _ = _HEADER.unpack(fields)
-        return cls(identity.decode(), FragmentLayout(n, width)) if magic == _MAGIC else None
+        return cls(identity.decode(errors="replace"), FragmentLayout(n, width)) if magic == _MAGIC else None
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,9 @@ def overlay_folder(table_folder: Path) -> Path:
 def overlay_keys(table_folder: Path, key: np.dtype[Any]) -> LearnedFragments:
     """Read what all processes have learned beside a table, each used at least once; damaged records are left out."""
     folder = overlay_folder(table_folder)
-    logs = [log_keys(path, key) for path in folder.glob("*.log")]
-    known = overlay_uses(folder, key)
+    with read_errors_are_clear(folder):
+        logs = [log_keys(path, key) for path in folder.glob("*.log")]
+        known = overlay_uses(folder, key)
     keys = [known.keys, *logs]
     return LearnedFragments.merged(keys, [known.uses, *(np.ones(each.size, np.uint32) for each in logs)])
 

@@ -9,8 +9,8 @@ import numpy as np
 from backends.errors import InvalidArgumentError
 from backends.plot.arrays import Float16Array, Keys
 from backends.plot.blocks import BlockedFileWriter, file_bytes
-from backends.plot.header import BlockedFile, Store, StoreHeader, TableSpec
-from backends.plot.index import SLOT_BYTES, build_index, least_slots
+from backends.plot.header import SLOT_BYTES, BlockedFile, Store, StoreHeader, TableSpec
+from backends.plot.index import build_index, least_slots
 from backends.plot.key_set import KeySet
 from backends.plot.keys import ID_LIMIT, MAX_IDS_PER_WORD, PAD_ID, WIDE_ID_LIMIT, WIDE_KEY, trigram, unigram
 

@@ -6,10 +6,26 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from backends.errors import CorruptFileError, InvalidArgumentError
+from backends.fields import Fields
 from backends.plot.keys import id_limit
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
 FRAGMENT_SIZES = (2, 3, 5)
+_WIDEST, _DEEPEST, _LONGEST = 1 << 16, 1 << 10, 1 << 20
+_MOST = {
+    "vocab_size": 1 << 31,
+    "hidden_size": _WIDEST,
+    "intermediate_size": 4 * _WIDEST,
+    "num_heads": _WIDEST,
+    "num_lower_layers": _DEEPEST,
+    "num_upper_layers": _DEEPEST,
+    "max_tokens": _LONGEST,
+    "type_vocab_size": _WIDEST,
+    "n": max(FRAGMENT_SIZES),
+    "pad_id": 1 << 31,
+    "num_sinks": _WIDEST,
+}
+"""The largest sizes that are read; no root comes near them."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +83,27 @@ class RootGeometry:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> RootGeometry:
+    def read(cls, stored: Fields) -> RootGeometry:
+        """Read what `to_json` gave.
+
+        Raises:
+            CorruptFileError: A size is missing, unknown, or none that a root could have.
+        """
         known = {field.name for field in fields(cls)}
-        if unknown := set(content) - known:
-            raise CorruptFileError(f"a root's geometry has unknown entries: {', '.join(sorted(unknown))}")
-        return cls(**content)
+        if unknown := set(stored.names()) - known:
+            raise CorruptFileError(f"{stored.where} has unknown entries: {', '.join(sorted(unknown))}")
+        optional = {"n": 3, "pad_id": 0, "num_sinks": 0}
+        sizes = {
+            name: optional[name] if name in optional and name not in stored else stored.whole(name, 0, most)
+            for name, most in _MOST.items()
+        }
+        has_embedding_size = "embedding_size" in stored and stored.value("embedding_size") is not None
+        try:
+            return cls(
+                **sizes,
+                layer_norm_eps=stored.positive("layer_norm_eps"),
+                activation=stored.text("activation"),
+                embedding_size=stored.whole("embedding_size", 1, _WIDEST) if has_embedding_size else None,
+            )
+        except InvalidArgumentError as error:
+            raise CorruptFileError(f"{stored.where}: {error}") from error

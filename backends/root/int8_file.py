@@ -7,12 +7,13 @@ their smoothing before they are quantised, and the weights that read them multip
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from backends.errors import CorruptFileError, FingerprintMismatchError, FormatVersionError
-from backends.storage import json_checksum, read_json, write_json
+from backends.errors import CorruptFileError, FingerprintMismatchError
+from backends.fields import Fields, read_fields
+from backends.storage import json_checksum, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,13 +95,18 @@ def version_label(hplm: str, version: int) -> str:
 def read_fidelity(root: Path, fingerprint: str) -> Int8Fidelity | None:
     """Read what was measured of a root, if it was; raises as `read_smoothing`."""
     content = _content(root / _FILE, fingerprint)
-    if content is None or content.get("fidelity") is None:
+    if content is None or "fidelity" not in content or content.value("fidelity") is None:
         return None
-    try:
-        fidelity = Int8Fidelity(**content["fidelity"])
-        return replace(fidelity, unreadable=tuple(fidelity.unreadable))
-    except TypeError as error:
-        raise CorruptFileError(f"{root / _FILE} holds no fidelity: {error}") from error
+    fidelity = content.part("fidelity")
+    equal_labels = fidelity.part("equal_labels")
+    has_instructions = "instructions" in fidelity and fidelity.value("instructions") is not None
+    return Int8Fidelity(
+        fidelity.number("cosine"),
+        {name: equal_labels.number(name) for name in equal_labels.names()},
+        fidelity.whole("texts"),
+        fidelity.text("instructions") if has_instructions else None,
+        fidelity.texts("unreadable") if "unreadable" in fidelity else (),
+    )
 
 
 def read_smoothing(root: Path, fingerprint: str, geometry: RootGeometry) -> Smoothing | None:
@@ -113,30 +119,25 @@ def read_smoothing(root: Path, fingerprint: str, geometry: RootGeometry) -> Smoo
     if content is None:
         return None
     try:
-        return _smoothing(content["smoothing"], geometry)
-    except (KeyError, TypeError, ValueError) as error:
+        return _smoothing(content.part("smoothing"), geometry)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # a list that is no tensor
         raise CorruptFileError(f"{root / _FILE} does not fit the root: {error}") from error
 
 
-def _content(path: Path, fingerprint: str) -> dict[str, Any] | None:
+def _content(path: Path, fingerprint: str) -> Fields | None:
     if not path.exists():
         return None
-    content = read_json(path)
-    version = content.get("format_version")
-    if not isinstance(version, int) or version > QUANTISATION_FORMAT_VERSION:
-        raise FormatVersionError(
-            f"{path} is of format {version}; this release reads up to {QUANTISATION_FORMAT_VERSION}"
-        )
-    if content.get("root_fingerprint") != fingerprint:
-        raise FingerprintMismatchError(f"{path} was made for root {content.get('root_fingerprint')}, not {fingerprint}")
+    content = read_fields(path, QUANTISATION_FORMAT_VERSION)
+    if (of_root := content.text("root_fingerprint")) != fingerprint:
+        raise FingerprintMismatchError(f"{path} was made for root {of_root}, not {fingerprint}")
     return content
 
 
-def _smoothing(content: Mapping[str, Any], geometry: RootGeometry) -> Smoothing:
+def _smoothing(content: Fields, geometry: RootGeometry) -> Smoothing:
     import torch  # it takes a second to import, and commands read the fidelity only
 
     smoothing = {
-        (layer, product): torch.tensor(content[f"{layer}.{product}"], dtype=torch.float32)
+        (layer, product): torch.tensor(content.value(f"{layer}.{product}"), dtype=torch.float32)
         for layer in range(geometry.num_upper_layers)
         for product in SMOOTHED
     }

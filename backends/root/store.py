@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 import torch
 import xxhash
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from backends.errors import CorruptFileError, FormatVersionError, HplmError
+from backends.errors import CorruptFileError, HplmError
+from backends.fields import read_fields
 from backends.root.geometry import RootGeometry
 from backends.root.lower import Aggregation, FragmentEncoder
 from backends.root.tokenizer import RootTokenizer
 from backends.root.upper import UpperLayers
-from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
+from backends.storage import check_file, file_checksum, read_tensors, write_json, write_tensors
 
 ROOT_FORMAT_VERSION = 1
 PartT = TypeVar("PartT", bound=nn.Module)
@@ -45,19 +45,14 @@ class RootFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        content = read_json(path / "manifest.json")
-        if content["format_version"] > ROOT_FORMAT_VERSION:
-            raise FormatVersionError(
-                f"root {path.name} has format version {content['format_version']}; "
-                f"this release reads up to {ROOT_FORMAT_VERSION}, so upgrade it"
-            )
-        self._files: dict[str, dict[str, Any]] = content["files"]
+        fields = read_fields(path / "manifest.json", ROOT_FORMAT_VERSION)
+        self._files = fields.part("files")
         self.manifest = RootManifest(
-            name=content["name"],
-            geometry=RootGeometry.from_json(content["geometry"]),
-            fingerprint=content["fingerprint"],
-            origin=content["origin"],
-            fidelity=content["fidelity"],
+            name=fields.text("name"),
+            geometry=RootGeometry.read(fields.part("geometry")),
+            fingerprint=fields.text("fingerprint"),
+            origin=dict(fields.mapping("origin")),
+            fidelity=dict(fields.mapping("fidelity")),
         )
 
     @property
@@ -83,23 +78,32 @@ class RootFolder:
 
     def verify(self) -> None:
         """Compare every file with its checksum."""
-        for file_name in self._files:
+        for file_name in self._files.names():
             self._check(file_name)
 
     def _check(self, file_name: str) -> None:
-        entry = self._files[file_name]
-        check_file(self.path / file_name, entry["size_bytes"], entry["checksum"])
+        entry = self._files.part(file_name)
+        check_file(self.path / file_name, entry.whole("size_bytes"), entry.text("checksum"))
 
     def _load(self, name: str, part_of: Callable[[RootGeometry], PartT]) -> PartT:
         file_name = f"{name}.safetensors"
         self._check(file_name)
-        return load_weights(part_of(self.geometry), self.path / file_name)
+        return load_weights(lambda: part_of(self.geometry), self.path / file_name)
 
 
-def load_weights(part: PartT, path: Path) -> PartT:
-    """Fill a module from a safetensors file, in fp32, frozen and in evaluation mode."""
+def load_weights(make: Callable[[], PartT], path: Path) -> PartT:
+    """Fill a new module from a safetensors file, in fp32, frozen and in evaluation mode.
+
+    Raises:
+        CorruptFileError: The file holds other weights; no memory is taken for what it cannot hold.
+    """
+    with torch.device("meta"):
+        needed_bytes = sum(tensor.numel() for tensor in make().state_dict().values())
+    if needed_bytes > path.stat().st_size:  # a number takes a byte at least
+        raise CorruptFileError(f"{path} is too small for the weights of this geometry")
+    part = make()
     try:
-        state = {key: tensor.float() for key, tensor in load_file(path).items()}
+        state = {key: tensor.float() for key, tensor in read_tensors(path).items()}
         part.load_state_dict(state, assign=True)
     except (RuntimeError, ValueError) as error:
         raise CorruptFileError(f"{path} does not hold the weights of this geometry: {error}") from error

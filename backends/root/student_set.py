@@ -19,20 +19,22 @@ from torch import Tensor, nn
 from backends.errors import (
     CorruptFileError,
     FingerprintMismatchError,
-    FormatVersionError,
     HplmError,
     InvalidArgumentError,
 )
+from backends.fields import Fields, read_fields
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder, float16_state, load_weights
 from backends.root.upper import UpperLayers
-from backends.storage import check_file, file_checksum, read_json, write_json, write_tensors
+from backends.storage import check_file, file_checksum, write_json, write_tensors
+from backends.student_levels import MOST_STUDENTS
 
 STUDENTS_FORMAT_VERSION = 1
 PARALLEL = "parallel"
 """The wiring in which every student reads the hidden rows, so that all of them may run at once."""
 _MANIFEST = "manifest.json"
 _LAYERS, _MAPS = "layers.safetensors", "maps.safetensors"
+_MOST = {"count": MOST_STUDENTS, "layers": 1 << 10, "width": 1 << 16}
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class StudentShape:
                 raise InvalidArgumentError(f"the {name} of students must be at least 1, not {getattr(self, name)}")
         if self.wiring != PARALLEL:
             raise InvalidArgumentError(f"the wiring {self.wiring!r} of students is not known; {PARALLEL!r} is")
+
+    @classmethod
+    def read(cls, stored: Fields) -> StudentShape:
+        count, layers, width = (stored.whole(name, 1, most) for name, most in _MOST.items())
+        return cls(count, layers, width, stored.text("wiring"))
 
     def geometry(self, root: RootGeometry) -> RootGeometry:
         """Return the sizes of all students' layers as one stack, in which those of `span` are one student's.
@@ -108,35 +115,31 @@ class StudentSet:
             FileError: It is damaged, of another root, or of a newer format.
         """
         self.path = path
-        manifest = read_json(path / _MANIFEST)
-        version = manifest.get("format_version")
-        if not isinstance(version, int) or version > STUDENTS_FORMAT_VERSION:
-            raise FormatVersionError(
-                f"{path} is of format {version}; this release reads up to {STUDENTS_FORMAT_VERSION}"
-            )
-        if manifest.get("root_fingerprint") != root.fingerprint:
-            raise FingerprintMismatchError(
-                f"{path} holds students of root {manifest.get('root_fingerprint')}, not {root.fingerprint}"
-            )
+        fields = read_fields(path / _MANIFEST, STUDENTS_FORMAT_VERSION)
+        if (of_root := fields.text("root_fingerprint")) != root.fingerprint:
+            raise FingerprintMismatchError(f"{path} holds students of root {of_root}, not {root.fingerprint}")
         try:
-            self.shape = StudentShape(**manifest["shape"])
+            self.shape = StudentShape.read(fields.part("shape"))
             self.geometry = self.shape.geometry(root.geometry)
-            self.fingerprint: str = manifest["fingerprint"]
-            self.fidelity: tuple[Mapping[str, float], ...] = tuple(manifest["fidelity"])
-            self.origin: Mapping[str, Any] = manifest["origin"]
-            self._files: dict[str, dict[str, Any]] = {name: manifest["files"][name] for name in (_LAYERS, _MAPS)}
-        except (KeyError, TypeError, InvalidArgumentError) as error:
+        except InvalidArgumentError as error:
             raise CorruptFileError(f"{path} describes no students: {error}") from error
+        self.fingerprint = fields.text("fingerprint")
+        self.fidelity: tuple[Mapping[str, float], ...] = tuple(
+            {name: figures.number(name) for name in figures.names()} for figures in fields.parts("fidelity")
+        )
+        self.origin = fields.mapping("origin")
+        files = fields.part("files")
+        self._files = {name: files.part(name) for name in (_LAYERS, _MAPS)}
         self._hidden_size = root.geometry.hidden_size
 
     def layers(self) -> UpperLayers:
         """Read the layers of all students: layer l of student k, both counted from 0, is layer k·N + l."""
         self._check(_LAYERS)
-        return load_weights(UpperLayers(self.geometry), self.path / _LAYERS)
+        return load_weights(lambda: UpperLayers(self.geometry), self.path / _LAYERS)
 
     def maps(self) -> OutputMaps:
         self._check(_MAPS)
-        return load_weights(OutputMaps(self.shape, self._hidden_size), self.path / _MAPS)
+        return load_weights(lambda: OutputMaps(self.shape, self._hidden_size), self.path / _MAPS)
 
     def verify(self) -> None:
         """Compare every file with its checksum."""
@@ -145,7 +148,7 @@ class StudentSet:
 
     def _check(self, file_name: str) -> None:
         entry = self._files[file_name]
-        check_file(self.path / file_name, entry["size_bytes"], entry["checksum"])
+        check_file(self.path / file_name, entry.whole("size_bytes"), entry.text("checksum"))
 
 
 def students_folder(root: Path) -> Path:

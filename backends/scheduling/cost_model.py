@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from backends.errors import InvalidArgumentError
+from backends.fields import Fields
 from backends.stack_key import FULL
 
 if TYPE_CHECKING:
@@ -96,8 +97,9 @@ class CostModel:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, content: Mapping[str, float]) -> CostModel:
-        return cls(**{field.name: float(content[field.name]) for field in fields(cls)})
+    def read(cls, stored: Fields) -> CostModel:
+        """Read what `to_json` gave; raises CorruptFileError where a part is missing or no number of 0 or more."""
+        return cls(**{field.name: stored.number(field.name, 0.0) for field in fields(cls)})
 
 
 OPTIMISTIC = CostModel(

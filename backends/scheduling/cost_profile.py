@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from backends.errors import CorruptFileError, FileError, FormatVersionError
+from backends.errors import FileError
+from backends.fields import Fields, read_fields
 from backends.scheduling.cost_model import CostModel
-from backends.storage import read_json, write_json
+from backends.storage import write_json
 
 FORMAT_VERSION = 1
 _FILE = "cost_model.json"
@@ -48,13 +49,20 @@ class CostProfile:
         return {"format_version": FORMAT_VERSION, **asdict(self)}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> CostProfile:
+    def read(cls, stored: Fields) -> CostProfile:
+        measured = stored.part("measured")
         return cls(
-            CostModel.from_json(content["model"]),
-            Measured(**content["measured"]),
-            content["torch_version"],
-            content["num_samples"],
-            content["error_percent"],
+            CostModel.read(stored.part("model")),
+            Measured(
+                measured.text("root_fingerprint"),
+                measured.text("device"),
+                measured.text("dtype"),
+                measured.text("layout"),
+                measured.whole("threads"),
+            ),
+            stored.text("torch_version"),
+            stored.whole("num_samples"),
+            stored.number("error_percent"),
         )
 
 
@@ -71,15 +79,7 @@ def has_profile(folder: Path) -> bool:
 
 
 def read_profile(folder: Path) -> CostProfile:
-    path = folder / _FILE
-    content = read_json(path)
-    version = content.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise FormatVersionError(f"{path} is of format {version}; this release reads up to {FORMAT_VERSION}")
-    try:
-        return CostProfile.from_json(content)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptFileError(f"{path} is not a cost model: {error}") from error
+    return CostProfile.read(read_fields(folder / _FILE, FORMAT_VERSION))
 
 
 def profile_for(folder: Path, wanted: Measured) -> CostProfile:

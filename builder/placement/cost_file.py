@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from backends.errors import CorruptFileError, InvalidArgumentError
+from backends.fields import Fields
 from backends.home import Home
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.cost_profile import CostProfile, has_profile, read_profile
@@ -26,8 +27,9 @@ def read_cost_model(path: Path) -> CostModel:
     """Read a stored profile, of any machine, or a JSON object of the model's numbers alone."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict) and "model" in content:
-            return CostProfile.from_json(read_json(path)).model
-        return CostModel.from_json(content)
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{path} is not a cost model: {error}") from error
+    where = f"{path} is not a cost model; it"
+    if isinstance(content, dict) and "model" in content:
+        return CostProfile.read(Fields(read_json(path), where)).model
+    return CostModel.read(Fields(content, where))

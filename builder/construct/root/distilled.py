@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from backends.errors import CorruptFileError, FingerprintMismatchError, InvalidArgumentError
+from backends.fields import Fields
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder, float16_state
 from backends.storage import write_tensors
@@ -38,7 +39,7 @@ class DistilledWeights:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
             state = {name: tensor.float() for name, tensor in load_file(path).items()}
-            geometry = RootGeometry.from_json(json.loads(metadata["geometry"]))
+            geometry = RootGeometry.read(Fields(json.loads(metadata["geometry"]), f"the geometry of {path}"))
             fidelity, seconds = json.loads(metadata["fidelity"]), json.loads(metadata.get("seconds", "null"))
             return cls(state, geometry, metadata["weights_checksum"], fidelity, seconds)
         except Exception as error:  # the library raises its own type for every kind of damage

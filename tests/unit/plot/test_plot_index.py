@@ -8,7 +8,8 @@ import pytest
 from backends.errors import InvalidArgumentError
 from backends.plot import index
 from backends.plot.blocks import BlockedFileWriter, CheckedFile
-from backends.plot.index import SLOT_BYTES, KeyIndex, Probe, build_index
+from backends.plot.header import SLOT_BYTES
+from backends.plot.index import KeyIndex, Probe, build_index
 from backends.plot.keys import WIDE_ID_LIMIT, pack
 
 Keys = npt.NDArray[np.uint64]
