@@ -127,8 +127,10 @@ def decode_tickets(rows: Int64Array, seal: Seal = OWN_SEAL) -> list[SealedTicket
     Raises:
         InvalidArgumentError: A row has another shape or version, or was made or changed elsewhere.
     """
-    if rows.ndim != 2 or rows.shape[1] != len(TICKET_COLUMNS):
-        raise InvalidArgumentError(f"{TICKET} has shape {list(rows.shape)}, not [batch, {len(TICKET_COLUMNS)}]")
+    if rows.ndim != 2 or rows.shape[1] != len(TICKET_COLUMNS) or rows.dtype != np.int64:
+        raise InvalidArgumentError(
+            f"{TICKET} is of {rows.dtype} and shape {list(rows.shape)}, not of int64 and [batch, {len(TICKET_COLUMNS)}]"
+        )
     content = rows.tobytes()
     return [_unsealed(content[start : start + _TICKET_BYTES], seal) for start in range(0, len(content), _TICKET_BYTES)]
 
@@ -238,6 +240,14 @@ def unfold_rows(folded: Float16Array, lengths: Sequence[int]) -> list[Float16Arr
     return [flat[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
+def require_hidden(folded: Float16Array) -> None:
+    """Reject what `fold_rows` cannot have made."""
+    if folded.ndim != 3 or folded.dtype != np.float16:
+        raise InvalidArgumentError(
+            f"{HIDDEN} is of {folded.dtype} and shape {list(folded.shape)}, not of float16 and [batch, tokens, hidden]"
+        )
+
+
 def owned(array: Float16Array) -> Float16Array:
     """Return the array itself where NumPy owns its memory, as it does with tensors of Triton 24.10; else a copy."""
     memory = array if array.base is None else array.base
@@ -261,14 +271,16 @@ def parse_parameters(text: str) -> dict[str, Any]:
     """The request parameters, checked: an unknown one is an error, because a misspelt deadline must not be ignored."""
     try:
         parameters: dict[str, Any] = _PARAMETERS.decode(text) if text else {}
-    except ValueError as error:  # a number without end, say, which JSON has no name for
+    except (ValueError, RecursionError) as error:  # a number without end, say, which JSON has no name for
         raise InvalidArgumentError("the request parameters are not valid JSON") from error
+    if not isinstance(parameters, dict):
+        raise InvalidArgumentError("the request parameters are no JSON object")
     if unknown := set(parameters) - set(REQUEST_PARAMETERS):
         raise InvalidArgumentError(
             f"unknown request parameter {shown(sorted(unknown)[0])}; known are {', '.join(REQUEST_PARAMETERS)}"
         )
     if parameters.get("level", AUTO) not in LEVELS:
-        raise InvalidArgumentError(f"level {shown(str(parameters['level']))} is not one of {_SHOWN_LEVELS}")
+        raise InvalidArgumentError(f"level {shown(parameters['level'])} is not one of {_SHOWN_LEVELS}")
     return parameters
 
 
@@ -279,5 +291,5 @@ def deadline_in_us(parameters: dict[str, Any]) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_DEADLINE_MS:
         limits = f"a whole number from 1 to {MAX_DEADLINE_MS}"
-        raise InvalidArgumentError(f"deadline_ms must be {limits}, not {shown(str(value))}")
+        raise InvalidArgumentError(f"deadline_ms must be {limits}, not {shown(value)}")
     return 1000 * value

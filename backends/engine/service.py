@@ -44,7 +44,18 @@ from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySett
 from backends.scheduling.wait_forecast import WaitForecast
 from backends.stack_key import STUDENTS, StackKey
 from backends.trace import Lane, span
-from backends.wire import AUTO, Float16Array, Int64Array, Ticket, decode_words, owned, unfold_rows
+from backends.wire import (
+    AUTO,
+    TICKET,
+    WORDS,
+    Float16Array,
+    Int64Array,
+    Ticket,
+    decode_words,
+    owned,
+    require_hidden,
+    unfold_rows,
+)
 
 LOGGER = logging.getLogger(__name__)
 
@@ -297,6 +308,9 @@ class UpperService:
         tickets = self._gate.accept(rows.tickets)
         if not tickets:
             raise InvalidArgumentError("a request has at least one row")
+        if len(rows.words) != len(tickets):
+            raise InvalidArgumentError(f"{WORDS} has {len(rows.words)} rows where {TICKET} has {len(tickets)}")
+        require_hidden(rows.hidden)
         return _Received(owned(rows.hidden), tickets, list(rows.words))
 
     def _resolved(self, received: _Received) -> _Request:

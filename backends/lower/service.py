@@ -158,6 +158,10 @@ class LowerService:
         try:
             if not request.models:
                 raise InvalidArgumentError("a request has at least one row")
+            if len(request.models) != len(request.texts):
+                raise InvalidArgumentError(
+                    f"{len(request.models)} rows of MODEL do not go with {len(request.texts)} of TEXT"
+                )
             self._require_size(request)
             parameters = parse_parameters(request.parameters)
             entries = self._caller_check.entries([_decoded(model, "MODEL") for model in request.models], parameters)
