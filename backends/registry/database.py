@@ -17,6 +17,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from backends.errors import ConflictError, CorruptFileError, InvalidArgumentError, NotFoundError, UnavailableError
 from backends.registry.position import KEPT_PUBLICATIONS, Position, position_query
+from backends.registry.rows import read_json_column
 from backends.registry.schema import PublicationRow, State
 
 PATIENCE_S = 6.0
@@ -29,6 +30,7 @@ _LEAST_CONNECT_S = 2
 """Less is taken for this by PostgreSQL's client."""
 _FIRST_PAUSE_S = 0.05
 _POSTGRES = "postgresql"
+_DAMAGED = ("file is not a database", "malformed")
 _STARTED_S = "started_s"
 _POSITION = position_query()
 
@@ -155,7 +157,7 @@ def clear_errors() -> Iterator[None]:
     except OperationalError as error:
         raise UnavailableError(_why_unavailable(error)) from error
     except DBAPIError as error:
-        if "file is not a database" in str(error.orig):
+        if any(words in str(error.orig) for words in _DAMAGED):
             raise CorruptFileError("the registry's file is not a database; restore it from a backup") from error
         raise ConflictError(f"the registry rejected the change: {_one_line(error)}") from error
 
@@ -185,7 +187,7 @@ def require_file(url: URL, home: Path) -> None:
 
 def _engine(url: URL, **connect_args: float) -> Engine:
     try:
-        return create_engine(url, pool_pre_ping=True, connect_args=connect_args)
+        return create_engine(url, pool_pre_ping=True, connect_args=connect_args, json_deserializer=read_json_column)
     except ModuleNotFoundError as error:
         raise InvalidArgumentError(
             f"a registry at {url.get_backend_name()} needs the Python package {error.name!r}; "

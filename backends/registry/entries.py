@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from backends.errors import InvalidArgumentError
+from backends.fields import Fields
 from backends.stack_key import FULL, STUDENTS, StackKey
 from backends.student_levels import COUNTS, MOST_STUDENTS, student_level
 
@@ -180,6 +181,25 @@ class HplmEntry:
         """Name of its main metric and its value on the dev texts; imported adapters have no value."""
         name = self.metrics.get("main_metric", "accuracy")
         return name, self.metrics.get(f"dev_{name}")
+
+
+def readable_metrics(metrics: Fields) -> dict[str, Any]:
+    """Return a version's metrics, once those are what servers take them for that they compute with.
+
+    Raises:
+        CorruptFileError: One is not.
+    """
+    if "levels" in metrics:
+        metrics.texts("levels")
+    if metrics.get("ladder") is not None:
+        ladder = metrics.part("ladder")
+        ladder.number("answered_early", 0.0, 1.0)
+        ladder.number("after", 0.0, ladder.positive("layers"))
+    if metrics.get("declared") is not None:
+        declared = metrics.part("declared")
+        if declared.get("default_deadline"):
+            declared.positive("deadline_ms")
+    return {name: metrics.value(name) for name in metrics.names()}
 
 
 def _is_of_students(level: str) -> bool:

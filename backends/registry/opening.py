@@ -10,6 +10,7 @@ from backends.errors import FormatVersionError, NotFoundError
 from backends.home import Home
 from backends.registry.database import Database, clear_errors, parsed_url, require_file
 from backends.registry.migration import migrate
+from backends.registry.rows import row_fields
 from backends.registry.schema import REGISTRY_FORMAT_VERSION, Base, State
 
 
@@ -40,12 +41,15 @@ def _format_version(database: Database, path: Path) -> int | None:
         if not inspect(session.connection()).has_table(State.__tablename__):
             return None
         state = session.get(State, 1)
-        if state is not None and state.format_version > REGISTRY_FORMAT_VERSION:
+        if state is None:
+            return None
+        version = row_fields(state, "its state").whole("format_version")
+        if version > REGISTRY_FORMAT_VERSION:
             raise FormatVersionError(
-                f"home {path} was written by a newer release (format {state.format_version}; "
+                f"home {path} was written by a newer release (format {version}; "
                 f"this one reads up to {REGISTRY_FORMAT_VERSION}), so upgrade hplm"
             )
-        return None if state is None else state.format_version
+        return version
 
 
 def _prepare(database: Database) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 from sqlalchemy import Row, Select, func, select
 from sqlalchemy.orm import Session
 
-from backends.errors import ConflictError, NotFoundError, shown
-from backends.registry.entries import DomainEntry, HplmEntry, RootEntry
+from backends.errors import ConflictError, CorruptFileError, NotFoundError, shown
+from backends.registry.entries import DomainEntry, HplmEntry, RootEntry, readable_metrics
 from backends.registry.quotas import quota_of
+from backends.registry.rows import row_fields
 from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow, State
 
 _MAX_NAMED_IDS = 500
@@ -89,12 +90,13 @@ def domain_columns() -> Select[Any]:
 
 
 def domain_entry(session: Session, row: Row[Any] | DomainVersionRow) -> DomainEntry:
+    fields = row_fields(row, "a domain's version")
     if isinstance(row, DomainVersionRow):
         root, name = row.domain.root.name, row.domain.name
     else:
-        root, name = row.root, row.name
-    folders = row.folders or _folders_of_parents(session, row.id)
-    return DomainEntry(root, name, row.version, tuple(folders), row.metrics)
+        root, name = fields.text("root"), fields.text("name")
+    folders = fields.texts("folders") or tuple(_folders_of_parents(session, row.id))
+    return DomainEntry(root, name, fields.whole("version"), folders, dict(fields.mapping("metrics")))
 
 
 def _folders_of_parents(session: Session, id: int) -> list[str]:
@@ -169,16 +171,20 @@ def _named_domains(rows: Iterable[Row[Any]]) -> set[int]:
 
 
 def _hplm_entry(row: Row[Any], domains: dict[int, DomainEntry]) -> HplmEntry:
+    fields = row_fields(row, "an hPLM's version")
+    for id in (row.domain_version_id, row.pinned_id):
+        if id is not None and id not in domains:
+            raise CorruptFileError(f"{fields.where} names a domain's version {shown(id)} that is not there")
     return HplmEntry(
-        key=row.id,
-        id=row.name,
-        version=row.version,
-        task=row.task,
-        labels=tuple(row.labels),
+        key=fields.whole("id"),
+        id=fields.text("name"),
+        version=fields.whole("version"),
+        task=fields.text("task"),
+        labels=fields.texts("labels"),
         domain=domains[row.domain_version_id],
-        folder=row.folder,
-        pair=row.pair,
-        metrics=row.metrics,
+        folder=fields.text("folder"),
+        pair=fields.flag("pair"),
+        metrics=readable_metrics(fields.part("metrics")),
         pinned=None if row.pinned_id is None else domains[row.pinned_id],
     )
 

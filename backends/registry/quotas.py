@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backends.errors import InvalidArgumentError, NotFoundError, shown
+from backends.errors import CorruptFileError, InvalidArgumentError, NotFoundError, shown
 from backends.names import check_name
 from backends.registry.audit import note
 from backends.registry.database import Database
+from backends.registry.rows import row_fields
 from backends.registry.schema import QuotaRow
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
 _MOST = 1e12
+_WHOLE = ("waiting_rows", "hplms", "upload_bytes", "running_jobs", "jobs_per_day")
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,15 @@ def _values(quota: Quota) -> dict[str, float | None]:
 
 
 def _quota(row: QuotaRow) -> Quota:
-    return Quota(**{name: getattr(row, name) for name in QUOTAS})
+    stored = row_fields(row, "a quota")
+    quotas: dict[str, Any] = {}
+    for field in fields(Quota):
+        if stored.get(field.name) is not None:
+            quotas[field.name] = stored.whole(field.name) if field.name in _WHOLE else stored.number(field.name)
+    try:
+        return Quota(**quotas)
+    except InvalidArgumentError as error:
+        raise CorruptFileError(f"{stored.where}: {error}") from error
 
 
 def _entry(row: QuotaRow) -> TenantQuota:

@@ -17,16 +17,18 @@ from enum import StrEnum
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backends.errors import InvalidArgumentError, NotFoundError, shown
+from backends.errors import CorruptFileError, InvalidArgumentError, NotFoundError, shown
 from backends.names import check_hplm_id, check_name
 from backends.registry.audit import note
 from backends.registry.database import Database
+from backends.registry.rows import row_fields
 from backends.registry.schema import TokenRow
 
 EVERYTHING = "*"
 _ID_BYTES, _SECRET_BYTES = 6, 32
 _FORM = re.compile(r"hplm_([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
 _TOKEN_CHARACTERS = 61
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Role(StrEnum):
@@ -226,13 +228,17 @@ def _entries(rows: Iterable[TokenRow]) -> list[TokenEntry]:
 
 
 def _entry(row: TokenRow) -> TokenEntry:
+    fields = row_fields(row, "a token")
+    digest = fields.text("sha256")
+    if not _DIGEST.fullmatch(digest):
+        raise CorruptFileError(f"{fields.where} holds no SHA-256")
     return TokenEntry(
-        row.token_id,
-        row.scope,
-        Role(row.role),
-        bytes.fromhex(row.sha256),
-        row.created_at,
-        row.not_before,
-        row.expires_at,
-        row.revoked_at,
+        fields.text("token_id"),
+        fields.text("scope"),
+        Role(fields.text("role", [role.value for role in Role])),
+        bytes.fromhex(digest),
+        fields.number("created_at"),
+        fields.number("not_before"),
+        None if row.expires_at is None else fields.number("expires_at"),
+        None if row.revoked_at is None else fields.number("revoked_at"),
     )
