@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from backends.adapters.head import Head
-from backends.errors import InvalidArgumentError
+from backends.errors import InvalidArgumentError, shown
 from backends.root.encoder import ACTIVATION_FUNCTIONS
-from builder.importing.files import read_config, read_weights, reject_settings
+from builder.importing.files import is_finite, read_config, read_weights, reject_settings
 from builder.importing.heads import ImportedHead, model_head, row_task
 from builder.importing.imported import ImportedFolder
 from builder.importing.modules import LayerModule
@@ -32,7 +32,7 @@ _PARTS: Mapping[str, str] = MappingProxyType(
     {"attention.output": "bottleneck.attention", "output": "bottleneck.output"}
 )
 _KEY = re.compile(
-    r"^(?:[a-z_]+\.)?encoder\.layer\.(?P<layer>\d+)\.(?P<site>attention\.output|output)\."
+    r"^(?:[a-z_]+\.)?encoder\.layer\.(?P<layer>\d{1,6})\.(?P<site>attention\.output|output)\."
     r"(?:adapters|attention_text_task_adapters|attention_text_lang_adapters|layer_text_task_adapters|"
     r"layer_text_lang_adapters)\.(?P<name>[^.]+)\.(?P<leaf>.+)$"
 )
@@ -72,12 +72,12 @@ def read_adapterhub(folder: Path, saved: Mapping[str, Any]) -> ImportedFolder:
     path = folder / "adapter_config.json"
     config = saved["config"]
     if not isinstance(config, dict):
-        raise InvalidArgumentError(f"{path}: config is {config!r}, not an adapter's settings")
+        raise InvalidArgumentError(f"{path}: config is {shown(config)}, not an adapter's settings")
     _check_config(path, config)
     settings = {"activation": _activation(path, config, saved), "norm_first": bool(config.get("original_ln_before"))}
     scaling = config.get("scaling", 1.0)
-    if isinstance(scaling, bool) or not isinstance(scaling, int | float | str):
-        raise InvalidArgumentError(f"{path}: scaling is {scaling!r}, neither a number nor 'learned'")
+    if not isinstance(scaling, str) and not is_finite(scaling):
+        raise InvalidArgumentError(f"{path}: scaling is {shown(scaling)}, neither a number nor 'learned'")
     return ImportedFolder(
         modules=_modules(folder, saved.get("name"), scaling, settings),
         head=_head(folder) if (folder / "head_config.json").exists() else None,
@@ -91,7 +91,7 @@ def read_adapterhub(folder: Path, saved: Mapping[str, Any]) -> ImportedFolder:
 def _check_config(path: Path, config: Mapping[str, Any]) -> None:
     if architecture := config.get("architecture"):
         raise InvalidArgumentError(
-            f"{path}: the architecture is {architecture!r}; of this library's adapters the bottlenecks seq_bn and "
+            f"{path}: the architecture is {shown(architecture)}; of this library's adapters the bottlenecks seq_bn and "
             "double_seq_bn are served (and LoRA, saved with PEFT)"
         )
     settings = {name: value for name, value in config.items() if name != "architecture"}
@@ -100,7 +100,7 @@ def _check_config(path: Path, config: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(f"{path}: original_ln_after is False; the layer's own norm must follow the adapter")
     if config.get("original_ln_before") and config.get("residual_before_ln", True) is not True:
         raise InvalidArgumentError(
-            f"{path}: residual_before_ln is {config['residual_before_ln']!r}; "
+            f"{path}: residual_before_ln is {shown(config['residual_before_ln'])}; "
             "only a residual from before the norm is served"
         )
 
@@ -153,12 +153,15 @@ def _head(folder: Path) -> ImportedHead:
     path = folder / "head_config.json"
     saved = read_config(path)
     tensors = read_weights(folder, _HEAD_WEIGHTS)
-    labels = _labels((saved.get("config") or saved).get("label2id"))
-    if saved.get("config") is None:  # of a model class with one fixed head
+    config = saved.get("config")
+    if config is not None and not isinstance(config, dict):
+        raise InvalidArgumentError(f"{path}: config is {shown(config)}, not a head's settings")
+    labels = _labels(path, (config or saved).get("label2id"))
+    if config is None:  # of a model class with one fixed head
         per_token = str(saved.get("model_class")).endswith("ForTokenClassification")
         fixed = model_head(tensors, str(saved.get("model_type")), per_token, str(folder))
         return ImportedHead(fixed.head, fixed.task, labels, fixed.needs_pooler)
-    return _flexible_head(path, saved["config"], saved.get("name"), tensors, labels)
+    return _flexible_head(path, config, saved.get("name"), tensors, labels)
 
 
 def _flexible_head(
@@ -166,9 +169,11 @@ def _flexible_head(
 ) -> ImportedHead:
     kind, layers, use_pooler = config.get("head_type"), config.get("layers"), bool(config.get("use_pooler"))
     if kind not in _HEAD_TASKS:
-        raise InvalidArgumentError(f"{path}: head_type is {kind!r}; {' and '.join(_HEAD_TASKS)} heads are served")
+        raise InvalidArgumentError(f"{path}: head_type is {shown(kind)}; {' and '.join(_HEAD_TASKS)} heads are served")
     if layers not in (1, 2) or (layers == 2 and use_pooler):
-        raise InvalidArgumentError(f"{path}: a head of {layers} layers{' after the pooler' * use_pooler} is not served")
+        raise InvalidArgumentError(
+            f"{path}: a head of {shown(layers)} layers{' after the pooler' * use_pooler} is not served"
+        )
     linears = _linear_layers(path.parent, str(name), tensors)
     if len(linears) != layers:
         raise InvalidArgumentError(f"{path}: the head has {layers} layers there, but {len(linears)} in the weights")
@@ -183,7 +188,7 @@ def _flexible_head(
 
 def _linear_layers(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Weight and bias of each linear layer in order; the numbers in between are activations and dropouts."""
-    pattern = re.compile(rf"^heads\.{re.escape(name)}\.(?P<number>\d+)\.(?P<kind>weight|bias)$")
+    pattern = re.compile(rf"^heads\.{re.escape(name)}\.(?P<number>\d{{1,6}})\.(?P<kind>weight|bias)$")
     if unknown := [key for key in tensors if not pattern.match(key)]:
         raise InvalidArgumentError(f"{folder}: unknown weights {unknown[0]!r} in the head")
     layers = []
@@ -195,5 +200,9 @@ def _linear_layers(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> li
     return layers
 
 
-def _labels(label2id: Mapping[str, int] | None) -> tuple[str, ...] | None:
-    return None if not label2id else tuple(sorted(label2id, key=lambda label: int(label2id[label])))
+def _labels(path: Path, label2id: Any) -> tuple[str, ...] | None:
+    if not label2id:
+        return None
+    if not isinstance(label2id, dict) or not all(type(number) is int for number in label2id.values()):
+        raise InvalidArgumentError(f"{path}: label2id is {shown(label2id)}, not a number for each label")
+    return tuple(sorted(label2id, key=lambda label: label2id[label]))

@@ -17,8 +17,8 @@ from typing import Any
 import re2
 from torch import Tensor
 
-from backends.errors import InvalidArgumentError
-from builder.importing.files import read_weights, reject_settings
+from backends.errors import InvalidArgumentError, shown
+from builder.importing.files import is_finite, read_weights, reject_settings
 from builder.importing.heads import ImportedHead, model_head
 from builder.importing.imported import ImportedFolder
 from builder.importing.modules import LayerModule
@@ -43,7 +43,7 @@ _PARTS: Mapping[str, str] = MappingProxyType(
 )
 _FAMILY = r"^base_model\.model\.(?:(?P<family>[a-z_]+)\.)?"
 _LORA_KEY = re.compile(
-    _FAMILY + r"(?:encoder|transformer)\.layer\.(?P<layer>\d+)\.(?P<site>[a-z_0-9.]+)\.lora_(?P<side>[AB])\.weight$"
+    _FAMILY + r"(?:encoder|transformer)\.layer\.(?P<layer>\d{1,6})\.(?P<site>[a-z_0-9.]+)\.lora_(?P<side>[AB])\.weight$"
 )
 _HEAD_KEY = re.compile(_FAMILY + r"(?P<name>(?:classifier|pooler|pre_classifier)\b[a-z_.]*\.(?:weight|bias))$")
 _KNOWN_KEYS: Mapping[str, str] = MappingProxyType(
@@ -119,14 +119,16 @@ def read_peft_lora(folder: Path, config: Mapping[str, Any]) -> ImportedFolder:
 
 def _check_config(path: Path, config: Mapping[str, Any]) -> None:
     if config["peft_type"] != "LORA":
-        raise InvalidArgumentError(f"{path}: peft_type is {config['peft_type']!r}; of PEFT's adapters LORA is served")
+        raise InvalidArgumentError(
+            f"{path}: peft_type is {shown(config['peft_type'])}; of PEFT's adapters LORA is served"
+        )
     if (task := config.get("task_type")) not in (*_TASKS, *_NO_TASK):
-        raise InvalidArgumentError(f"{path}: task_type is {task!r}; {', '.join(_TASKS)} are served")
+        raise InvalidArgumentError(f"{path}: task_type is {shown(task)}; {', '.join(_TASKS)} are served")
     init = config.get("init_lora_weights")
     if isinstance(init, str) and init.startswith(_INIT_CHANGES_BASE):
         raise InvalidArgumentError(
-            f"{path}: init_lora_weights is {init!r}, which changes the base's own weights; save the adapter anew with "
-            "save_pretrained(..., path_initial_model_for_weight_conversion=...)"
+            f"{path}: init_lora_weights is {shown(init)}, which changes the base's own weights; save the adapter anew "
+            "with save_pretrained(..., path_initial_model_for_weight_conversion=...)"
         )
     settings = {name: value for name, value in config.items() if (name, value) != ("bias", "none")}
     reject_settings(path, settings, _REJECTED, _HARMLESS)
@@ -161,8 +163,8 @@ def _compiled(pattern: str) -> Any:
 
 
 def _require_number(path: Path, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        found = "missing" if value is None else f"{value!r}, which is not a number"
+    if not is_finite(value):
+        found = "missing" if value is None else f"{shown(value)}, which is not a number"
         raise InvalidArgumentError(f"{path}: {name} is {found}")
 
 
@@ -194,8 +196,8 @@ def _module(
 
 def _scaling(path: Path, config: Mapping[str, Any], name: str, rank: int) -> float:
     said = _patterned(config.get("rank_pattern"), name, config["r"])
-    if said != rank:
-        raise InvalidArgumentError(f"{path}: {name} has rank {said} there, but {rank} in the weights")
+    if said != rank or not rank:
+        raise InvalidArgumentError(f"{path}: {name} has rank {shown(said)} there, but {rank} in the weights")
     alpha = _patterned(config.get("alpha_pattern"), name, config["lora_alpha"])
     return float(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
 
@@ -210,5 +212,5 @@ def _head(folder: Path, config: Mapping[str, Any], weights: _Weights) -> Importe
     if not weights.head:
         return None
     if (task := config.get("task_type")) in _NO_TASK:
-        raise InvalidArgumentError(f"{folder} has a head, but task_type {task!r} does not say what it is for")
+        raise InvalidArgumentError(f"{folder} has a head, but task_type {shown(task)} does not say what it is for")
     return model_head(weights.head, weights.family, task == "TOKEN_CLS", str(folder))
