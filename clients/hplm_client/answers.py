@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +83,7 @@ def read_answer(raw: bytes, request_id: str = "") -> Answer:
             raise ServerError(f"the server answered with a task that this client does not know: {_shown(raw)}")
         answer = read(content, _common(content))
         set_later = {**_of_level(content), "request_id": request_id}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ServerError(f"the server's answer does not follow the wire contract: {_shown(raw)}") from error
     for name, value in set_later.items():
         object.__setattr__(answer, name, value)
@@ -91,9 +92,9 @@ def read_answer(raw: bytes, request_id: str = "") -> Answer:
 
 def _common(content: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "hplm": str(content["hplm"]),
+        "hplm": _text(content["hplm"]),
         "version": int(content["version"]),
-        "task": str(content["task"]),
+        "task": _text(content["task"]),
         "truncated": bool(content.get("truncated", False)),
         "exact": bool(content.get("exact", True)),
     }
@@ -103,15 +104,15 @@ def _of_level(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an hPLM with a ladder says of its answer."""
     level, confidence = content.get("level"), content.get("confidence")
     return {
-        "level": None if level is None else str(level),
-        "confidence": None if confidence is None else float(confidence),
+        "level": None if level is None else _text(level),
+        "confidence": None if confidence is None else _number(confidence),
         "doubtful": bool(content.get("doubtful", False)),
     }
 
 
 def _classification(content: Mapping[str, Any], common: dict[str, Any]) -> Classification:
-    scores = {str(label): float(score) for label, score in content["scores"].items()}
-    return Classification(**common, label=str(content["label"]), score=float(content["score"]), scores=scores)
+    scores = {_text(label): _number(score) for label, score in content["scores"].items()}
+    return Classification(**common, label=_text(content["label"]), score=_number(content["score"]), scores=scores)
 
 
 def _entities(content: Mapping[str, Any], common: dict[str, Any]) -> Entities:
@@ -122,14 +123,27 @@ def _entity(content: Mapping[str, Any]) -> Entity:
     return Entity(
         start=int(content["start"]),
         end=int(content["end"]),
-        text=str(content["text"]),
-        label=str(content["label"]),
-        score=float(content["score"]),
+        text=_text(content["text"]),
+        label=_text(content["label"]),
+        score=_number(content["score"]),
     )
 
 
 def _value(content: Mapping[str, Any], common: dict[str, Any]) -> Value:
-    return Value(**common, value=float(content["value"]))
+    return Value(**common, value=_number(content["value"]))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("no number")
+    return number
 
 
 def _shown(raw: bytes) -> str:

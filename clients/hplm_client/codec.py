@@ -43,7 +43,10 @@ def rows_of(result: Any, call: Call) -> list[bytes]:
         raise ServerError("the server's answer holds no readable RESULT tensor") from error
     if rows is None or rows.size != len(call.texts):
         raise ServerError(f"the server answered {0 if rows is None else rows.size} of {len(call.texts)} rows")
-    return [_as_bytes(row) for row in rows.reshape(-1)]
+    try:
+        return [_as_bytes(row) for row in rows.reshape(-1)]
+    except (ValueError, TypeError) as error:
+        raise ServerError("the server's answer holds rows that are no texts") from error
 
 
 def _bytes_tensor(infer_input: Any, name: str, rows: list[bytes]) -> Any:
@@ -54,4 +57,8 @@ def _bytes_tensor(infer_input: Any, name: str, rows: list[bytes]) -> Any:
 
 def _as_bytes(row: bytes | str) -> bytes:
     """A gateway may turn binary HTTP answers into JSON ones, whose rows are strings."""
-    return row.encode() if isinstance(row, str) else row
+    if isinstance(row, str):
+        return row.encode()
+    if not isinstance(row, bytes):
+        raise TypeError("no bytes")
+    return row

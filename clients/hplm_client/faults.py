@@ -57,7 +57,7 @@ _BY_WORDS: tuple[tuple[re.Pattern[str], type[ClientError]], ...] = (
     (re.compile(r"this (protocol|api) is restricted", re.I), PermissionDeniedError),
 )
 _UNAUTHORISED = re.compile("unauthorised: ")
-_FACTS = re.compile(r"\s*(\{\"reason\": \"\w+\", \"retry_after_ms\": \d+\})\s*$")
+_FACTS = re.compile(r"\s*(\{\"reason\": \"\w+\", \"retry_after_ms\": \d{1,12}\})\s*$")
 _PREFIX = re.compile(
     r"^(in ensemble '[^']*', |\[request id: [^\]]*\] |Failed to process the request\(s\) for model '[^']*', message: )+"
 )
@@ -93,7 +93,7 @@ def _rejection(message: str) -> UnavailableError:
 def one_line(message: str) -> str:
     """The first line without what Triton puts before it."""
     lines = _PREFIX.sub("", message.strip()).splitlines() or ["the server gave no reason"]
-    return lines[0].strip()[:_LONGEST_MESSAGE_CHARS]
+    return lines[0].strip()[:_LONGEST_MESSAGE_CHARS].encode(errors="replace").decode()
 
 
 @contextmanager

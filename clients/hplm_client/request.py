@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from dataclasses import dataclass
 
 from hplm_client.errors import InvalidRequestError
@@ -77,4 +78,4 @@ class Request:
 
 
 def _short(value: object) -> str:
-    return repr(value)[:80]
+    return reprlib.repr(value)[:80]
