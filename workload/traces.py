@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import reprlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, Line]]:
 def _parsed(text: str, path: Path, number: int) -> Line:
     try:
         line = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of a number of thousands of digits too
         raise WorkloadError(f"{path}, line {number}: not JSON") from error
     if not isinstance(line, dict):
         raise WorkloadError(f"{path}, line {number}: not an object")
@@ -179,6 +180,8 @@ class _Columns:
         tenant = line[self._tenant]
         if tenant is None or tenant == "":
             raise ValueError("the tenant is missing")
+        if not isinstance(tenant, (str, int, float)):
+            raise ValueError(f"the tenant is {reprlib.repr(tenant)}, not a name")
         return str(tenant)
 
 
@@ -186,11 +189,11 @@ def _number(value: object) -> float:
     if value is None:
         raise ValueError("a number is missing")
     try:
-        number = float(str(value))
+        number = float(str(value)) if isinstance(value, (str, int, float)) else math.nan
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{reprlib.repr(value)} is no number")
     return number
 
 
@@ -201,9 +204,9 @@ def _milliseconds(value: object) -> float:
 def _date(value: object) -> float:
     """Seconds since 1970."""
     try:
-        moment = datetime.fromisoformat(str(value))
+        moment = datetime.fromisoformat(value if isinstance(value, str) else "")
     except ValueError as error:
-        raise ValueError(f"{value!r} is no date with a time") from error
+        raise ValueError(f"{reprlib.repr(value)} is no date with a time") from error
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
