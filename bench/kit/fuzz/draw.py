@@ -60,6 +60,7 @@ class Draw(random.Random):
 
     def __init__(self, case: Case) -> None:
         super().__init__(str(case))
+        self.case = case
 
     def happens(self, probability: float) -> bool:
         return self.random() < probability

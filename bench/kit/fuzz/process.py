@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from backends.adapters.recipe import AdapterRecipe
 from backends.home import Home
+from backends.registry.registry import Registry
 from bench.kit.fuzz.options import Options
 from bench.kit.fuzz.rule import Case, Fate, Verdict
 from bench.kit.fuzz.runner import Runner
 from bench.kit.fuzz.targets import TARGETS
-from bench.kit.fuzz.worker import Stand, Tally, quiet
-from bench.kit.tiny_home import build_tiny_home
+from bench.kit.fuzz.worker import Stand, Tally, hearing_defects
+from bench.kit.tiny_home import build_tiny_home, ignore, write_tagged
+from builder.construct.hplm.hplms import create_hplm
 from builder.progress import Step, progress_bars
+from builder.requests.hplms import CreateHplm
 
 _QUICK_SHARE = 1 / 120
 _LEAST = 20
@@ -84,8 +89,7 @@ def case_counts(options: Options) -> dict[str, int]:
 
 def repeat_case(case: Case) -> Verdict:
     """Run one case in this process, and print where its error came through."""
-    quiet()
-    with fuzz_home() as home:
+    with fuzz_home() as home, hearing_defects():
         stand = Stand(TARGETS, home)
         try:
             return stand.one(case)
@@ -96,4 +100,15 @@ def repeat_case(case: Case) -> Verdict:
 @contextmanager
 def fuzz_home() -> Iterator[Home]:
     with tempfile.TemporaryDirectory(prefix="hplm-fuzz-home-") as folder:
-        yield build_tiny_home(Path(folder))
+        home = build_tiny_home(Path(folder))
+        _add_tagger(home, Path(folder) / "tags")
+        yield home
+
+
+def _add_tagger(home: Home, work: Path) -> None:
+    """Make an hPLM that looks for entities, as the tiny home has none."""
+    train, dev = write_tagged(work, seed=500)
+    tune = {"recipe": asdict(AdapterRecipe(width=8)), "epochs": 1, "learning_rate": 1e-2}
+    request = CreateHplm(id="umbra/tags", root="tiny", domain="farm", train=train, dev=dev, tune=tune)
+    with closing(Registry.open(home)) as registry:
+        create_hplm(home, registry, request, ignore)

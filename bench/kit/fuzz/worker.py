@@ -13,8 +13,8 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -127,13 +127,21 @@ def verdict_of(target: Target, case: Case) -> Verdict:
     return judge(lambda: target.attempt(draw), target.rejections)
 
 
-def quiet() -> None:
+@contextmanager
+def hearing_defects() -> Iterator[None]:
     """Hear of defects; what else readers log and warn about bad inputs would be a million lines."""
-    logging.lastResort = None
-    errors = logging.getLogger("backends.errors")
+    root, errors, nothing = logging.getLogger(), logging.getLogger("backends.errors"), logging.NullHandler()
+    root.addHandler(nothing)
     errors.addHandler(DEFECTS)
     errors.propagate = False
-    warnings.simplefilter("ignore")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        errors.propagate = True
+        errors.removeHandler(DEFECTS)
+        root.removeHandler(nothing)
 
 
 def work(targets: Mapping[str, type[Target]], home: Home, runner: Connection, at: Any, errors: Path) -> None:
@@ -141,20 +149,18 @@ def work(targets: Mapping[str, type[Target]], home: Home, runner: Connection, at
 
     What the C library and `faulthandler` print goes to the file `errors`.
     """
-    import torch
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides
     descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(descriptor, sys.stderr.fileno())
     faulthandler.enable(sys.stderr)
-    torch.set_num_threads(1)
-    quiet()
+    if "torch" in sys.modules:  # some target needs it
+        sys.modules["torch"].set_num_threads(1)
     stand = Stand(targets, home)
 
     def on_case(number: int) -> None:
         at.value = number
 
-    with suppress(EOFError, BrokenPipeError):
+    with hearing_defects(), suppress(EOFError, BrokenPipeError):
         while True:
             runner.send(stand.run(runner.recv(), on_case))
     stand.close()
