@@ -156,6 +156,8 @@ def clear_errors() -> Iterator[None]:
         yield
     except OperationalError as error:
         raise UnavailableError(_why_unavailable(error)) from error
+    except UnicodeDecodeError as error:
+        raise CorruptFileError("the registry is damaged: it holds what is no text; restore it from a backup") from error
     except DBAPIError as error:
         if any(words in str(error.orig) for words in _DAMAGED):
             raise CorruptFileError("the registry's file is not a database; restore it from a backup") from error

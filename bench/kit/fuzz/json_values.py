@@ -99,7 +99,9 @@ def _alike(draw: Draw, value: Any) -> Any:
         case bool():
             return draw.choice((not value, int(value), str(value), None))
         case int():
-            return draw.choice((draw.integer(), value + 1, value - 1, -value, float(value % 2**60), value / 3, [value]))
+            return draw.choice(
+                (draw.integer(), value + 1, value - 1, -value, float(value % 2**60), (value % 2**60) / 3, [value])
+            )
         case float():
             return draw.choice((draw.decimal(), -value, int(value) if abs(value) < 1e300 else 0, str(value)))
         case str():

@@ -33,7 +33,7 @@ class Registries(Target):
     """Bytes of the file, or values of its rows, are changed; then a server's snapshot is made of it."""
 
     name = "registries"
-    cases = 5_000
+    cases = 3_000
 
     def __init__(self, home: Home, scratch: Path) -> None:
         super().__init__(home, scratch)
