@@ -184,7 +184,14 @@ def decode_words(row: bytes) -> TextWords:
     if num_words < 0 or len(row) < table_end:
         raise InvalidArgumentError(f"{WORDS} is shorter than its {num_words} words")
     table: Int32 = np.frombuffer(row[_INT32.size : table_end], np.int32).reshape(3, num_words)
-    return TextWords(row[table_end:].decode(), RowWords(*table))
+    try:
+        text = row[table_end:].decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{WORDS} is not UTF-8 at byte {error.start}") from error
+    words = RowWords(*table)
+    if not words.lie_within(len(text)):
+        raise InvalidArgumentError(f"{WORDS} has words that lie beyond its text")
+    return TextWords(text, words)
 
 
 def fold_words(rows: Sequence[bytes]) -> UInt8Array:

@@ -102,7 +102,7 @@ def _viterbi(log_probabilities: Scores, bio: _Bio) -> Tags:
 
 def words_span(text: str, words: RowWords, group: list[int], label: str) -> Span:
     """Return the span of a group of consecutive words in their text."""
-    start = int(words.starts[group[0]])
-    while text[start].isspace():  # some tokenizers count the blank before a word as its part
+    start, end = int(words.starts[group[0]]), int(words.ends[group[-1]])
+    while start < end and text[start].isspace():  # some tokenizers count the blank before a word as its part
         start += 1
-    return Span(start, letter_end(text, int(words.ends[group[-1]])), label)
+    return Span(start, letter_end(text, end), label)

@@ -50,6 +50,7 @@ from backends.wire import (
     WORDS,
     Float16Array,
     Int64Array,
+    TextWords,
     Ticket,
     decode_words,
     owned,
@@ -332,7 +333,7 @@ class UpperService:
                 truncated=ticket.truncated,
                 deadline_us=ticket.deadline_us,
                 respond=open_request.row(number),
-                words=decode_words(words_row) if words_row else None,
+                words=_words_of(ticket, words_row),
                 middle=ticket.middle,
                 exact=ticket.exact,
                 computing_us=ticket.computing_us,
@@ -382,3 +383,13 @@ class UpperService:
     def _forget(self, key: StackKey) -> None:
         self.admission.no_longer_serves(key)
         self._costs.forget(key)
+
+
+def _words_of(ticket: Ticket, row: bytes) -> TextWords | None:
+    """Decode the words of a row; raises InvalidArgumentError where they are not those of its tokens."""
+    if not row:
+        return None
+    decoded = decode_words(row)
+    if not decoded.words.have_tokens_of(ticket.num_tokens):
+        raise InvalidArgumentError(f"{WORDS} has words of other tokens than the {ticket.num_tokens} of its row")
+    return decoded

@@ -46,6 +46,15 @@ class RowWords:
     def __len__(self) -> int:
         return len(self.first_tokens)
 
+    def lie_within(self, num_characters: int) -> bool:
+        """Whether each word is a piece of a text of that length."""
+        is_piece = (self.starts >= 0) & (self.starts < self.ends) & (self.ends <= num_characters)
+        return bool(is_piece.all())
+
+    def have_tokens_of(self, num_tokens: int) -> bool:
+        """Whether each word begins with a token of a row of that length."""
+        return bool(((self.first_tokens >= 0) & (self.first_tokens < num_tokens)).all())
+
 
 def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
     """Some tokenizers count the blank before a word as its part."""

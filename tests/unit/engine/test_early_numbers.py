@@ -168,7 +168,7 @@ def test_a_scale_that_is_none(tiny_home: Home, worth: HplmEntry, scale: object) 
     manifest.pop("checksum", None)
     early, full = manifest["ladder"]
     write_json(folder / "levels.json", {**manifest, "ladder": [{**early, "scale": scale}, full]})
-    with pytest.raises(CorruptFileError, match="holds no ladder"):
+    with pytest.raises(CorruptFileError, match="scale is"):
         artifact_of(tiny_home, folder)
 
 

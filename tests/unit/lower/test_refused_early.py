@@ -113,7 +113,7 @@ def test_a_damaged_domain_is_said_to_be_damaged_with_a_deadline_too(
     service: LowerService, signal: ForecastWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(*_: object) -> None:
-        raise CorruptFileError("table.bin", "too short")
+        raise CorruptFileError("table.bin is too short")
 
     monkeypatch.setattr(service.domains, "opened", damaged)
     signal.tell(WaitForecast.alike(0.0), now_us())

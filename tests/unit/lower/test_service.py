@@ -156,7 +156,7 @@ def test_a_root_that_cannot_be_opened_is_read_once(tiny_home: Home, monkeypatch:
 
     def damaged(folder: RootFolder) -> None:
         opened.append(folder.path)
-        raise CorruptFileError("aggregation.safetensors", "too short")
+        raise CorruptFileError("aggregation.safetensors is too short")
 
     monkeypatch.setattr(domains, "RootFront", damaged)
     service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)), FALLBACK)

@@ -14,7 +14,7 @@ def fail(failures: Failures, key: str, tries: list[str]) -> str:
     """The message of what is raised."""
     with pytest.raises(CorruptFileError) as caught, failures.remembered(key):
         tries.append(key)
-        raise CorruptFileError("table.bin", f"failure {len(tries)}")
+        raise CorruptFileError(f"table.bin: failure {len(tries)}")
     return str(caught.value)
 
 

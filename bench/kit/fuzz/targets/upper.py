@@ -22,7 +22,7 @@ from bench.kit.fuzz.rule import HarmedError
 from bench.kit.fuzz.target import Target
 from bench.kit.fuzz.targets.words import words_of
 
-_TOKENS = 9
+_TOKENS, _WORDS_TOKENS = 9, 7
 _NEAR = 2e-3
 _LIFE_US = 2**62
 
@@ -74,11 +74,11 @@ class Upper(Target):
         return found
 
     def _bad_request(self, draw: Draw) -> HiddenRows:
-        lengths = [draw.randint(1, 32) for _ in range(draw.choice((1, 1, 2, 3)))]
+        lengths = [draw.choice((_WORDS_TOKENS, draw.randint(1, 32))) for _ in range(draw.choice((1, 1, 2, 3)))]
         rows = [np.random.default_rng(7).normal(size=(length, self._hidden)).astype(np.float16) for length in lengths]
         hidden: Any = fold_rows(rows)
         tickets: Any = encode_tickets([self._ticket(draw, length) for length in lengths])
-        words = [self._words(draw) for _ in lengths]
+        words = [_words(draw) for _ in lengths]
         if draw.happens(0.6):
             hidden = bad_array(draw, hidden)
         if draw.happens(0.25):
@@ -95,11 +95,12 @@ class Upper(Target):
         level = draw.choice(LEVELS) if draw.happens(0.2) else "auto"
         return Ticket(key, length, draw.happens(0.1), deadline_us, middle, draw.happens(0.9), level=level)
 
-    def _words(self, draw: Draw) -> bytes:
-        if draw.happens(0.7):
-            return b""
-        good = encode_words(words_of("the cat saw a hammer"))
-        return good if draw.happens(0.3) else draw.damaged(good)
+
+def _words(draw: Draw) -> bytes:
+    if draw.happens(0.5):
+        return b""
+    good = encode_words(words_of("the cat saw a hammer"))
+    return good if draw.happens(0.5) else draw.damaged(good)
 
 
 def _is_near(found: Any, expected: Any) -> bool:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from backends.engine.entities import find_entities
 from backends.home import Home
-from backends.root.words import RowWords
-from backends.wire import TextWords, decode_words, encode_words
+from backends.root.words import RowWords, letter_end
+from backends.wire import TextWords, decode_words, encode_words, fold_words, unfold_words
+from bench.kit.fuzz.arrays import bad_array
 from bench.kit.fuzz.draw import Draw
 from bench.kit.fuzz.target import Target
 
 _LABELS = ("O", "B-animal", "I-animal", "B-tool", "I-tool")
+_LOGITS = torch.tensor([[0.0, 2.0, 1.0, 0.0, 0.0]])
+"""Every word begins an animal."""
 _TEXTS = ("the cat saw a hammer", "naïve 中文 👩‍👧 x", "e\u0301a", "a" * 300)
 
 
@@ -27,8 +32,16 @@ class Words(Target):
         self._good = [encode_words(words_of(text)) for text in _TEXTS]
 
     def attempt(self, draw: Draw) -> None:
-        decoded = decode_words(draw.damaged(draw.choice(self._good)))
-        decoded.words.first_tokens.tolist()
+        if draw.happens(0.4):
+            good = [draw.choice(self._good) for _ in range(draw.choice((1, 2, 3)))]
+            rows = unfold_words(bad_array(draw, fold_words(good)))
+        else:
+            rows = [draw.damaged(draw.choice(self._good))]
+        decoded = [decode_words(row) for row in rows]
+        for one in decoded:
+            letter_end(one.text, len(one.text))
+            if len(one.words):
+                find_entities(_LOGITS.expand(len(one.words), -1), one.words, one.text, _LABELS)
 
 
 def words_of(text: str) -> TextWords:
