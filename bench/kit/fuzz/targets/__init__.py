@@ -24,11 +24,12 @@ from bench.kit.fuzz.targets.tickets import Tickets
 from bench.kit.fuzz.targets.tokens import Tokens
 from bench.kit.fuzz.targets.uploads import UploadedFiles
 from bench.kit.fuzz.targets.upper import Upper
+from bench.kit.fuzz.targets.waiting import Waiting
 from bench.kit.fuzz.targets.words import Words
 
 _ALL: tuple[type[Target], ...] = (
     *(Parameters, Tickets, Words, Tokens, Answers),
-    *(Lower, Upper, Scheduling, Signals),
+    *(Lower, Waiting, Upper, Scheduling, Signals),
     *(Bank, Students, Roots, Tables, Overlays, Registries),
     *(Imports, UploadedFiles, TrainingFiles, Requests, Loads),
 )

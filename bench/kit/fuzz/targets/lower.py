@@ -20,7 +20,7 @@ from bench.kit.fuzz.targets.parameters import bad_parameters
 
 _HPLMS = ("acme/topic", "acme/mood", "globex/topic", "initech/mood")
 _TEXTS = ("the cat is near the hammer today", "lovely rain over my drill", "x", "the [MASK] [SEP] of it", "a " * 60)
-_GOOD = TextRequest([b"acme/topic"], [b"my rabbit was very lovely this morning"], "")
+GOOD = TextRequest([b"acme/topic"], [b"my rabbit was very lovely this morning"], "")
 
 
 class Lower(Target):
@@ -34,12 +34,12 @@ class Lower(Target):
         self._snapshot = RegistrySnapshot.open(copied_home(home, scratch))
         self._service = LowerService(Home(scratch / "home"), self._snapshot, FillingSettings(Missing.FALLBACK))
         self._service.warm_up()
-        self._alone = _hidden(self._service.encode([_GOOD])[0])
+        self._alone = _hidden(self._service.encode([GOOD])[0])
 
     def attempt(self, draw: Draw) -> None:
-        bad = [_bad_request(draw) for _ in range(draw.choice((1, 1, 2)))]
+        bad = [bad_request(draw) for _ in range(draw.choice((1, 1, 2)))]
         place = draw.randint(0, len(bad))
-        answers = self._service.encode([*bad[:place], _GOOD, *bad[place:]])
+        answers = self._service.encode([*bad[:place], GOOD, *bad[place:]])
         if not np.array_equal(_hidden(answers.pop(place)), self._alone):
             raise HarmedError("a good request is encoded otherwise beside a bad one")
         for answer in answers:
@@ -57,7 +57,7 @@ def _hidden(answer: HiddenRequest | HplmError) -> Float16Array:
     return answer.hidden
 
 
-def _bad_request(draw: Draw) -> TextRequest:
+def bad_request(draw: Draw) -> TextRequest:
     rows = draw.choice((0, 1, 1, 1, 2, 3))
     models = [_bytes(draw, _HPLMS, 0.8) for _ in range(rows)]
     texts = [_bytes(draw, _TEXTS, 0.2) for _ in range(rows if draw.happens(0.95) else draw.randrange(4))]

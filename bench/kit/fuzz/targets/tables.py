@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from backends.home import Home
+from backends.lower.encoder import domain_encoder, write_layers
 from backends.plot.chain import PlotChain
 from backends.plot.table import Table
 from backends.registry.registry import Registry
@@ -32,7 +33,11 @@ class Tables(Target):
         root = RootFolder(home.root(domain.root))
         self._fingerprint, self._vocabulary = root.fingerprint, root.geometry.vocab_size
         self._parents = [home.path / folder for folder in parents]
-        self._folder = BadFolder(home.path / own, scratch / "table")
+        table = scratch / "table"
+        BadFolder(home.path / own, table)
+        self._root, self._encoder = root, root.lower()
+        write_layers(table, self._encoder, root.fingerprint, {"steps": 1})
+        self._folder = BadFolder(table, table)
 
     def attempt(self, draw: Draw) -> None:
         ids = np.array([draw.randrange(self._vocabulary) for _ in range(12)], np.int64)
@@ -40,8 +45,10 @@ class Tables(Target):
             tables = [Table.open(path, self._fingerprint) for path in (folder, *self._parents)]
             try:
                 PlotChain(tables).lookup(ids, np.array([0, 5, len(ids)], np.int64))
-                if draw.happens(0.3):
+                if draw.happens(0.1):
                     tables[0].verify()
+                if draw.happens(0.2):
+                    domain_encoder(self._root, [folder], self._encoder)
             finally:
                 for table in tables:
                     table.close()
