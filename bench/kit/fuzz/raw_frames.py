@@ -1,0 +1,203 @@
+"""Bytes for the ports that are no HTTP, or nearly: garbage, frames of HTTP/2, slow and half-closed connections.
+
+Not among the kinds: a million one-byte chunks in one body. They overflow the stack of a thread of Triton 24.10
+(CVE-2025-23310 and 23311, mended in 25.07); docs/explanation/security.md says what to do.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Sequence
+
+from bench.kit.fuzz.bytes_tensor import element
+from bench.kit.fuzz.damage import damaged
+from bench.kit.fuzz.grpc_messages import good_tensors, infer_message
+from bench.kit.fuzz.vocabulary import ODD_BYTES, Vocabulary
+from bench.kit.fuzz.wire_case import SocketCase
+
+GIGABYTES_2 = 2 << 30
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_METHOD = "/inference.GRPCInferenceService/ModelInfer"
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 3, 4, 6, 8, 9
+_END_STREAM, _END_HEADERS = 1, 4
+_HTTP_HEADERS = (
+    b"Content-Length: -1",
+    b"Content-Length: 99999999999999999999",
+    b"Content-Length: 5\r\nContent-Length: 900",
+    b"Content-Length: abc",
+    b"Transfer-Encoding: chunked",
+    b"Transfer-Encoding: chunked\r\nContent-Length: 3",
+    b"Expect: 100-continue\r\nContent-Length: 5",
+    b"Connection: close, upgrade\r\nUpgrade: h2c",
+    b"Inference-Header-Content-Length: 99999999999",
+    b"X: " + b"y" * 70_000,
+    b"\r\n".join(b"A%d: b" % number for number in range(2000)),
+    b": empty",
+    b"No colon",
+    b"A: \xff\x00\x01",
+)
+_REQUEST_LINES = (
+    b"GET /v2/health/ready HTTP/1.1",
+    b"POST /v2/models/hplm/infer HTTP/1.1",
+    b"POST /v2/models/hplm/generate HTTP/1.0",
+    b"POST /v2/models/hplm/infer HTTP/9.9",
+    b"GET " + b"/" * 9000 + b" HTTP/1.1",
+    b"GET /v2/%2e%2e/%00/%zz?a=%&&= HTTP/1.1",
+    b"GET http://user@[::1]:99999/ HTTP/1.1",
+    b"DELETE /v2/models/hplm HTTP/1.1",
+    b"\xff\xfe /v2 HTTP/1.1",
+    b"POST",
+    b"",
+)
+_CHUNKS = (
+    b"5\r\nhello\r\n0\r\n\r\n",
+    b"ffffffffffffffff\r\nx",
+    b"-5\r\nhello\r\n",
+    b"zz\r\n",
+    b"5;a=b\r\nhel",
+    b"1\r\n{\r\n" * 40 + b"0\r\n\r\n",
+    b"0\r\nTrailer: x\r\n\r\n",
+)
+
+
+def http_garbage_case(rng: random.Random, vocabulary: Vocabulary) -> SocketCase:
+    """Request lines, headers and chunks that no client sends."""
+    if rng.random() < 0.1:
+        return SocketCase("http", [rng.randbytes(rng.randint(1, 3000))])
+    headers = [b"Host: x", *rng.choices(_HTTP_HEADERS, k=rng.randint(0, 3))]
+    body = rng.choice((*_CHUNKS, *ODD_BYTES, _body(vocabulary, rng), b""))
+    request = b"\r\n".join([rng.choice(_REQUEST_LINES), *headers, b"", b""]) + body
+    if rng.random() < 0.3:
+        request = damaged(rng, request)
+    return SocketCase("http", _in_parts(rng, request, rng.choice((1, 1, 2, 5))), half_closes=rng.random() < 0.3)
+
+
+def http2_case(rng: random.Random, vocabulary: Vocabulary) -> SocketCase:
+    """Frames of HTTP/2 for the gRPC port."""
+    preface = _PREFACE + _frame(_SETTINGS, 0, 0, b"")
+    match rng.randrange(6):
+        case 0:
+            frames = b"".join(_odd_frame(rng) for _ in range(rng.randint(1, 12)))
+        case 1:
+            frames = _call(rng, vocabulary)
+        case 2:
+            frames = damaged(rng, _call(rng, vocabulary))
+        case 3:
+            frames = _storm(rng)
+        case 4:
+            frames = _frame(_HEADERS, _END_HEADERS, 1, rng.randbytes(rng.randint(0, 400)))
+        case _:
+            frames, preface = rng.randbytes(200), damaged(rng, preface)
+    content = preface + frames
+    return SocketCase("grpc", _in_parts(rng, content, rng.choice((1, 1, 3))), half_closes=rng.random() < 0.3)
+
+
+def slow_case(rng: random.Random, vocabulary: Vocabulary) -> SocketCase:
+    """A request that comes in pieces, with pauses, and may never be whole."""
+    request = _post(_body(vocabulary, rng))
+    whole = request if rng.random() < 0.5 else request[: rng.randrange(len(request))]
+    if rng.random() < 0.3:
+        whole = _PREFACE + _frame(_SETTINGS, 0, 0, b"") + _call(rng, vocabulary)
+        return SocketCase("grpc", _in_parts(rng, whole, 4), pause_s=0.01, half_closes=True)
+    return SocketCase("http", _in_parts(rng, whole, 6), pause_s=0.01, half_closes=rng.random() < 0.5)
+
+
+def announced_case(rng: random.Random, vocabulary: Vocabulary) -> SocketCase:
+    """A body that is announced as 2 GB, of which little comes."""
+    body = _body(vocabulary, rng)
+    if rng.random() < 0.5:
+        frames = _frame(_HEADERS, _END_HEADERS, 1, _header_block(_METHOD))
+        message = struct.pack(">BI", 0, GIGABYTES_2 - 1) + body
+        return SocketCase("grpc", [_PREFACE, _frame(_SETTINGS, 0, 0, b""), frames, _frame(_DATA, 0, 1, message)])
+    return SocketCase("http", [_post(body, str(GIGABYTES_2 + rng.choice((-1, 0, 1))).encode())], half_closes=True)
+
+
+def chunks_case(rng: random.Random, vocabulary: Vocabulary) -> SocketCase:
+    """Some thousand chunks of one byte each."""
+    body = _body(vocabulary, rng).ljust(rng.choice((1000, 5000)))
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    head = b"POST /v2/models/hplm/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return SocketCase("http", [head, chunks], waits_s=1.0)
+
+
+def _post(body: bytes, length: bytes | None = None) -> bytes:
+    head = b"POST /v2/models/hplm/infer HTTP/1.1\r\nHost: x\r\nContent-Length: "
+    return head + (length or b"%d" % len(body)) + b"\r\n\r\n" + body
+
+
+def _body(vocabulary: Vocabulary, rng: random.Random) -> bytes:
+    named = (("MODEL", rng.choice(vocabulary.hplms)), ("TEXT", rng.choice(vocabulary.texts)))
+    inputs = [f'{{"name":"{name}","shape":[1,1],"datatype":"BYTES","data":["{value}"]}}' for name, value in named]
+    return f'{{"inputs":[{",".join(inputs)}]}}'.encode()
+
+
+def _in_parts(rng: random.Random, content: bytes, parts: int) -> Sequence[bytes]:
+    cuts = sorted(rng.randint(0, len(content)) for _ in range(parts - 1))
+    return [content[start:end] for start, end in zip([0, *cuts], [*cuts, len(content)], strict=True)]
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes, length: int | None = None) -> bytes:
+    size = len(payload) if length is None else length
+    return struct.pack(">I", size)[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _odd_frame(rng: random.Random) -> bytes:
+    payload = rng.randbytes(rng.choice((0, 1, 4, 5, 8, 30, 300)))
+    length = rng.choice((None, None, None, 0, 4, 16_384, 16_385, (1 << 24) - 1))
+    stream = rng.choice((0, 1, 1, 2, 3, (1 << 31) - 1, 1 << 31))
+    return _frame(rng.randrange(14), rng.choice((0, 1, 4, 5, 8, 32, 255)), stream, payload, length)
+
+
+def _call(rng: random.Random, vocabulary: Vocabulary) -> bytes:
+    """A call whose headers, length of the message or end of the stream may be wrong."""
+    rows = [(rng.choice(vocabulary.hplms), rng.choice(vocabulary.texts))]
+    message = infer_message("hplm", good_tensors(rows)).SerializeToString()
+    length = rng.choice((len(message), len(message), 0, len(message) - 1, len(message) + 1, 0xFFFFFFFF))
+    method = rng.choice((_METHOD, _METHOD, "/", "", "/inference.GRPCInferenceService/", "/x" * 900))
+    data = struct.pack(">BI", rng.choice((0, 0, 1, 255)), length) + message
+    ends = rng.choice((_END_STREAM, _END_STREAM, 0))
+    return _frame(_HEADERS, _END_HEADERS, 1, _header_block(method)) + _frame(_DATA, ends, 1, data)
+
+
+def _header_block(method: str) -> bytes:
+    """Literals of HPACK that no table keeps."""
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": method,
+        ":authority": "localhost",
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    return b"".join(b"\0" + _literal(name) + _literal(value) for name, value in headers.items())
+
+
+def _literal(value: str) -> bytes:
+    content, prefix = value.encode(), 127
+    if len(content) < prefix:
+        return bytes([len(content)]) + content
+    rest, length = len(content) - prefix, bytearray([prefix])
+    while rest >= 128:
+        length.append(rest % 128 + 128)
+        rest //= 128
+    return bytes([*length, rest]) + content
+
+
+def _storm(rng: random.Random) -> bytes:
+    """Many small frames of one kind."""
+    count, kind = 300, rng.randrange(5)
+    if kind == 0:
+        return _frame(_PING, 0, 0, bytes(8)) * count
+    if kind == 1:
+        return _frame(_SETTINGS, 0, 0, struct.pack(">HI", 4, 0x7FFFFFFF)) * count
+    if kind == 2:
+        return _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", 0x7FFFFFFF)) * count
+    if kind == 3:
+        opened = _frame(_HEADERS, 0, 1, element(b"x"))
+        return opened + _frame(_CONTINUATION, 0, 1, b"\0\1a\1b") * count
+    streams = range(1, 2 * count, 2)
+    block = _header_block(_METHOD)
+    return b"".join(
+        _frame(_HEADERS, _END_HEADERS, stream, block) + _frame(_RST_STREAM, 0, stream, bytes(4)) for stream in streams
+    )
