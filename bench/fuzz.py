@@ -5,6 +5,9 @@ tickets, tensors, texts, parameters, tokens, stored files, adapters, archives, r
 rejected by an error of ours in one short line; another exception, a long message, a second, 256 MiB, the end of the
 process or another answer of a good neighbour is a break. A break is named `target:seed:number`; `--only TARGET --case
 SEED:NUMBER` repeats it, with its traceback.
+`wire`: cases for a real server's ports: bodies, messages, tensors, frames and bytes that no client sends. Beside them
+good requests are asked all the time, and each must get its answer (`neighbours_harmed`); no process of the server may
+end (`wire_crashes`), no case may stay without an answer (`wire_silent`) or meet a defect (`wire_defects`).
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from bench.kit.fuzz.options import Options
 from bench.kit.fuzz.process import fuzz_process, repeat_case
 from bench.kit.fuzz.rule import Case, Fate
 from bench.kit.fuzz.targets import TARGETS
+from bench.kit.fuzz.wire import fuzz_wire, repeat_wire_case
+from bench.kit.fuzz.wire_groups import KINDS
 
 Part = Callable[[Options], tuple[dict[str, float], list[dict[str, Any]]]]
-PARTS: Mapping[str, Part] = {"process": fuzz_process}
+PARTS: Mapping[str, Part] = {"process": fuzz_process, "wire": fuzz_wire}
 
 
 def _case(text: str) -> tuple[int, int]:
@@ -36,7 +41,12 @@ def _add_options(arguments: ArgumentParser) -> None:
         "--part", action="append", choices=PARTS, help="one part; can be given several times; by default all"
     )
     arguments.add_argument("--cases", type=int, metavar="N", help="as many cases of each part, instead of its size")
-    arguments.add_argument("--only", choices=TARGETS, metavar="TARGET", help=f"one reader of {', '.join(TARGETS)}")
+    arguments.add_argument(
+        "--only",
+        choices=(*TARGETS, *KINDS),
+        metavar="TARGET",
+        help=f"one reader of {', '.join(TARGETS)}; with --case also a kind of wire cases of {', '.join(KINDS)}",
+    )
     arguments.add_argument(
         "--case", type=_case, metavar="SEED:NUMBER", help="repeat one case of --only TARGET, with its traceback"
     )
@@ -45,7 +55,15 @@ def _add_options(arguments: ArgumentParser) -> None:
 @bench(
     "fuzz",
     add_options=_add_options,
-    bars={"fuzz_cases": at_least(1_000_000), "fuzz_crashes": at_most(0)},
+    bars={
+        "fuzz_cases": at_least(1_000_000),
+        "fuzz_crashes": at_most(0),
+        "wire_cases": at_least(100_000),
+        "wire_crashes": at_most(0),
+        "wire_silent": at_most(0),
+        "wire_defects": at_most(0),
+        "neighbours_harmed": at_most(0),
+    },
 )
 def fuzz(options: Namespace) -> Result:
     if options.case is not None:
@@ -64,6 +82,8 @@ def _repeat(options: Namespace) -> Result:
     if options.only is None:
         sys.exit("bench.fuzz: --case needs --only TARGET")
     case = Case(options.only, *options.case)
+    if case.target in KINDS:
+        return Result({"case": str(case)}, *repeat_wire_case(case))
     verdict = repeat_case(case)
     row = {"target": str(case), "fate": verdict.fate, "why": verdict.why}
     return Result({"case": str(case)}, {"fuzz_crashes": float(verdict.fate is Fate.BROKEN)}, [row])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Sequence
+
+from bench.kit.fuzz.draw import Draw
 
 _LENGTHS = (0, 1, 3, 255, 65_536, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFF)
 
@@ -13,7 +14,7 @@ def element(value: bytes, length: int | None = None) -> bytes:
     return struct.pack("<I", len(value) if length is None else length % (1 << 32)) + value
 
 
-def elements(rng: random.Random, values: Sequence[bytes], is_right: bool = False) -> bytes:
+def elements(draw: Draw, values: Sequence[bytes], is_right: bool = False) -> bytes:
     """Encode values, unless `is_right` with one fault.
 
     The last element may promise more than follows: Triton 24.10 does not look at that before it batches requests.
@@ -21,23 +22,23 @@ def elements(rng: random.Random, values: Sequence[bytes], is_right: bool = False
     right = [element(value) for value in values]
     if is_right or not right:
         return b"".join(right)
-    at, last = rng.randrange(len(right)), values[-1]
-    match rng.randrange(8):
+    at, last = draw.randrange(len(right)), values[-1]
+    match draw.randrange(8):
         case 0:
-            right[-1] = element(last, len(last) + rng.choice((1, 2, 100, 1 << 20)))
+            right[-1] = element(last, len(last) + draw.choice((1, 2, 100, 1 << 20)))
         case 1:
-            right[-1] = element(last, rng.choice(_LENGTHS))
+            right[-1] = element(last, draw.choice(_LENGTHS))
         case 2:
-            right[-1] = element(last)[: rng.randint(0, 3)]
+            right[-1] = element(last)[: draw.randint(0, 3)]
         case 3:
-            right[at] = element(values[at], rng.choice((*_LENGTHS, len(values[at]) - 1)))
+            right[at] = element(values[at], draw.choice((*_LENGTHS, len(values[at]) - 1)))
         case 4:
-            right.append(rng.randbytes(rng.choice((1, 2, 3, 4, 5, 17))))
+            right.append(draw.randbytes(draw.choice((1, 2, 3, 4, 5, 17))))
         case 5:
             right.append(element(values[at]))
         case 6:
             del right[at]
         case _:
             whole = b"".join(right)
-            return whole[: rng.randrange(len(whole))]
+            return whole[: draw.randrange(len(whole))]
     return b"".join(right)

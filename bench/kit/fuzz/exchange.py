@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import grpc
 
-from bench.kit.fuzz.wire_case import Case, GrpcCase, HttpCase, RelayCase, SocketCase
+from bench.kit.fuzz.wire_case import GrpcCase, HttpCase, RelayCase, SocketCase, WireCase
 
 TIMEOUT_S = 30.0
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -70,10 +70,19 @@ class Exchange:
         for connection in self._idle:
             connection.close()
 
-    def ask(self, case: Case) -> Outcome:
+    def ask(self, case: WireCase) -> Outcome:
         return self.send(case)()
 
-    def send(self, case: Case) -> End:
+    def is_heard(self) -> bool:
+        """Whether anything listens at the server's ports."""
+        try:
+            for port in self._addresses:
+                self._connected(port).close()
+        except OSError:
+            return False
+        return True
+
+    def send(self, case: WireCase) -> End:
         match case:
             case GrpcCase():
                 return self._send_grpc(case)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import random
 import struct
 import zlib
 from collections.abc import Mapping
@@ -11,136 +10,152 @@ from typing import Any
 from urllib.parse import quote
 
 from bench.kit.fuzz.bytes_tensor import elements
-from bench.kit.fuzz.damage import damaged
+from bench.kit.fuzz.draw import Draw
 from bench.kit.fuzz.json_tree import Members, deep, mutate, odd_value, written
 from bench.kit.fuzz.vocabulary import Vocabulary, model_name, parameter_name, shape
 from bench.kit.fuzz.wire_case import HttpCase
 
-_LENGTHS = ("", "-1", "0", "1", "abc", "99999999999999999999", "4294967296", "2147483648", "1e3", "0x10", " 12", "12 12")
+_LENGTHS = (
+    "",
+    "-1",
+    "0",
+    "1",
+    "abc",
+    "99999999999999999999",
+    "4294967296",
+    "2147483648",
+    "1e3",
+    "0x10",
+    " 12",
+    "12 12",
+)
 
 
-def json_case(rng: random.Random, vocabulary: Vocabulary) -> HttpCase:
+def json_case(draw: Draw, vocabulary: Vocabulary) -> HttpCase:
     """A body of JSON, changed as a tree, as bytes, or both."""
-    tree = _infer_tree(rng, vocabulary)
-    mutate(rng, tree, rng.choice((0, 1, 1, 1, 2, 3, 5)))
+    tree = _infer_tree(draw, vocabulary)
+    mutate(draw, tree, draw.choice((0, 1, 1, 1, 2, 3, 5)))
     body = written(tree).encode()
-    if rng.random() < 0.15:
-        body = rng.choice((damaged(rng, body), body.decode().encode("utf-16"), b"\xef\xbb\xbf" + body, body + b"\0{}"))
-    return HttpCase(_path(rng), *_packed(rng, body))
+    if draw.random() < 0.15:
+        body = draw.choice((draw.damaged(body), body.decode().encode("utf-16"), b"\xef\xbb\xbf" + body, body + b"\0{}"))
+    return HttpCase(_path(draw), *_packed(draw, body))
 
 
-def parameters_case(rng: random.Random, vocabulary: Vocabulary) -> HttpCase:
+def parameters_case(draw: Draw, vocabulary: Vocabulary) -> HttpCase:
     """Good tensors with parameters of every type and extreme deadlines."""
-    tree = _infer_tree(rng, vocabulary)
-    names = rng.choices((parameter_name(rng), "deadline_ms", "level"), k=rng.randint(1, 3))
-    tree.insert(0, ("parameters", Members((name, odd_value(rng)) for name in names)))
+    tree = _infer_tree(draw, vocabulary)
+    names = draw.choices((parameter_name(draw), "deadline_ms", "level"), k=draw.randint(1, 3))
+    tree.insert(0, ("parameters", Members((name, odd_value(draw)) for name in names)))
     return HttpCase("/v2/models/hplm/infer", written(tree).encode())
 
 
-def deep_case(rng: random.Random, vocabulary: Vocabulary) -> HttpCase:
+def deep_case(draw: Draw, vocabulary: Vocabulary) -> HttpCase:
     """JSON of depth 100,000, as the body or within it."""
-    body = deep(rng)
-    if rng.random() < 0.6:
-        place = rng.choice(("parameters", "inputs", "id", "x"))
+    body = deep(draw)
+    if draw.random() < 0.6:
+        place = draw.choice(("parameters", "inputs", "id", "x"))
         body = f'{{"{place}":{body},"inputs":[]}}'
-    path = rng.choice(("/v2/models/hplm/infer", "/v2/models/hplm/generate", "/v2/models/hplm_lower/infer"))
+    path = draw.choice(("/v2/models/hplm/infer", "/v2/models/hplm/generate", "/v2/models/hplm_lower/infer"))
     return HttpCase(path, body.encode())
 
 
-def generate_case(rng: random.Random, vocabulary: Vocabulary) -> HttpCase:
+def generate_case(draw: Draw, vocabulary: Vocabulary) -> HttpCase:
     """Triton's `generate` endpoint, whose bodies are flat."""
-    tree = Members([("MODEL", vocabulary.hplm(rng)), ("TEXT", vocabulary.text(rng))])
-    if rng.random() < 0.5:
-        tree.append((parameter_name(rng), odd_value(rng)))
-    mutate(rng, tree, rng.choice((0, 1, 1, 2)))
+    tree = Members([("MODEL", vocabulary.hplm(draw)), ("TEXT", vocabulary.text(draw))])
+    if draw.random() < 0.5:
+        tree.append((parameter_name(draw), odd_value(draw)))
+    mutate(draw, tree, draw.choice((0, 1, 1, 2)))
     body = written(tree).encode()
-    if rng.random() < 0.1:
-        body = damaged(rng, body)
-    return HttpCase(_path(rng, rng.choice(("generate", "generate", "generate_stream"))), body)
+    if draw.random() < 0.1:
+        body = draw.damaged(body)
+    return HttpCase(_path(draw, draw.choice(("generate", "generate", "generate_stream"))), body)
 
 
-def binary_case(rng: random.Random, vocabulary: Vocabulary) -> HttpCase:
+def binary_case(draw: Draw, vocabulary: Vocabulary) -> HttpCase:
     """Tensors after the JSON, with a wrong length of the JSON, of a tensor or of an element."""
-    rows = rng.choice((1, 1, 2, 3))
+    rows = draw.choice((1, 1, 2, 3))
     columns = {
-        "MODEL": [vocabulary.encoded(rng, vocabulary.hplm(rng)) for _ in range(rows)],
-        "TEXT": [vocabulary.encoded(rng, vocabulary.text(rng)) for _ in range(rows)],
+        "MODEL": [vocabulary.encoded(draw, vocabulary.hplm(draw)) for _ in range(rows)],
+        "TEXT": [vocabulary.encoded(draw, vocabulary.text(draw)) for _ in range(rows)],
     }
-    tensors = {name: elements(rng, values, is_right=rng.random() < 0.4) for name, values in columns.items()}
-    inputs = [_binary_input(rng, name, rows, tensor) for name, tensor in tensors.items()]
-    tree = Members([("inputs", inputs), ("outputs", [_output(rng)])])
-    if rng.random() < 0.15:
-        mutate(rng, tree, 1)
+    tensors = {name: elements(draw, values, is_right=draw.random() < 0.4) for name, values in columns.items()}
+    inputs = [_binary_input(draw, name, rows, tensor) for name, tensor in tensors.items()]
+    tree = Members([("inputs", inputs), ("outputs", [_output(draw)])])
+    if draw.random() < 0.15:
+        mutate(draw, tree, 1)
     header, body = written(tree).encode(), b"".join(tensors.values())
-    if rng.random() < 0.1:
-        body = damaged(rng, body)
+    if draw.random() < 0.1:
+        body = draw.damaged(body)
     length = str(len(header))
-    match rng.randrange(10):
+    match draw.randrange(10):
         case 0:
-            length = rng.choice(_LENGTHS)
+            length = draw.choice(_LENGTHS)
         case 1:
-            length = str(len(header) + rng.choice((-9, -1, 1, 2, len(body), len(body) + 1)))
+            length = str(len(header) + draw.choice((-9, -1, 1, 2, len(body), len(body) + 1)))
         case _:
             pass
-    return HttpCase(_path(rng), header + body, {"Inference-Header-Content-Length": length})
+    return HttpCase(_path(draw), header + body, {"Inference-Header-Content-Length": length})
 
 
-def _binary_input(rng: random.Random, name: str, rows: int, tensor: bytes) -> Members:
+def _binary_input(draw: Draw, name: str, rows: int, tensor: bytes) -> Members:
     size: Any = len(tensor)
-    if rng.random() < 0.2:
-        size = rng.choice((0, -1, size - 1, size + 1, size + 4, 1 << 31, 1 << 32, 1 << 62, str(size), 1.5, None))
-    shaped = [rows, 1] if rng.random() < 0.9 else shape(rng, rows)
+    if draw.random() < 0.2:
+        size = draw.choice((0, -1, size - 1, size + 1, size + 4, 1 << 31, 1 << 32, 1 << 62, str(size), 1.5, None))
+    shaped = [rows, 1] if draw.random() < 0.9 else shape(draw, rows)
     parameters = Members([("binary_data_size", size)])
     return Members([("name", name), ("shape", shaped), ("datatype", "BYTES"), ("parameters", parameters)])
 
 
-def _infer_tree(rng: random.Random, vocabulary: Vocabulary) -> Members:
-    rows = rng.choice((1, 1, 1, 2, 4))
+def _infer_tree(draw: Draw, vocabulary: Vocabulary) -> Members:
+    rows = draw.choice((1, 1, 1, 2, 4))
     columns = {
-        "MODEL": [vocabulary.hplm(rng) for _ in range(rows)],
-        "TEXT": [vocabulary.text(rng) for _ in range(rows)],
+        "MODEL": [vocabulary.hplm(draw) for _ in range(rows)],
+        "TEXT": [vocabulary.text(draw) for _ in range(rows)],
     }
     inputs = [
         Members([("name", name), ("shape", [rows, 1]), ("datatype", "BYTES"), ("data", data)])
         for name, data in columns.items()
     ]
     tree = Members([("inputs", inputs)])
-    if rng.random() < 0.4:
-        tree.append(("outputs", [_output(rng)]))
-    if rng.random() < 0.2:
+    if draw.random() < 0.4:
+        tree.append(("outputs", [_output(draw)]))
+    if draw.random() < 0.2:
         tree.append(("id", "case"))
     return tree
 
 
-def _output(rng: random.Random) -> Members:
-    output = Members([("name", rng.choice(("RESULT", "RESULT", "RESULT", "HIDDEN", "")))])
-    if rng.random() < 0.5:
-        name = rng.choice(("binary_data", "classification", "shared_memory_region"))
-        output.append(("parameters", Members([(name, rng.choice((True, False, 3, "x", -1)))])))
+def _output(draw: Draw) -> Members:
+    output = Members([("name", draw.choice(("RESULT", "RESULT", "RESULT", "HIDDEN", "")))])
+    if draw.random() < 0.5:
+        name = draw.choice(("binary_data", "classification", "shared_memory_region"))
+        output.append(("parameters", Members([(name, draw.choice((True, False, 3, "x", -1)))])))
     return output
 
 
-def _path(rng: random.Random, verb: str = "infer") -> str:
-    if rng.random() < 0.9:
+def _path(draw: Draw, verb: str = "infer") -> str:
+    if draw.random() < 0.9:
         return f"/v2/models/hplm/{verb}"
-    version = rng.choice(("", "/versions/1", "/versions/-1", "/versions/99999999999999999999", "/versions/x"))
-    return f"/v2/models/{quote(model_name(rng), safe='.')}{version}/{verb}"
+    version = draw.choice(("", "/versions/1", "/versions/-1", "/versions/99999999999999999999", "/versions/x"))
+    return f"/v2/models/{quote(model_name(draw), safe='.')}{version}/{verb}"
 
 
-def _packed(rng: random.Random, body: bytes) -> tuple[bytes, Mapping[str, str]]:
+def _packed(draw: Draw, body: bytes) -> tuple[bytes, Mapping[str, str]]:
     """The body as it is, mostly; else packed, or said to be so."""
-    match rng.randrange(40):
+    match draw.randrange(40):
         case 0:
             return gzip.compress(body, mtime=0), {"Content-Encoding": "gzip"}
         case 1:
             return zlib.compress(body), {"Content-Encoding": "deflate"}
         case 2:
-            return damaged(rng, gzip.compress(body, mtime=0)), {"Content-Encoding": "gzip"}
+            return draw.damaged(gzip.compress(body, mtime=0)), {"Content-Encoding": "gzip"}
         case 3:
-            return body, {"Content-Encoding": rng.choice(("gzip", "deflate", "br", "gzip, gzip"))}
+            return body, {"Content-Encoding": draw.choice(("gzip", "deflate", "br", "gzip, gzip"))}
         case 4:
-            return body, {"Accept-Encoding": rng.choice(("gzip", "deflate", "*;q=0", "gzip;q=x")), "Content-Type": "a/b"}
+            return body, {
+                "Accept-Encoding": draw.choice(("gzip", "deflate", "*;q=0", "gzip;q=x")),
+                "Content-Type": "a/b",
+            }
         case 5:
-            return struct.pack("<I", len(body)) + body, {"Inference-Header-Content-Length": rng.choice(_LENGTHS)}
+            return struct.pack("<I", len(body)) + body, {"Inference-Header-Content-Length": draw.choice(_LENGTHS)}
         case _:
             return body, {}

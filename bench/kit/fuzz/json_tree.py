@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
+from bench.kit.fuzz.draw import Draw
 from bench.kit.fuzz.vocabulary import DATATYPES, EXTREMES, NUMBERS, ODD_TEXTS, TENSORS, parameter_name, shape
 
 DEPTH = 100_000
@@ -46,34 +46,34 @@ def written(value: Any) -> str:
             return json.dumps(value)
 
 
-def odd_value(rng: random.Random) -> Any:
-    match rng.randrange(9):
+def odd_value(draw: Draw) -> Any:
+    match draw.randrange(9):
         case 0:
-            return rng.choice((None, True, False, 1.5, -1e308, 5e-324))
+            return draw.choice((None, True, False, 1.5, -1e308, 5e-324))
         case 1:
-            return rng.choice(NUMBERS)
+            return draw.choice(NUMBERS)
         case 2:
-            return rng.choice(EXTREMES)
+            return draw.choice(EXTREMES)
         case 3:
-            return rng.choice(ODD_TEXTS)
+            return draw.choice(ODD_TEXTS)
         case 4:
-            return rng.choice((*DATATYPES, *TENSORS))
+            return draw.choice((*DATATYPES, *TENSORS))
         case 5:
-            return shape(rng, 1)
+            return shape(draw, 1)
         case 6:
-            return rng.choice(([], Members(), [[]], [None], [[["cat"]]], Members([("", Members())])))
+            return draw.choice(([], Members(), [[]], [None], [[["cat"]]], Members([("", Members())])))
         case 7:
-            return [odd_value(rng) for _ in range(rng.randint(0, 3))]
+            return [odd_value(draw) for _ in range(draw.randint(0, 3))]
         case _:
-            return rng.choice(_RAW)
+            return draw.choice(_RAW)
 
 
-def mutate(rng: random.Random, tree: Members, times: int) -> None:
+def mutate(draw: Draw, tree: Members, times: int) -> None:
     """Change a tree in place, each time somewhere else."""
     for _ in range(times):
         containers = [one for one in _containers(tree) if one]
         if containers:
-            _mutate_member(rng, rng.choice(containers))
+            _mutate_member(draw, draw.choice(containers))
 
 
 def _containers(value: Any) -> list[Members | list[Any]]:
@@ -83,31 +83,31 @@ def _containers(value: Any) -> list[Members | list[Any]]:
     return [value, *(inner for member in members for inner in _containers(member))]
 
 
-def _mutate_member(rng: random.Random, container: Members | list[Any]) -> None:
-    at = rng.randrange(len(container))
+def _mutate_member(draw: Draw, container: Members | list[Any]) -> None:
+    at = draw.randrange(len(container))
     name, value = container[at] if isinstance(container, Members) else (None, container[at])
 
     def member(value: Any, name: Any = name) -> Any:
         return (name, value) if isinstance(container, Members) else value
 
-    match rng.randrange(7):
+    match draw.randrange(7):
         case 0:
             del container[at]
         case 1:
             container.insert(at, member(value))
         case 2:
-            container.append(member(odd_value(rng)))
+            container.append(member(odd_value(draw)))
         case 3:
-            container[at] = member(rng.choice(([value], Members([("a", value)]), str(value), [value, value])))
+            container[at] = member(draw.choice(([value], Members([("a", value)]), str(value), [value, value])))
         case 4 if isinstance(container, Members):
-            container[at] = (rng.choice((*TENSORS, *ODD_TEXTS, "shape", "data", "parameters", "id")), value)
+            container[at] = (draw.choice((*TENSORS, *ODD_TEXTS, "shape", "data", "parameters", "id")), value)
         case 5 if isinstance(container, Members):
-            container.append(("parameters", Members([(parameter_name(rng), odd_value(rng))])))
+            container.append(("parameters", Members([(parameter_name(draw), odd_value(draw))])))
         case _:
-            container[at] = member(odd_value(rng))
+            container[at] = member(odd_value(draw))
 
 
-def deep(rng: random.Random, depth: int = DEPTH) -> str:
+def deep(draw: Draw, depth: int = DEPTH) -> str:
     """Arrays or objects in each other, closed or not."""
-    opened, closed = rng.choice((("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")))
-    return opened * depth + "1" + closed * (depth if rng.random() < 0.5 else 0)
+    opened, closed = draw.choice((("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")))
+    return opened * depth + "1" + closed * (depth if draw.random() < 0.5 else 0)

@@ -60,8 +60,10 @@ def is_same(answer: Any, expected: Any) -> bool:
     """Whether two answers are the same, but for the last digits of numbers."""
     match expected:
         case dict():
-            return isinstance(answer, dict) and answer.keys() == expected.keys() and _all_same(
-                answer.values(), (expected[key] for key in answer)
+            return (
+                isinstance(answer, dict)
+                and answer.keys() == expected.keys()
+                and _all_same(answer.values(), (expected[key] for key in answer))
             )
         case list():
             return isinstance(answer, list) and len(answer) == len(expected) and _all_same(answer, expected)

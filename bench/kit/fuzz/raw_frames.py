@@ -6,12 +6,11 @@ Not among the kinds: a million one-byte chunks in one body. They overflow the st
 
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Sequence
 
 from bench.kit.fuzz.bytes_tensor import element
-from bench.kit.fuzz.damage import damaged
+from bench.kit.fuzz.draw import Draw
 from bench.kit.fuzz.grpc_messages import good_tensors, infer_message
 from bench.kit.fuzz.vocabulary import ODD_BYTES, Vocabulary
 from bench.kit.fuzz.wire_case import SocketCase
@@ -61,61 +60,61 @@ _CHUNKS = (
 )
 
 
-def http_garbage_case(rng: random.Random, vocabulary: Vocabulary) -> SocketCase:
+def http_garbage_case(draw: Draw, vocabulary: Vocabulary) -> SocketCase:
     """Request lines, headers and chunks that no client sends."""
-    if rng.random() < 0.1:
-        return SocketCase("http", [rng.randbytes(rng.randint(1, 3000))])
-    headers = [b"Host: x", *rng.choices(_HTTP_HEADERS, k=rng.randint(0, 3))]
-    body = rng.choice((*_CHUNKS, *ODD_BYTES, _body(vocabulary, rng), b""))
-    request = b"\r\n".join([rng.choice(_REQUEST_LINES), *headers, b"", b""]) + body
-    if rng.random() < 0.3:
-        request = damaged(rng, request)
-    return SocketCase("http", _in_parts(rng, request, rng.choice((1, 1, 2, 5))), half_closes=rng.random() < 0.3)
+    if draw.random() < 0.1:
+        return SocketCase("http", [draw.randbytes(draw.randint(1, 3000))])
+    headers = [b"Host: x", *draw.choices(_HTTP_HEADERS, k=draw.randint(0, 3))]
+    body = draw.choice((*_CHUNKS, *ODD_BYTES, _body(vocabulary, draw), b""))
+    request = b"\r\n".join([draw.choice(_REQUEST_LINES), *headers, b"", b""]) + body
+    if draw.random() < 0.3:
+        request = draw.damaged(request)
+    return SocketCase("http", _in_parts(draw, request, draw.choice((1, 1, 2, 5))), half_closes=draw.random() < 0.3)
 
 
-def http2_case(rng: random.Random, vocabulary: Vocabulary) -> SocketCase:
+def http2_case(draw: Draw, vocabulary: Vocabulary) -> SocketCase:
     """Frames of HTTP/2 for the gRPC port."""
     preface = _PREFACE + _frame(_SETTINGS, 0, 0, b"")
-    match rng.randrange(6):
+    match draw.randrange(6):
         case 0:
-            frames = b"".join(_odd_frame(rng) for _ in range(rng.randint(1, 12)))
+            frames = b"".join(_odd_frame(draw) for _ in range(draw.randint(1, 12)))
         case 1:
-            frames = _call(rng, vocabulary)
+            frames = _call(draw, vocabulary)
         case 2:
-            frames = damaged(rng, _call(rng, vocabulary))
+            frames = draw.damaged(_call(draw, vocabulary))
         case 3:
-            frames = _storm(rng)
+            frames = _storm(draw)
         case 4:
-            frames = _frame(_HEADERS, _END_HEADERS, 1, rng.randbytes(rng.randint(0, 400)))
+            frames = _frame(_HEADERS, _END_HEADERS, 1, draw.randbytes(draw.randint(0, 400)))
         case _:
-            frames, preface = rng.randbytes(200), damaged(rng, preface)
+            frames, preface = draw.randbytes(200), draw.damaged(preface)
     content = preface + frames
-    return SocketCase("grpc", _in_parts(rng, content, rng.choice((1, 1, 3))), half_closes=rng.random() < 0.3)
+    return SocketCase("grpc", _in_parts(draw, content, draw.choice((1, 1, 3))), half_closes=draw.random() < 0.3)
 
 
-def slow_case(rng: random.Random, vocabulary: Vocabulary) -> SocketCase:
+def slow_case(draw: Draw, vocabulary: Vocabulary) -> SocketCase:
     """A request that comes in pieces, with pauses, and may never be whole."""
-    request = _post(_body(vocabulary, rng))
-    whole = request if rng.random() < 0.5 else request[: rng.randrange(len(request))]
-    if rng.random() < 0.3:
-        whole = _PREFACE + _frame(_SETTINGS, 0, 0, b"") + _call(rng, vocabulary)
-        return SocketCase("grpc", _in_parts(rng, whole, 4), pause_s=0.01, half_closes=True)
-    return SocketCase("http", _in_parts(rng, whole, 6), pause_s=0.01, half_closes=rng.random() < 0.5)
+    request = _post(_body(vocabulary, draw))
+    whole = request if draw.random() < 0.5 else request[: draw.randrange(len(request))]
+    if draw.random() < 0.3:
+        whole = _PREFACE + _frame(_SETTINGS, 0, 0, b"") + _call(draw, vocabulary)
+        return SocketCase("grpc", _in_parts(draw, whole, 4), pause_s=0.01, half_closes=True)
+    return SocketCase("http", _in_parts(draw, whole, 6), pause_s=0.01, half_closes=draw.random() < 0.5)
 
 
-def announced_case(rng: random.Random, vocabulary: Vocabulary) -> SocketCase:
+def announced_case(draw: Draw, vocabulary: Vocabulary) -> SocketCase:
     """A body that is announced as 2 GB, of which little comes."""
-    body = _body(vocabulary, rng)
-    if rng.random() < 0.5:
+    body = _body(vocabulary, draw)
+    if draw.random() < 0.5:
         frames = _frame(_HEADERS, _END_HEADERS, 1, _header_block(_METHOD))
         message = struct.pack(">BI", 0, GIGABYTES_2 - 1) + body
         return SocketCase("grpc", [_PREFACE, _frame(_SETTINGS, 0, 0, b""), frames, _frame(_DATA, 0, 1, message)])
-    return SocketCase("http", [_post(body, str(GIGABYTES_2 + rng.choice((-1, 0, 1))).encode())], half_closes=True)
+    return SocketCase("http", [_post(body, str(GIGABYTES_2 + draw.choice((-1, 0, 1))).encode())], half_closes=True)
 
 
-def chunks_case(rng: random.Random, vocabulary: Vocabulary) -> SocketCase:
+def chunks_case(draw: Draw, vocabulary: Vocabulary) -> SocketCase:
     """Some thousand chunks of one byte each."""
-    body = _body(vocabulary, rng).ljust(rng.choice((1000, 5000)))
+    body = _body(vocabulary, draw).ljust(draw.choice((1000, 5000)))
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     head = b"POST /v2/models/hplm/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     return SocketCase("http", [head, chunks], waits_s=1.0)
@@ -126,14 +125,14 @@ def _post(body: bytes, length: bytes | None = None) -> bytes:
     return head + (length or b"%d" % len(body)) + b"\r\n\r\n" + body
 
 
-def _body(vocabulary: Vocabulary, rng: random.Random) -> bytes:
-    named = (("MODEL", rng.choice(vocabulary.hplms)), ("TEXT", rng.choice(vocabulary.texts)))
+def _body(vocabulary: Vocabulary, draw: Draw) -> bytes:
+    named = (("MODEL", draw.choice(vocabulary.hplms)), ("TEXT", draw.choice(vocabulary.texts)))
     inputs = [f'{{"name":"{name}","shape":[1,1],"datatype":"BYTES","data":["{value}"]}}' for name, value in named]
     return f'{{"inputs":[{",".join(inputs)}]}}'.encode()
 
 
-def _in_parts(rng: random.Random, content: bytes, parts: int) -> Sequence[bytes]:
-    cuts = sorted(rng.randint(0, len(content)) for _ in range(parts - 1))
+def _in_parts(draw: Draw, content: bytes, parts: int) -> Sequence[bytes]:
+    cuts = sorted(draw.randint(0, len(content)) for _ in range(parts - 1))
     return [content[start:end] for start, end in zip([0, *cuts], [*cuts, len(content)], strict=True)]
 
 
@@ -142,21 +141,21 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes, length: int | Non
     return struct.pack(">I", size)[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def _odd_frame(rng: random.Random) -> bytes:
-    payload = rng.randbytes(rng.choice((0, 1, 4, 5, 8, 30, 300)))
-    length = rng.choice((None, None, None, 0, 4, 16_384, 16_385, (1 << 24) - 1))
-    stream = rng.choice((0, 1, 1, 2, 3, (1 << 31) - 1, 1 << 31))
-    return _frame(rng.randrange(14), rng.choice((0, 1, 4, 5, 8, 32, 255)), stream, payload, length)
+def _odd_frame(draw: Draw) -> bytes:
+    payload = draw.randbytes(draw.choice((0, 1, 4, 5, 8, 30, 300)))
+    length = draw.choice((None, None, None, 0, 4, 16_384, 16_385, (1 << 24) - 1))
+    stream = draw.choice((0, 1, 1, 2, 3, (1 << 31) - 1, 1 << 31))
+    return _frame(draw.randrange(14), draw.choice((0, 1, 4, 5, 8, 32, 255)), stream, payload, length)
 
 
-def _call(rng: random.Random, vocabulary: Vocabulary) -> bytes:
+def _call(draw: Draw, vocabulary: Vocabulary) -> bytes:
     """A call whose headers, length of the message or end of the stream may be wrong."""
-    rows = [(rng.choice(vocabulary.hplms), rng.choice(vocabulary.texts))]
+    rows = [(draw.choice(vocabulary.hplms), draw.choice(vocabulary.texts))]
     message = infer_message("hplm", good_tensors(rows)).SerializeToString()
-    length = rng.choice((len(message), len(message), 0, len(message) - 1, len(message) + 1, 0xFFFFFFFF))
-    method = rng.choice((_METHOD, _METHOD, "/", "", "/inference.GRPCInferenceService/", "/x" * 900))
-    data = struct.pack(">BI", rng.choice((0, 0, 1, 255)), length) + message
-    ends = rng.choice((_END_STREAM, _END_STREAM, 0))
+    length = draw.choice((len(message), len(message), 0, len(message) - 1, len(message) + 1, 0xFFFFFFFF))
+    method = draw.choice((_METHOD, _METHOD, "/", "", "/inference.GRPCInferenceService/", "/x" * 900))
+    data = struct.pack(">BI", draw.choice((0, 0, 1, 255)), length) + message
+    ends = draw.choice((_END_STREAM, _END_STREAM, 0))
     return _frame(_HEADERS, _END_HEADERS, 1, _header_block(method)) + _frame(_DATA, ends, 1, data)
 
 
@@ -184,9 +183,9 @@ def _literal(value: str) -> bytes:
     return bytes([*length, rest]) + content
 
 
-def _storm(rng: random.Random) -> bytes:
+def _storm(draw: Draw) -> bytes:
     """Many small frames of one kind."""
-    count, kind = 300, rng.randrange(5)
+    count, kind = 300, draw.randrange(5)
     if kind == 0:
         return _frame(_PING, 0, 0, bytes(8)) * count
     if kind == 1:

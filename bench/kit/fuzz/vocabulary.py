@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backends.wire import MAX_DEADLINE_MS, REQUEST_PARAMETERS
+from bench.kit.fuzz.draw import Draw
 
 INT32, INT64 = 1 << 31, 1 << 63
 NUMBERS = (0, 1, -1, 2, 7, 64, 65, 1024, MAX_DEADLINE_MS, MAX_DEADLINE_MS + 1)
@@ -40,40 +40,40 @@ class Vocabulary:
     hplms: Sequence[str]
     texts: Sequence[str]
 
-    def hplm(self, rng: random.Random) -> str:
+    def hplm(self, draw: Draw) -> str:
         """A live one, mostly."""
-        if rng.random() < 0.75:
-            return rng.choice(self.hplms)
-        return rng.choice((*ODD_TEXTS, self.hplms[0].upper(), self.hplms[0] + "@1", "acme/nothing", "/", "a/b/c"))
+        if draw.random() < 0.75:
+            return draw.choice(self.hplms)
+        return draw.choice((*ODD_TEXTS, self.hplms[0].upper(), self.hplms[0] + "@1", "acme/nothing", "/", "a/b/c"))
 
-    def text(self, rng: random.Random) -> str:
+    def text(self, draw: Draw) -> str:
         """A good one, mostly."""
-        return rng.choice(self.texts) if rng.random() < 0.75 else rng.choice(ODD_TEXTS)
+        return draw.choice(self.texts) if draw.random() < 0.75 else draw.choice(ODD_TEXTS)
 
-    def encoded(self, rng: random.Random, value: str) -> bytes:
+    def encoded(self, draw: Draw, value: str) -> bytes:
         """The value as bytes, now and then with some that are not UTF-8."""
         content = value.encode()
-        return content if rng.random() < 0.85 else content[:4] + rng.choice(ODD_BYTES) + content[4:]
+        return content if draw.random() < 0.85 else content[:4] + draw.choice(ODD_BYTES) + content[4:]
 
 
-def model_name(rng: random.Random) -> str:
+def model_name(draw: Draw) -> str:
     """The ensemble, mostly; else one of its models or a name that there is not."""
-    if rng.random() < 0.7:
+    if draw.random() < 0.7:
         return "hplm"
-    return rng.choice(("hplm_lower", "hplm_upper", "hplm_middle", "HPLM", "", "..", "x" * 500, "hplm\0", "hplm/infer"))
+    return draw.choice(("hplm_lower", "hplm_upper", "hplm_middle", "HPLM", "", "..", "x" * 500, "hplm\0", "hplm/infer"))
 
 
-def parameter_name(rng: random.Random) -> str:
-    pick = rng.random()
+def parameter_name(draw: Draw) -> str:
+    pick = draw.random()
     if pick < 0.55:
-        return rng.choice(REQUEST_PARAMETERS)
-    return rng.choice(TRITON_PARAMETERS) if pick < 0.85 else rng.choice(ODD_TEXTS)
+        return draw.choice(REQUEST_PARAMETERS)
+    return draw.choice(TRITON_PARAMETERS) if pick < 0.85 else draw.choice(ODD_TEXTS)
 
 
-def shape(rng: random.Random, rows: int) -> list[int]:
+def shape(draw: Draw, rows: int) -> list[int]:
     """A shape that is right for so many rows, or not."""
     odd = (rows, 1, 0, -1, rows + 1, 65, INT32 - 1, INT32, INT64 - 1, -INT64)
-    match rng.randrange(8):
+    match draw.randrange(8):
         case 0:
             return [rows, 1]
         case 1:
@@ -83,4 +83,4 @@ def shape(rng: random.Random, rows: int) -> list[int]:
         case 3:
             return [1 << 33, 1 << 33]
         case _:
-            return [rng.choice(odd) for _ in range(rng.randint(1, 5))]
+            return [draw.choice(odd) for _ in range(draw.randint(1, 5))]

@@ -1,38 +1,13 @@
-"""A case of the wire fuzz: its name, which repeats it, and what it sends to a server."""
+"""What a case of the wire fuzz sends to a server."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from backends.errors import InvalidArgumentError
+from bench.kit.fuzz.draw import Draw
 from bench.kit.fuzz.vocabulary import Vocabulary
-
-
-@dataclass(frozen=True)
-class CaseName:
-    """Written `kind:seed:number`; the same name makes the same case."""
-
-    kind: str
-    seed: int
-    number: int
-
-    @classmethod
-    def parse(cls, text: str) -> CaseName:
-        """Raises InvalidArgumentError where the text is no such name."""
-        kind, *numbers = text.split(":")
-        if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-            raise InvalidArgumentError(f"a case is written kind:seed:number, not {text!r}")
-        return cls(kind, *map(int, numbers))
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.seed}:{self.number}"
-
-    @property
-    def rng(self) -> random.Random:
-        return random.Random(str(self))
 
 
 @dataclass(frozen=True)
@@ -72,5 +47,5 @@ class SocketCase:
     waits_s: float = 0.1
 
 
-Case = HttpCase | GrpcCase | RelayCase | SocketCase
-MakeCase = Callable[[random.Random, Vocabulary], Case]
+WireCase = HttpCase | GrpcCase | RelayCase | SocketCase
+MakeCase = Callable[[Draw, Vocabulary], WireCase]

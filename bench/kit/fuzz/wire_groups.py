@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from backends.errors import InvalidArgumentError
-from bench.kit.fuzz.exchange import Exchange, Fate, Outcome
+from bench.kit.fuzz.draw import Draw
+from bench.kit.fuzz.exchange import End, Exchange, Fate, Outcome
 from bench.kit.fuzz.grpc_messages import (
     fields_case,
     lengths_case,
@@ -20,8 +21,9 @@ from bench.kit.fuzz.grpc_messages import (
 from bench.kit.fuzz.http_bodies import binary_case, deep_case, generate_case, json_case, parameters_case
 from bench.kit.fuzz.neighbours import Neighbour
 from bench.kit.fuzz.raw_frames import announced_case, chunks_case, http2_case, http_garbage_case, slow_case
+from bench.kit.fuzz.rule import Case
 from bench.kit.fuzz.vocabulary import Vocabulary
-from bench.kit.fuzz.wire_case import Case, CaseName, MakeCase
+from bench.kit.fuzz.wire_case import MakeCase, WireCase
 
 KINDS: Mapping[str, tuple[MakeCase, float]] = {
     "json": (json_case, 24),
@@ -53,7 +55,7 @@ _EXAMPLES = 20
 class Harm:
     """A neighbour that did not get its answer; `cases` are those beside which it was asked, as few as are known."""
 
-    cases: Sequence[CaseName]
+    cases: Sequence[Case]
     what: str
 
 
@@ -66,8 +68,8 @@ class Played:
     harmed: int = 0
     harms: list[Harm] = field(default_factory=list)
     """Examples."""
-    defects: list[tuple[CaseName, str]] = field(default_factory=list)
-    silent: list[CaseName] = field(default_factory=list)
+    defects: list[tuple[Case, str]] = field(default_factory=list)
+    silent: list[Case] = field(default_factory=list)
 
     @property
     def cases(self) -> int:
@@ -82,10 +84,10 @@ class Played:
         self.silent += other.silent
 
 
-def names_of(seed: int, group: int) -> list[CaseName]:
+def names_of(seed: int, group: int) -> list[Case]:
     rng = random.Random(f"{seed}:{group}")
     kinds = rng.choices(list(KINDS), [share for _, share in KINDS.values()], k=GROUP)
-    return [CaseName(kind, seed, group * GROUP + at) for at, kind in enumerate(kinds)]
+    return [Case(kind, seed, group * GROUP + at) for at, kind in enumerate(kinds)]
 
 
 class Groups:
@@ -97,21 +99,22 @@ class Groups:
         self._neighbours = neighbours
         self._rng = random.Random(seed)
 
-    def play(self, names: Sequence[CaseName]) -> Played:
+    def play(self, names: Sequence[Case]) -> Played:
         """Send cases at once; where neighbours are harmed, find the case that harms them, if it does so alone."""
         played = self._play(names)
-        if played.harmed and len(names) > 1:
+        if played.harmed and len(names) > 1 and self._exchange.is_heard():
             alone = ((name, self._play([name] * _REPEATS)) for name in names)
             culprit = next(((name, of_one) for name, of_one in alone if of_one.harmed), None)
             if culprit is not None:
                 played.harms = [Harm([culprit[0]], culprit[1].harms[0].what)]
         return played
 
-    def _play(self, names: Sequence[CaseName]) -> Played:
+    def _play(self, names: Sequence[Case]) -> Played:
         played = Played()
         chosen = self._rng.choices(self._neighbours, k=_NEIGHBOURS_OF_GROUP)
         every = max(1, len(names) // len(chosen))
-        waiting, asked = [], []
+        waiting: list[tuple[Case, End]] = []
+        asked: list[tuple[Neighbour, End]] = []
         for at, name in enumerate(names):
             waiting.append((name, self._exchange.send(self._case(name))))
             if at % every == 0 and len(asked) < len(chosen):
@@ -127,15 +130,15 @@ class Groups:
             _note(played, name, end())
         return played
 
-    def _case(self, name: CaseName) -> Case:
-        if name.kind not in KINDS:
-            raise InvalidArgumentError(f"there is no kind {name.kind!r} of wire cases; there are {', '.join(KINDS)}")
-        make, _ = KINDS[name.kind]
-        return make(name.rng, self._vocabulary)
+    def _case(self, name: Case) -> WireCase:
+        if name.target not in KINDS:
+            raise InvalidArgumentError(f"there is no kind {name.target!r} of wire cases; there are {', '.join(KINDS)}")
+        make, _ = KINDS[name.target]
+        return make(Draw(name), self._vocabulary)
 
 
-def _note(played: Played, name: CaseName, outcome: Outcome) -> None:
-    played.fates[name.kind, outcome.fate] += 1
+def _note(played: Played, name: Case, outcome: Outcome) -> None:
+    played.fates[name.target, outcome.fate] += 1
     if _DEFECT in outcome.content and len(played.defects) < _EXAMPLES:
         played.defects.append((name, outcome.content.decode(errors="replace")[:300]))
     if outcome.fate is Fate.SILENT:
