@@ -8,17 +8,20 @@ SEED:NUMBER` repeats it, with its traceback.
 `wire`: cases for a real server's ports: bodies, messages, tensors, frames and bytes that no client sends. Beside them
 good requests are asked all the time, and each must get its answer (`neighbours_harmed`); no process of the server may
 end (`wire_crashes`), no case may stay without an answer (`wire_silent`) or meet a defect (`wire_defects`).
+`planted`: bugs, each in a copy of the code, that the project's tests must find.
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.kit.entry import Result, at_least, at_most, bench
+from bench.kit.fuzz.bugs import BUGS
 from bench.kit.fuzz.options import Options
+from bench.kit.fuzz.planted import find_planted
 from bench.kit.fuzz.process import fuzz_process, repeat_case
 from bench.kit.fuzz.rule import Case, Fate
 from bench.kit.fuzz.targets import TARGETS
@@ -26,7 +29,8 @@ from bench.kit.fuzz.wire import fuzz_wire, repeat_wire_case
 from bench.kit.fuzz.wire_groups import KINDS
 
 Part = Callable[[Options], tuple[dict[str, float], list[dict[str, Any]]]]
-PARTS: Mapping[str, Part] = {"process": fuzz_process, "wire": fuzz_wire}
+BUG_NAMES = [bug.name for bug in BUGS]
+PARTS: Mapping[str, Part] = {"process": fuzz_process, "wire": fuzz_wire, "planted": find_planted}
 
 
 def _case(text: str) -> tuple[int, int]:
@@ -43,9 +47,10 @@ def _add_options(arguments: ArgumentParser) -> None:
     arguments.add_argument("--cases", type=int, metavar="N", help="as many cases of each part, instead of its size")
     arguments.add_argument(
         "--only",
-        choices=(*TARGETS, *KINDS),
+        choices=(*TARGETS, *KINDS, *BUG_NAMES),
         metavar="TARGET",
-        help=f"one reader of {', '.join(TARGETS)}; with --case also a kind of wire cases of {', '.join(KINDS)}",
+        help=f"one reader of {', '.join(TARGETS)}; one kind of wire cases of {', '.join(KINDS)}; one planted bug of "
+        f"{', '.join(BUG_NAMES)}",
     )
     arguments.add_argument(
         "--case", type=_case, metavar="SEED:NUMBER", help="repeat one case of --only TARGET, with its traceback"
@@ -63,6 +68,7 @@ def _add_options(arguments: ArgumentParser) -> None:
         "wire_silent": at_most(0),
         "wire_defects": at_most(0),
         "neighbours_harmed": at_most(0),
+        "planted_found": at_least(10),
     },
 )
 def fuzz(options: Namespace) -> Result:
@@ -71,11 +77,17 @@ def fuzz(options: Namespace) -> Result:
     asked = Options(options.seed, options.quick, options.cases, options.only)
     figures: dict[str, float] = {}
     rows: list[dict[str, Any]] = []
-    for name in options.part or (PARTS if options.only is None else ("process",)):
+    for name in options.part or _parts_of(options.only):
         found, told = PARTS[name](asked)
         figures |= found
         rows += [{"part": name, **row} for row in told]
     return Result({"quick": options.quick, "cases": options.cases, "only": options.only}, figures, rows)
+
+
+def _parts_of(only: str | None) -> Sequence[str]:
+    if only is None:
+        return list(PARTS)
+    return ["planted" if only in BUG_NAMES else "wire" if only in KINDS else "process"]
 
 
 def _repeat(options: Namespace) -> Result:

@@ -98,7 +98,7 @@ class Exchange:
 
         def end() -> Outcome:
             try:
-                return Outcome(Fate.ANSWERED, call.result())
+                return Outcome(Fate.ANSWERED, call.result() or b"")  # a stream may end without a message
             except grpc.RpcError as error:
                 return _of_grpc_error(error)
 

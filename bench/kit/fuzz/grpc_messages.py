@@ -181,10 +181,13 @@ def _words(draw: Draw, rows: int) -> Tensor:
         draw.randbytes(9),
     )
     values = [draw.choice((b"", *tables)) for _ in range(rows)]
-    if draw.random() < 0.5:
+    if draw.random() < 0.2:
         return Tensor(WORDS, "BYTES", [rows, 1], elements(draw, values, is_right=draw.random() < 0.5))
-    longest = max(map(len, values))
-    return Tensor(WORDS, "UINT8", [rows, longest], b"".join(value.ljust(longest, b"\0") for value in values))
+    longest = max(map(len, values)) + draw.choice((0, 0, 1))
+    lengths = [draw.choice((len(value), len(value), -1, longest + 1, 1 << 30)) for value in values]
+    pairs = zip(lengths, values, strict=True)
+    content = b"".join(struct.pack("<i", length) + value.ljust(longest, b"\0") for length, value in pairs)
+    return Tensor(WORDS, "UINT8", [rows, 4 + longest], content if draw.random() < 0.9 else draw.damaged(content))
 
 
 def _good_message(draw: Draw, vocabulary: Vocabulary) -> Any:

@@ -57,13 +57,13 @@ class Server:
             neighbours = learn_neighbours(exchange, vocabulary, _NEIGHBOURS, seed)
         return cls(server.grpc_url, server.http_url, vocabulary, neighbours)
 
-    def play(self, seed: int, groups: Sequence[int]) -> Played:
-        """Send groups of cases one after the other."""
+    def play(self, seed: int, groups: Sequence[int], only: str | None = None) -> Played:
+        """Send groups of cases one after the other, of one kind or of all."""
         played = Played()
         with Exchange(self.grpc_url, self.http_url) as exchange:
             sender = Groups(exchange, self.vocabulary, self.neighbours, seed)
             for group in groups:
-                played.add(sender.play(names_of(seed, group)))
+                played.add(sender.play(names_of(seed, group, only)))
         return played
 
     def repeat(self, case: Case, times: int) -> Played:
@@ -79,7 +79,7 @@ def fuzz_wire(options: Options) -> tuple[dict[str, float], list[dict[str, Any]]]
     with _fuzzed(options.seed) as (triton, server), progress_bars("bench.fuzz") as report:
         before = processes_of(triton)
         played = Played()
-        for part in _played_in_processes(server, options.seed, groups):
+        for part in _played_in_processes(server, options.seed, groups, options.only):
             played.add(part)
             report(Step("cases", played.cases, cases, f"{played.harmed} neighbours harmed"))
             if triton.poll() is not None:
@@ -138,7 +138,7 @@ def ended_of(server: TritonServer, before: set[int]) -> int:
     return len(before - processes_of(server)) + (not server.is_ready())
 
 
-def _played_in_processes(server: Server, seed: int, groups: Sequence[int]) -> Iterator[Played]:
+def _played_in_processes(server: Server, seed: int, groups: Sequence[int], only: str | None) -> Iterator[Played]:
     """Play groups in some clients' processes; yields parts as they end."""
     parts = [groups[start : start + _GROUPS_AT_ONCE] for start in range(0, len(groups), _GROUPS_AT_ONCE)]
     waiting: set[Future[Played]] = set()
@@ -146,7 +146,7 @@ def _played_in_processes(server: Server, seed: int, groups: Sequence[int]) -> It
         try:
             while parts or waiting:
                 while parts and len(waiting) < _CLIENTS + 1:
-                    waiting.add(pool.submit(server.play, seed, parts.pop(0)))
+                    waiting.add(pool.submit(server.play, seed, parts.pop(0), only))
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
         finally:

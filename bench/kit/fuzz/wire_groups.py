@@ -84,9 +84,10 @@ class Played:
         self.silent += other.silent
 
 
-def names_of(seed: int, group: int) -> list[Case]:
+def names_of(seed: int, group: int, only: str | None = None) -> list[Case]:
+    """Name the cases of a group, of one kind or of all kinds in their shares."""
     rng = random.Random(f"{seed}:{group}")
-    kinds = rng.choices(list(KINDS), [share for _, share in KINDS.values()], k=GROUP)
+    kinds = [only] * GROUP if only else rng.choices(list(KINDS), [share for _, share in KINDS.values()], k=GROUP)
     return [Case(kind, seed, group * GROUP + at) for at, kind in enumerate(kinds)]
 
 
