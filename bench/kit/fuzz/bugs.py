@@ -18,11 +18,8 @@ class Bug:
     tests: Sequence[str]
 
 
-_SLOTS, _STORAGE, _GATE = (
-    "tests/unit/adapters/test_slots.py",
-    "tests/unit/storage",
-    "tests/unit/engine/test_ticket_gate.py",
-)
+_DURABILITY = "tests/unit/storage/test_durability.py"
+_GATE = "tests/unit/engine/test_ticket_gate.py"
 _TOKENS = "tests/unit/registry/test_tokens.py"
 
 BUGS = (
@@ -32,7 +29,7 @@ BUGS = (
         "backends/storage.py",
         "                os.fsync(file.fileno())\n",
         "",
-        (f"{_STORAGE}/test_durability.py",),
+        (_DURABILITY,),
     ),
     Bug(
         "no-folder-fsync",
@@ -40,7 +37,7 @@ BUGS = (
         "backends/storage.py",
         "        fsync_folder_entry(target.parent)\n",
         "",
-        (f"{_STORAGE}/test_durability.py",),
+        (_DURABILITY,),
     ),
     Bug(
         "no-slot-generation",
@@ -48,7 +45,7 @@ BUGS = (
         "backends/adapters/slots.py",
         "            self._generations[slot] += 1\n",
         "",
-        (_SLOTS,),
+        ("tests/unit/adapters/test_slots.py",),
     ),
     Bug(
         "another-norm",
@@ -72,7 +69,7 @@ BUGS = (
         "backends/wire.py",
         "if not seal.is_of(sealed, row[_SEALED.size :]):",
         "if not seal.of(sealed):",
-        (_GATE,),
+        (f"{_GATE}::test_a_ticket_of_another_server_is_rejected",),
     ),
     Bug(
         "ticket-age",
@@ -80,7 +77,7 @@ BUGS = (
         "backends/engine/ticket_gate.py",
         "        self._require_fresh(sealed)\n",
         "",
-        (_GATE,),
+        (f"{_GATE}::test_tickets_age_and_those_that_are_forgotten_are_too_old",),
     ),
     Bug(
         "ticket-again",
@@ -88,7 +85,7 @@ BUGS = (
         "backends/engine/used_tickets.py",
         "        page.bits[at] |= mask\n",
         "",
-        (_GATE,),
+        (f"{_GATE}::test_a_ticket_is_good_for_one_answer",),
     ),
     Bug(
         "token-prefix",
@@ -124,7 +121,7 @@ BUGS = (
         "self._once_known(self._read(rows), respond, self._jobs_or_cold_start)\n"
         "        except Exception as error:\n"
         "            raise presentable(error) from error\n",
-        ("tests/unit/engine/test_upper_model.py", "tests/unit/engine/test_loop.py"),
+        ("tests/unit/engine/test_loop.py::test_rows_of_the_wrong_width_fail_alone",),
     ),
     Bug(
         "neighbours-words",
@@ -132,7 +129,7 @@ BUGS = (
         "backends/lower/encoding.py",
         "    return [encoded[index] for index in range(len(rows))]\n",
         "    return list(encoded.values())\n",
-        ("tests/unit/lower/test_service.py",),
+        ("tests/unit/lower/test_service.py::test_rows_of_mixed_domains_come_back_in_their_order",),
     ),
     Bug(
         "answers-order",
@@ -140,7 +137,7 @@ BUGS = (
         "backends/engine/open_request.py",
         "[self._answers[number] for number in range(self._num_rows)]",
         "list(self._answers.values())",
-        ("tests/unit/engine/test_loop.py",),
+        ("tests/unit/engine/test_open_request.py",),
     ),
     Bug(
         "quota-not-counted",

@@ -68,6 +68,17 @@ def test_a_stale_lease_is_never_served() -> None:
         slots.check(SlotLease(key=2, slot=1, generation=99))
 
 
+def test_a_lease_ends_with_its_filling_though_the_same_adapters_come_back() -> None:
+    slots = table(2)
+    old = slots.acquire(1, adapters)
+    slots.release(old)
+    slots.release(slots.acquire(2, adapters))
+    back = slots.acquire(1, adapters)
+    assert (back.key, back.slot) == (old.key, old.slot)
+    with pytest.raises(StaleLeaseError):
+        slots.check(old)
+
+
 def test_adapters_that_do_not_fit_leave_the_slots_as_they_were() -> None:
     slots = table(2)
     slots.release(slots.acquire(1, adapters))
