@@ -33,8 +33,8 @@ ANSWERS = [{"hplm": "acme/topic", "label": "animals", "score": 0.75}, {"hplm": "
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_case_is_the_same_each_time_and_another_with_another_number(kind: str) -> None:
     make, _ = KINDS[kind]
-    cases = [make(Draw(Case(kind, 7, number)), VOCABULARY) for number in range(40)]
-    again = [make(Draw(Case(kind, 7, number)), VOCABULARY) for number in range(40)]
+    cases = [make(Draw(Case(kind, 7, number)), VOCABULARY) for number in range(12)]
+    again = [make(Draw(Case(kind, 7, number)), VOCABULARY) for number in range(12)]
     if all(isinstance(case, RelayCase) for case in cases):
         answer = service_pb2.ModelInferResponse(raw_output_contents=[bytes(56)])
         answer.outputs.add(name="HIDDEN", datatype="FP16", shape=[1, 7, 4])
@@ -43,7 +43,7 @@ def test_a_case_is_the_same_each_time_and_another_with_another_number(kind: str)
     else:
         shown = [list(map(repr, cases)), list(map(repr, again))]
     assert shown[0] == shown[1]
-    assert len(set(map(str, shown[0]))) > 5
+    assert len(set(map(str, shown[0]))) > 3
 
 
 def test_a_group_has_cases_of_many_kinds_with_numbers_of_their_own() -> None:
