@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from backends.draining import draining_sign
 from backends.errors import UnavailableError
@@ -56,12 +56,27 @@ FULL = Settings(drains=20, before_s=3.0, capacity_s=8.0)
 QUICK = Settings(drains=2, before_s=1.0, capacity_s=2.0, tenants=20)
 
 
+class Planned(NamedTuple):
+    """The client that asks, and how the drain is ordered."""
+
+    client: str
+    order: str
+
+    def __str__(self) -> str:
+        return f"{self.client}, {self.order}"
+
+
+def plan(count: int) -> list[Planned]:
+    """Kinds of clients in turn, and in every second drain, of each kind too, the other order."""
+    kinds, orders = list(KINDS), (_SIGTERM, _POST)
+    return [Planned(kinds[number % len(kinds)], orders[(number + number // len(kinds)) % 2]) for number in range(count)]
+
+
 @dataclass(frozen=True)
 class Drained:
     """One drain, the requests around it, and how the server came back."""
 
-    client: str
-    manner: str
+    planned: Planned
     rate_per_s: float
     drain: Drain
     exit_code: int
@@ -80,8 +95,8 @@ class Drained:
     def row(self) -> dict[str, Any]:
         counts, drain = self.counts, self.drain
         return {
-            "client": self.client,
-            "order": self.manner,
+            "client": self.planned.client,
+            "order": self.planned.order,
             "requests a second": self.rate_per_s,
             "open at the order": self.open_at_order,
             **{name: counts[name] for name in ("answered", "answered draining", "rejected", "refused", "cut")},
@@ -95,7 +110,7 @@ class Drained:
 
     def failures(self) -> list[str]:
         return [
-            f"{self.client}, {self.manner}: sent {one.sent_s - self.drain.ordered_s:+.3f} s after the order, ended "
+            f"{self.planned}: sent {one.sent_s - self.drain.ordered_s:+.3f} s after the order, ended "
             f"{one.ended_s - self.drain.ordered_s:+.3f} s: {one.error}: {one.message}"
             for one in self.requests
             if self.drain.outcome(one) == "failed"
@@ -139,14 +154,15 @@ class Drains:
         }
         self._rates: dict[str, float] = {}
 
-    def drain(self, kind: str, manner: str) -> Drained:
-        server, rate_per_s = self._server, self._rate_per_s(kind)
+    def drain(self, planned: Planned) -> Drained:
+        server, kind = self._server, planned.client
+        rate_per_s = self._rate_per_s(kind)
         with UntilStopped(replace(self._callers[kind], rate_per_s=rate_per_s).play) as load:
             load.next_told()
             time.sleep(self._settings.before_s)
             watch = Watch(server)
             ordered_s = time.monotonic()
-            if manner == _POST:
+            if planned.order == _POST:
                 self._order()
             exit_code = server.stop(_DRAINED_S)
             ended_s = time.monotonic()
@@ -157,7 +173,7 @@ class Drains:
             time.sleep(_RESUMED_S)
             load.stop()
             requests = load.next_told()
-        return Drained(kind, manner, rate_per_s, drain, exit_code, restart_ready_s, requests)
+        return Drained(planned, rate_per_s, drain, exit_code, restart_ready_s, requests)
 
     def _order(self) -> None:
         status, told = self._server.ask_health("/drain", "POST", _DRAINED_S)
@@ -176,14 +192,6 @@ class Drains:
             answered = sum(one.error == ANSWERED and began_s <= one.ended_s < ends_s for one in requests)
             self._rates[kind] = self._settings.load * answered / self._settings.capacity_s
         return self._rates[kind]
-
-
-def plan(count: int) -> list[tuple[str, str]]:
-    """Kinds of clients in turn, and in every second drain, of each kind too, the other order."""
-    kinds = list(KINDS)
-    return [
-        (kinds[number % len(kinds)], (_SIGTERM, _POST)[(number + number // len(kinds)) % 2]) for number in range(count)
-    ]
 
 
 def figures(drained: Sequence[Drained]) -> dict[str, float]:
@@ -221,8 +229,8 @@ def drains(options: Namespace) -> Result:
         supervised(tenants.home, Serving(lower_instances=2, lower={})) as server,
     ):
         work = Drains(server, tenants, settings, options.seed)
-        for kind, manner in one_by_one(plan(settings.drains), "drains", "draining"):
-            drained.append(work.drain(kind, manner))
+        for planned in one_by_one(plan(settings.drains), "drains", "draining"):
+            drained.append(work.drain(planned))
             for failure in drained[-1].failures()[:_SHOWN_FAILURES]:
                 print(f"failed: {failure}", file=sys.stderr)
     return Result(asdict(settings), figures(drained), [one.row() for one in drained])

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from bench.drains import Drained, figures, plan
+from bench.drains import Drained, Planned, figures, plan
 from bench.kit.drains.clients import ANSWERED, KINDS, Ended
 from bench.kit.drains.judgement import Drain
 
@@ -41,15 +41,15 @@ def test_a_request_counts_by_when_it_was_sent_and_how_it_ended(
 
 def test_each_kind_of_client_meets_both_orders_and_both_come_equally_often() -> None:
     found = Counter(plan(20))
-    assert {kind for kind, _ in found} == set(KINDS)
+    assert {planned.client for planned in found} == set(KINDS)
     assert len(found) == 8
-    assert sum(count for (_, order), count in found.items() if order == "SIGTERM") == 10
+    assert sum(count for planned, count in found.items() if planned.order == "SIGTERM") == 10
 
 
 def test_figures_are_of_all_drains() -> None:
     requests = [Ended(9.9, 10.5, ANSWERED), Ended(10.05, 11.3, "NotReadyError", "server is stopping")]
-    one = Drained("gRPC", "SIGTERM", 70.0, DRAIN, 0, 4.0, requests)
-    other = Drained("HTTP", "SIGTERM", 70.0, DRAIN, 1, 6.0, [Ended(12.0, 12.1, "NotReadyError")])
+    one = Drained(Planned("gRPC", "SIGTERM"), 70.0, DRAIN, 0, 4.0, requests)
+    other = Drained(Planned("HTTP", "SIGTERM"), 70.0, DRAIN, 1, 6.0, [Ended(12.0, 12.1, "NotReadyError")])
     found = figures([one, other])
     assert (found["drain_failed"], found["drain_rejected"], found["bad_exits"]) == (1, 1, 1)
     assert (found["answered"], found["answered_draining"], found["open_at_order"]) == (1, 1, 1)
