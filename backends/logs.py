@@ -1,7 +1,7 @@
 """The log lines of a model's process: their form, and a limit on lines that repeat.
 
 Usage:
-    configure_logging()
+    configure_logging("hplm_upper_0_0")
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ ALIKE_LINES = 100
 _MOST_KEYS = 2_000
 
 
-def configure_logging() -> None:
-    """Write lines from INFO on to stderr, which `hplm serve` leads to its log."""
+def configure_logging(process: str) -> None:
+    """Write lines from INFO on to stderr, which `hplm serve` leads to its log, with the time and this name."""
     handler = logging.StreamHandler()
     handler.addFilter(RepeatLimit())
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", handlers=[handler])
+    form = f"%(asctime)s.%(msecs)03d {process}: %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, datefmt="%Y-%m-%d %H:%M:%S", handlers=[handler])
 
 
 @dataclass

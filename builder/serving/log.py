@@ -33,8 +33,11 @@ _START_FAILURE = re.compile(
     re.IGNORECASE,
 )
 _DEATH = re.compile(r"(terminate called .*|a model's process ended by itself.*)")
-_PREFIX = re.compile(r'^[IWEF]\d{4} [\d:.]+ \d+ \S+:\d+\] "?')
-_COMPLAINT = re.compile(r"^[EF]\d{4} |^(WARNING|ERROR|CRITICAL) [\w.]+: |^a model's process ended by itself")
+_OF_MODEL = r"^\d{4}-\d\d-\d\d [\d:.]+ \w+: "
+_PREFIX = re.compile(r'^[IWEF]\d{4} [\d:.]+ \d+ \S+:\d+\] "?|' + _OF_MODEL)
+_COMPLAINT = re.compile(
+    rf"^[EF]\d{{4}} |{_OF_MODEL}(WARNING|ERROR|CRITICAL) [\w.]+: |^a model's process ended by itself"
+)
 _TABLE_ROW = re.compile(r"^[+|]")
 _STACK_FRAME = re.compile(r"^ *\d+# ")
 

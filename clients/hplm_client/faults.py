@@ -52,8 +52,9 @@ _BY_WORDS: tuple[tuple[re.Pattern[str], type[ClientError]], ...] = (
     (re.compile(r"failed to connect|errors resolving|DNS resolution|name resolution", re.I), ConnectionFailedError),
     (re.compile(r"stream removed|socket closed|connection reset|recvmsg|broken pipe", re.I), ConnectionLostError),
     (re.compile(r"goaway|keepalive|transport closed|endpoint read failed", re.I), ConnectionLostError),
-    (re.compile(r"request for unknown model|server not ready|server is stopping", re.I), NotReadyError),
-    (re.compile(r"in ensemble 'hplm', server is stopping: it finishes"), NotReadyError),
+    (re.compile(r"request for unknown model|server not ready", re.I), NotReadyError),
+    (re.compile(r"(in ensemble 'hplm', )?server is stopping", re.I), NotReadyError),
+    (re.compile(r"cancelled$", re.I), ConnectionLostError),  # by a server that ends; whoever cancels knows it already
     (re.compile(r"this (protocol|api) is restricted", re.I), PermissionDeniedError),
 )
 _UNAUTHORISED = re.compile("unauthorised: ")
@@ -72,11 +73,23 @@ def from_status(status: str, message: str | None, address: str) -> ClientError:
     if kind is UnavailableError:
         return _rejection(message)
     if kind is ConnectionFailedError:
-        reason = message.rpartition(": ")[2].rstrip("]")
-        return ConnectionFailedError(f"cannot connect to {address}: {one_line(reason)}")
+        return ConnectionFailedError(f"cannot connect to {address}: {_why_unconnected(message)}")
     if kind is ConnectionLostError:
         return ConnectionLostError(f"the connection to {address} broke while waiting: {one_line(message)}")
     return kind(one_line(message))
+
+
+def _why_unconnected(message: str) -> str:
+    if "certificate_verify_failed" in message.lower():
+        return "its certificate is signed by none that is trusted here (ssl=, HPLM_CA)"
+    if "handshake failed" in message.lower():
+        return "it does not speak TLS, or not with this certificate (ssl=, HPLM_CA, HPLM_CERT)"
+    reason = one_line(message.rpartition(": ")[2].rstrip("]"))
+    if reason == "Socket closed":
+        return (
+            "it closed the connection at once; a server with TLS does, of a client without (ssl=, HPLM_CA, HPLM_CERT)"
+        )
+    return reason
 
 
 def _rejection(message: str) -> UnavailableError:

@@ -45,7 +45,7 @@ LOGGER = logging.getLogger("hplm_lower")
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        configure_logging()
+        configure_logging(args["model_instance_name"])
         settings = ModelSettings.from_triton(args)
         threads = settings.number("threads", 1)
         torch.set_num_threads(threads)

@@ -50,7 +50,7 @@ class TritonPythonModel:
     """A bench may run another one."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        configure_logging()
+        configure_logging(args["model_instance_name"])
         settings = ModelSettings.from_triton(args)
         self._batches_by_triton = _batches_by_triton(settings, args)
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])

@@ -14,6 +14,7 @@ TRACEBACK = (
     "in ensemble 'hplm', Failed to process the request(s) for model 'hplm_upper_0', message: ValueError: oh no\n\n"
     "At:\n  /opt/model.py(68): execute\n"
 )
+STOPPING = "in ensemble 'hplm', Server is stopping, scheduler for model has stopped accepting new inference requests"
 DRAINING = f"in ensemble 'hplm', {draining_error()}"
 
 CASES = [
@@ -36,6 +37,7 @@ CASES = [
     ("NOT_FOUND", "404", "Request for unknown model: 'hplm' is not found", hplm_client.NotReadyError, "Request for"),
     ("UNAVAILABLE", "503", "Server not ready", hplm_client.NotReadyError, "Server not ready"),
     ("UNAVAILABLE", "503", DRAINING, hplm_client.NotReadyError, "server is stopping: it"),
+    ("UNAVAILABLE", "503", STOPPING, hplm_client.NotReadyError, "Server is stopping, scheduler"),
     ("INTERNAL", "500", "", hplm_client.ServerError, "the server gave no reason"),
 ]
 
@@ -62,6 +64,24 @@ def test_status_and_words_become_types(
             "errors resolving x:80: [field:hostname error:lookup failed for x:80: Domain name not found]",
             hplm_client.ConnectionFailedError,
             "cannot connect to server:8001: Domain name not found",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:10.0.0.1:1: Socket closed",
+            hplm_client.ConnectionFailedError,
+            "cannot connect to server:8001: it closed the connection at once; a server with TLS does, of a client "
+            "without (ssl=, HPLM_CA, HPLM_CERT)",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:1: Tls handshake failed "
+            "(TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"
+            "CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate: OK",
+            hplm_client.ConnectionFailedError,
+            "cannot connect to server:8001: its certificate is signed by none that is trusted here (ssl=, HPLM_CA)",
+        ),
+        (
+            "CANCELLED",
+            hplm_client.ConnectionLostError,
+            "the connection to server:8001 broke while waiting: CANCELLED",
         ),
         (
             "Stream removed (Socket closed)",

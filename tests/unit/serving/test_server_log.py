@@ -1,5 +1,8 @@
 """The server's log: noise, and the reason of a failure in one line."""
 
+import re
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -106,11 +109,26 @@ def test_the_follower_reads_what_is_appended_and_only_that(tmp_path):
 def test_complaints_of_triton_and_of_the_models_are_told_from_the_rest() -> None:
     complaints = [
         'E1120 08:37:09.698687 4055 model.cc:1] "failed to load"',
-        "ERROR backends.lower.service: domain mini/shop: a table is damaged",
-        "WARNING hplm_upper: there is no deadline batcher",
+        "2026-11-27 01:21:02.096 hplm_lower_0_1: ERROR backends.lower.service: domain mini/shop: a table is damaged",
+        "2026-11-27 01:21:02.096 hplm_upper_0_0: WARNING hplm_upper: there is no deadline batcher",
     ]
     assert all(map(is_complaint, complaints))
-    assert not any(map(is_complaint, [LOADED, "INFO hplm_lower: open", "an ERROR backends.x: inside", "| ERROR |"]))
+    others = [
+        "2026-11-27 01:21:02.096 hplm_lower_0_0: INFO hplm_lower: open",
+        "an ERROR backends.x: inside",
+        "| ERROR |",
+    ]
+    assert not any(map(is_complaint, [LOADED, *others]))
+
+
+def test_lines_of_a_model_say_when_and_of_which_process() -> None:
+    code = "import logging; from backends.logs import configure_logging; configure_logging('hplm_lower_0_1');"
+    code += "logging.getLogger('backends.x').warning('the registry is back')"
+    written = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} hplm_lower_0_1: WARNING backends.x: the registry is back\n", written
+    )
+    assert is_complaint(written)
 
 
 def test_the_last_lines_are_without_tables_and_shortened() -> None:
