@@ -28,7 +28,7 @@ from builder.construct.root.roots import add_root
 from builder.export.repository import render_repository
 from builder.progress import progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
-from builder.serving import PortInUseError, ServerConfig, TritonServer
+from builder.serving import PortInUseError, ServerConfig, Supervision, TritonServer
 from builder.serving.ports import PortClaims
 from builder.settings.domain import PlotSettings
 from cli.exit_codes import INTERRUPTED
@@ -134,7 +134,7 @@ def server_config(home: Home, port: int) -> ServerConfig:
 
 def run(
     home: Annotated[Path, typer.Option(help="Where to assemble the home.")] = Path("quickstart_home"),
-    port: Annotated[int, typer.Option(help="HTTP port; gRPC and metrics take the next two. 0 takes free ones.")] = 8000,
+    port: Annotated[int, typer.Option(help="HTTP port; the next three are the others. 0 takes free ones.")] = 8000,
 ) -> None:
     """Assemble a home from prebuilt parts and serve it until Ctrl-C."""
     started = psutil.Process().create_time()  # importing counts too
@@ -156,7 +156,8 @@ def run(
             what_to_try(server, home, served_hplms(opened), time.time() - started), soft_wrap=True, markup=False
         )
 
-    serve_until_stopped(config, on_ready=say_what_to_try)
+    supervision = Supervision(health_port=port + 3 if port else None)
+    serve_until_stopped(config, on_ready=say_what_to_try, supervision=supervision)
 
 
 def _require_own_registry() -> None:
@@ -171,7 +172,7 @@ def _require_free_ports(config: ServerConfig) -> None:
         PortClaims.take(config).release()
     except PortInUseError as error:
         complaint = str(error).partition(";")[0]
-        raise PortInUseError(f"{complaint}; 'make quickstart PORT=9000' takes 9000 to 9002") from error
+        raise PortInUseError(f"{complaint}; 'make quickstart PORT=9000' takes 9000 to 9003") from error
 
 
 def _assemble(quickstart: QuickstartHome) -> None:

@@ -132,7 +132,7 @@ def test_a_port_in_use_is_told_before_anything_is_made(
         code, out, err = rejected(tmp_path / "home", taken.getsockname()[1])
     assert code == 4
     assert err.startswith("quickstart: port")
-    assert "is in use; 'make quickstart PORT=9000' takes 9000 to 9002" in err
+    assert "is in use; 'make quickstart PORT=9000' takes 9000 to 9003" in err
     assert out == ""
     assert not (tmp_path / "home").exists()
 
