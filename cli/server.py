@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _ANY_PORT = 0
 _WATCHDOG = " watchdog: "
+_AT_ONCE = "stopping at once; requests that were not answered yet are not answered"
 
 
 def register(app: typer.Typer) -> None:
@@ -288,12 +289,15 @@ def serve_until_stopped(
                 grpc_url = f"{server.grpc_url}{'' if config.tls is None else ' (TLS)'}"
                 urls = f"grpc://{grpc_url}  http://{server.http_url}  metrics {server.metrics_url}"
                 typer.echo(f"ready: {urls}  health {health}")
+                _log(config.log_path, f"ready: {urls}  health {health}")
                 if on_ready is not None:
                     on_ready(server)
                 supervisor.stay()
         except KeyboardInterrupt:
-            typer.echo("stopping at once; requests that were not answered yet are not answered", err=True)
+            typer.echo(_AT_ONCE, err=True)
+            _log(config.log_path, _AT_ONCE)
     typer.echo("stopped")
+    _log(config.log_path, "stopped")
 
 
 def _say_starting(log_path: Path | None) -> None:
@@ -315,11 +319,18 @@ def _any_hplm(config: ServerConfig) -> str | None:
 
 def _report(log_path: Path | None, line: str) -> None:
     """Show a line of the watchdog's, with the time, and write it into the log, too."""
-    line = f"{datetime.now().isoformat(' ', 'milliseconds')}{_WATCHDOG}{line}"
-    typer.echo(line, err=True)
+    typer.echo(_with_time(line), err=True)
+    _log(log_path, line)
+
+
+def _log(log_path: Path | None, line: str) -> None:
     if log_path is not None:
         with suppress(OSError), log_path.open("a", encoding="utf-8") as log:
-            log.write(f"{line}\n")
+            log.write(f"{_with_time(line)}\n")
+
+
+def _with_time(line: str) -> str:
+    return f"{datetime.now().isoformat(' ', 'milliseconds')}{_WATCHDOG}{line}"
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -73,7 +75,7 @@ class VitalSigns:
     def _process(self, pid: int, name: str, now_s: float) -> Complaint | None:
         state = process_state(pid)
         if state is None or state in _DEAD_STATES:
-            return Complaint(f"{name} (process {pid}) has died", fatal=True)
+            return Complaint(f"{name} (process {pid}) has died{_how_it_died(pid)}", fatal=True)
         if state != _STOPPED_STATE:
             self._stopped_since_s.pop(pid, None)
             return None
@@ -91,7 +93,22 @@ def _silence(pulse: Pulse, awake_s: float) -> Complaint | None:
 
 def process_state(pid: int) -> str | None:
     """Return the letter of Linux for a process's state; None for one that is gone."""
+    fields = _stat(pid)
+    return fields[0] if fields else None
+
+
+def _how_it_died(pid: int) -> str:
+    """Return the signal or exit code, in brackets; nothing where the process is gone, or ended well."""
+    status = int(fields[-1]) if (fields := _stat(pid)) else 0
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return f" ({signal.Signals(-code).name})"
+    return f" (exit code {code})" if code else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Return what Linux tells of a process, from its state to its exit status; nothing of one that is gone."""
     with suppress(OSError):
         # It stands after the name, which may hold blanks and brackets.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return None
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []

@@ -174,8 +174,10 @@ def test_a_killed_stub_is_replaced_and_a_stop_under_load_loses_nothing(tiny_home
     assert load.outcomes["answered"] > 0
     assert_lossless(load, 3)
     lines = [line.partition(" watchdog: ")[2] for line in said.splitlines() if " watchdog: " in line]
-    assert lines[0] == f"not ready: hplm_upper_0_0 (process {stub.pid}) has died"
-    assert lines[1] == f"hplm_upper_0_0 (process {stub.pid}) has died; restart 1 of at most 5 within 10 minutes"
+    assert lines[0] == f"not ready: hplm_upper_0_0 (process {stub.pid}) has died (SIGKILL)"
+    assert (
+        lines[1] == f"hplm_upper_0_0 (process {stub.pid}) has died (SIGKILL); restart 1 of at most 5 within 10 minutes"
+    )
     assert lines[2].startswith("ready again ") and lines[-1] == "drained: nothing is open"
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} watchdog", line) for line in said.splitlines()[3:])
     assert lines[1] in (tiny_home.run / "server.log").read_text()
