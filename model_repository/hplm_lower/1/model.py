@@ -7,8 +7,10 @@ where it is rejected.
 import logging
 import os
 
+from backends.collection import exclude_loaded_objects, pause_collection
 from backends.openmp import limit_spinning
 
+pause_collection()
 limit_spinning()
 
 import numpy as np
@@ -16,7 +18,6 @@ import torch
 import triton_python_backend_utils as pb_utils
 
 from backends.call_limit import instances_of
-from backends.collection import exclude_loaded_objects
 from backends.draining import draining_error, is_draining
 from backends.ending import end_process
 from backends.errors import HplmError, InvalidArgumentError, presentable

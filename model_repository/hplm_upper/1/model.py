@@ -8,9 +8,11 @@ import logging
 import os
 from pathlib import Path
 
+from backends.collection import exclude_loaded_objects, pause_collection
 from backends.compiled import limit_compiled_products
 from backends.openmp import limit_spinning
 
+pause_collection()
 limit_spinning()
 limit_compiled_products()
 
@@ -19,7 +21,6 @@ import torch
 import triton_python_backend_utils as pb_utils
 
 from backends.call_limit import CallLimit
-from backends.collection import exclude_loaded_objects
 from backends.deadline_batcher import FILE_NAME
 from backends.ending import end_process
 from backends.engine.loop import LOOPS, ServeLoop

@@ -15,6 +15,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
+from backends import collection
 from backends.home import HOME_VARIABLE, Home
 from backends.seal import Seal
 from backends.wire import HIDDEN, TICKET, WORDS, Ticket, encode_tickets, fold_rows, fold_words
@@ -57,6 +58,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The model's code, beside a stand-in for the module that only Triton has."""
     for name in ("OMP_WAIT_POLICY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         monkeypatch.setenv(name, "1")  # what the model sets in its environment stays out of this one
+    monkeypatch.setattr(collection, "pause_collection", lambda: None)
     triton = ModuleType("triton_python_backend_utils")
     vars(triton).update(
         MetricFamily=MagicMock(),
