@@ -27,7 +27,7 @@ from typing import Any
 
 from backends.errors import UnavailableError
 from bench.kit.chaos.defects import code_with_defects
-from bench.kit.chaos.faults import Struck, strike
+from bench.kit.chaos.faults import Struck, cpu_s, strike
 from bench.kit.chaos.home import ChaosHome, Publisher, chaos_home, wrong_weights
 from bench.kit.chaos.leftovers import Traces
 from bench.kit.chaos.load import Callers, Ended, LoadProcess
@@ -42,7 +42,7 @@ from bench.kit.supervised import SupervisedServer, supervised
 
 _ENDLESS = "1000000"
 _UNNOTICED_S = 30.0
-_HEALED_S = 60.0
+_HEALED_S = 180.0
 _RESTART = re.compile(r"watchdog: .*; restart \d+ of at most")
 _SHOWN_REASONS = 12
 
@@ -155,8 +155,7 @@ def _struggle(
             time.sleep(fault.pause_s)
             _wait_whole(watch, time.monotonic())
             traces.note()
-            struck.append(strike(server, fault, made.orders))
-            _wait_healed(watch, struck[-1])
+            struck.append(_healed(server, watch, strike(server, fault, made.orders)))
         time.sleep(settings.pauses_s[0])
         traces.note()
     samples = watch.samples
@@ -177,12 +176,14 @@ def _wait_whole(watch: Watch, after_s: float) -> None:
         raise UnavailableError(f"the server was not whole within {_HEALED_S:g} s")
 
 
-def _wait_healed(watch: Watch, struck: Struck) -> None:
+def _healed(server: SupervisedServer, watch: Watch, struck: Struck) -> Struck:
+    """Wait until the server is whole again."""
     unready = watch.wait(lambda sample: not sample.is_ready, struck.at_s, _UNNOTICED_S)
     if unready is None:
-        print(f"nobody noticed {struck.fault.kind} of {struck.fault.what}", file=sys.stderr)
-    else:
-        _wait_whole(watch, unready.at_s)
+        print(f"nobody noticed {struck.fault}", file=sys.stderr)
+        return struck
+    _wait_whole(watch, unready.at_s)
+    return replace(struck, restart_cpu_s=cpu_s(server))
 
 
 def _overload(

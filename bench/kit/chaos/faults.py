@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from backends.errors import UnavailableError
 from bench.kit.chaos.defects import raise_defect
 from bench.kit.chaos.plan import TRITON, Fault, Way
@@ -19,11 +21,18 @@ _SIGNALS = {Way.KILL: signal.SIGKILL, Way.STOP: signal.SIGSTOP}
 
 @dataclass(frozen=True)
 class Struck:
-    """A fault, when it struck on the monotonic clock, and the process; no process is known of a defect."""
+    """A fault that has struck.
+
+    Attributes:
+        fault: What was planned.
+        at_s: When it struck, on the monotonic clock.
+        restart_cpu_s: Processor time that the new server's processes have taken by the time it is whole. Other than
+            the time that passes it does not depend on what else the machine does. None until then.
+    """
 
     fault: Fault
     at_s: float
-    pid: int | None
+    restart_cpu_s: float | None = None
 
 
 def strike(server: SupervisedServer, fault: Fault, orders: Path) -> Struck:
@@ -31,12 +40,22 @@ def strike(server: SupervisedServer, fault: Fault, orders: Path) -> Struck:
     if fault.kind.way is Way.DEFECT:
         at_s = time.monotonic()
         raise_defect(orders, fault.loop)
-        return Struck(fault, at_s, None)
+        return Struck(fault, at_s)
     pid = _target(server, fault)
     at_s = time.monotonic()
     with suppress(ProcessLookupError):
         os.kill(pid, _SIGNALS[fault.kind.way])
-    return Struck(fault, at_s, pid)
+    return Struck(fault, at_s)
+
+
+def cpu_s(server: SupervisedServer) -> float:
+    """Return the processor time of tritonserver and its stubs until now."""
+    total = 0.0
+    for process in server.descendants():
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def _target(server: SupervisedServer, fault: Fault) -> int:

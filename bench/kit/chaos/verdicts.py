@@ -52,6 +52,7 @@ class Recovery:
             "503 after s": self.unready_s,
             "lie s": lie_s,
             "whole after s": self.whole_s,
+            "processor s": self.struck.restart_cpu_s,
             "failed meanwhile": sum(one.ended is Ended.FAILED for one in meanwhile),
             "why": self.why,
         }
@@ -88,6 +89,9 @@ def recovery_figures(recoveries: Sequence[Recovery]) -> dict[str, float]:
     hung = [one.whole_s for one in recoveries if one.whole_s is not None and one.struck.fault.kind.hangs]
     unready = [one.unready_s for one in recoveries if one.unready_s is not None]
     figures = {"faults": float(len(recoveries)), "not_healed": float(sum(one.whole_s is None for one in recoveries))}
+    restarts = [one.struck.restart_cpu_s for one in recoveries if one.struck.restart_cpu_s is not None]
+    if restarts:
+        figures["restart_cpu_s_p50"] = float(np.median(restarts))
     if unready:
         figures["unready_after_s_max"] = max(unready)
     if killed:

@@ -89,17 +89,18 @@ def test_lies_far_apart_are_two_and_a_503_is_none() -> None:
 def test_a_recovery_begins_with_a_503_and_ends_with_an_answer_beside_a_200() -> None:
     # Of two lower stubs the one that lives answers until the watchdog has noticed.
     samples = [good(9.9), good(10.1), honest(10.5), lie(14.0), sample(14.1, False, Canary.ANSWERED), good(14.2)]
-    one = Recovery.of(Struck(fault(), 10.0, 77), samples)
+    one = Recovery.of(Struck(fault(), 10.0, restart_cpu_s=6.0), samples)
     assert (one.unready_s, one.whole_s) == (pytest.approx(0.5), pytest.approx(4.25))
     assert one.why == "a stub has died"
     requests = [requested(Ended.FAILED)._replace(done_s=done_s) for done_s in (9.9, 10.1, 14.2, 14.4)]
     row = one.row(0.0, requests, 0.5)
     assert (row["kind"], row["what"], row["failed meanwhile"]) == ("kill-upper", "hplm_upper", 2)
+    assert recovery_figures([one])["restart_cpu_s_p50"] == row["processor s"] == 6.0
 
 
 def test_faults_without_an_end_are_counted_and_hangs_have_their_own_figure() -> None:
     def recovery(name: str, whole_s: float | None) -> Recovery:
-        return Recovery(Struck(fault(name), 0.0, 1), None if whole_s is None else 0.5, whole_s, "")
+        return Recovery(Struck(fault(name), 0.0), None if whole_s is None else 0.5, whole_s, "")
 
     figures = recovery_figures(
         [
