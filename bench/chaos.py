@@ -5,7 +5,7 @@ without, while versions are published. One fault strikes after the other, each o
 random pause is over: `kill -9` and SIGSTOP of a stub of either model and of tritonserver, a defect in a loop of either
 model. The plan is drawn from the seed and stands in the rows. Meanwhile `/readyz` is asked each 100 ms beside a canary.
 
-- `ready_lies_s_max`: the longest stretch in which `/readyz` says 200 while canaries fail, from the fault on.
+- `ready_lies_s_max`: the longest stretch in which `/readyz` says 200 while canaries fail, or from a fault to its 503.
 - `recovery_s_*`: from a fault that kills to the first answered canary beside a 200; `hang_recovery_s_max`: of hangs.
 - `wrong_weights`: answers that another version computed than the one that they name, or one that was not live.
 - `lost_requests`: requests without an outcome within a minute.
@@ -84,8 +84,10 @@ class Struggle:
         return [one.struck.at_s for one in self.recoveries]
 
     def figures(self) -> dict[str, float]:
+        # Until a fault is noticed `/readyz` lies, whether or not a canary happens to be struck by it.
+        unnoticed_s = [one.unready_s for one in self.recoveries if one.unready_s is not None]
         return {
-            "ready_lies_s_max": max(lies_s(self.samples, self.struck_s), default=0.0),
+            "ready_lies_s_max": max([*lies_s(self.samples, self.struck_s), *unnoticed_s], default=0.0),
             **recovery_figures(self.recoveries),
             "wrong_weights": float(self.wrong),
             "publications": float(self.published),

@@ -1,7 +1,7 @@
 """A watch beside a server: each 100 ms what `/readyz` says, and whether a canary of the bench's own is answered.
 
-The canary asks over HTTP without a deadline. It fails unless an outcome of the models comes within a second; being
-rejected is such an outcome, as a server under overload is ready and rejects.
+The canary asks over HTTP with a deadline. It fails unless an outcome of the models comes soon after; being rejected is
+such an outcome, as a server under overload is ready and rejects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from bench.kit.supervised import SupervisedServer
 from hplm_client import AsyncHplmClient, ClientError, UnavailableError
 
 EVERY_S = 0.1
-CANARY_S = 1.0
+_DEADLINE_MS = 1000
+_CANARY_S = 2.0
 _PROBE_S = 2.0
 _POLL_S = 0.02
 
@@ -134,7 +135,7 @@ class Watch:
 
     async def _canary(self, client: AsyncHplmClient) -> Canary:
         try:
-            await client.infer(self._hplm, self._text, timeout_s=CANARY_S)
+            await client.infer(self._hplm, self._text, deadline_ms=_DEADLINE_MS, timeout_s=_CANARY_S)
         except UnavailableError as error:
             return Canary.REJECTED if error.reason is not None else Canary.FAILED
         except ClientError:

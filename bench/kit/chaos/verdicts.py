@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from bench.kit.chaos.faults import Struck
 from bench.kit.chaos.load import Ended, Requested
 from bench.kit.chaos.readiness import Sample
 
-_APART_S = 1.0
+_APART_S = 0.5
 """Failing canaries that are no further apart belong to one lie."""
 
 
@@ -61,16 +62,18 @@ class Recovery:
 def lies_s(samples: Sequence[Sample], struck_s: Sequence[float] = ()) -> list[float]:
     """How long each stretch lasts in which `/readyz` says 200 while canaries fail.
 
-    It begins with the first canary that fails, but not before the fault that strikes it. It ends with the sample after
-    the last one: with a 503, or with an outcome.
+    It begins with the first canary that fails, or with a fault that strikes while the canary is under way. It ends with
+    the sample after the last one: with a 503, or with an outcome.
     """
     stretches: list[float] = []
-    began_s = last_s = None
+    began_s = last_s = -math.inf
     for sample, following in zip(samples, [*samples[1:], None], strict=True):
         if not sample.lies:
             continue
-        if began_s is None or last_s is None or sample.at_s - last_s > _APART_S:
-            began_s = _after_fault(sample, struck_s)
+        fails_s = _after_fault(sample, struck_s)
+        is_by_fault = fails_s > sample.at_s
+        if (is_by_fault and began_s < fails_s) or sample.at_s - last_s > _APART_S:
+            began_s = fails_s
             stretches.append(0.0)
         last_s = sample.at_s
         end_s = sample.done_s if following is None else following.at_s

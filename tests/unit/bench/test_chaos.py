@@ -76,8 +76,14 @@ def test_only_the_wanted_kinds_are_drawn() -> None:
 
 def test_a_lie_lasts_from_the_fault_to_the_first_503() -> None:
     # The canary of 9.9 was under way when the fault struck at 10.
-    samples = [good(9.8), lie(9.9, took_s=1.0), lie(10.0), lie(10.4), good(10.5), lie(10.6), honest(11.3), honest(11.4)]
+    samples = [good(9.8), lie(9.9, took_s=1.0), lie(10.0), lie(10.4), good(10.5), lie(10.8), honest(11.3), honest(11.4)]
     assert lies_s(samples, [10.0]) == [pytest.approx(1.3)]
+
+
+def test_a_fault_begins_a_lie_of_its_own() -> None:
+    # A slow machine failed the canary of 9.8 before anything struck.
+    samples = [lie(9.8), good(9.9), lie(10.0, took_s=2.0), lie(10.3), honest(10.5)]
+    assert lies_s(samples, [10.1]) == [pytest.approx(0.1), pytest.approx(0.4)]
 
 
 def test_lies_far_apart_are_two_and_a_503_is_none() -> None:
