@@ -8,7 +8,7 @@ Usage:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -63,8 +63,7 @@ class Fields:
     def number(self, name: str, least: float = -math.inf, most: float = math.inf) -> float:
         """Return a finite number; `least` and `most` are allowed."""
         value = self.value(name)
-        is_number = type(value) in (int, float) and abs(value) <= MOST_WHOLE  # larger ones are no floats, or no use
-        if not is_number or not least <= value <= most:
+        if not _is_number(value) or not least <= value <= most:
             self._reject(name, f"a number from {least:g} to {most:g}")
         return float(value)
 
@@ -86,6 +85,14 @@ class Fields:
         if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
             self._reject(name, "a list of texts")
         return tuple(value)
+
+    def numbers(self, name: str, count: int) -> list[tuple[float, ...]]:
+        """Return a list of so many finite numbers each."""
+        value = self.value(name)
+        rows: Sequence[Any] = value if isinstance(value, list | tuple) else [None]
+        if not all(isinstance(row, list | tuple) and len(row) == count and all(map(_is_number, row)) for row in rows):
+            self._reject(name, f"a list of {count} numbers each")
+        return [tuple(map(float, row)) for row in rows]
 
     def mapping(self, name: str) -> Mapping[str, Any]:
         """Return an object whose fields may be anything."""
@@ -111,6 +118,11 @@ class Fields:
 
     def _reject(self, name: str, wanted: str) -> NoReturn:
         raise CorruptFileError(f"{self.where}: {name} is {shown(self._content.get(name))}, not {wanted}")
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a finite number; those beyond `MOST_WHOLE` may be no floats, and are of no use."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST_WHOLE
 
 
 def read_fields(path: Path, most_version: int) -> Fields:

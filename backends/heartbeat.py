@@ -115,14 +115,14 @@ def read_pulses(folder: Path) -> Iterator[Pulse]:
     for path in sorted(folder.glob(f"{_PREFIX}*")):
         try:
             content = path.read_bytes()
-        except FileNotFoundError:  # the server's folder is being removed
+        except OSError:  # the server's folder is being removed, say
             continue
         if len(content) != _FIELDS.size:
             continue  # it is being made
         pid, num_open, num_loops, *fields = _FIELDS.unpack(content)
-        if not num_loops:
+        if not 0 < num_loops <= MAX_LOOPS:
             continue
-        names = [name.rstrip(b"\0").decode() for name in fields[MAX_LOOPS:]]
+        names = [name.rstrip(b"\0").decode(errors="replace") for name in fields[MAX_LOOPS:]]
         yield Pulse(path.name.removeprefix(_PREFIX), pid, num_open, dict(zip(names[:num_loops], fields, strict=False)))
 
 

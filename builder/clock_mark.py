@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from backends.errors import ConflictError
+from backends.errors import ConflictError, CorruptFileError
+from backends.fields import Fields
 from backends.home import Home
 from backends.storage import write_file
 
@@ -86,9 +87,15 @@ def _noted(home: Home, clocks: Clocks) -> _Mark:
 
 def _read(path: Path) -> dict[str, _Mark]:
     """Of each start of a machine that the home was used since; an unreadable file is that of a new home."""
-    with suppress(FileNotFoundError, ValueError, TypeError, AttributeError):
-        return {name: _Mark(**one) for name, one in json.loads(path.read_text(encoding="utf-8")).items()}
+    with suppress(OSError, ValueError, RecursionError, CorruptFileError):
+        starts = Fields(json.loads(path.read_text(encoding="utf-8")), str(path))
+        return {name: _mark(starts.part(name)) for name in starts.names()}
     return {}
+
+
+def _mark(stored: Fields) -> _Mark:
+    noticed_s = None if stored.value("noticed_s") is None else stored.number("noticed_s")
+    return _Mark(stored.number("ahead_s"), stored.number("set_by_s"), noticed_s)
 
 
 def _shown(span_s: float) -> str:

@@ -82,7 +82,7 @@ def is_held(path: Path) -> bool:
 def folders_read(path: Path) -> list[str] | None:
     """Read which folders a build has said that it reads; None where it has not said it yet."""
     try:
-        folders: list[str] = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        folders = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
-    return folders
+    return folders if isinstance(folders, list) and all(isinstance(one, str) for one in folders) else None

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from backends.errors import CorruptFileError, FormatVersionError
-from backends.storage import read_json, write_json
+from backends.fields import Fields, read_fields
+from backends.storage import write_json
 
 FORMAT_VERSION = 1
 _FILE = "candidates.json"
@@ -103,16 +103,29 @@ def read_profile(folder: Path) -> Profile | None:
     path = folder / _FILE
     if not path.exists():
         return None
-    content = read_json(path)
-    version = content.pop("format_version", None)
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise FormatVersionError(f"{path} is of format {version}; this release reads up to {FORMAT_VERSION}")
-    content.pop("checksum", None)
-    try:
-        candidates = [
-            CandidateProfile(**{**each, "curve": [CurvePoint(*point) for point in each["curve"]]})
-            for each in content.pop("candidates")
-        ]
-        return Profile(**content, candidates=candidates)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptFileError(f"{path} holds no profile: {error}") from error
+    stored = read_fields(path, FORMAT_VERSION)
+    return Profile(
+        id=stored.text("id"),
+        target=stored.text("target"),
+        tolerance=stored.number("tolerance"),
+        chosen=None if stored.value("chosen") is None else stored.whole("chosen"),
+        layers=stored.whole("layers"),
+        candidates=[_candidate(each) for each in stored.parts("candidates")],
+    )
+
+
+def _candidate(stored: Fields) -> CandidateProfile:
+    def number(name: str) -> float | None:
+        return None if stored.value(name) is None else stored.number(name)
+
+    return CandidateProfile(
+        after=stored.whole("after"),
+        threshold=number("threshold"),
+        answered_early=stored.number("answered_early"),
+        lost=number("lost"),
+        bound=stored.number("bound"),
+        alone_ms=number("alone_ms"),
+        full_batch_ms=number("full_batch_ms"),
+        memory_bytes=stored.whole("memory_bytes"),
+        curve=[CurvePoint(*point) for point in stored.numbers("curve", len(CurvePoint._fields))],
+    )

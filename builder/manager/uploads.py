@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from backends.errors import ConflictError, CorruptFileError, HplmError, InvalidArgumentError, NotFoundError, shown
+from backends.errors import ConflictError, HplmError, InvalidArgumentError, NotFoundError, shown
+from backends.fields import Fields
 from backends.home import Home
 from backends.storage import disk_full_is_an_error, publishing, read_json, write_json
 from builder.manager.archives import MAX_ARCHIVE_BYTES
@@ -249,9 +250,14 @@ def _readable(folders: Iterable[Path]) -> Iterator[Upload]:
 
 
 def _read(folder: Path) -> Upload:
-    manifest = read_json(folder / _MANIFEST)
-    try:
-        typed = {"kind": UploadKind(manifest["kind"]), "created_s": float(manifest["created_s"])}
-        return Upload(**{**manifest, **typed})
-    except (TypeError, KeyError, ValueError) as error:
-        raise CorruptFileError(f"{folder / _MANIFEST} is not the manifest of an upload") from error
+    manifest = Fields(read_json(folder / _MANIFEST), str(folder / _MANIFEST))
+    return Upload(
+        id=manifest.text("id"),
+        kind=UploadKind(manifest.text("kind", list(UploadKind))),
+        name=manifest.text("name"),
+        size_bytes=manifest.whole("size_bytes"),
+        sha256=manifest.text("sha256"),
+        summary=manifest.text("summary"),
+        created_s=manifest.number("created_s"),
+        tenant=None if manifest.get("tenant") is None else manifest.text("tenant"),
+    )
