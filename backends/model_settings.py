@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from backends.errors import InvalidArgumentError
 from backends.home import HOME_VARIABLE, Home
 
 _HOME = "home"
+_WHOLE = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,21 @@ class ModelSettings:
         value = self.parameters.get(name)
         if value is None:
             return default
-        if not value.isdigit():
+        if not _WHOLE.fullmatch(value):
             raise InvalidArgumentError(f"model parameter {name!r} must be a whole number, not {value!r}")
         return int(value)
 
     def fraction(self, name: str, default: float) -> float:
         value = self.parameters.get(name)
+        if value is None:
+            return default
         try:
-            return default if value is None else float(value)
-        except ValueError as error:
-            raise InvalidArgumentError(f"model parameter {name!r} must be a number, not {value!r}") from error
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise InvalidArgumentError(f"model parameter {name!r} must be a number, not {value!r}")
+        return number
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.parameters.get(name)

@@ -56,7 +56,11 @@ DomainName = Annotated[
     AfterValidator(lambda name: check_name(name, "domain")),
     Field(description="The domain's name.", examples=["shop"]),
 ]
-EarlierVersion = Annotated[int | None, Field(ge=1, description="Where to go back to; by default the version before.")]
+MOST_VERSION = 2**31 - 1
+EarlierVersion = Annotated[
+    int | None,
+    Field(ge=1, le=MOST_VERSION, description="Where to go back to; by default the version before."),
+]
 
 
 class Request(BaseModel):

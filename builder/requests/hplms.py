@@ -12,6 +12,7 @@ from backends.registry.registry import Registry
 from builder.requests.base import (
     EXAMPLE_ADAPTER,
     EXAMPLE_TASK,
+    MOST_VERSION,
     Device,
     EarlierVersion,
     HplmId,
@@ -199,7 +200,9 @@ class PinHplm(HplmRequest):
 
     kind: Literal["hplm.pin"] = "hplm.pin"
     pinned: Annotated[bool, Field(description="False lets it follow its domain again.")] = True
-    version: Annotated[int | None, Field(ge=1, description="The domain's version; by default the one it is on.")] = None
+    version: Annotated[
+        int | None, Field(ge=1, le=MOST_VERSION, description="The domain's version; by default the one it is on.")
+    ] = None
 
 
 class DeleteHplm(HplmRequest):
