@@ -21,7 +21,7 @@ from torch import Tensor
 from backends.adapters.head import Head
 from backends.errors import InvalidArgumentError, shown
 from backends.root.encoder import ACTIVATION_FUNCTIONS
-from builder.importing.files import is_finite, read_config, read_weights, reject_settings
+from builder.importing.files import is_finite, optional_text, read_config, read_weights, reject_settings
 from builder.importing.heads import ImportedHead, model_head, row_task
 from builder.importing.imported import ImportedFolder
 from builder.importing.modules import LayerModule
@@ -82,7 +82,7 @@ def read_adapterhub(folder: Path, saved: Mapping[str, Any]) -> ImportedFolder:
         modules=_modules(folder, saved.get("name"), scaling, settings),
         head=_head(folder) if (folder / "head_config.json").exists() else None,
         task=None,
-        base=saved.get("model_name"),
+        base=optional_text(path, saved, "model_name"),
         upper_only="with leave_out",
         origin={"format": "adapterhub", "version": saved.get("version"), "scaling": scaling},
     )

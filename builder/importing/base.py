@@ -17,6 +17,7 @@ from backends.root.store import RootManifest
 from builder.construct.root.model_folder import weights_checksum, weights_files
 from builder.construct.root.source import locate_recorded
 from builder.importing.files import read_weights
+from builder.user_paths import is_folder, user_path
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def require_same_base(named: str | None, root: RootManifest, base: Base) -> str:
         return "weights"
     if base.vouched:
         return "nothing"
-    if named and (local := Path(named).expanduser()).is_dir() and weights_files(local):
+    if named and is_folder(local := user_path(named)) and weights_files(local):
         _require_same_weights(local, root)
         return "weights"
     source = str(root.origin.get("source", ""))

@@ -53,6 +53,14 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
+def optional_text(path: Path, config: Mapping[str, Any], name: str) -> str | None:
+    """Return a setting that is a text, if it is there."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidArgumentError(f"{path}: {name} is {shown(value)}, not a text")
+    return value
+
+
 def is_finite(value: object) -> bool:
     """Whether a setting is a number that can be computed with."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST

@@ -18,7 +18,7 @@ import re2
 from torch import Tensor
 
 from backends.errors import InvalidArgumentError, shown
-from builder.importing.files import is_finite, read_weights, reject_settings
+from builder.importing.files import is_finite, optional_text, read_weights, reject_settings
 from builder.importing.heads import ImportedHead, model_head
 from builder.importing.imported import ImportedFolder
 from builder.importing.modules import LayerModule
@@ -107,7 +107,7 @@ def read_peft_lora(folder: Path, config: Mapping[str, Any]) -> ImportedFolder:
         modules=[_module(path, config, *key, pair) for key, pair in weights.pairs.items()],
         head=_head(folder, config, weights),
         task=_TASKS.get(str(config.get("task_type"))),
-        base=config.get("base_model_name_or_path"),
+        base=optional_text(path, config, "base_model_name_or_path"),
         upper_only="with layers_to_transform",
         origin={
             "format": "peft lora",

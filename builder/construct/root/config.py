@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from backends.errors import InvalidArgumentError, NotFoundError
 from builder.requests.base import one_line
 from builder.requests.roots import AddRoot
+from builder.user_paths import is_folder, user_path
 
 Config = dict[str, Any]
 _PATHS = ("corpus", "held_out", "distilled")
@@ -61,7 +62,7 @@ def root_request(name: str, config: Mapping[str, Any]) -> AddRoot:
 
 def config_of(request: AddRoot) -> Config:
     """Write down a request for `root_request`, with all defaults filled in."""
-    source = Path(request.source).expanduser()
+    source = user_path(request.source)
     paths = [*request.corpus, *request.held_out, *([request.distilled] if request.distilled else [])]
     absolute = request.with_files({path: path.absolute() for path in paths}).model_copy(
         update={"distil": request.training, "source": str(source.absolute()) if source.is_dir() else request.source}
@@ -73,7 +74,7 @@ def _based(folder: Path, name: str, value: Any) -> Any:
     if name in _PATHS and isinstance(value, list):
         return [_based(folder, name, one) for one in value]
     if name in _PATHS and isinstance(value, str):
-        return str(folder / Path(value).expanduser())
-    if name == "source" and isinstance(value, str) and (folder / value).is_dir():
+        return str(folder / user_path(value))
+    if name == "source" and isinstance(value, str) and is_folder(folder / value):
         return str(folder / value)
     return value

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from backends.errors import InvalidArgumentError
+from backends.errors import CorruptFileError, InvalidArgumentError
+from backends.fields import Fields
 from backends.storage import file_checksum, json_checksum
 
+_LONGEST_NAME = 255
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -19,9 +21,20 @@ def weights_files(folder: Path) -> list[Path]:
     for name in _WEIGHTS:
         index = folder / f"{name}.index.json"
         if index.exists():
-            shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-            return [folder / shard for shard in sorted(set(shards))]
+            return [folder / shard for shard in sorted(_shards(index))]
     return []
+
+
+def _shards(index: Path) -> set[str]:
+    try:
+        content = json.loads(index.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CorruptFileError(f"{index} is not readable JSON") from error
+    shards = Fields(content, str(index)).part("weight_map")
+    names = {shards.text(name) for name in shards.names()}
+    if any("/" in name or "\0" in name or len(name.encode(errors="replace")) > _LONGEST_NAME for name in names):
+        raise CorruptFileError(f"{index} names files that do not lie beside it")
+    return names
 
 
 def weights_checksum(folder: Path) -> str:

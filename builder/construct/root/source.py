@@ -13,6 +13,7 @@ from backends.errors import FingerprintMismatchError, InvalidArgumentError, NotF
 from backends.root.store import RootManifest
 from builder.construct.root.downloads import hub_folder, package_folder
 from builder.construct.root.model_folder import require_model_folder, weights_checksum
+from builder.user_paths import is_folder, user_path
 
 _FORMS = "--from takes a folder, hf:ORG/NAME or pip:NAME==VERSION"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", re.ASCII)
@@ -27,8 +28,8 @@ def locate_pretrained(source: str, cache: Path) -> Path:
         return hub_folder(_require(_REPOSITORY, name, source), cache)
     if kind == "pip":
         return package_folder(_require(_PACKAGE, name, source), cache)
-    folder = Path(source).expanduser()
-    if not source or not folder.is_dir():
+    folder = user_path(source)
+    if not source or not is_folder(folder):
         raise NotFoundError(f"{source} is not a folder; {_FORMS}")
     return require_model_folder(folder)
 
