@@ -12,6 +12,7 @@ from bench.kit.fuzz.targets.loads import Loads
 from bench.kit.fuzz.targets.lower import Lower
 from bench.kit.fuzz.targets.overlays import Overlays
 from bench.kit.fuzz.targets.parameters import Parameters
+from bench.kit.fuzz.targets.records import Records
 from bench.kit.fuzz.targets.registries import Registries
 from bench.kit.fuzz.targets.requests import Requests
 from bench.kit.fuzz.targets.roots import Roots
@@ -31,6 +32,6 @@ _ALL: tuple[type[Target], ...] = (
     *(Parameters, Tickets, Words, Tokens, Answers),
     *(Lower, Waiting, Upper, Scheduling, Signals),
     *(Bank, Students, Roots, Tables, Overlays, Registries),
-    *(Imports, UploadedFiles, TrainingFiles, Requests, Loads),
+    *(Imports, UploadedFiles, TrainingFiles, Requests, Loads, Records),
 )
 TARGETS: Mapping[str, type[Target]] = {target.name: target for target in _ALL}

@@ -17,6 +17,7 @@ from backends.root.store import RootFolder
 from bench.kit.fuzz.draw import Draw
 from bench.kit.fuzz.folders import BadFolder
 from bench.kit.fuzz.target import Target
+from builder.importing.base import Base, require_same_base
 from builder.importing.folder import read_folder
 from builder.importing.labels import require_labels
 from builder.importing.modules import require_upper, stack_modules
@@ -33,7 +34,8 @@ class Imports(Target):
     def __init__(self, home: Home, scratch: Path) -> None:
         super().__init__(home, scratch)
         registry = Registry.open(home)
-        self._geometry = RootFolder(home.root(registry.roots()[0].name)).geometry
+        self._manifest = RootFolder(home.root(registry.roots()[0].name)).manifest
+        self._geometry = self._manifest.geometry
         registry.close()
         self._folders = [
             BadFolder(folder, folder)
@@ -50,6 +52,8 @@ class Imports(Target):
             found = read_folder(folder)
             require_upper(found.modules, self._geometry, found.upper_only)
             stack_modules(found.modules, self._geometry).require_finite("the adapter")
+            if draw.happens(0.3):
+                require_same_base(found.base, self._manifest, Base())
             if found.head is not None:
                 require_labels(found.head, None)
 

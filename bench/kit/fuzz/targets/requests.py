@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class Requests(Target):
         ladder = settled if isinstance(settled, LadderTarget) else getattr(settled, "ladder", None)
         if ladder is not None:
             check_target(ladder, goes_on=draw.happens(0.5))
-        settled.model_dump_json()
+        json.dumps(settled.model_dump(mode="json"))
         for target in (settled.target, settled.needed):
             if target is not None:
                 str(target)
