@@ -94,7 +94,8 @@ def _part(description: Fields, tensors: Mapping[str, Tensor]) -> Part:
     own: dict[str, Any] = {key: turned(tensor) for key, tensor in fields_of(name, tensors).items()}
     names = kind.shapes(1, 1, 1, 1).keys()
     _require_names(name, own, names, names)
-    settings: dict[str, Any] = {}
-    if kind is Bottleneck:
-        settings = {"activation": description.text("activation"), "norm_first": description.flag("norm_first")}
-    return kind(**own, **settings)
+    if kind is Bottleneck and "activation" in description:
+        own["activation"] = description.text("activation")
+    if kind is Bottleneck and "norm_first" in description:
+        own["norm_first"] = description.flag("norm_first")
+    return kind(**own)

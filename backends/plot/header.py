@@ -210,7 +210,7 @@ class TableHeader:
         path = folder / HEADER_NAME
         fields = read_fields(path, FORMAT_VERSION)
         fields.text("dtype", (VALUE_DTYPE,))
-        has_parent = fields.value("parent") is not None
+        has_parent = fields.get("parent") is not None
         try:
             spec = TableSpec(
                 name=fields.text("name"),

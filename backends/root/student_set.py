@@ -56,7 +56,7 @@ class StudentShape:
     @classmethod
     def read(cls, stored: Fields) -> StudentShape:
         count, layers, width = (stored.whole(name, 1, most) for name, most in _MOST.items())
-        return cls(count, layers, width, stored.text("wiring"))
+        return cls(count, layers, width, stored.text("wiring") if "wiring" in stored else PARALLEL)
 
     def geometry(self, root: RootGeometry) -> RootGeometry:
         """Return the sizes of all students' layers as one stack, in which those of `span` are one student's.

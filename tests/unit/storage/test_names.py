@@ -29,7 +29,9 @@ def test_a_domain_may_be_named_with_its_version() -> None:
     assert (names_version("shop"), names_version("shop@2")) == (False, True)
 
 
-@pytest.mark.parametrize("reference", ["shop@", "shop@0", "shop@-1", "shop@two", "shop@2@3", "shop@²"])
+@pytest.mark.parametrize(
+    "reference", ["shop@", "shop@0", "shop@-1", "shop@two", "shop@2@3", "shop@²", f"shop@{'1' * 5_000}"]
+)
 def test_domain_versions_that_are_no_numbers(reference: str) -> None:
     with pytest.raises(InvalidArgumentError, match="name@version"):
         split_domain(reference)
