@@ -26,22 +26,22 @@ from bench.kit.fuzz.vocabulary import Vocabulary
 from bench.kit.fuzz.wire_case import MakeCase, WireCase
 
 KINDS: Mapping[str, tuple[MakeCase, float]] = {
-    "json": (json_case, 24),
-    "parameters": (parameters_case, 6),
-    "generate": (generate_case, 8),
-    "binary": (binary_case, 12),
-    "lengths": (lengths_case, 14),
-    "fields": (fields_case, 12),
-    "protobuf": (protobuf_case, 10),
-    "lower": (lower_case, 4),
-    "upper": (upper_case, 4),
-    "relay": (relay_case, 2),
+    "http-json": (json_case, 24),
+    "http-parameters": (parameters_case, 6),
+    "http-generate": (generate_case, 8),
+    "http-binary": (binary_case, 12),
+    "grpc-lengths": (lengths_case, 14),
+    "grpc-fields": (fields_case, 12),
+    "grpc-bits": (protobuf_case, 10),
+    "grpc-lower": (lower_case, 4),
+    "grpc-upper": (upper_case, 4),
+    "grpc-relay": (relay_case, 2),
     "http-garbage": (http_garbage_case, 2),
-    "http2": (http2_case, 2),
-    "slow": (slow_case, 0.3),
+    "http2-frames": (http2_case, 2),
+    "http-slow": (slow_case, 0.3),
     "announced": (announced_case, 0.1),
-    "deep": (deep_case, 0.1),
-    "chunks": (chunks_case, 0.05),
+    "http-deep": (deep_case, 0.1),
+    "http-chunks": (chunks_case, 0.05),
 }
 """What makes a kind's cases, and its share of all."""
 GROUP = 64

@@ -37,4 +37,4 @@ def test_random_cases_end_no_process_and_harm_no_neighbour(served: Served, fuzze
 @pytest.mark.parametrize("number", range(3))
 def test_a_text_that_promises_more_bytes_than_come_harms_no_neighbour(fuzzed: Server, number: int) -> None:
     """Sent many times at once: Triton 24.10 fails all requests that it has batched with one of these."""
-    assert_harmless(fuzzed.repeat(Case("lengths", SEED, number), 32))
+    assert_harmless(fuzzed.repeat(Case("grpc-lengths", SEED, number), 32))

@@ -20,6 +20,7 @@ from bench.kit.fuzz.json_tree import Members, Raw, deep, mutate, written
 from bench.kit.fuzz.neighbours import Neighbour
 from bench.kit.fuzz.planted import PROJECT, plant
 from bench.kit.fuzz.rule import Case
+from bench.kit.fuzz.targets import TARGETS
 from bench.kit.fuzz.vocabulary import Vocabulary
 from bench.kit.fuzz.wire import figures_of, rows_of
 from bench.kit.fuzz.wire_case import GrpcCase, HttpCase, RelayCase
@@ -46,13 +47,18 @@ def test_a_case_is_the_same_each_time_and_another_with_another_number(kind: str)
     assert len(set(map(str, shown[0]))) > 3
 
 
+def test_targets_of_all_parts_have_names_of_their_own() -> None:
+    names = [*TARGETS, *KINDS, *(bug.name for bug in BUGS)]
+    assert len(set(names)) == len(names)
+
+
 def test_a_group_has_cases_of_many_kinds_with_numbers_of_their_own() -> None:
     groups = [names_of(3, group) for group in range(40)]
     assert names_of(3, 5) == groups[5]
     names = [name for group in groups for name in group]
     assert len({name.number for name in names}) == len(names)
     assert len({name.target for name in names}) >= 10
-    assert {name.target for name in names_of(3, 0, "binary")} == {"binary"}
+    assert {name.target for name in names_of(3, 0, "http-binary")} == {"http-binary"}
 
 
 def test_json_holds_what_it_must_not() -> None:
@@ -104,11 +110,11 @@ def test_a_neighbour_is_harmed_by_any_other_answer(via: str) -> None:
 
 def test_figures_and_rows_tell_what_went_wrong() -> None:
     played, other = Played(), Played()
-    played.fates.update({("json", Fate.REJECTED): 3, ("http2", Fate.CLOSED): 1})
-    other.fates.update({("json", Fate.ANSWERED): 2})
+    played.fates.update({("http-json", Fate.REJECTED): 3, ("http2-frames", Fate.CLOSED): 1})
+    other.fates.update({("http-json", Fate.ANSWERED): 2})
     other.neighbours, other.harmed = 8, 1
-    other.harms = [Harm([Case("json", 1, 4)], "rejected: no")]
-    other.silent = [Case("json", 1, 5)]
+    other.harms = [Harm([Case("http-json", 1, 4)], "rejected: no")]
+    other.silent = [Case("http-json", 1, 5)]
     played.add(other)
     figures, rows = figures_of(played, 1, 2), rows_of(played)
     assert figures == {
@@ -119,7 +125,7 @@ def test_figures_and_rows_tell_what_went_wrong() -> None:
         "wire_silent": 1,
         "wire_defects": 2,
     }
-    assert [row["target"] for row in rows] == ["json", "http2", "json:1:4", "json:1:5"]
+    assert [row["target"] for row in rows] == ["http-json", "http2-frames", "http-json:1:4", "http-json:1:5"]
     assert rows[0]["cases"] == 5 and rows[0][Fate.ANSWERED] == 2
 
 
