@@ -83,4 +83,4 @@ def shape(draw: Draw, rows: int) -> list[int]:
         case 3:
             return [1 << 33, 1 << 33]
         case _:
-            return [draw.choice(odd) for _ in range(draw.randint(1, 5))]
+            return [draw.choice(odd) for _ in range(draw.randint(1, 4))]
