@@ -21,7 +21,6 @@ from bench.kit.fuzz.wire_case import GrpcCase, HttpCase, RelayCase, SocketCase, 
 
 TIMEOUT_S = 30.0
 _SERVICE = "/inference.GRPCInferenceService/"
-_SEND_TIMEOUT_S = 2.0
 _READ_AT_ONCE = 1 << 16
 _UNLIMITED = [
     ("grpc.max_send_message_length", -1),
@@ -162,7 +161,7 @@ class Exchange:
     def _send_bytes(self, case: SocketCase) -> End:
         connection = None
         try:
-            connection = self._connected(case.port, _SEND_TIMEOUT_S)
+            connection = self._connected(case.port)
             for part in case.parts:
                 connection.sendall(part)
                 if case.pause_s:
@@ -172,10 +171,11 @@ class Exchange:
         except OSError:
             _close(connection)
             return lambda: Outcome(Fate.CLOSED)
-        return lambda: _read_bytes(connection, time.monotonic() + case.waits_s)
+        until_s = time.monotonic() + case.waits_s
+        return lambda: _read_bytes(connection, until_s)
 
-    def _connected(self, port: str, timeout_s: float = TIMEOUT_S) -> socket.socket:
-        connection = socket.create_connection(self._addresses[port], timeout_s)
+    def _connected(self, port: str) -> socket.socket:
+        connection = socket.create_connection(self._addresses[port], TIMEOUT_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
@@ -183,11 +183,11 @@ class Exchange:
 def _read_bytes(connection: socket.socket, until_s: float) -> Outcome:
     content = io.BytesIO()
     with connection:
-        while (left_s := until_s - time.monotonic()) > 0:
-            connection.settimeout(left_s)
+        while True:
+            connection.settimeout(max(0.0, until_s - time.monotonic()))
             try:
                 part = connection.recv(_READ_AT_ONCE)
-            except TimeoutError:
+            except (TimeoutError, BlockingIOError):
                 break
             except OSError:
                 return Outcome(Fate.CLOSED, content.getvalue())
