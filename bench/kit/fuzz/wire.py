@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,8 @@ _NEIGHBOURS, _TEXTS = 60, 40
 _GROUPS_AT_ONCE = 20
 _MOST_ROWS = 10
 _REPEATS = 20
+_FRAME = re.compile(r"\s*\d+# ")
+_LONGEST_LINE = 300
 _SLOTS = {"dtype": "fp32", "slots": "4", "threads": "1"}
 """Fewer slots than hPLMs, so that slots change hands beside the cases; fp32, so that answers are the same each time."""
 
@@ -84,9 +87,9 @@ def fuzz_wire(options: Options) -> tuple[dict[str, float], list[dict[str, Any]]]
             report(Step("cases", played.cases, cases, f"{played.harmed} neighbours harmed"))
             if triton.poll() is not None:
                 break
-        crashes = ended_of(triton, before)
-        failures = _tracebacks(triton)
-    return figures_of(played, crashes, failures), rows_of(played)
+        figures = figures_of(played, ended_of(triton, before), _tracebacks(triton))
+        rows = rows_of(played) + _last_words(triton)
+    return figures, rows
 
 
 def repeat_wire_case(case: Case) -> tuple[dict[str, float], list[dict[str, Any]]]:
@@ -94,8 +97,9 @@ def repeat_wire_case(case: Case) -> tuple[dict[str, float], list[dict[str, Any]]
     with _fuzzed(case.seed) as (triton, server):
         before = processes_of(triton)
         played = server.repeat(case, _REPEATS)
-        crashes, failures = ended_of(triton, before), _tracebacks(triton)
-    return figures_of(played, crashes, failures), rows_of(played)
+        figures = figures_of(played, ended_of(triton, before), _tracebacks(triton))
+        rows = rows_of(played) + _last_words(triton)
+    return figures, rows
 
 
 def figures_of(played: Played, crashes: int, tracebacks: int) -> dict[str, float]:
@@ -118,11 +122,16 @@ def rows_of(played: Played) -> list[dict[str, Any]]:
         for kind, fates in by_kind.items()
         if fates
     ]
-    harms = [(", ".join(map(str, harm.cases)), f"a neighbour was harmed: {harm.what}") for harm in played.harms]
+    harms = [(_named(harm.cases), f"a neighbour was harmed: {harm.what}") for harm in played.harms]
     defects = [(str(case), f"a defect: {words}") for case, words in played.defects]
     silent = [(str(case), "no answer came") for case in played.silent]
     wrong = (*harms[:_MOST_ROWS], *defects[:_MOST_ROWS], *silent[:_MOST_ROWS])
     return rows + [{"target": name, "why": why} for name, why in wrong]
+
+
+def _named(cases: Sequence[Case]) -> str:
+    """A case, or the group that begins with it."""
+    return str(cases[0]) if len(cases) == 1 else f"{len(cases)} cases from number {cases[0].number} on"
 
 
 def processes_of(server: TritonServer) -> set[int]:
@@ -154,9 +163,21 @@ def _played_in_processes(server: Server, seed: int, groups: Sequence[int], only:
                 future.cancel()
 
 
+def _last_words(server: TritonServer) -> list[dict[str, Any]]:
+    """Rows of what a server that has ended said at last, without the list of where it was."""
+    if server.poll() is None:
+        return []
+    lines = [line for line in _log(server).splitlines() if line.strip() and not _FRAME.match(line)]
+    return [{"target": "the server", "why": line[:_LONGEST_LINE]} for line in lines[-_MOST_ROWS:]]
+
+
 def _tracebacks(server: TritonServer) -> int:
     """How many errors without a name of their own the server's processes have met."""
-    return server.log_path.read_text(encoding="utf-8", errors="replace").count("Traceback (most recent call last)")
+    return _log(server).count("Traceback (most recent call last)")
+
+
+def _log(server: TritonServer) -> str:
+    return server.log_path.read_text(encoding="utf-8", errors="replace")
 
 
 @contextmanager
