@@ -142,7 +142,7 @@ def _infer_tree(draw: Draw, vocabulary: Vocabulary) -> Members:
 def _output(draw: Draw) -> Members:
     output = Members([("name", draw.choice(("RESULT", "RESULT", "RESULT", "HIDDEN", "")))])
     if draw.random() < 0.5:
-        name = draw.choice(("binary_data", "classification", "shared_memory_region"))
+        name = draw.choice(("binary_data", "binary_data_size", "shared_memory_region"))
         output.append(("parameters", Members([(name, draw.choice((True, False, 3, "x", -1)))])))
     return output
 

@@ -23,14 +23,17 @@ TRITON_PARAMETERS = (
     "timeout",
     "binary_data_output",
     "triton_enable_empty_final_response",
-    "classification",
     "shared_memory_region",
     "shared_memory_byte_size",
     "shared_memory_offset",
     "binary_data_size",
     "binary_data",
 )
-"""Names to which Triton itself gives a meaning, of a request, an input or an output."""
+"""Names to which Triton itself gives a meaning, of a request, an input or an output.
+
+Without `classification`: a number of classes of an output of strings, as `RESULT` is one, ends Triton 24.10 over HTTP
+and gRPC; docs/explanation/security.md says what to do.
+"""
 
 
 @dataclass(frozen=True)
