@@ -1,8 +1,4 @@
-"""Bytes for the ports that are no HTTP, or nearly: garbage, frames of HTTP/2, slow and half-closed connections.
-
-Not among the kinds: a million one-byte chunks in one body. They overflow the stack of a thread of Triton 24.10
-(CVE-2025-23310 and 23311, mended in 25.07); docs/explanation/security.md says what to do.
-"""
+"""Bytes for the ports that are no HTTP, or nearly: garbage, frames of HTTP/2, slow and half-closed connections."""
 
 from __future__ import annotations
 
@@ -113,8 +109,11 @@ def announced_case(draw: Draw, vocabulary: Vocabulary) -> SocketCase:
 
 
 def chunks_case(draw: Draw, vocabulary: Vocabulary) -> SocketCase:
-    """Some thousand chunks of one byte each."""
-    body = _body(vocabulary, draw).ljust(draw.choice((1000, 5000)))
+    """Thousands of chunks of one byte each, rarely a million.
+
+    Triton 24.10 lays them out on a thread's stack (CVE-2025-23310), where `TritonServer` leaves room for so many.
+    """
+    body = _body(vocabulary, draw).ljust(1_000_000 if draw.happens(0.04) else draw.choice((1000, 5000)))
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     head = b"POST /v2/models/hplm/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     return SocketCase("http", [head, chunks], waits_s=1.0)
