@@ -29,6 +29,8 @@ def audit(
     The whole log is checked, whatever is shown. The exit code is 6 if somebody has changed it by hand.
     """
     _, registry = open_home(home)
-    entries = registry.audit.entries(0.0 if since is None else read_moment(since, "--since", sign=-1))
-    shown = [entry for entry in entries if tenant is None or entry.is_about(tenant)]
+    start = 0.0 if since is None else read_moment(since, "--since", sign=-1)
+    log = registry.audit.read()
+    log.require_sound()
+    shown = [entry for entry in log.entries if entry.at >= start and (tenant is None or entry.is_about(tenant))]
     print_rows([{**asdict(entry), "at": shown_moment(entry.at)} for entry in shown], "entries", as_json)

@@ -1,8 +1,8 @@
 """The audit log: an entry for every change of the registry, written in the transaction that makes the change.
 
 Entries are numbered, and each has a digest of itself and of the entry before. So an entry that somebody changes,
-removes or puts in by hand is found, and so is an end that was cut off: the last entry is that of the registry's
-revision.
+removes or puts in by hand is found. An end that was cut off is found, too: the registry's state has the number of the
+last entry, and the last entry has the registry's revision.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import select, true, update
 from sqlalchemy.orm import Session
 
-from backends.errors import CorruptFileError
+from backends.errors import CorruptFileError, shown
 from backends.registry.database import Database
+from backends.registry.rows import row_fields
 from backends.registry.schema import AuditRow, State
 
 _NO_DIGEST = ""
+_MOST_TOLD = 5
+"""Faults in one line."""
 _ACTOR: ContextVar[str | None] = ContextVar("actor", default=None)
 
 
@@ -83,54 +87,117 @@ def note(
     """Write an entry about a change that the session makes."""
     # Writers wait for each other here, if they have not yet: numbers are given one after another.
     session.execute(update(State).values(revision=State.revision))
+    state = session.execute(select(State.revision, State.audit_number)).one()
     last = session.execute(select(AuditRow.number, AuditRow.digest).order_by(AuditRow.number.desc()).limit(1)).first()
     number, digest = (last.number, last.digest) if last else (0, _NO_DIGEST)
+    # The state's number is the greater one where the end was cut off, so that the gap stays; the log's is where a
+    # process of an earlier release has written, which does not count.
+    number = max(number, state.audit_number) + 1
     entry = AuditEntry(
-        number + 1,
+        number,
         time.time(),
         who or _ACTOR.get() or _user(),
         action,
         target,
         None if before is None else str(before),
         None if after is None else str(after),
-        session.scalars(select(State.revision)).one(),
+        state.revision,
     )
     session.add(AuditRow(**asdict(entry), digest=entry.digest(digest)))
+    session.execute(update(State).values(audit_number=number))
     session.flush()
 
 
-class AuditLog:
-    """Reads the log; an entry that is not as it was written is an error."""
+@dataclass(frozen=True)
+class CheckedLog:
+    """The whole log, the oldest entry first, and what somebody has changed in it by hand.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    Attributes:
+        marks: What is wrong with an entry or just before it, by its number.
+        faults: All that is wrong, in the order of the log; empty for a sound one.
+    """
 
-    def entries(self, since: float = 0.0) -> list[AuditEntry]:
-        """Return the entries since a time, the oldest first, once all of the log is checked.
+    entries: Sequence[AuditEntry]
+    marks: Mapping[int, str]
+    faults: Sequence[str]
+
+    def require_sound(self) -> None:
+        """Check that nothing is wrong with it.
 
         Raises:
             CorruptFileError: The log was changed by hand.
         """
-        with self._database.reading() as session:
-            revision = session.scalars(select(State.revision)).one()
-            rows = session.scalars(select(AuditRow).order_by(AuditRow.number)).all()
-        entries, digest = [], _NO_DIGEST
-        for number, row in enumerate(rows, start=1):
-            entry = _entry(row)
-            digest = entry.digest(digest)
-            if row.number != number or row.digest != digest:
-                raise CorruptFileError(f"the audit log was changed by hand: entry {number} is not as it was written")
-            entries.append(entry)
-        last = entries[-1].revision if entries else 0
-        if last != revision:
+        if self.faults:
+            told, more = ", ".join(self.faults[:_MOST_TOLD]), len(self.faults) - _MOST_TOLD
             raise CorruptFileError(
-                f"the audit log was changed by hand: it ends at revision {last}, and the registry is at {revision}"
+                f"the audit log was changed by hand: {told}" + (f", and {more} more faults" if more > 0 else "")
             )
-        return [entry for entry in entries if entry.at >= since]
+
+
+class AuditLog:
+    """Reads the log and checks it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read(self) -> CheckedLog:
+        """Return all of the log; an entry that was changed by hand is as it is now."""
+        # One statement: no change comes between the log and the state.
+        query = select(AuditRow, State.revision, State.audit_number)
+        query = query.select_from(State).outerjoin(AuditRow, true()).order_by(AuditRow.number)
+        with self._database.reading() as session:
+            found: Sequence[Any] = session.execute(query).all()
+        state = row_fields(found[0], "its state")
+        return _checked(
+            [row for row, *_ in found if row is not None], state.whole("revision"), state.whole("audit_number")
+        )
+
+
+def _checked(rows: Sequence[AuditRow], revision: int, last_number: int) -> CheckedLog:
+    entries: list[AuditEntry] = []
+    marks: dict[int, str] = {}
+    faults: list[str] = []
+    digest, wanted = _NO_DIGEST, 1
+    for row in rows:
+        try:
+            entry = _entry(row)
+        except CorruptFileError as error:
+            faults.append(f"entry {shown(row.number)} cannot be read ({error})")
+        else:
+            entries.append(entry)
+            if wanted < row.number and wanted <= last_number:
+                missing = _missing(wanted, min(row.number - 1, last_number))
+                faults.append(missing)
+                marks[entry.number] = f"before it, {missing}"
+            elif row.number != wanted or row.digest != entry.digest(digest):
+                marks[entry.number] = "not as it was written"
+                faults.append(f"entry {entry.number} is not as it was written")
+        # What follows is checked against the digest that stands here: one change does not mark all that follow.
+        digest, wanted = str(row.digest), max(wanted, row.number + 1) if isinstance(row.number, int) else wanted
+    ends_at = entries[-1].revision if entries else 0
+    if wanted <= last_number:
+        faults.append(f"at its end, {_missing(wanted, last_number)}")
+    elif ends_at != revision and (not entries or entries[-1].number not in marks):
+        faults.append(f"it ends at revision {ends_at}, and the registry is at {revision}")
+    return CheckedLog(entries, marks, faults)
+
+
+def _missing(first: int, last: int) -> str:
+    return f"entry {first} is missing" if first == last else f"entries {first} to {last} are missing"
 
 
 def _entry(row: AuditRow) -> AuditEntry:
-    return AuditEntry(row.number, row.at, row.who, row.action, row.target, row.before, row.after, row.revision)
+    fields = row_fields(row, "an audit entry")
+    return AuditEntry(
+        fields.whole("number"),
+        fields.number("at"),
+        fields.text("who"),
+        fields.text("action"),
+        fields.text("target"),
+        None if row.before is None else fields.text("before"),
+        None if row.after is None else fields.text("after"),
+        fields.whole("revision"),
+    )
 
 
 def _user() -> str:

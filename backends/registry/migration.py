@@ -37,6 +37,10 @@ _FROM_1 = (
 _FROM_3 = tuple(
     f"ALTER TABLE quotas ADD COLUMN {name} BIGINT" for name in ("upload_bytes", "running_jobs", "jobs_per_day")
 )
+_FROM_4 = (
+    "ALTER TABLE state ADD COLUMN audit_number BIGINT NOT NULL DEFAULT 0",
+    "UPDATE state SET audit_number = (SELECT COALESCE(MAX(number), 0) FROM audit)",
+)
 
 
 def migrate(session: Session) -> None:
@@ -50,6 +54,9 @@ def migrate(session: Session) -> None:
         Base.metadata.create_all(session.connection())  # the tables that are missing
     elif state.format_version < 4:
         for statement in _FROM_3:
+            session.execute(text(statement))
+    if state.format_version < 5:
+        for statement in _FROM_4:
             session.execute(text(statement))
     if state.format_version < REGISTRY_FORMAT_VERSION:
         note(session, "registry.migrate", "registry", state.format_version, REGISTRY_FORMAT_VERSION)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import inspect
+from sqlalchemy import inspect, select
 
 from backends.errors import FormatVersionError, NotFoundError
 from backends.home import Home
@@ -40,7 +40,7 @@ def _format_version(database: Database, path: Path) -> int | None:
     with database.reading() as session:
         if not inspect(session.connection()).has_table(State.__tablename__):
             return None
-        state = session.get(State, 1)
+        state = session.execute(select(State.format_version).where(State.id == 1)).one_or_none()
         if state is None:
             return None
         version = row_fields(state, "its state").whole("format_version")

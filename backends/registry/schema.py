@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Float, ForeignKey, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-REGISTRY_FORMAT_VERSION = 4
+REGISTRY_FORMAT_VERSION = 5
 _KEY_BITS = 62
 
 
@@ -29,6 +29,9 @@ class State(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     format_version: Mapped[int]
     revision: Mapped[int] = mapped_column(BigInteger)
+    # Deferred: registries of earlier formats, which lack it, are read as well.
+    audit_number: Mapped[int] = mapped_column(BigInteger, default=0, deferred=True)
+    """That of the audit log's last entry, which the log may have lost."""
 
 
 class PublicationRow(Base):

@@ -169,7 +169,8 @@ def test_a_tenants_uploads_and_jobs_are_its_own(client: TestClient, home: Home, 
         assert client.request(method, path, headers=mine).status_code == 404
     assert client.post(f"/v1/jobs/{job['id']}/cancel", headers=mine).status_code == 202
     assert client.post(f"{foreign}/cancel", headers=headers["operator"]).status_code == 202
-    told = [(entry.action, entry.target, entry.who.split()[0]) for entry in Registry.open(home).audit.entries()][-4:]
+    log = Registry.open(home).audit.read()
+    told = [(entry.action, entry.target, entry.who.split()[0]) for entry in log.entries][-4:]
     assert told == [
         ("job.submit hplm.update", "hplm:acme/one", "token"),
         ("job.submit hplm.update", "hplm:globex/one", "token"),

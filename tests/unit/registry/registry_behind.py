@@ -13,3 +13,13 @@ def execute(home: Home, *statements: str) -> None:
         for statement in statements:
             connection.execute(text(statement))
     database.close()
+
+
+def downgrade(home: Home, format_version: int, *statements: str) -> None:
+    """Make the registry one of an earlier format, once `statements` have removed what came after it."""
+    execute(
+        home,
+        *statements,
+        "ALTER TABLE state DROP COLUMN audit_number",
+        f"UPDATE state SET format_version = {format_version}",
+    )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from registry_behind import execute
+from registry_behind import downgrade
 
 from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
 from backends.home import Home
@@ -100,7 +100,7 @@ def test_quotas_that_a_restored_registry_lacks_are_gone() -> None:
 def test_a_home_of_format_2_gets_the_table_of_quotas(
     registry: Registry, home: Home, open_registry: Callable[[], Registry]
 ) -> None:
-    execute(home, "DROP TABLE quotas", "UPDATE state SET format_version = 2")
+    downgrade(home, 2, "DROP TABLE quotas")
     assert open_registry().quotas.all() == []
 
 
@@ -109,9 +109,7 @@ def test_quotas_of_a_home_of_format_3_stay(
 ) -> None:
     registry.quotas.set("acme", {"hplms": 3})
     columns = ("upload_bytes", "running_jobs", "jobs_per_day")
-    execute(
-        home, *(f"ALTER TABLE quotas DROP COLUMN {name}" for name in columns), "UPDATE state SET format_version = 3"
-    )
+    downgrade(home, 3, *(f"ALTER TABLE quotas DROP COLUMN {name}" for name in columns))
     migrated = open_registry()
     assert migrated.quotas.set("acme", {"jobs_per_day": 5}) == Quota(hplms=3, jobs_per_day=5)
-    assert migrated.audit.entries()[-2].action == "registry.migrate"
+    assert migrated.audit.read().entries[-2].action == "registry.migrate"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from registry_behind import execute
+from registry_behind import downgrade
 
 from backends.errors import InvalidArgumentError, NotFoundError, UnauthorisedError
 from backends.home import Home
@@ -181,7 +181,7 @@ def is_valid(tokens: AccessTokens, text: str) -> bool:
 def test_a_home_of_format_2_gets_the_table(
     registry: Registry, home: Home, open_registry: Callable[[], Registry]
 ) -> None:
-    execute(home, "DROP TABLE tokens", "UPDATE state SET format_version = 2")
+    downgrade(home, 2, "DROP TABLE tokens")
     issued = open_registry().tokens.create("acme")
     assert [entry.id for entry in registry.tokens.all()] == [issued.entry.id]
 
