@@ -26,11 +26,13 @@ def audit(
 ) -> None:
     """Who has changed what, the oldest first: versions, tokens, quotas, jobs of the manager.
 
-    The whole log is checked, whatever is shown. The exit code is 6 if somebody has changed it by hand.
+    The whole log is checked, whatever is shown. If somebody has changed it by hand, the column `mark` says at which
+    entries, an error says all that was found, and the exit code is 6.
     """
     _, registry = open_home(home)
     start = 0.0 if since is None else read_moment(since, "--since", sign=-1)
     log = registry.audit.read()
-    log.require_sound()
     shown = [entry for entry in log.entries if entry.at >= start and (tenant is None or entry.is_about(tenant))]
-    print_rows([{**asdict(entry), "at": shown_moment(entry.at)} for entry in shown], "entries", as_json)
+    rows = [{**asdict(entry), "at": shown_moment(entry.at), "mark": log.marks.get(entry.number)} for entry in shown]
+    print_rows(rows, "entries", as_json)
+    log.require_sound()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+import backends.moments
 from backends.errors import InvalidArgumentError
 
 
 def shown_moment(seconds: float | None) -> str | None:
-    return None if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return None if seconds is None else backends.moments.shown_moment(seconds)
 
 
 def read_long_span_s(text: str, option: str) -> float:
