@@ -94,7 +94,7 @@ class QuotaTable:
         check_name(tenant, "tenant")
         if not changes:
             raise InvalidArgumentError("name at least one quota to set")
-        return self._update(tenant, lambda quota: Quota(**{**_values(quota), **changes}))  # type: ignore[arg-type]
+        return self._update("quota.set", tenant, lambda quota: Quota(**{**_values(quota), **changes}))  # type: ignore[arg-type]
 
     def remove(self, tenant: str, names: Sequence[str] = ()) -> Quota:
         """Remove the named parts of a tenant's quota, or all of it."""
@@ -104,7 +104,7 @@ class QuotaTable:
         if self.of(tenant).is_empty:
             raise NotFoundError(f"tenant {shown(tenant)} has no quota")
         gone = dict.fromkeys(names or QUOTAS)
-        return self._update(tenant, lambda quota: Quota(**{**_values(quota), **gone}))  # type: ignore[arg-type]
+        return self._update("quota.remove", tenant, lambda quota: Quota(**{**_values(quota), **gone}))  # type: ignore[arg-type]
 
     def of(self, tenant: str) -> Quota:
         with self._database.reading() as session:
@@ -121,7 +121,7 @@ class QuotaTable:
         with self._database.reading() as session:
             return [_entry(row) for row in session.scalars(select(QuotaRow).where(QuotaRow.revision > after_revision))]
 
-    def _update(self, tenant: str, change: Callable[[Quota], Quota]) -> Quota:
+    def _update(self, action: str, tenant: str, change: Callable[[Quota], Quota]) -> Quota:
         with self._database.publication() as (session, revision):
             row = _row(session, tenant)
             if row is None:
@@ -132,7 +132,7 @@ class QuotaTable:
             for name, value in _values(quota).items():
                 setattr(row, name, value)
             row.revision = revision
-            note(session, "quota.set", tenant, before.shown, quota.shown)
+            note(session, action, tenant, before.shown, quota.shown)
             return quota
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backends.errors import CorruptFileError, InvalidArgumentError, NotFoundError, shown
+from backends.moments import shown_moment
 from backends.names import check_hplm_id, check_name
 from backends.registry.audit import note
 from backends.registry.database import Database
@@ -137,7 +138,7 @@ class TokenTable:
         check_scope(scope, role)
         with self._database.publication() as (session, revision):
             issued = _issue(session, revision, scope, role, not_before, expires_at)
-            note(session, "token.create", _shown(issued.entry), after=issued.entry.expires_at)
+            note(session, "token.create", _shown(issued.entry), after=_shown_validity(issued.entry))
             return issued
 
     def rotate(self, id: str, grace_s: float, *, expires_at: float | None = None) -> IssuedToken:
@@ -157,8 +158,10 @@ class TokenTable:
             ends_at = now + grace_s
             row.expires_at = ends_at if row.expires_at is None else min(row.expires_at, ends_at)
             row.revision = revision
+            before = f"{id}, valid until {shown_moment(row.expires_at)}"
             issued = _issue(session, revision, row.scope, Role(row.role), None, expires_at)
-            note(session, "token.rotate", _shown(issued.entry), before=id, after=issued.entry.id)
+            after = f"{issued.entry.id}, {_shown_validity(issued.entry)}"
+            note(session, "token.rotate", _shown(issued.entry), before, after)
             return issued
 
     def revoke(self, id: str) -> TokenEntry:
@@ -214,6 +217,11 @@ def _issue(
 
 def _shown(entry: TokenEntry) -> str:
     return f"token {entry.id}, {entry.role} of {entry.scope}"
+
+
+def _shown_validity(entry: TokenEntry) -> str:
+    end = "it is revoked" if entry.expires_at is None else shown_moment(entry.expires_at)
+    return f"valid from {shown_moment(entry.not_before)} until {end}"
 
 
 def _token_row(session: Session, id: str) -> TokenRow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from registry_behind import downgrade, execute
 
 from backends.errors import CorruptFileError, HplmError
 from backends.home import Home
+from backends.moments import shown_moment
 from backends.registry.audit import acting_as, note
 from backends.registry.garbage import KeepRule
 from backends.registry.registry import Registry
@@ -73,13 +75,28 @@ def test_every_change_has_its_entry(registry: Registry) -> None:
         ("hplm.pin", "acme/x", None, "general@1"),
         ("hplm.unpin", "acme/x", "general@1", None),
         ("hplm.delete", "acme/x", "1", None),
-        ("quota.set", "acme", "weight 2", None),
+        ("quota.set", "acme", None, "weight 2"),
+        ("quota.remove", "acme", "weight 2", None),
         ("root.delete", "other", "beef", None),
     ):
         assert wanted in told, wanted
     about = {entry.action for entry in entries if entry.is_about("acme")}
     assert {"hplm.publish", "token.create", "token.rotate", "token.revoke", "quota.set"} <= about
     assert not any(entry.is_about("globex") for entry in entries)
+
+
+def test_entries_of_tokens_say_when_they_are_valid(registry: Registry) -> None:
+    start = datetime(2999, 1, 1, 12, tzinfo=UTC).timestamp()
+    registry.tokens.create("acme", not_before=start, expires_at=start + 3600)
+    old = registry.tokens.create("acme").entry
+    new = registry.tokens.rotate(old.id, 60, expires_at=start).entry
+    created, lasting, rotated = registry.audit.read().entries[-3:]
+    assert created.after == "valid from 2999-01-01T12:00:00Z until 2999-01-01T13:00:00Z"
+    assert lasting.after == f"valid from {shown_moment(old.not_before)} until it is revoked"
+    (ended,) = [entry for entry in registry.tokens.all() if entry.id == old.id]
+    assert ended.expires_at is not None
+    assert rotated.before == f"{old.id}, valid until {shown_moment(ended.expires_at)}"
+    assert rotated.after == f"{new.id}, valid from {shown_moment(new.not_before)} until 2999-01-01T12:00:00Z"
 
 
 def test_a_change_that_fails_has_none(registry: Registry) -> None:
