@@ -236,8 +236,8 @@ def doctor(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     from builder.doctor import checks_as_json, doctor_report, has_failure, run_checks
 
     checks = run_checks(home)
-    if as_json:
-        print_json(checks_as_json(checks))
+    if as_json or not sys.stdout.isatty():
+        print_rows(checks_as_json(checks), "checks", as_json)
     else:
         Console().print(doctor_report(checks))
     if has_failure(checks):

@@ -217,6 +217,16 @@ def test_asking_a_server_that_is_not_there(run: Run) -> None:
         claims.release()
 
 
+def test_doctor_in_a_pipe_cuts_nothing(run: Run, tmp_path: Path) -> None:
+    home = tmp_path / ("long" * 50)
+    home.mkdir()
+    _, out, _ = run("doctor", "--home", str(home))
+    head, *lines = (line.split("\t") for line in out.splitlines())
+    assert head == ["name", "status", "found", "remedy"]
+    assert all(len(line) == len(head) for line in lines)
+    assert any(line[0] == "disk at home" and str(home) in line[2] for line in lines)
+
+
 def test_doctor(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("doctor", "--json", "--home", str(tmp_path))
     assert code == 0
