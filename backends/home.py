@@ -41,6 +41,11 @@ class Home:
         """Texts after the lower model, kept between tunings; all of it can be deleted at any time."""
         return self.path / "cache" / "states"
 
+    @property
+    def holds_models(self) -> bool:
+        """Whether tables or adapters lie here, which mean nothing without their registry."""
+        return any(folder.is_dir() and any(folder.iterdir()) for folder in (self.path / "plots", self.path / "bank"))
+
     def root(self, root: str) -> Path:
         return self.path / "roots" / root
 

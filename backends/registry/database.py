@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from backends.errors import ConflictError, CorruptFileError, InvalidArgumentError, NotFoundError, UnavailableError
+from backends.home import Home
 from backends.registry.position import KEPT_PUBLICATIONS, Position, position_query
 from backends.registry.rows import read_json_column
 from backends.registry.schema import PublicationRow, State
@@ -181,10 +182,12 @@ def parsed_url(text: str) -> URL:
     return url.set(drivername=f"{_POSTGRES}+psycopg") if url.drivername in (_POSTGRES, "postgres") else url
 
 
-def require_file(url: URL, home: Path) -> None:
+def require_file(url: URL, home: Home) -> None:
     """Connecting would make the file of an SQLite registry, and reading makes nothing."""
     if is_sqlite(url) and url.database and not Path(url.database).exists():
-        raise NotFoundError(f"there is no home at {home}: {url.database} is missing; 'hplm root add' makes one")
+        if home.holds_models:
+            raise NotFoundError(f"home {home.path} lacks its registry, {url.database}; put it back from a backup")
+        raise NotFoundError(f"there is no home at {home.path}: {url.database} is missing; 'hplm root add' makes one")
 
 
 def _engine(url: URL, **connect_args: float) -> Engine:

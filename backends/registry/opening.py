@@ -21,12 +21,13 @@ def open_database(home: Home, create: bool) -> Database:
     elif not home.path.is_dir():
         raise NotFoundError(f"there is no home at {home.path}; 'hplm root add' makes one")
     else:
-        require_file(parsed_url(home.registry_url), home.path)
+        require_file(parsed_url(home.registry_url), home)
     database = Database.connect(home.registry_url)
     format_version = _format_version(database, home.path)
     if format_version is None:
         if not create:
-            raise NotFoundError(f"the registry of {home.path} is empty; 'hplm root add' fills it")
+            remedy = "put it back from a backup" if home.holds_models else "'hplm root add' fills it"
+            raise NotFoundError(f"the registry of {home.path} is empty; {remedy}")
         _prepare(database)
     elif format_version < REGISTRY_FORMAT_VERSION:
         database.let_readers_pass_writers()

@@ -168,6 +168,19 @@ def test_a_server_that_comes_up_in_time_is_waited_for(tmp_path: Path, monkeypatc
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("folder", ["plots/mini", "bank/mini"])
+def test_a_home_that_lost_its_registry_is_not_to_begin_anew(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "plots").mkdir()
+    with pytest.raises(NotFoundError, match="registry.db is missing; 'hplm root add' makes one"):
+        Registry.open(Home(tmp_path))
+    (tmp_path / folder).mkdir(parents=True)
+    with pytest.raises(NotFoundError, match=r"lacks its registry, .*registry\.db; put it back from a backup"):
+        Registry.open(Home(tmp_path))
+    (tmp_path / "registry.db").touch()
+    with pytest.raises(NotFoundError, match="is empty; put it back from a backup"):
+        Registry.open(Home(tmp_path))
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "PATIENCE_S", 0.2)
     monkeypatch.setenv(REGISTRY_VARIABLE, f"sqlite:///{tmp_path}/no/such/folder/registry.db")
