@@ -32,6 +32,8 @@ from backends.plot.overlay_log import (
 from backends.plot.overlay_pool import OverlayPool
 
 LOGGER = logging.getLogger(__name__)
+_LEARNED = "some of what was learned"
+_DISK_FULL = "no space left on the disk"
 _USES_EVERY_S = 30.0
 KEPT_S = 90 * 24 * 3600.0
 """What was learned is forgotten, at the next start, after so long without anything new."""
@@ -116,7 +118,7 @@ class Overlay:
 
     def sync(self) -> None:
         """Write new fragments of this process and read those of others."""
-        with self._only_logged(self._folder):
+        with self._only_logged(self._folder, _LEARNED):
             self._write()
             self._read_new([path for path in self._logs() if self._writer is None or path != self._writer.path])
         if time.monotonic() - self._uses_written_s > _USES_EVERY_S:
@@ -125,14 +127,14 @@ class Overlay:
     def close(self) -> None:
         with self._unwritten_lock:
             self._is_closed = True
-        with self._only_logged(self._folder):
+        with self._only_logged(self._folder, _LEARNED):
             self._write()
             self._write_uses()
         self._pool.release(self._owner)
 
     def _remove_old(self) -> None:
         """Forget the logs to which nothing was added for long."""
-        with self._only_logged(self._folder):
+        with self._only_logged(self._folder, _LEARNED):
             for log in self._logs():
                 if time.time() - log.stat().st_mtime > KEPT_S:
                     log.unlink(missing_ok=True)
@@ -140,7 +142,7 @@ class Overlay:
 
     def _load(self) -> None:
         known = None
-        with self._only_logged(self._folder):
+        with self._only_logged(self._folder, _LEARNED):
             known = overlay_uses(self._folder, self.origin.layout.key)
             self._noted_by_others = overlay_uses(self._folder, self.origin.layout.key, but=self._uses_path)
         self._read_new(self._logs(), known)
@@ -151,7 +153,7 @@ class Overlay:
     def _read_new(self, paths: Sequence[Path], known: LearnedFragments | None = None) -> None:
         for path in paths:
             reader = self._readers.setdefault(path, LogReader(path, self.origin))
-            with self._only_logged(path):
+            with self._only_logged(path, _LEARNED):
                 for records in reader.read():
                     keys: Keys = records["key"]
                     uses = known.uses_of(keys) if known else np.ones(keys.size, np.uint32)
@@ -163,7 +165,7 @@ class Overlay:
         try:
             # The table is gone where its domain version was deleted meanwhile.
             if self._writer is not None and unwritten and self._table_folder.exists():
-                with self._only_logged(self._writer.path):
+                with self._only_logged(self._writer.path, "keeping on disk what it learns"):
                     self._append(self._writer, unwritten)
         finally:
             self._unwritten_allowance.give_back(sum(keys.size for keys, _ in unwritten))
@@ -183,7 +185,7 @@ class Overlay:
         # What others have noted is theirs to note, or the sum of all would grow with every restart.
         others = np.minimum(self._noted_by_others.uses_of(held.keys), held.uses)
         path = self._writer.path.with_suffix(".uses")
-        with self._only_logged(path):
+        with self._only_logged(path, "noting how often it used what it learned"):
             write_uses(path, LearnedFragments(held.keys, held.uses - others))
 
     @property
@@ -191,12 +193,13 @@ class Overlay:
         return self._writer.path.with_suffix(".uses") if self._writer else None
 
     @contextmanager
-    def _only_logged(self, path: Path) -> Iterator[None]:
-        """Log the first error of a file, and no more until it works again."""
+    def _only_logged(self, path: Path, what: str) -> Iterator[None]:
+        """Log the first error of a file, and no more until it works again; `what` is missing meanwhile."""
         try:
             yield
             self._in_trouble.discard(path)
         except (OSError, StorageFullError) as error:
             if path not in self._in_trouble:
-                LOGGER.warning("%s goes on without %s: %s", self.name, path.name, error)
+                why = _DISK_FULL if isinstance(error, StorageFullError) else error.strerror or error
+                LOGGER.warning("%s goes on without %s: %s: %s", self.name, what, path, why)
             self._in_trouble.add(path)

@@ -32,6 +32,8 @@ _LEAST_CONNECT_S = 2
 _FIRST_PAUSE_S = 0.05
 _POSTGRES = "postgresql"
 _DAMAGED = ("file is not a database", "malformed")
+_DISK_FULL = ("database or disk is full", "No space left on device")
+"""SQLite's words, and PostgreSQL's."""
 _STARTED_S = "started_s"
 _POSITION = position_query()
 
@@ -238,6 +240,8 @@ def _why_unavailable(error: OperationalError) -> str:
         return "the registry is locked by another process, for longer than is waited; nothing was changed"
     if reason == "interrupted":
         return f"the registry computed for more than {_STATEMENT_S:.0f} s; nothing was changed"
+    if any(words in reason for words in _DISK_FULL):
+        return "the disk of the registry is full; nothing was changed"
     return f"the registry cannot be reached: {reason}"
 
 

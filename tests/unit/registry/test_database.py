@@ -18,6 +18,7 @@ from backends.home import REGISTRY_VARIABLE, Home
 from backends.registry import database
 from backends.registry.position import START
 from backends.registry.registry import Registry
+from small_disk import run_on_small_disk
 
 
 @pytest.fixture
@@ -171,7 +172,7 @@ def test_a_server_that_comes_up_in_time_is_waited_for(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("folder", ["plots/mini", "bank/mini"])
 def test_a_home_that_lost_its_registry_is_not_to_begin_anew(tmp_path: Path, folder: str) -> None:
     (tmp_path / "plots").mkdir()
-    with pytest.raises(NotFoundError, match="registry.db is missing; 'hplm root add' makes one"):
+    with pytest.raises(NotFoundError, match="is missing; 'hplm root add' makes one"):
         Registry.open(Home(tmp_path))
     (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(NotFoundError, match=r"lacks its registry, .*registry\.db; put it back from a backup"):
@@ -179,6 +180,28 @@ def test_a_home_that_lost_its_registry_is_not_to_begin_anew(tmp_path: Path, fold
     (tmp_path / "registry.db").touch()
     with pytest.raises(NotFoundError, match="is empty; put it back from a backup"):
         Registry.open(Home(tmp_path))
+
+
+FILL = """
+from pathlib import Path
+from backends.errors import UnavailableError
+from backends.home import Home
+from backends.registry.registry import Registry
+home = Home(Path(sys.argv[1]))
+registry = Registry.open(home, create=True)
+registry.publish_root("mini", "f00d", "roots/mini", "general", "plots/mini/general@1", {"words": "x" * 20_000})
+for version in range(2, 99):
+    try:
+        registry.publish_domain("mini", "general", "x", registry.domain("mini", "general"), {"words": "x" * 20_000})
+    except UnavailableError as error:
+        print(error, file=sys.stderr)
+        break
+"""
+
+
+def test_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
+    told = run_on_small_disk(FILL, tmp_path / "disk", 512)
+    assert told == "the disk of the registry is full; nothing was changed\n"
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
