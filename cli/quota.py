@@ -68,9 +68,9 @@ def remove(
     ] = None,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
-    """Remove quotas of a tenant, within a second."""
+    """Remove quotas of a tenant, within a second; rows_per_s may be written rows-per-s, as 'hplm quota set' has it."""
     _, registry = open_home(home)
-    _print_quota(tenant, registry.quotas.remove(tenant, names or ()))
+    _print_quota(tenant, registry.quotas.remove(tenant, [name.replace("-", "_") for name in names or ()]))
 
 
 def _print_quota(tenant: str, quota: Quota) -> None:

@@ -24,6 +24,8 @@ def test_quotas_from_setting_to_removal(run_hplm: Callable[..., str], tiny_home:
         "upload_bytes": None, "running_jobs": None, "jobs_per_day": 5,
     }  # fmt: skip
     assert quota("remove", "acme", "weight", "hplms", "jobs_per_day") == "acme: rows_per_s 100\n"
+    quota("set", "acme", "--waiting-rows", "9")
+    assert quota("remove", "acme", "waiting-rows") == "acme: rows_per_s 100\n"
     assert quota("remove", "acme") == "acme: no quota\n"
     assert json.loads(quota("show", "--json")) == []
 
