@@ -9,7 +9,7 @@ import typer
 
 from backends.registry.quotas import QUOTAS, Quota
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_rows
-from cli.session import open_home
+from cli.session import note_unknown, open_home
 
 app = typer.Typer(help="Quotas of tenants: what each may request, and its weight.", no_args_is_help=True)
 
@@ -43,6 +43,7 @@ def set_quota(
     _, registry = open_home(home)
     given = {name: value for name, value in zip(QUOTAS, (*of_server, *of_manager), strict=True) if value is not None}
     _print_quota(tenant, registry.quotas.set(tenant, given))
+    note_unknown(registry, tenant)
 
 
 @app.command()

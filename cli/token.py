@@ -11,7 +11,7 @@ from backends.errors import InvalidArgumentError
 from backends.registry.tokens import EVERYTHING, IssuedToken, Role, TokenEntry
 from cli.moments import read_long_span_s, read_moment, shown_moment
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows
-from cli.session import open_home
+from cli.session import note_unknown, open_home
 
 app = typer.Typer(help="Tokens: who may ask whose hPLMs, or use the manager.", no_args_is_help=True)
 
@@ -45,6 +45,8 @@ def create(
         not_before=None if not_before is None else read_moment(not_before, "--not-before"),
         expires_at=_expiry(expires),
     )
+    if issued.entry.scope != EVERYTHING:
+        note_unknown(registry, issued.entry.scope)
     _print_issued(issued, as_json)
 
 
@@ -96,8 +98,11 @@ def _print_issued(issued: IssuedToken, as_json: bool) -> None:
         return
     entry = issued.entry
     until = shown_moment(entry.expires_at)
-    ends = f"valid until {until}" if until else "valid until it is revoked"
-    typer.echo(f"token {entry.id}: {entry.role} of {entry.scope}, {ends}; it is shown only now", err=True)
+    begins = f"from {shown_moment(entry.not_before)} " if entry.not_before > entry.created_at else ""
+    ends = until or "it is revoked"
+    typer.echo(
+        f"token {entry.id}: {entry.role} of {entry.scope}, valid {begins}until {ends}; it is shown only now", err=True
+    )
     typer.echo(issued.text)
 
 

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 
 import pytest
 
+import cli
 from backends.errors import InvalidArgumentError
 from backends.home import Home
 from cli.moments import read_moment, shown_moment
+
+OnStderr = Callable[..., str]
+
+
+@pytest.fixture
+def on_stderr(tiny_home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> OnStderr:
+    """Run a command that succeeds, and return what it says on stderr."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["hplm", *arguments, "--home", str(tiny_home.path)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        assert not stopped.value.code
+        return capsys.readouterr().err
+
+    return run
 
 
 def test_tokens_from_creation_to_revocation(run_hplm: Callable[..., str], tiny_home: Home) -> None:
@@ -33,6 +51,31 @@ def test_tokens_from_creation_to_revocation(run_hplm: Callable[..., str], tiny_h
     assert token("revoke", id) == f"token {id} of acme is revoked\n"
     assert token("revoke", id) == f"hplm: token {id} is revoked already"
     assert f"{id}\tacme\tcaller\trevoked" in token("list")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "noted"),
+    [
+        (("token", "create", "acmee"), "note: tenant 'acmee' has no hPLM yet\n"),
+        (("token", "create", "acmee", "--role", "tenant-admin"), "note: tenant 'acmee' has no hPLM yet\n"),
+        (("token", "create", "acme/topics"), "note: hPLM 'acme/topics' does not exist yet\n"),
+        (("quota", "set", "acmee", "--weight", "2"), "note: tenant 'acmee' has no hPLM yet\n"),
+        (("token", "create", "acme"), ""),
+        (("token", "create", "acme/topic"), ""),
+        (("token", "create", "*"), ""),
+        (("token", "create", "--role", "viewer"), ""),
+        (("quota", "set", "acme", "--weight", "2"), ""),
+    ],
+)
+def test_names_that_nothing_has_are_noted(on_stderr: OnStderr, arguments: tuple[str, ...], noted: str) -> None:
+    told = on_stderr(*arguments)
+    assert told.startswith(noted) and told.count("note:") == bool(noted)
+
+
+def test_when_a_token_is_valid_is_said(on_stderr: OnStderr) -> None:
+    told = on_stderr("token", "create", "acme", "--not-before", "2999-01-01", "--expires", "2999-02-01")
+    assert "caller of acme, valid from 2999-01-01T00:00:00Z until 2999-02-01T00:00:00Z; it is shown only now" in told
+    assert "caller of acme, valid until it is revoked; it is" in on_stderr("token", "create", "acme")
 
 
 @pytest.mark.parametrize(
