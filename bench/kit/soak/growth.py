@@ -18,8 +18,9 @@ from bench.kit.footprint import Footprint
 
 _MB = 1e6
 _MINUTES = 60
-_AT_EACH_END = 6
-"""Looks whose median stands for the beginning, or the end: a connection that is just being made is no growth."""
+_FEWEST = 12
+_END_SHARE = 1 / 6
+"""Of the looks; their median stands for the beginning, or the end. Connections of clients' pools come and go."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Look:
 
 def growth(looks: Sequence[Look]) -> dict[str, float]:
     """Slopes of lines through all looks, and what there is more at their end; nothing where they are too few."""
-    if len(looks) < 2 * _AT_EACH_END:
+    if len(looks) < _FEWEST:
         return {}
     names = sorted(set().union(*(look.held.rss_bytes_of for look in looks)))
     slopes = {
@@ -92,4 +93,5 @@ def _mb_per_hour(looks: Sequence[Look], size_bytes: Callable[[Footprint], int]) 
 
 def _more(looks: Sequence[Look], count: Callable[[Footprint], int]) -> float:
     counts = [count(look.held) for look in looks]
-    return float(median(counts[-_AT_EACH_END:]) - median(counts[:_AT_EACH_END]))
+    at_each_end = round(_END_SHARE * len(counts))
+    return float(median(counts[-at_each_end:]) - median(counts[:at_each_end]))
