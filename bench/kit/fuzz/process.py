@@ -23,8 +23,8 @@ from builder.construct.hplm.hplms import create_hplm
 from builder.progress import Step, progress_bars
 from builder.requests.hplms import CreateHplm
 
-_QUICK_SHARE = 1 / 120
-_LEAST = 20
+_QUICK_SHARE = 1 / 200
+_LEAST = 40
 _MOST_REASONS = 30
 
 

@@ -47,7 +47,7 @@ class Answers(Target):
     """Rows of RESULT, statuses and messages as proxies and other servers may send them; arguments of any type."""
 
     name = "answers"
-    cases = 150_000
+    cases = 200_000
     rejections = (ClientError,)
 
     def attempt(self, draw: Draw) -> None:

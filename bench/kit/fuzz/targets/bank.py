@@ -28,7 +28,7 @@ class Bank(Target):
     """Manifests, weights and ladders with damage, most of it with checksums that fit."""
 
     name = "bank"
-    cases = 20_000
+    cases = 15_000
 
     def __init__(self, home: Home, scratch: Path) -> None:
         super().__init__(home, scratch)

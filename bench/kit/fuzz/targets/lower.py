@@ -27,7 +27,7 @@ class Lower(Target):
     """Names, texts and parameters of any bytes, of any number."""
 
     name = "lower"
-    cases = 60_000
+    cases = 40_000
 
     def __init__(self, home: Home, scratch: Path) -> None:
         super().__init__(home, scratch)

@@ -30,7 +30,7 @@ class Overlays(Target):
     """Logs with damage are read as far as they are whole; a process goes on with them."""
 
     name = "overlays"
-    cases = 30_000
+    cases = 20_000
 
     def __init__(self, home: Home, scratch: Path) -> None:
         super().__init__(home, scratch)

@@ -16,7 +16,7 @@ class Parameters(Target):
     """JSON with other types, huge numbers, fields twice, unknown fields."""
 
     name = "parameters"
-    cases = 200_000
+    cases = 300_000
 
     def attempt(self, draw: Draw) -> None:
         deadline_in_us(parse_parameters(bad_parameters(draw)))

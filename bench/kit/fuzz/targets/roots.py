@@ -22,7 +22,7 @@ class Roots(Target):
     """Files of a root with damage, most of it with checksums that fit."""
 
     name = "roots"
-    cases = 8_000
+    cases = 4_000
 
     def __init__(self, home: Home, scratch: Path) -> None:
         super().__init__(home, scratch)

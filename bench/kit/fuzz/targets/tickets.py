@@ -18,7 +18,7 @@ class Tickets(Target):
     """Sealed rows with damage, in wrong shapes and types; none that differs from what was sealed is believed."""
 
     name = "tickets"
-    cases = 150_000
+    cases = 200_000
 
     def __init__(self, home: Home, scratch: Path) -> None:
         super().__init__(home, scratch)

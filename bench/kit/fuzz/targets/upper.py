@@ -31,7 +31,7 @@ class Upper(Target):
     """HIDDEN, TICKET and WORDS of other shapes, types, lengths and values, with good tickets among them."""
 
     name = "upper"
-    cases = 30_000
+    cases = 20_000
 
     def __init__(self, home: Home, scratch: Path) -> None:
         super().__init__(home, scratch)

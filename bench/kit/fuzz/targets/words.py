@@ -25,7 +25,7 @@ class Words(Target):
     """Tables of words that do not fit their text or their row, texts that are no UTF-8."""
 
     name = "words"
-    cases = 100_000
+    cases = 150_000
 
     def __init__(self, home: Home, scratch: Path) -> None:
         super().__init__(home, scratch)
