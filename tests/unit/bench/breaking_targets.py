@@ -68,7 +68,7 @@ class Greedy(Target):
 
     def attempt(self, draw: Draw) -> None:
         if draw.case.number == 1:
-            bytearray(300 << 20)
+            b"x" * (300 << 20)
 
 
 class Ending(Target):

@@ -41,7 +41,7 @@ def test_the_table_says_which_one_serves() -> None:
         ({"format_version": None}, FormatVersionError),
         ({"candidates": [{"after": 1}]}, CorruptFileError),
         ({"candidates": 7}, CorruptFileError),
-        ({"unknown": 1}, CorruptFileError),
+        ({"tolerance": "much"}, CorruptFileError),
         (None, CorruptFileError),
     ],
 )
