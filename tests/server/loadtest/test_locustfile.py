@@ -103,7 +103,8 @@ def test_slow_answers_hold_up_no_other_request(slow_server: TritonServer, tmp_pa
     slow, quick = rows[protocol, "slow/3000"], rows[protocol, "acme/topics"]
     assert float(slow["Min Response Time"]) >= 2990
     assert float(quick["95%"]) < 1500
-    assert int(slow["Request Count"]) > 300 and int(quick["Request Count"]) > 300
+    # Ten threads would get some forty slow answers; how many more there are depends on how long imports took.
+    assert int(slow["Request Count"]) > 100 and int(quick["Request Count"]) > 100
 
 
 @pytest.mark.parametrize(
