@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
+from backends.errors import CorruptFileError
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.registry.tokens import Role
@@ -177,6 +179,11 @@ def test_a_tenants_uploads_and_jobs_are_its_own(client: TestClient, home: Home, 
         ("job.cancel", f"job {job['id']}", "token"),
         ("job.cancel", f"job {theirs[1]['id']}", "token"),
     ]
+    log.require_sound()
+    with sqlite3.connect(home.path / "registry.db") as connection:
+        connection.execute("DELETE FROM audit WHERE number = ?", (log.entries[-1].number,))
+    with pytest.raises(CorruptFileError, match=r"at its end, entry \d+ is missing"):
+        Registry.open(home).audit.read().require_sound()
 
 
 JOBS = {
