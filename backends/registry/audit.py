@@ -1,8 +1,8 @@
 """The audit log: an entry for every change of the registry, written in the transaction that makes the change.
 
 Entries are numbered, and each has a digest of itself and of the entry before. So an entry that somebody changes,
-removes or puts in by hand is found. An end that was cut off is found, too: the registry's state has the number of the
-last entry, and the last entry has the registry's revision.
+removes or puts in by hand is found. An end that was cut off is found, too: the registry has the number of the last
+entry, and the last entry has the registry's revision.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVarTuple
 
-from sqlalchemy import select, true, update
+from sqlalchemy import Select, select, true, update
 from sqlalchemy.orm import Session
 
 from backends.errors import CorruptFileError, shown
 from backends.registry.database import Database
 from backends.registry.rows import row_fields
-from backends.registry.schema import AuditRow, State
+from backends.registry.schema import AuditEndRow, AuditRow, State
 
+_Columns = TypeVarTuple("_Columns")
 _NO_DIGEST = ""
 _MOST_TOLD = 5
 """Faults in one line."""
@@ -87,12 +88,12 @@ def note(
     """Write an entry about a change that the session makes."""
     # Writers wait for each other here, if they have not yet: numbers are given one after another.
     session.execute(update(State).values(revision=State.revision))
-    state = session.execute(select(State.revision, State.audit_number)).one()
+    revision, last_number = session.execute(_end(select(State.revision, AuditEndRow.number))).one()
     last = session.execute(select(AuditRow.number, AuditRow.digest).order_by(AuditRow.number.desc()).limit(1)).first()
     number, digest = (last.number, last.digest) if last else (0, _NO_DIGEST)
-    # The state's number is the greater one where the end was cut off, so that the gap stays; the log's is where a
+    # The registry's number is the greater one where the end was cut off, so that the gap stays; the log's is where a
     # process of an earlier release has written, which does not count.
-    number = max(number, state.audit_number) + 1
+    number = max(number, last_number or 0) + 1
     entry = AuditEntry(
         number,
         time.time(),
@@ -101,10 +102,10 @@ def note(
         target,
         None if before is None else str(before),
         None if after is None else str(after),
-        state.revision,
+        revision,
     )
     session.add(AuditRow(**asdict(entry), digest=entry.digest(digest)))
-    session.execute(update(State).values(audit_number=number))
+    session.execute(update(AuditEndRow).values(number=number))
     session.flush()
 
 
@@ -143,14 +144,20 @@ class AuditLog:
     def read(self) -> CheckedLog:
         """Return all of the log; an entry that was changed by hand is as it is now."""
         # One statement: no change comes between the log and the state.
-        query = select(AuditRow, State.revision, State.audit_number)
-        query = query.select_from(State).outerjoin(AuditRow, true()).order_by(AuditRow.number)
+        query = _end(select(AuditRow, State.revision, AuditEndRow.number.label("last_number")))
+        query = query.outerjoin(AuditRow, true()).order_by(AuditRow.number)
         with self._database.reading() as session:
             found: Sequence[Any] = session.execute(query).all()
-        state = row_fields(found[0], "its state")
-        return _checked(
-            [row for row, *_ in found if row is not None], state.whole("revision"), state.whole("audit_number")
-        )
+        rows, state = [row for row, *_ in found if row is not None], row_fields(found[0], "its state")
+        if state.get("last_number") is None:
+            log = _checked(rows, state.whole("revision"), 0)
+            return replace(log, faults=[*log.faults, "the number of its last entry is missing"])
+        return _checked(rows, state.whole("revision"), state.whole("last_number"))
+
+
+def _end(query: Select[*_Columns]) -> Select[*_Columns]:
+    """Join the registry's state and the number of the last entry; that is NULL where somebody removed it."""
+    return query.select_from(State).outerjoin(AuditEndRow, AuditEndRow.id == State.id)
 
 
 def _checked(rows: Sequence[AuditRow], revision: int, last_number: int) -> CheckedLog:

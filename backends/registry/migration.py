@@ -37,10 +37,7 @@ _FROM_1 = (
 _FROM_3 = tuple(
     f"ALTER TABLE quotas ADD COLUMN {name} BIGINT" for name in ("upload_bytes", "running_jobs", "jobs_per_day")
 )
-_FROM_4 = (
-    "ALTER TABLE state ADD COLUMN audit_number BIGINT NOT NULL DEFAULT 0",
-    "UPDATE state SET audit_number = (SELECT COALESCE(MAX(number), 0) FROM audit)",
-)
+_FROM_4 = "INSERT INTO audit_end (id, number) SELECT 1, COALESCE(MAX(number), 0) FROM audit"
 
 
 def migrate(session: Session) -> None:
@@ -50,14 +47,12 @@ def migrate(session: Session) -> None:
         for statement in _FROM_1:
             session.execute(text(statement), {"now": time.time()} if ":now" in statement else {})
         _fill_folders(session)
-    if state.format_version < 3:
-        Base.metadata.create_all(session.connection())  # the tables that are missing
-    elif state.format_version < 4:
+    if state.format_version == 3:
         for statement in _FROM_3:
             session.execute(text(statement))
     if state.format_version < 5:
-        for statement in _FROM_4:
-            session.execute(text(statement))
+        Base.metadata.create_all(session.connection())  # the tables that are missing
+        session.execute(text(_FROM_4))
     if state.format_version < REGISTRY_FORMAT_VERSION:
         note(session, "registry.migrate", "registry", state.format_version, REGISTRY_FORMAT_VERSION)
     state.format_version = REGISTRY_FORMAT_VERSION

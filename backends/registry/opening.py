@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import inspect, select
+from sqlalchemy import inspect
 
 from backends.errors import FormatVersionError, NotFoundError
 from backends.home import Home
 from backends.registry.database import Database, clear_errors, parsed_url, require_file
 from backends.registry.migration import migrate
 from backends.registry.rows import row_fields
-from backends.registry.schema import REGISTRY_FORMAT_VERSION, Base, State
+from backends.registry.schema import REGISTRY_FORMAT_VERSION, AuditEndRow, Base, State
 
 
 def open_database(home: Home, create: bool) -> Database:
@@ -41,7 +41,7 @@ def _format_version(database: Database, path: Path) -> int | None:
     with database.reading() as session:
         if not inspect(session.connection()).has_table(State.__tablename__):
             return None
-        state = session.execute(select(State.format_version).where(State.id == 1)).one_or_none()
+        state = session.get(State, 1)
         if state is None:
             return None
         version = row_fields(state, "its state").whole("format_version")
@@ -60,3 +60,4 @@ def _prepare(database: Database) -> None:
     with database.reading() as session:
         if session.get(State, 1) is None:
             session.add(State(id=1, format_version=REGISTRY_FORMAT_VERSION, revision=0))
+            session.add(AuditEndRow(id=1, number=0))

@@ -29,9 +29,6 @@ class State(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     format_version: Mapped[int]
     revision: Mapped[int] = mapped_column(BigInteger)
-    # Deferred: registries of earlier formats, which lack it, are read as well.
-    audit_number: Mapped[int] = mapped_column(BigInteger, default=0, deferred=True)
-    """That of the audit log's last entry, which the log may have lost."""
 
 
 class PublicationRow(Base):
@@ -167,3 +164,14 @@ class AuditRow(Base):
     after: Mapped[str | None]
     revision: Mapped[int] = mapped_column(BigInteger)
     digest: Mapped[str]
+
+
+class AuditEndRow(Base):
+    """One row: the number of the audit log's last entry, which the log may have lost.
+
+    A table of its own, because writers that wait for each other at `state` would keep a migration from changing that.
+    """
+
+    __tablename__ = "audit_end"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(BigInteger)

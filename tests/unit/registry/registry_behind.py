@@ -20,6 +20,6 @@ def downgrade(home: Home, format_version: int, *statements: str) -> None:
     execute(
         home,
         *statements,
-        "ALTER TABLE state DROP COLUMN audit_number",
+        "DROP TABLE audit_end",
         f"UPDATE state SET format_version = {format_version}",
     )
