@@ -114,7 +114,7 @@ def test_tenants_have_copies_with_or_without_the_ladder(tiny_home: Home) -> None
     live = registry.hplm("acme/topic")
     root = RootFolder(tiny_home.root(live.domain.root))
     ladder = random_ladder(root.geometry, 1, 0.9, torch.Generator().manual_seed(1))
-    figures = {"levels": ["early", "full"], "ladder": {"after": 1}}
+    figures = {"levels": ["early", "full"], "ladder": dict(ladder.certified)}
     model = publish_linked(
         tiny_home, registry, live, lambda folder: write_ladder(folder, ladder, root.fingerprint), figures
     )
