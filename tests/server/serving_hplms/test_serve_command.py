@@ -61,7 +61,10 @@ def test_serve_infer_and_stop(tiny_home: Home, stop: signal.Signals) -> None:
     assert out.strip().endswith("stopped")
     lines = err.splitlines()
     assert [line.partition(" ")[0] for line in lines[:3]] == ["starting", "settings:", "auth"]
-    assert [line.partition(" watchdog: ")[2].partition(":")[0] for line in lines[3:]] == ["draining by a signal", "drained"]
+    assert [line.partition(" watchdog: ")[2].partition(":")[0] for line in lines[3:]] == [
+        "draining by a signal",
+        "drained",
+    ]
     assert "Started HTTPService" in (home / "run" / "server.log").read_text()
     assert not living(children)
     assert not [path for path in shared if path.exists()]
