@@ -147,8 +147,8 @@ def _check_patterns(path: Path, name: str, patterns: Mapping[str, Any]) -> None:
             raise InvalidArgumentError(f"{path}: {name} has a pattern of {len(pattern)} characters")
         try:
             _compiled(pattern)
-        except re2.error as error:
-            reason = error.args[0].decode(errors="replace")
+        except (re2.error, UnicodeEncodeError) as error:
+            reason = "it is not UTF-8" if isinstance(error, UnicodeError) else error.args[0].decode(errors="replace")
             raise InvalidArgumentError(
                 f"{path}: {name} has {pattern!r}, which is no regular expression that is read here: {reason}"
             ) from error

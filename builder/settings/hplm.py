@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from backends.adapters.adapter_set import LORA_MODULES, SITES
 from backends.adapters.recipe import AdapterRecipe
@@ -99,6 +99,8 @@ class TuneSettings:
             merged["recipe"] = {**asdict(self.recipe), **recipe}
         try:
             return _adapter().validate_json(to_json(merged), strict=True, extra="forbid")
+        except PydanticSerializationError as error:
+            raise InvalidArgumentError("a setting of the tuning has text that is not UTF-8, or no JSON") from error
         except ValidationError as error:
             raise InvalidArgumentError(_first_problem(error)) from error
 

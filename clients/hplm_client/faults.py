@@ -105,8 +105,12 @@ def _rejection(message: str) -> UnavailableError:
 
 def one_line(message: str) -> str:
     """The first line without what Triton puts before it."""
-    lines = _PREFIX.sub("", message.strip()).splitlines() or ["the server gave no reason"]
-    return lines[0].strip()[:_LONGEST_MESSAGE_CHARS].encode(errors="replace").decode()
+    lines = (line.strip() for line in _PREFIX.sub("", message.strip()).splitlines())
+    return (
+        next(filter(None, lines), "the server gave no reason")[:_LONGEST_MESSAGE_CHARS]
+        .encode(errors="replace")
+        .decode()
+    )
 
 
 @contextmanager

@@ -83,7 +83,9 @@ def _change(draw: Draw, holder: Any, key: Any) -> None:
         case 4 if isinstance(holder, dict) or len(holder) > 1:
             del holder[key]
         case 5 if isinstance(holder, dict):
-            holder[draw.text(list(holder))] = holder.pop(key) if draw.happens(0.5) else value
+            holder[draw.text([name for name in holder if isinstance(name, str)])] = (
+                holder.pop(key) if draw.happens(0.5) else value
+            )
         case 5 | 6 if isinstance(holder, list):
             holder.insert(draw.randint(0, len(holder)), copy.deepcopy(draw.choice(holder)))
         case _ if isinstance(holder, dict | list) and len(holder) > 1:

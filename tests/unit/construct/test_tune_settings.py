@@ -75,3 +75,8 @@ def test_settings_are_changed_by_name() -> None:
     ):
         with pytest.raises(InvalidArgumentError):
             settings.changed(wrong)
+
+
+def test_a_setting_that_no_file_could_hold_is_rejected() -> None:
+    with pytest.raises(InvalidArgumentError, match="not UTF-8"):
+        TuneSettings().changed({"pooling": "\udc80"})

@@ -208,6 +208,7 @@ def test_what_the_library_saves_but_nobody_can_serve(
         ({"rank_pattern": [8]}, "rank_pattern is not a JSON object"),
         ({"rank_pattern": {"query(": 8}}, r"rank_pattern has 'query\(', which is no regular expression"),
         ({"alpha_pattern": {"*key": 8}}, r"alpha_pattern has '\*key', which is no regular expression"),
+        ({"rank_pattern": {"query\ud800": 8}}, "no regular expression that is read here: it is not UTF-8"),
         ({"rank_pattern": {r"(query)\1": 8}}, "no regular expression that is read here: invalid escape sequence"),
         ({"rank_pattern": {"((a{999}){999}){999}": 8}}, "no regular expression that is read here: invalid repetition"),
         ({"rank_pattern": {"q" * 1001: 8}}, "rank_pattern has a pattern of 1001 characters"),

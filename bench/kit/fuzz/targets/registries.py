@@ -45,7 +45,7 @@ class Registries(Target):
 
     def attempt(self, draw: Draw) -> None:
         for path in self._own.path.glob(f"{_REGISTRY}*"):
-            path.unlink()
+            path.unlink(missing_ok=True)  # SQLite removes what it has written ahead, too
         if draw.happens(0.5):
             self._path.write_bytes(draw.damaged(self._good))
         else:
