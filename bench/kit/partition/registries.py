@@ -37,7 +37,7 @@ class FailingRegistry(Protocol):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Of a server that meets the faults."""
+        """The environment of a server that meets the faults."""
 
     def save(self, home: Home) -> None:
         """Keep what it holds now."""
