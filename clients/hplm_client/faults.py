@@ -53,11 +53,11 @@ _BY_WORDS: tuple[tuple[re.Pattern[str], type[ClientError]], ...] = (
     (re.compile(r"stream removed|socket closed|connection reset|recvmsg|broken pipe", re.I), ConnectionLostError),
     (re.compile(r"goaway|keepalive|transport closed|endpoint read failed", re.I), ConnectionLostError),
     (re.compile(r"request for unknown model|server not ready", re.I), NotReadyError),
-    (re.compile(r"(in ensemble 'hplm', )?server is stopping", re.I), NotReadyError),
     (re.compile(r"cancelled$", re.I), ConnectionLostError),  # by a server that ends; whoever cancels knows it already
     (re.compile(r"this (protocol|api) is restricted", re.I), PermissionDeniedError),
 )
 _UNAUTHORISED = re.compile("unauthorised: ")
+_STOPPING = re.compile("server is stopping", re.I)
 _FACTS = re.compile(r"\s*(\{\"reason\": \"\w+\", \"retry_after_ms\": \d{1,12}\})\s*$")
 _PREFIX = re.compile(
     r"^(in ensemble '[^']*', |\[request id: [^\]]*\] |Failed to process the request\(s\) for model '[^']*', message: )+"
@@ -144,6 +144,9 @@ def _from_triton(error: InferenceServerException, address: str, timeout_s: float
 
 
 def _by_words(message: str) -> type[ClientError] | None:
-    if _UNAUTHORISED.match(_PREFIX.sub("", message)):
+    said = _PREFIX.sub("", message)
+    if _UNAUTHORISED.match(said):
         return PermissionDeniedError
+    if _STOPPING.match(said):
+        return NotReadyError
     return next((kind for words, kind in _BY_WORDS if words.match(message)), None)

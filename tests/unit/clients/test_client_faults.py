@@ -38,6 +38,7 @@ CASES = [
     ("UNAVAILABLE", "503", "Server not ready", hplm_client.NotReadyError, "Server not ready"),
     ("UNAVAILABLE", "503", DRAINING, hplm_client.NotReadyError, "server is stopping: it"),
     ("UNAVAILABLE", "503", STOPPING, hplm_client.NotReadyError, "Server is stopping, scheduler"),
+    ("UNAVAILABLE", "503", f"[request id: <id_unknown>] {STOPPING}", hplm_client.NotReadyError, "Server is stopping"),
     ("INTERNAL", "500", "", hplm_client.ServerError, "the server gave no reason"),
     ("INTERNAL", "500", "in ensemble 'hplm', \x1c\n \nmore", hplm_client.ServerError, "more"),
 ]
