@@ -24,7 +24,7 @@ def _any(answer: Answer) -> bool:
 
 @dataclass(frozen=True)
 class MixedLoad:
-    """So many callers at once, each of whom asks again as soon as it has heard, or later.
+    """Callers side by side, each of whom asks again as soon as it has heard, or later.
 
     Args:
         kinds: Shares that sum to 1. `passing` asks for hPLMs that come and go.

@@ -142,7 +142,7 @@ class SupervisedServer:
 
     @property
     def exit_code(self) -> int | None:
-        """Of the command that was started last; None while it runs."""
+        """Exit code of the command that was started last; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     # --- its health port ---

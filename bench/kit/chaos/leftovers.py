@@ -17,7 +17,7 @@ _POLL_S = 0.1
 
 
 class Traces:
-    """By what the processes and files of one home's servers are known, whatever else runs on the machine."""
+    """Signs of the processes and files of one home's servers, whatever else runs on the machine."""
 
     def __init__(self, made: ChaosHome) -> None:
         self._home = str(made.home.path.absolute())

@@ -37,7 +37,7 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True)
 class Callers:
-    """So many callers of one client; `rate_per_s` is that of all together, and None lets them make no pauses."""
+    """Callers of one client; `rate_per_s` is that of all together, and None lets them make no pauses."""
 
     kind: str
     urls: Mapping[str, str]

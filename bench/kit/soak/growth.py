@@ -68,7 +68,7 @@ def num_restarts(looks: Sequence[Look]) -> int:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Of all files, each once, however many names it has; what is removed meanwhile counts or not."""
+    """Sum up all files, each once, however many names it has; what is removed meanwhile counts or not."""
     sizes = {}
     for parent, _, names in os.walk(folder):
         for name in names:
