@@ -217,7 +217,8 @@ def _made_home(folder: Path, settings: Settings, seed: int) -> tuple[Home, Seque
     words, rng = Words(SMALL.vocab_size), np.random.default_rng(seed)
     texts = [words.text(rng, int(length)) for length in rng.integers(3, 101, size=settings.texts)]
     base = BaseHome(folder / "home", seed)
-    base.add_root(_ROOT, SMALL, [text for number, text in enumerate(texts) if number % 4])
+    known = [text for number, text in enumerate(texts) if number % 4]
+    base.add_root(_ROOT, SMALL, known, SMALL.num_lower_layers)
     hplms = base.add_hplms(Family(_ROOT, "tenant", settings.tenants))
     registry = Registry.open(base.home)
     mark_all(base.home, registry)

@@ -104,11 +104,15 @@ class BaseHome:
         self._generator = torch.Generator().manual_seed(seed)
         Registry.open(self.home, create=True).close()
 
-    def add_root(self, name: str, geometry: RootGeometry, texts: Sequence[str]) -> DomainEntry:
-        """A root and its first domain, whose table holds what the texts need; without texts, single tokens only."""
+    def add_root(
+        self, name: str, geometry: RootGeometry, texts: Sequence[str], num_lower_layers: int = 1
+    ) -> DomainEntry:
+        """A root and its first domain, whose table holds what the texts need; without texts, single tokens only.
+
+        One lower layer will do where the texts are all that is asked: lower layers run only for missing fragments.
+        """
         path = self.home.root(name)
-        # The table holds all that the bench asks for, so the lower layers are never run: one will do.
-        parts = random_parts(replace(geometry, num_lower_layers=1), self._generator)
+        parts = random_parts(replace(geometry, num_lower_layers=num_lower_layers), self._generator)
         with publishing(path) as folder:
             tokenizer = Words(geometry.vocab_size).write_tokenizer(self.home.path / "tokenizer.json")
             fingerprint = write_root(folder, name, geometry, tokenizer, parts, {}, {})
