@@ -16,7 +16,9 @@ from bench.kit.chaos.defects import raise_defect
 from bench.kit.chaos.plan import TRITON, Fault, Way
 from bench.kit.supervised import SupervisedServer
 
-_SIGNALS = {Way.KILL: signal.SIGKILL, Way.STOP: signal.SIGSTOP}
+_SIGNALS = {Way.KILL: signal.SIGKILL, Way.STOP: signal.SIGSTOP, Way.PAUSE: signal.SIGSTOP}
+_PAUSE_S = 1.5
+"""Triton gives a process one second, the watchdog two."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ def strike(server: SupervisedServer, fault: Fault, orders: Path) -> Struck:
     at_s = time.monotonic()
     with suppress(ProcessLookupError):
         os.kill(pid, _SIGNALS[fault.kind.way])
+        if fault.kind.way is Way.PAUSE:
+            time.sleep(_PAUSE_S)
+            os.kill(pid, signal.SIGCONT)
     return Struck(fault, at_s)
 
 

@@ -16,10 +16,11 @@ ENCODE = "encode"
 
 
 class Way(StrEnum):
-    """How a fault strikes: `kill -9`, SIGSTOP, or an error raised in a loop."""
+    """How a fault strikes: `kill -9`, SIGSTOP, SIGSTOP for longer than Triton waits, or an error raised in a loop."""
 
     KILL = "kill"
     STOP = "stop"
+    PAUSE = "pause"
     DEFECT = "defect"
 
 
@@ -35,13 +36,13 @@ class Kind:
 
     @property
     def hangs(self) -> bool:
-        """Whether what it strikes stays there, and does nothing."""
-        return self.way is Way.STOP
+        """Whether what it strikes stays there, and does nothing for a while at least."""
+        return self.way in (Way.STOP, Way.PAUSE)
 
 
 KINDS = (
     *(Kind(way, target) for way in (Way.KILL, Way.STOP) for target in (LOWER, UPPER, TRITON)),
-    *(Kind(Way.DEFECT, model) for model in (UPPER, LOWER)),
+    *(Kind(way, model) for way in (Way.DEFECT, Way.PAUSE) for model in (UPPER, LOWER)),
 )
 BY_NAME = {str(kind): kind for kind in KINDS}
 

@@ -35,6 +35,7 @@ from backends.registry.staleness import StalenessSettings
 from backends.root.packed import cpu_multiplies_bf16
 from backends.scheduling.rejection import RejectedError
 from backends.seal import Seal
+from backends.standstill import SHORT_CALLS_S, Standstill
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.trimming import Trimming
 from backends.triton_caller import Caller
@@ -80,8 +81,13 @@ class TritonPythonModel:
         self._metrics = LowerMetrics(pb_utils, self._service, self._queue, process, in_force)
         exclude_loaded_objects()
         self._trimming = Trimming()
+        self._standstill = Standstill(SHORT_CALLS_S)
 
     def execute(self, requests: list) -> list:
+        with self._standstill.call():
+            return self._execute(requests)
+
+    def _execute(self, requests: list) -> list:
         if is_draining():
             return [_response(draining_error()) for _ in requests]
         self._queue.begin_call()
@@ -111,6 +117,7 @@ class TritonPythonModel:
             return presentable(error)
 
     def finalize(self) -> None:
+        self._standstill.close()
         self._queue.close()
         self._rejections.close()
         self._trimming.close()

@@ -36,6 +36,7 @@ from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.settings import AdmissionSettings, PolicyName, PolicySettings
 from backends.scheduling.wait_forecast import ForecastWriter
 from backends.seal import Seal
+from backends.standstill import LONG_CALLS_S, SHORT_CALLS_S, Standstill
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
 from backends.trimming import Trimming
 from backends.triton_caller import Caller
@@ -86,8 +87,13 @@ class TritonPythonModel:
         self._metrics = UpperMetrics(pb_utils, self._service, args["model_instance_name"], in_force)
         exclude_loaded_objects()
         self._trimming = Trimming(self._service.release_unused)
+        self._standstill = Standstill(LONG_CALLS_S if self._batches_by_triton else SHORT_CALLS_S)
 
     def execute(self, requests: list) -> list | None:
+        with self._standstill.call():
+            return self._execute(requests)
+
+    def _execute(self, requests: list) -> list | None:
         if self._batches_by_triton:
             self._heartbeat.begin_requests(len(requests))
             answered = self._service.run([_read(request) for request in requests])
@@ -125,6 +131,7 @@ class TritonPythonModel:
         return read, caller
 
     def finalize(self) -> None:
+        self._standstill.close()
         self._trimming.close()
         self._metrics.close()
         self._service.close()

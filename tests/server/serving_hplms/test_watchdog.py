@@ -217,6 +217,29 @@ def test_whatever_dies_or_is_stopped_is_replaced(tiny_home: Home, fault: Callabl
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("model", ["hplm_lower", "hplm_upper"])
+def test_a_process_that_stood_still_longer_than_triton_waits_is_replaced(tiny_home: Home, model: str) -> None:
+    """The watchdog would let it be, but Triton has given up on it, and frees memory that it goes on to read."""
+    with operated(tiny_home) as server:
+        answer, stubs = server.infer(), server.stubs(model)
+        load = Load(f"grpc://{server.grpc}", threads=3)
+        time.sleep(0.3)
+        for stub in stubs:
+            stub.suspend()
+        time.sleep(1.5)
+        for stub in stubs:
+            stub.resume()
+        server.wait_until(ready=False, timeout_s=3)
+        server.wait_until(ready=True)
+        load.close()
+        assert not set(stubs) & set(server.stubs(model))
+        assert server.infer() == answer
+        code, said = stop(server)
+    assert code == 0
+    assert "has died (exit code 70); restart 1 of at most 5" in said
+
+
+@pytest.mark.long
 def test_a_loop_that_hangs_is_replaced_until_it_is_given_up(tiny_home: Home, tmp_path: Path) -> None:
     code = shutil.copytree(installed_code(), tmp_path / "code")
     model = code / "hplm_upper" / "1" / "model.py"
