@@ -28,17 +28,17 @@ class FragmentEncoder(nn.Module):
         super().__init__()
         hidden = geometry.hidden_size
         embedded = geometry.embedding_size or hidden
-        self.word_embeddings = nn.Embedding(geometry.vocab_size, embedded)
-        self.slot_embeddings = nn.Embedding(geometry.n, embedded)
+        self.word_embeddings = zero_embedding(geometry.vocab_size, embedded)
+        self.slot_embeddings = zero_embedding(geometry.n, embedded)
         self.embedding_norm = nn.LayerNorm(embedded, eps=geometry.layer_norm_eps)
         self.embedding_projection = nn.Identity() if geometry.embedding_size is None else nn.Linear(embedded, hidden)
         self.layers = nn.ModuleList(EncoderLayer(geometry, index) for index in range(geometry.num_lower_layers))
         # A pretrained layer rests much of its attention on the special tokens, and most fragments hold none.
-        sinks = torch.zeros(geometry.num_lower_layers, 2, geometry.num_sinks, hidden)
+        shape = (geometry.num_lower_layers, 2, geometry.num_sinks, hidden)
         if geometry.num_sinks:
-            self.sinks = nn.Parameter(sinks)
-        else:
-            self.register_buffer("sinks", sinks, persistent=False)
+            self.sinks = nn.Parameter(torch.zeros(shape))
+        else:  # no file holds it, so it is filled here, also where the weights are only described
+            self.register_buffer("sinks", torch.zeros(shape, device="cpu"), persistent=False)
         self.gate = nn.Linear(hidden, 1)
         self._num_heads = geometry.num_heads
         nn.init.zeros_(self.gate.weight)
@@ -54,6 +54,15 @@ class FragmentEncoder(nn.Module):
             hidden = layer(hidden, fragment_attention(self._num_heads, attended, sinks))
         gated: Tensor = hidden * torch.sigmoid(self.gate(hidden)) * filled[..., None]
         return gated
+
+
+def zero_embedding(count: int, size: int) -> nn.Embedding:
+    """Make an embedding that is to be filled.
+
+    The random numbers of PyTorch's own would be for nothing. On the meta device, drawing them loads PyTorch's compiler,
+    which takes a second.
+    """
+    return nn.Embedding.from_pretrained(torch.zeros(count, size), freeze=False)
 
 
 def sum_overlapping(gated: Tensor, centre: int) -> Tensor:
@@ -86,11 +95,9 @@ class Aggregation(nn.Module):
 
     def __init__(self, geometry: RootGeometry) -> None:
         super().__init__()
-        self.position_embeddings = nn.Embedding(geometry.max_tokens, geometry.hidden_size)
-        self.type_embeddings = nn.Embedding(geometry.type_vocab_size, geometry.hidden_size)
+        self.position_embeddings = zero_embedding(geometry.max_tokens, geometry.hidden_size)
+        self.type_embeddings = zero_embedding(geometry.type_vocab_size, geometry.hidden_size)
         self.norm = nn.LayerNorm(geometry.hidden_size, eps=geometry.layer_norm_eps)
-        nn.init.zeros_(self.position_embeddings.weight)
-        nn.init.zeros_(self.type_embeddings.weight)
 
     def forward(self, summed: Tensor, positions: Tensor, types: Tensor) -> Tensor:
         placed: Tensor = self.norm(summed + self.position_embeddings(positions) + self.type_embeddings(types))

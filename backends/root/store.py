@@ -97,11 +97,11 @@ def load_weights(make: Callable[[], PartT], path: Path) -> PartT:
     Raises:
         CorruptFileError: The file holds other weights; no memory is taken for what it cannot hold.
     """
-    with torch.device("meta"):
-        needed_bytes = sum(tensor.numel() for tensor in make().state_dict().values())
+    with torch.device("meta"):  # which takes neither memory nor random numbers
+        part = make()
+    needed_bytes = sum(tensor.numel() for tensor in part.state_dict().values())
     if needed_bytes > path.stat().st_size:  # a number takes a byte at least
         raise CorruptFileError(f"{path} is too small for the weights of this geometry")
-    part = make()
     try:
         state = {key: tensor.float() for key, tensor in read_tensors(path).items()}
         part.load_state_dict(state, assign=True)
