@@ -62,7 +62,7 @@ def zero_embedding(count: int, size: int) -> nn.Embedding:
     The random numbers of PyTorch's own would be for nothing. On the meta device, drawing them loads PyTorch's compiler,
     which takes a second.
     """
-    return nn.Embedding.from_pretrained(torch.zeros(count, size), freeze=False)
+    return nn.Embedding(count, size, _weight=torch.zeros(count, size))
 
 
 def sum_overlapping(gated: Tensor, centre: int) -> Tensor:
