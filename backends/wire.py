@@ -241,17 +241,17 @@ def fold_rows(rows: Sequence[Float16Array]) -> Float16Array:
 def unfold_rows(folded: Float16Array, lengths: Sequence[int]) -> list[Float16Array]:
     """The inverse of `fold_rows`; the rows are views of the array."""
     flat = folded.reshape(-1, folded.shape[-1])
-    if sum(lengths) > len(flat):
-        raise InvalidArgumentError(f"{HIDDEN} holds {len(flat)} tokens where its tickets promise {sum(lengths)}")
     ends = accumulate(lengths)
     return [flat[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
-def require_hidden(folded: Float16Array) -> None:
-    """Reject what `fold_rows` cannot have made."""
-    if folded.ndim != 3 or folded.dtype != np.float16:
+def require_hidden(folded: Float16Array, lengths: Sequence[int]) -> None:
+    """Reject what `fold_rows` cannot have made of rows of these lengths; more would be kept as long as the rows are."""
+    shape = (len(lengths), -(-sum(lengths) // len(lengths)))
+    if folded.ndim != 3 or folded.dtype != np.float16 or folded.shape[:2] != shape:
         raise InvalidArgumentError(
-            f"{HIDDEN} is of {folded.dtype} and shape {list(folded.shape)}, not of float16 and [batch, tokens, hidden]"
+            f"{HIDDEN} is of {folded.dtype} and shape {list(folded.shape)}; its tickets promise float16 and "
+            f"[{shape[0]}, {shape[1]}, hidden]"
         )
 
 

@@ -100,9 +100,10 @@ def tokens(settings: Settings, seed: int) -> tuple[dict[str, float], list[dict[s
 
 def costs(settings: Settings, seed: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
     with _guarded(settings) as (server, shown):
-        rows = text_costs(server, shown, settings.text_repeats)
+        rows = text_costs(server, shown, settings.text_repeats, seed)
     figures = {
         "text_1mb_ms": max(row["cpu ms"] for row in rows),
+        "text_1mb_new_ms": max(row["cpu ms, new texts"] for row in rows),
         "ticket_us_per_row": ticket_us(settings.cost_turns),
         "token_us_per_request": token_us(settings.cost_turns),
     }

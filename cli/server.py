@@ -318,8 +318,9 @@ def _any_hplm(config: ServerConfig) -> str | None:
 
 
 def _report(log_path: Path | None, line: str) -> None:
-    """Show a line of the watchdog's, with the time, and write it into the log, too."""
-    typer.echo(_with_time(line), err=True)
+    """Show a line of the watchdog's, with the time, and write it into the log, too; the server goes on without both."""
+    with suppress(OSError):
+        typer.echo(_with_time(line), err=True)
     _log(log_path, line)
 
 

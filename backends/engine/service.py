@@ -311,7 +311,7 @@ class UpperService:
             raise InvalidArgumentError("a request has at least one row")
         if len(rows.words) != len(tickets):
             raise InvalidArgumentError(f"{WORDS} has {len(rows.words)} rows where {TICKET} has {len(tickets)}")
-        require_hidden(rows.hidden)
+        require_hidden(rows.hidden, [ticket.num_tokens for ticket in tickets])
         return _Received(owned(rows.hidden), tickets, list(rows.words))
 
     def _resolved(self, received: _Received) -> _Request:

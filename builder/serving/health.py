@@ -10,11 +10,12 @@ import errno
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
-from socket import AF_INET, AF_INET6
-from typing import NamedTuple, Protocol
+from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
+from typing import Any, NamedTuple, Protocol
 
 from backends.errors import InvalidArgumentError
 from builder.serving.errors import PortInUseError
@@ -73,9 +74,29 @@ class HealthPort:
 
 
 class _Server(ThreadingHTTPServer):
+    """A thread for each connection; where all are taken, the oldest connection is ended for a new one."""
+
     daemon_threads = True
     block_on_close = False
     request_queue_size = _MAX_CONNECTIONS
+
+    def __init__(self, *arguments: Any) -> None:
+        self._open: dict[int, socket] = {}
+        """By the file's number, the oldest first."""
+        self._lock = threading.Lock()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock, suppress(OSError):
+            self._open[request.fileno()] = request
+            if len(self._open) > _MAX_CONNECTIONS:
+                self._open.pop(next(iter(self._open))).shutdown(SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request.fileno(), None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A caller that is gone is no error of ours."""

@@ -134,4 +134,5 @@ class LogFollower:
     def _take(self, line: str) -> None:
         self._lines.append(line)
         if self._on_line is not None and not is_noise(line):
-            self._on_line(line)
+            with suppress(OSError):  # a screen that is gone, or a full disk behind it
+                self._on_line(line)

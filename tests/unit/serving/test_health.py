@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -78,6 +80,25 @@ def test_an_order_to_drain_returns_when_that_is_done(port: HealthPort, watched: 
             assert not order.done()
         watched.finished.set()
         assert order.result(10) == (200, {"ok": True})
+
+
+def test_connections_that_say_nothing_do_not_keep_probes_out(port: HealthPort) -> None:
+    host, _, number = port.url.removeprefix("http://").rpartition(":")
+    silent = [socket.create_connection((host, int(number))) for _ in range(200)]
+    try:
+        assert ask(port, "GET", "/livez") == (200, {"ok": True})
+        wait_until(lambda: threading.active_count() < 100)
+        assert ask(port, "GET", "/livez") == (200, {"ok": True})
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 4  # silent connections end by themselves after 5 s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_no_web_page_may_drain(port: HealthPort, watched: FakeWatched) -> None:

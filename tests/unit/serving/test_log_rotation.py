@@ -50,6 +50,20 @@ def test_a_flood_of_lines_takes_two_sizes_and_the_last_lines_are_there(tmp_path:
     assert len(seen) > 2900, "nearly all lines reach the screen"
 
 
+def test_a_screen_that_fails_ends_neither_following_nor_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.touch()
+
+    def fail(line: str) -> None:
+        raise BrokenPipeError
+
+    follower = LogFollower(path, fail, LogRotation(path, 10 * KILOBYTE))
+    write(path, 110).wait()
+    within(5, lambda: (tmp_path / "server.log.1").exists() and path.stat().st_size == 0)
+    follower.finish()
+    assert len(follower.lines) == 110
+
+
 def test_two_servers_with_one_log_move_it_once(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.touch()

@@ -18,6 +18,7 @@ from backends.wire import (
     fold_rows,
     fold_words,
     owned,
+    require_hidden,
     unfold_rows,
     unfold_words,
 )
@@ -94,7 +95,11 @@ def test_the_plugin_declares_the_same_columns_and_version() -> None:
 
 
 def test_tensors_that_do_not_belong_together() -> None:
-    with pytest.raises(InvalidArgumentError, match="promise 9"):
-        unfold_rows(np.zeros((2, 4, 3), np.float16), [4, 5])
+    require_hidden(np.zeros((2, 5, 3), np.float16), [4, 5])
+    for shape in ((2, 4, 3), (2, 6, 3), (1, 9, 3), (3, 3, 3), (9, 3)):
+        with pytest.raises(InvalidArgumentError, match=r"promise float16 and \[2, 5, hidden\]"):
+            require_hidden(np.zeros(shape, np.float16), [4, 5])
+    with pytest.raises(InvalidArgumentError, match="is of float32"):
+        require_hidden(np.zeros((2, 5, 3), np.float32), [4, 5])  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="TICKET"):
         decode_tickets(np.zeros((2, 3), np.int64))
