@@ -2,8 +2,10 @@
 
 `hplm serve` with its watchdog, on a home whose hPLMs bear marks, under callers over gRPC and HTTP, with deadlines and
 without, while versions are published. One fault strikes after the other, each once the server is whole again and a
-random pause is over: `kill -9` and SIGSTOP of a stub of either model and of tritonserver, a defect in a loop of either
-model. The plan is drawn from the seed and stands in the rows. Meanwhile `/readyz` is asked each 100 ms beside a canary.
+random pause is over: `kill -9` and SIGSTOP of a stub of either model and of tritonserver, a pause of a stub that is
+longer than Triton waits, a defect in a loop of either model. The plan is drawn from the seed and stands in the rows.
+Meanwhile `/readyz` is asked each 100 ms beside a canary. `--max-restarts` lets the server be restarted each time; by
+default it is given up at the sixth death within ten minutes.
 
 - `ready_lies_s_max`: the longest stretch in which `/readyz` says 200 while canaries fail, or from a fault to its 503.
 - `recovery_s_*`: from a fault that kills to the first answered canary beside a 200; `hang_recovery_s_max`: of hangs.
