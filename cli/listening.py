@@ -49,7 +49,8 @@ def who_may_ask(auth: Auth, registry: Registry) -> str:
         return "auth off: each caller that reaches these ports may ask every hPLM; '--auth tokens' asks for tokens"
     now = time.time()
     callers = sum(
-        entry.role is Role.CALLER and entry.validity(now) is Validity.VALID for entry in registry.tokens.all()
+        entry.role is Role.CALLER and entry.validity(now) is Validity.VALID
+        for entry in registry.tokens.changed(0).entries
     )
     return (
         f"auth tokens: {callers} are valid" if callers else "auth tokens: there is none; 'hplm token create' makes one"

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from backends.errors import NotFoundError, shown
 from backends.home import Home
@@ -171,8 +171,13 @@ class RegistrySnapshot:
     def _apply_access(self, changes: HplmChanges) -> None:
         """Take in tokens and quotas; those that a restored registry lacks are gone."""
         after_revision = 0 if changes.is_whole else self._position.revision
-        self.tokens.apply(self._registry.tokens.changed(after_revision), changes.is_whole)
-        self.quotas.apply(self._registry.quotas.changed(after_revision), changes.is_whole)
+        tokens = self._registry.tokens.changed(after_revision)
+        self.tokens.apply(tokens.entries, changes.is_whole, tokens.damaged)
+        quotas = self._registry.quotas.changed(after_revision)
+        self.quotas.apply(quotas.entries, changes.is_whole, quotas.damaged)
+        _tell_damaged("token %s is rejected: %s", tokens.damaged)
+        _tell_damaged("the quota of tenant %s stays as it was: %s", quotas.damaged)
+        _tell_damaged("hPLM %s stays as it was: %s", changes.damaged)
 
     def _deleted_by(self, changes: HplmChanges) -> Collection[str]:
         if not changes.is_whole or self._position == START:
@@ -180,8 +185,9 @@ class RegistrySnapshot:
         LOGGER.warning(
             "the registry was restored or replaced; what is live there is served: %d hPLMs", len(changes.entries)
         )
+        kept = {entry.id for entry in changes.entries}.union(changes.damaged)
         with self._lock:
-            return (self._live.keys() | self._coming.keys()) - {entry.id for entry in changes.entries}
+            return (self._live.keys() | self._coming.keys()) - kept
 
     def _apply(self, entries: Sequence[HplmEntry], deleted: Collection[str]) -> None:
         with self._lock:
@@ -259,3 +265,8 @@ class RegistrySnapshot:
             self._wanted.clear()
             while not self._stopping.is_set() and self._prepare_next():
                 pass
+
+
+def _tell_damaged(message: str, damaged: Mapping[str, str]) -> None:
+    for name, reason in damaged.items():
+        LOGGER.error(message, shown(name), reason)

@@ -22,7 +22,7 @@ from backends.moments import shown_moment
 from backends.names import check_hplm_id, check_name
 from backends.registry.audit import note
 from backends.registry.database import Database
-from backends.registry.rows import row_fields
+from backends.registry.rows import ReadRows, read_rows, row_fields
 from backends.registry.schema import TokenRow
 
 EVERYTHING = "*"
@@ -185,10 +185,15 @@ class TokenTable:
             row = session.scalars(select(TokenRow).where(TokenRow.token_id == id)).one_or_none()
             return None if row is None else _entry(row)
 
-    def changed(self, after_revision: int) -> list[TokenEntry]:
-        """Return the tokens that were created, rotated or revoked since a revision."""
+    def changed(self, after_revision: int) -> ReadRows[TokenEntry]:
+        """Return the tokens that were created, rotated or revoked since a revision; a damaged one fails no other."""
         with self._database.reading() as session:
-            return _entries(session.scalars(select(TokenRow).where(TokenRow.revision > after_revision)))
+            return read_rows(
+                session,
+                TokenRow.token_id,
+                TokenRow.revision > after_revision,
+                lambda chosen: _entries(session.scalars(select(TokenRow).where(chosen))),
+            )
 
 
 def _issue(

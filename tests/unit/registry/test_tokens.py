@@ -21,7 +21,7 @@ DAY_S = 86_400.0
 
 def known(registry: Registry) -> AccessTokens:
     tokens = AccessTokens()
-    tokens.apply(registry.tokens.changed(0))
+    tokens.apply(registry.tokens.changed(0).entries)
     return tokens
 
 
