@@ -95,8 +95,11 @@ def test_entries_of_tokens_say_when_they_are_valid(registry: Registry) -> None:
     assert lasting.after == f"valid from {shown_moment(old.not_before)} until it is revoked"
     (ended,) = [entry for entry in registry.tokens.all() if entry.id == old.id]
     assert ended.expires_at is not None
-    assert rotated.before == f"{old.id}, valid until {shown_moment(ended.expires_at)}"
-    assert rotated.after == f"{new.id}, valid from {shown_moment(new.not_before)} until 2999-01-01T12:00:00Z"
+    assert rotated.before == f"{old.id}, {lasting.after}"
+    assert rotated.after == (
+        f"{new.id}, valid from {shown_moment(new.not_before)} until 2999-01-01T12:00:00Z; "
+        f"{old.id} until {shown_moment(ended.expires_at)}"
+    )
 
 
 def test_a_change_that_fails_has_none(registry: Registry) -> None:
