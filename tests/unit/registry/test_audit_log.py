@@ -14,7 +14,7 @@ from registry_behind import downgrade, execute
 from backends.errors import CorruptFileError, HplmError
 from backends.home import Home
 from backends.moments import shown_moment
-from backends.registry.audit import acting_as, note
+from backends.registry.audit import AuditEntry, acting_as, note
 from backends.registry.garbage import KeepRule
 from backends.registry.registry import Registry
 from backends.registry.schema import REGISTRY_FORMAT_VERSION
@@ -83,6 +83,33 @@ def test_every_change_has_its_entry(registry: Registry) -> None:
     about = {entry.action for entry in entries if entry.is_about("acme")}
     assert {"hplm.publish", "token.create", "token.rotate", "token.revoke", "quota.set"} <= about
     assert not any(entry.is_about("globex") for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("action", "target", "tenants"),
+    [
+        ("hplm.publish", "mini/x", {"mini"}),
+        ("hplm.pin", "acme/x", {"acme"}),
+        ("quota.set", "versions", {"versions"}),
+        ("token.create", "token 7, caller of acme", {"acme"}),
+        ("token.rotate", "token 7, caller of acme/x", {"acme"}),
+        ("token.revoke", "token 7, admin of *", {"*"}),
+        ("job.submit hplm.update", "hplm:acme/x", {"acme"}),
+        ("job.cancel", "hplm:acme/x", {"acme"}),
+        ("job.submit domain.update", "domain:mini/shop", set()),
+        ("job.cancel", "root:mini", set()),
+        ("job.submit gc", "gc", set()),
+        ("job.cancel", "job 7", set()),
+        ("root.publish", "mini", set()),
+        ("domain.publish", "mini/shop", set()),
+        ("gc", "3 versions", set()),
+        ("registry.migrate", "registry", set()),
+    ],
+)
+def test_which_tenant_an_entry_is_about(action: str, target: str, tenants: set[str]) -> None:
+    entry = AuditEntry(1, 0.0, "somebody", action, target, None, None, 1)
+    named = ("acme", "mini", "versions", "job", "7", "gc", "registry", "domain", "hplm", "root", "token", "*")
+    assert {tenant for tenant in named if entry.is_about(tenant)} == tenants
 
 
 def test_entries_of_tokens_say_when_they_are_valid(registry: Registry) -> None:
