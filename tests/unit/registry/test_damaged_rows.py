@@ -92,6 +92,7 @@ def test_a_damaged_row_holds_up_no_other(no_text: str, tmp_path: Path, caplog: p
                 "the quota of tenant 'acme' stays as it was",
                 "hPLM 'acme/x' stays as it was",
             ]
+            damage(home, "UPDATE quotas SET rows_per_s = NULL")
             publish(registry, "acme/x")
             snapshot.refresh()
             assert snapshot.find("acme/x").version == 3
