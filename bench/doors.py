@@ -4,9 +4,9 @@ Real Triton. `tickets`: made up, changed, replayed, aged and foreign tickets go 
 them one a call, the others 8 or 64 a call, beside honest clients with deadlines; the same load without them by turns.
 What the process asks its registry is counted. `endpoints`: the four administrative groups over both protocols.
 `tokens`: all tenants, calls, protocols and kinds of tokens; how long a foreign and an absent hPLM take on the wire;
-tokens that are revoked and rotated while callers show them. `guarded`: two servers by turns, 10,000 tenants with two
-tokens each and quotas in one of them, of which a tenth ask. `costs`: processor time of checks, and of `hplm_lower` for
-a megabyte without blanks.
+tokens that are revoked, beside publications, and rotated while callers show them. `guarded`: two servers by turns,
+10,000 tenants with two tokens each and quotas in one of them, of which a tenth ask. `costs`: processor time of checks,
+and of `hplm_lower` for a megabyte without blanks.
 """
 
 from __future__ import annotations

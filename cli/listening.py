@@ -14,15 +14,28 @@ from backends.registry.tokens import Role, Validity
 INSECURE_VARIABLE = "HPLM_INSECURE"
 
 
-def require_guarded(address: str, asks_for_tokens: bool, is_insecure: bool) -> None:
-    """Check that a server that others reach asks for tokens, unless it is to go without.
+def require_guarded(
+    address: str,
+    asks_for_tokens: bool,
+    is_insecure: bool,
+    others_could: str = "ask every tenant's hPLMs",
+    guards: str = "--auth tokens asks",
+) -> None:
+    """Check that a service that others reach asks for tokens, unless it is to go without.
+
+    Args:
+        address: Where it listens.
+        asks_for_tokens: Whether callers must show a token.
+        is_insecure: Whether the operator has said that it is to go without.
+        others_could: What anybody there could do otherwise, for the message.
+        guards: The options against that, with their verb.
 
     Raises:
-        InvalidArgumentError: It listens beyond this machine, and anybody there could ask every tenant's hPLMs.
+        InvalidArgumentError: It listens beyond this machine without tokens.
     """
     if not (is_loopback(address) or asks_for_tokens or is_insecure):
         raise InvalidArgumentError(
-            f"on {address} others could ask every tenant's hPLMs; --auth tokens asks them for tokens, "
+            f"on {address} others could {others_could}; {guards} them for tokens, "
             "--insecure lets them, for behind a gateway"
         )
 
@@ -49,7 +62,8 @@ def who_may_ask(auth: Auth, registry: Registry) -> str:
         return "auth off: each caller that reaches these ports may ask every hPLM; '--auth tokens' asks for tokens"
     now = time.time()
     callers = sum(
-        entry.role is Role.CALLER and entry.validity(now) is Validity.VALID for entry in registry.tokens.all()
+        entry.role is Role.CALLER and entry.validity(now) is Validity.VALID
+        for entry in registry.tokens.changed(0).entries
     )
     return (
         f"auth tokens: {callers} are valid" if callers else "auth tokens: there is none; 'hplm token create' makes one"

@@ -9,6 +9,7 @@ import typer
 
 from backends.home import Home
 from backends.lower.caller_check import Auth
+from cli.listening import require_guarded
 from cli.options import DEFAULT_HOME, HomeOption
 
 _MIB = 1 << 20
@@ -21,7 +22,16 @@ def register(app: typer.Typer) -> None:
 def manager(
     home: HomeOption = DEFAULT_HOME,
     port: Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.")] = 8080,
-    address: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for every network.")] = "127.0.0.1",
+    address: Annotated[
+        str,
+        typer.Option(
+            help="Where to listen; 0.0.0.0 for every network, which needs --auth tokens, --token-file or --insecure."
+        ),
+    ] = "127.0.0.1",
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Listen beyond this machine without tokens: every caller is an admin there."),
+    ] = False,
     workers: Annotated[int, typer.Option(help="Jobs that run at once.")] = 1,
     processes: Annotated[int, typer.Option(help="Processes that each job counts and computes tables with.")] = 1,
     niceness: Annotated[
@@ -47,6 +57,14 @@ def manager(
     Its description is at /docs. Jobs run in processes of their own, by default at low priority. When this
     command ends, running jobs go on, and the next `hplm manager` on this home takes them up again.
     """
+    with_tokens = auth is Auth.TOKENS
+    require_guarded(
+        address,
+        asks_for_tokens=with_tokens or token_file is not None,
+        is_insecure=insecure,
+        others_could="change every hPLM",
+        guards="--auth tokens or --token-file ask",
+    )
     from builder.manager.housekeeping import Retention
     from builder.manager.service import ManagerConfig, serve_manager
     from builder.manager.supervisor import Limits
@@ -61,7 +79,7 @@ def manager(
         niceness=niceness,
         max_upload_bytes=max_upload_mb * _MIB,
         token_file=token_file,
-        with_tokens=auth is Auth.TOKENS,
+        with_tokens=with_tokens,
         limits=Limits(workers=workers),
         retention=Retention(keep_days, keep_jobs),
     )

@@ -69,15 +69,17 @@ class AccessTokens:
         self._by_id: dict[str, TokenEntry] = {}
         self.require = TokenCheck(self._by_id.get, "the request parameter tenant_token").require
 
-    def apply(self, changed: Iterable[TokenEntry], is_whole: bool = False) -> None:
+    def apply(self, changed: Iterable[TokenEntry], is_whole: bool = False, damaged: Collection[str] = ()) -> None:
         """Take in tokens that were created, rotated or revoked, or all that there are.
 
-        Those that stay are valid throughout.
+        Those that stay are valid throughout; those that are damaged are not valid any more.
         """
         entries = {entry.id: entry for entry in changed}
         self._by_id.update(entries)
         if is_whole:
             _keep(self._by_id, entries.keys())
+        for id in damaged:
+            self._by_id.pop(id, None)
 
 
 class AccessQuotas:
@@ -89,11 +91,11 @@ class AccessQuotas:
         self.rates: dict[str, TenantQuota] = {}
         """Of tenants that may send so many rows or bytes a second."""
 
-    def apply(self, changed: Collection[TenantQuota], is_whole: bool = False) -> None:
-        """Take in quotas that were set or removed, or all that there are."""
+    def apply(self, changed: Collection[TenantQuota], is_whole: bool = False, damaged: Collection[str] = ()) -> None:
+        """Take in quotas that were set or removed, or all that there are; of `damaged` tenants they stay."""
         if is_whole:
             for values in (self.weights, self.waiting_rows, self.rates):
-                _keep(values, {entry.tenant for entry in changed})
+                _keep(values, {entry.tenant for entry in changed}.union(damaged))
         for entry in changed:
             _put(self.weights, entry.tenant, entry.quota.weight)
             _put(self.waiting_rows, entry.tenant, entry.quota.waiting_rows)

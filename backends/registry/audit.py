@@ -29,6 +29,8 @@ from backends.registry.schema import AuditEndRow, AuditRow, State
 
 _Columns = TypeVarTuple("_Columns")
 _NO_DIGEST = ""
+_HPLM_JOB = "hplm:"
+"""What the targets of jobs about hPLMs begin with; others are about roots and domains."""
 _MOST_TOLD = 5
 """Faults in one line."""
 _ACTOR: ContextVar[str | None] = ContextVar("actor", default=None)
@@ -57,8 +59,16 @@ class AuditEntry:
     revision: int
 
     def is_about(self, tenant: str) -> bool:
-        """Whether it is about a tenant: one of its hPLMs or jobs, its quota, or a token for it."""
-        name = self.target.rpartition(" ")[2].rpartition(":")[2]
+        """Whether it is about a tenant: one of its hPLMs, a job about one, its quota, or a token for it."""
+        match self.action.partition(".")[0]:
+            case "hplm" | "quota":
+                name = self.target
+            case "token":
+                name = self.target.rpartition(" of ")[2]
+            case "job" if self.target.startswith(_HPLM_JOB):
+                name = self.target.removeprefix(_HPLM_JOB)
+            case _:
+                return False
         return name.partition("/")[0] == tenant
 
     def digest(self, before: str) -> str:

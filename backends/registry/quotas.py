@@ -13,7 +13,7 @@ from backends.errors import CorruptFileError, InvalidArgumentError, NotFoundErro
 from backends.names import check_name
 from backends.registry.audit import note
 from backends.registry.database import Database
-from backends.registry.rows import row_fields
+from backends.registry.rows import ReadRows, read_rows, row_fields
 from backends.registry.schema import QuotaRow
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
@@ -116,10 +116,15 @@ class QuotaTable:
             entries = [_entry(row) for row in session.scalars(select(QuotaRow).order_by(QuotaRow.tenant))]
         return [entry for entry in entries if not entry.quota.is_empty]
 
-    def changed(self, after_revision: int) -> list[TenantQuota]:
-        """Return the quotas that changed since a revision; those that were removed are empty."""
+    def changed(self, after_revision: int) -> ReadRows[TenantQuota]:
+        """Return the quotas that changed since a revision; removed ones are empty, a damaged one fails no other."""
         with self._database.reading() as session:
-            return [_entry(row) for row in session.scalars(select(QuotaRow).where(QuotaRow.revision > after_revision))]
+            return read_rows(
+                session,
+                QuotaRow.tenant,
+                QuotaRow.revision > after_revision,
+                lambda chosen: [_entry(row) for row in session.scalars(select(QuotaRow).where(chosen))],
+            )
 
     def _update(self, action: str, tenant: str, change: Callable[[Quota], Quota]) -> Quota:
         with self._database.publication() as (session, revision):

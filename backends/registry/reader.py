@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy.orm import Session
 
-from backends.errors import ConflictError, NotFoundError
+from backends.errors import ConflictError, CorruptFileError, NotFoundError
 from backends.names import split_domain
 from backends.registry.audit import AuditLog
 from backends.registry.database import Database
@@ -34,6 +36,7 @@ from backends.registry.queries import (
     state_row,
 )
 from backends.registry.quotas import QuotaTable
+from backends.registry.rows import ReadRows, read_rows
 from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow
 from backends.registry.tokens import TokenTable
 
@@ -41,13 +44,15 @@ from backends.registry.tokens import TokenTable
 class HplmChanges(NamedTuple):
     """The versions that went live and the IDs that were deleted on the way to a position.
 
-    Where `is_whole`, the way does not begin at the reader's position: `entries` is all that is live.
+    Where `is_whole`, the way does not begin at the reader's position: `entries` is all that is live. `damaged` are
+    IDs whose rows cannot be read, with the reasons.
     """
 
     position: Position
     entries: Sequence[HplmEntry] = ()
     deleted: Sequence[str] = ()
     is_whole: bool = False
+    damaged: Mapping[str, str] = MappingProxyType({})
 
 
 class RegistryReader:
@@ -229,21 +234,34 @@ class RegistryReader:
             raise ConflictError(f"{folder} holds the files of a published version, which are never written over")
 
     def hplm_changes(self, after: Position) -> HplmChanges:
-        """Return what has changed since a position."""
+        """Return what has changed since a position.
+
+        Raises:
+            CorruptFileError: All hPLMs are read, and all are damaged.
+        """
         if self._database.is_at(after):
             return HplmChanges(after)
         with self._database.reading() as session:
             now = Position(*session.execute(position_query()).one())
             if not after.leads_to_now(session):
-                return HplmChanges(now, hplm_entries(session, live_hplm_columns()), is_whole=True)
+                live = _read_live(session, HplmRow.live_version_id.is_not(None))
+                if live.damaged and not live.entries:
+                    raise CorruptFileError(next(iter(live.damaged.values())))
+                return HplmChanges(now, live.entries, is_whole=True, damaged=live.damaged)
             changed = HplmRow.revision > after.revision
             deleted = select(HplmRow.name).where(changed, HplmRow.live_version_id.is_(None))
-            entries = hplm_entries(session, live_hplm_columns().where(changed))
-            return HplmChanges(now, entries, list(session.scalars(deleted)))
+            live = _read_live(session, changed)
+            return HplmChanges(now, live.entries, list(session.scalars(deleted)), damaged=live.damaged)
 
     def _hplms(self, query: Select[Any]) -> list[HplmEntry]:
         with self._database.reading() as session:
             return hplm_entries(session, query)
+
+
+def _read_live(session: Session, wanted: ColumnElement[bool]) -> ReadRows[HplmEntry]:
+    return read_rows(
+        session, HplmRow.name, wanted, lambda chosen: hplm_entries(session, live_hplm_columns().where(chosen))
+    )
 
 
 def used_root_name(row: RootRow) -> str:

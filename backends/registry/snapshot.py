@@ -1,4 +1,7 @@
-"""The server's view of the registry: kept in memory, brought up to date by a thread a few times a second."""
+"""The server's view of the registry: kept in memory, brought up to date by a thread a few times a second.
+
+A second thread prepares new domains, so that tokens, quotas, deletions and other hPLMs never wait for that.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from backends.errors import NotFoundError, shown
 from backends.home import Home
@@ -52,16 +55,22 @@ class RegistrySnapshot:
         self._retired_at: OrderedDict[int, float] = OrderedDict()
         """Keys that are remembered though they are not live, the oldest first."""
         self._folders: Counter[tuple[str, ...]] = Counter()
-        self._coming: dict[tuple[str, ...], DomainEntry] = {}
-        """Domains of hPLMs that are about to go live."""
+        self._coming: dict[str, HplmEntry] = {}
+        """Versions that go live once their domains are prepared, by the IDs of their hPLMs."""
         self._prepare: Prepare | None = None
         self._lock = threading.Lock()
-        self._refreshing = threading.Lock()
+        self._reading = threading.Lock()
         """Held while the database is read; lookups of live versions do not wait for it."""
-        self._stopping = threading.Event()
+        self._preparing = threading.Lock()
+        """Held while a domain is prepared, which may take long; reading does not wait for it."""
+        self._stopping, self._wanted = threading.Event(), threading.Event()
         self.refresh()
-        self._thread = threading.Thread(target=self._keep_fresh, name="registry-snapshot", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._keep_fresh, name="registry-snapshot", daemon=True),
+            threading.Thread(target=self._keep_prepared, name="registry-domains", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @classmethod
     def open(cls, home: Home, staleness: StalenessSettings = StalenessSettings()) -> RegistrySnapshot:
@@ -118,44 +127,57 @@ class RegistrySnapshot:
     def live_folders(self) -> frozenset[str]:
         """The tables that live versions read, did until a moment ago or will in one; any other may be closed."""
         with self._lock:
-            return frozenset(folder for folders in (*self._folders, *self._coming) for folder in folders)
+            coming = [entry.domain.folders for entry in self._coming.values()]
+            return frozenset(folder for folders in (*self._folders, *coming) for folder in folders)
 
     def stacks(self) -> set[StackKey]:
         """The stacks that live versions run on, did until a moment ago or will in one."""
         with self._lock:
             entries, coming = list(self._by_key.values()), list(self._coming.values())
-        return {StackKey(domain.root) for domain in coming}.union(*(entry.stacks for entry in entries))
+        return {StackKey(entry.domain.root) for entry in coming}.union(*(entry.stacks for entry in entries))
 
     def prepare_with(self, prepare: Prepare | None) -> None:
         """Prepare each new domain before an hPLM on it goes live, so that no request waits for it.
 
         An hPLM whose domain cannot be prepared goes live all the same, and fails its own requests.
         """
-        with self._refreshing:
+        with self._preparing:
             self._prepare = prepare
 
     def refresh(self) -> None:
-        with self._refreshing:
-            asked_s = time.monotonic()
-            changes = self._registry.hplm_changes(self._position)
-            if changes.position != self._position:
-                self._apply_access(changes)  # before domains, which may take long
-            self._staleness.note_read(asked_s)
-            deleted = self._deleted_by(changes)
-            self._prepare_new(changes.entries)
-            self._apply(changes.entries, deleted)
-            self._position = changes.position
+        """Take in what was published, and wait until all of it is live; the threads do the same, one part each."""
+        self._read()
+        while self._prepare_next():
+            pass
 
     def close(self) -> None:
         self._stopping.set()
-        self._thread.join()
+        self._wanted.set()
+        for thread in self._threads:
+            thread.join()
         self._registry.close()
+
+    def _read(self) -> None:
+        """Take in what was published, except the hPLMs whose domains are to be prepared first."""
+        with self._reading:
+            asked_s = time.monotonic()
+            changes = self._registry.hplm_changes(self._position)
+            if changes.position != self._position:
+                self._apply_access(changes)
+            self._staleness.note_read(asked_s)
+            self._apply(changes.entries, self._deleted_by(changes))
+            self._position = changes.position
 
     def _apply_access(self, changes: HplmChanges) -> None:
         """Take in tokens and quotas; those that a restored registry lacks are gone."""
         after_revision = 0 if changes.is_whole else self._position.revision
-        self.tokens.apply(self._registry.tokens.changed(after_revision), changes.is_whole)
-        self.quotas.apply(self._registry.quotas.changed(after_revision), changes.is_whole)
+        tokens = self._registry.tokens.changed(after_revision)
+        self.tokens.apply(tokens.entries, changes.is_whole, tokens.damaged)
+        quotas = self._registry.quotas.changed(after_revision)
+        self.quotas.apply(quotas.entries, changes.is_whole, quotas.damaged)
+        _tell_damaged("token %s is rejected: %s", tokens.damaged)
+        _tell_damaged("the quota of tenant %s stays as it was: %s", quotas.damaged)
+        _tell_damaged("hPLM %s stays as it was: %s", changes.damaged)
 
     def _deleted_by(self, changes: HplmChanges) -> Collection[str]:
         if not changes.is_whole or self._position == START:
@@ -163,29 +185,40 @@ class RegistrySnapshot:
         LOGGER.warning(
             "the registry was restored or replaced; what is live there is served: %d hPLMs", len(changes.entries)
         )
-        return self._live.keys() - {entry.id for entry in changes.entries}
-
-    def _prepare_new(self, entries: Sequence[HplmEntry]) -> None:
-        if self._prepare is None:
-            return
+        kept = {entry.id for entry in changes.entries}.union(changes.damaged)
         with self._lock:
-            domains = {entry.domain.folders: entry.domain for entry in entries}
-            self._coming = {folders: domain for folders, domain in domains.items() if folders not in self._folders}
-        for domain in self._coming.values():
-            try:
-                self._prepare(domain)
-            except Exception as error:
-                LOGGER.error("domain %s cannot be served: %s", domain.label, error)
+            return (self._live.keys() | self._coming.keys()) - kept
 
     def _apply(self, entries: Sequence[HplmEntry], deleted: Collection[str]) -> None:
         with self._lock:
             for entry in entries:
-                self._go_live(entry)
+                if self._prepare is None or entry.domain.folders in self._folders:
+                    self._coming.pop(entry.id, None)
+                    self._go_live(entry)
+                else:
+                    self._coming[entry.id] = entry
             for hplm in deleted:
+                self._coming.pop(hplm, None)
                 if hplm in self._live:
                     self._retire(self._live.pop(hplm))
-            self._coming = {}
             self._forget_old()
+
+    def _prepare_next(self) -> bool:
+        """Prepare one domain, and let the hPLMs go live that wait for it; False if none does."""
+        with self._preparing:
+            with self._lock:
+                domain = next((entry.domain for entry in self._coming.values()), None)
+            if domain is None:
+                return False
+            try:
+                if self._prepare is not None:
+                    self._prepare(domain)
+            except Exception as error:
+                LOGGER.error("domain %s cannot be served: %s", domain.label, error)
+            with self._lock:
+                for entry in [entry for entry in self._coming.values() if entry.domain.folders == domain.folders]:
+                    self._go_live(self._coming.pop(entry.id))
+            return True
 
     def _go_live(self, entry: HplmEntry) -> None:
         previous = self._live.get(entry.id)
@@ -220,6 +253,20 @@ class RegistrySnapshot:
     def _keep_fresh(self) -> None:
         while not self._stopping.wait(self._refresh_interval_s):
             try:
-                self.refresh()
+                self._read()
             except Exception as error:  # whatever it is, what was live before goes on being served
                 self._staleness.note_failure(error)
+            if self._coming:
+                self._wanted.set()
+
+    def _keep_prepared(self) -> None:
+        while not self._stopping.is_set():
+            self._wanted.wait()
+            self._wanted.clear()
+            while not self._stopping.is_set() and self._prepare_next():
+                pass
+
+
+def _tell_damaged(message: str, damaged: Mapping[str, str]) -> None:
+    for name, reason in damaged.items():
+        LOGGER.error(message, shown(name), reason)

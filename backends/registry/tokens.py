@@ -22,13 +22,14 @@ from backends.moments import shown_moment
 from backends.names import check_hplm_id, check_name
 from backends.registry.audit import note
 from backends.registry.database import Database
-from backends.registry.rows import row_fields
-from backends.registry.schema import TokenRow
+from backends.registry.rows import ReadRows, read_rows, row_fields
+from backends.registry.schema import AuditRow, TokenRow
 
 EVERYTHING = "*"
 _ID_BYTES, _SECRET_BYTES = 6, 32
 _FORM = re.compile(r"hplm_([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
 _TOKEN_CHARACTERS = 61
+_ROTATION = "token.rotate"
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
@@ -145,6 +146,9 @@ class TokenTable:
         """Issue a token in place of one that stays valid for `grace_s`.
 
         Without `expires_at`, the new one is valid for as long as the old one was to be.
+
+        Raises:
+            InvalidArgumentError: The token has ended, or was rotated before: its planned end is not known any more.
         """
         if grace_s < 0:
             raise InvalidArgumentError("the old token cannot end before now")
@@ -153,15 +157,17 @@ class TokenTable:
             validity = _entry(row).validity(now)
             if validity in (Validity.EXPIRED, Validity.REVOKED):
                 raise InvalidArgumentError(f"token {id} is {validity}; create another one")
+            _require_not_rotated(session, id)
+            before = f"{id}, {_shown_validity(_entry(row))}"
             if expires_at is None and row.expires_at is not None:
                 expires_at = now + row.expires_at - row.not_before
             ends_at = now + grace_s
             row.expires_at = ends_at if row.expires_at is None else min(row.expires_at, ends_at)
             row.revision = revision
-            before = f"{id}, valid until {shown_moment(row.expires_at)}"
             issued = _issue(session, revision, row.scope, Role(row.role), None, expires_at)
-            after = f"{issued.entry.id}, {_shown_validity(issued.entry)}"
-            note(session, "token.rotate", _shown(issued.entry), before, after)
+            old = f"{id} until {shown_moment(row.expires_at)}"
+            after = f"{issued.entry.id}, {_shown_validity(issued.entry)}; {old}"
+            note(session, _ROTATION, _shown(issued.entry), before, after)
             return issued
 
     def revoke(self, id: str) -> TokenEntry:
@@ -185,10 +191,15 @@ class TokenTable:
             row = session.scalars(select(TokenRow).where(TokenRow.token_id == id)).one_or_none()
             return None if row is None else _entry(row)
 
-    def changed(self, after_revision: int) -> list[TokenEntry]:
-        """Return the tokens that were created, rotated or revoked since a revision."""
+    def changed(self, after_revision: int) -> ReadRows[TokenEntry]:
+        """Return the tokens that were created, rotated or revoked since a revision; a damaged one fails no other."""
         with self._database.reading() as session:
-            return _entries(session.scalars(select(TokenRow).where(TokenRow.revision > after_revision)))
+            return read_rows(
+                session,
+                TokenRow.token_id,
+                TokenRow.revision > after_revision,
+                lambda chosen: _entries(session.scalars(select(TokenRow).where(chosen))),
+            )
 
 
 def _issue(
@@ -213,6 +224,18 @@ def _issue(
     session.add(row)
     session.flush()
     return IssuedToken(_entry(row), text)
+
+
+def _require_not_rotated(session: Session, id: str) -> None:
+    """Check that no token was issued in place of one; the audit log, which has each rotation, names that."""
+    rotated = AuditRow.action == _ROTATION
+    target = session.scalars(select(AuditRow.target).where(rotated, AuditRow.before.startswith(f"{id}, "))).first()
+    if target is not None:
+        new = target.removeprefix("token ").partition(",")[0]
+        raise InvalidArgumentError(
+            f"token {id} was rotated already, to {new}; if that was lost, rotate it in its turn: "
+            f"hplm token rotate {new} --grace 0"
+        )
 
 
 def _shown(entry: TokenEntry) -> str:

@@ -124,7 +124,8 @@ class JobStore:
         with self._session() as session:
             wanted = update(JobRow).where(JobRow.id == job_id, JobRow.state.in_(UNFINISHED))
             if _changed(session, wanted.values(change)) and who is not None:
-                note(session, "job.cancel", f"job {job_id}", who=who)
+                target = session.scalars(select(JobRow.target).where(JobRow.id == job_id)).one()
+                note(session, "job.cancel", target, before=f"job {job_id}", who=who)
         return self.job(job_id)
 
     # --- what the supervisor does ---

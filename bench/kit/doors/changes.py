@@ -1,7 +1,8 @@
-"""Tokens that are revoked and rotated while callers show them."""
+"""Tokens that are revoked and rotated while callers show them, and while versions are published beside them."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Any
 from backends.registry.registry import Registry
 from backends.registry.tokens import IssuedToken
 from bench.kit.doors.tenants import TenantTokens
+from bench.kit.synthetic_home import link_or_copy
 from builder.serving import TritonServer
 from hplm_client import ClientError, HplmClient, PermissionDeniedError
 
@@ -24,6 +26,7 @@ _NOTICED_S = 1.0
 _AT_ONCE = 20
 _STAGGER_S = 0.02
 _WATCHED_S = 1.5
+_PUBLISHED_EVERY_S = 0.3
 
 
 @dataclass
@@ -61,8 +64,9 @@ def revoke_many(
     """Revoke tokens while they are asked with, some at a time, until none has been good for a while."""
     registry = Registry.open(tokens.home)
     watched: list[_Watched] = []
-    for start in range(0, count, _AT_ONCE):
-        watched += _revoke_some(server, tokens, registry, min(_AT_ONCE, count - start))
+    with _publishing(tokens):
+        for start in range(0, count, _AT_ONCE):
+            watched += _revoke_some(server, tokens, registry, min(_AT_ONCE, count - start))
     registry.close()
     took_s = sorted(one.took_s for one in watched)
     wrong = sum((one.wrong for one in watched), Counter[str]())
@@ -102,6 +106,30 @@ def _revoke_some(server: TritonServer, tokens: TenantTokens, registry: Registry,
     for one in watched:
         one.client.close()
     return watched
+
+
+@contextmanager
+def _publishing(tokens: TenantTokens) -> Iterator[None]:
+    """Publish versions of a domain, each with an hPLM on it: servers open a table for every one."""
+    registry, home, stopping = Registry.open(tokens.home), tokens.home, threading.Event()
+    model = registry.hplm(f"{tokens.tenants[0]}/topic")
+    root, name, parent = model.domain.root, model.domain.name, registry.domain_parent(model.domain)
+
+    def publish() -> None:
+        while not stopping.wait(_PUBLISHED_EVERY_S):
+            folder = home.plot(root, name, registry.next_domain_version(root, name))
+            shutil.copytree(home.path / model.domain.folders[0], folder, copy_function=link_or_copy)
+            domain = registry.publish_domain(root, name, home.relative(folder), parent, {})
+            registry.publish_hplm("beside/topic", domain, model.task, model.labels, model.folder, dict(model.metrics))
+
+    with ThreadPoolExecutor(1) as pool:
+        publishing = pool.submit(publish)
+        try:
+            yield
+        finally:
+            stopping.set()
+            publishing.result()
+    registry.close()
 
 
 def rotate_under_load(

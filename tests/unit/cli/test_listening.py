@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,30 @@ def test_others_need_tokens_or_a_word_of_the_operator(address: str) -> None:
     require_guarded(address, asks_for_tokens=False, is_insecure=True)
 
 
-def test_the_command_rejects_before_it_makes_anything(tiny_home: Home) -> None:
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("serve", "ask every tenant's hPLMs; --auth tokens asks them for tokens, --insecure lets"),
+        ("manager", "change every hPLM; --auth tokens or --token-file ask them for tokens, --insecure lets"),
+    ],
+)
+def test_the_command_rejects_before_it_makes_anything(tiny_home: Home, command: str, told: str) -> None:
     hplm = Path(sys.executable).with_name("hplm")
-    command = [hplm, "serve", "--home", tiny_home.path, "--address", "0.0.0.0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    arguments = [hplm, command, "--home", tiny_home.path, "--address", "0.0.0.0"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode != 0
     (line,) = done.stderr.splitlines()
-    assert line.startswith("hplm: on 0.0.0.0 others could ask every tenant's hPLMs")
+    assert line.startswith(f"hplm: on 0.0.0.0 others could {told}")
     assert not tiny_home.repository.exists()
+    assert not (tiny_home.run / "manager.lock").exists()
+
+
+@pytest.mark.parametrize("options", [("--insecure",), ("--auth", "tokens"), ("--token-file", "{token}")])
+def test_a_manager_that_may_listen_everywhere(
+    run_hplm: Callable[..., str], tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Without a home it ends at once; that is found after the check."""
+    token = tmp_path / "token"
+    token.write_text("secret", encoding="utf-8")
+    given = [option.format(token=token) for option in options]
+    assert "there is no home" in run_hplm("manager", "--home", tmp_path / "none", "--address", "0.0.0.0", *given)

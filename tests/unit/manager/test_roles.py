@@ -172,13 +172,15 @@ def test_a_tenants_uploads_and_jobs_are_its_own(client: TestClient, home: Home, 
     assert client.post(f"/v1/jobs/{job['id']}/cancel", headers=mine).status_code == 202
     assert client.post(f"{foreign}/cancel", headers=headers["operator"]).status_code == 202
     log = Registry.open(home).audit.read()
-    told = [(entry.action, entry.target, entry.who.split()[0]) for entry in log.entries][-4:]
-    assert told == [
-        ("job.submit hplm.update", "hplm:acme/one", "token"),
-        ("job.submit hplm.update", "hplm:globex/one", "token"),
-        ("job.cancel", f"job {job['id']}", "token"),
-        ("job.cancel", f"job {theirs[1]['id']}", "token"),
+    told = [(entry.action, entry.target, entry.before, entry.after, entry.who.split()[0]) for entry in log.entries]
+    jobs = f"job {job['id']}", f"job {theirs[1]['id']}"
+    assert told[-4:] == [
+        ("job.submit hplm.update", "hplm:acme/one", None, jobs[0], "token"),
+        ("job.submit hplm.update", "hplm:globex/one", None, jobs[1], "token"),
+        ("job.cancel", "hplm:acme/one", jobs[0], None, "token"),
+        ("job.cancel", "hplm:globex/one", jobs[1], None, "token"),
     ]
+    assert [entry.is_about("acme") for entry in log.entries[-4:]] == [True, False, True, False]
     log.require_sound()
     with sqlite3.connect(home.path / "registry.db") as connection:
         connection.execute("DELETE FROM audit WHERE number = ?", (log.entries[-1].number,))

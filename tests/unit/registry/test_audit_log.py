@@ -14,7 +14,7 @@ from registry_behind import downgrade, execute
 from backends.errors import CorruptFileError, HplmError
 from backends.home import Home
 from backends.moments import shown_moment
-from backends.registry.audit import acting_as, note
+from backends.registry.audit import AuditEntry, acting_as, note
 from backends.registry.garbage import KeepRule
 from backends.registry.registry import Registry
 from backends.registry.schema import REGISTRY_FORMAT_VERSION
@@ -85,6 +85,33 @@ def test_every_change_has_its_entry(registry: Registry) -> None:
     assert not any(entry.is_about("globex") for entry in entries)
 
 
+@pytest.mark.parametrize(
+    ("action", "target", "tenants"),
+    [
+        ("hplm.publish", "mini/x", {"mini"}),
+        ("hplm.pin", "acme/x", {"acme"}),
+        ("quota.set", "versions", {"versions"}),
+        ("token.create", "token 7, caller of acme", {"acme"}),
+        ("token.rotate", "token 7, caller of acme/x", {"acme"}),
+        ("token.revoke", "token 7, admin of *", {"*"}),
+        ("job.submit hplm.update", "hplm:acme/x", {"acme"}),
+        ("job.cancel", "hplm:acme/x", {"acme"}),
+        ("job.submit domain.update", "domain:mini/shop", set()),
+        ("job.cancel", "root:mini", set()),
+        ("job.submit gc", "gc", set()),
+        ("job.cancel", "job 7", set()),
+        ("root.publish", "mini", set()),
+        ("domain.publish", "mini/shop", set()),
+        ("gc", "3 versions", set()),
+        ("registry.migrate", "registry", set()),
+    ],
+)
+def test_which_tenant_an_entry_is_about(action: str, target: str, tenants: set[str]) -> None:
+    entry = AuditEntry(1, 0.0, "somebody", action, target, None, None, 1)
+    named = ("acme", "mini", "versions", "job", "7", "gc", "registry", "domain", "hplm", "root", "token", "*")
+    assert {tenant for tenant in named if entry.is_about(tenant)} == tenants
+
+
 def test_entries_of_tokens_say_when_they_are_valid(registry: Registry) -> None:
     start = datetime(2999, 1, 1, 12, tzinfo=UTC).timestamp()
     registry.tokens.create("acme", not_before=start, expires_at=start + 3600)
@@ -95,8 +122,11 @@ def test_entries_of_tokens_say_when_they_are_valid(registry: Registry) -> None:
     assert lasting.after == f"valid from {shown_moment(old.not_before)} until it is revoked"
     (ended,) = [entry for entry in registry.tokens.all() if entry.id == old.id]
     assert ended.expires_at is not None
-    assert rotated.before == f"{old.id}, valid until {shown_moment(ended.expires_at)}"
-    assert rotated.after == f"{new.id}, valid from {shown_moment(new.not_before)} until 2999-01-01T12:00:00Z"
+    assert rotated.before == f"{old.id}, {lasting.after}"
+    assert rotated.after == (
+        f"{new.id}, valid from {shown_moment(new.not_before)} until 2999-01-01T12:00:00Z; "
+        f"{old.id} until {shown_moment(ended.expires_at)}"
+    )
 
 
 def test_a_change_that_fails_has_none(registry: Registry) -> None:

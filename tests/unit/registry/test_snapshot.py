@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from backends.errors import NotFoundError
+from backends.errors import NotFoundError, UnauthorisedError
 from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
+from backends.registry.tokens import Role
 from seeds import SEED
 
 
@@ -111,3 +113,42 @@ def test_new_domains_are_prepared_before_they_go_live(
     publish(registry, "acme/z")
     snapshot.refresh()
     assert prepared == ["shop@1"]
+
+
+def test_nothing_else_waits_for_a_domain_that_is_prepared(registry: Registry, snapshot: RegistrySnapshot) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def prepare(_: DomainEntry) -> None:
+        begun.set()
+        assert may_end.wait(30)
+
+    def is_valid(text: str) -> bool:
+        try:
+            snapshot.tokens.require(text, Role.CALLER)
+        except UnauthorisedError:
+            return False
+        return True
+
+    leaked, gone = registry.tokens.create("acme"), publish(registry, "acme/gone")
+    within(5, lambda: is_valid(leaked.text) and snapshot.knows(gone))
+    snapshot.prepare_with(prepare)
+    publish_domain(registry, "shop")
+    for hplm in ("acme/x", "acme/dropped", "acme/general"):
+        publish(registry, hplm, "shop")
+    assert begun.wait(5)
+    registry.tokens.revoke(leaked.entry.id)
+    registry.quotas.set("acme", {"weight": 3.0})
+    for hplm in ("acme/gone", "acme/dropped"):
+        registry.delete_hplm(hplm)
+    for hplm in ("acme/other", "acme/general"):
+        publish(registry, hplm)
+    publish(registry, "acme/late", "shop")
+    within(1, lambda: {entry.id for entry in snapshot.live()} == {"acme/other", "acme/general"})
+    assert not is_valid(leaked.text)
+    assert snapshot.quotas.weights == {"acme": 3.0}
+    within(2, lambda: "acme/late" in snapshot._coming)
+    assert snapshot.age_s < 1
+    may_end.set()
+    snapshot.refresh()
+    expected = {"acme/other": "general", "acme/general": "general", "acme/x": "shop", "acme/late": "shop"}
+    assert {entry.id: entry.domain.name for entry in snapshot.live()} == expected

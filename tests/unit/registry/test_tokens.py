@@ -21,7 +21,7 @@ DAY_S = 86_400.0
 
 def known(registry: Registry) -> AccessTokens:
     tokens = AccessTokens()
-    tokens.apply(registry.tokens.changed(0))
+    tokens.apply(registry.tokens.changed(0).entries)
     return tokens
 
 
@@ -88,6 +88,21 @@ def test_rotation_leaves_the_old_token_for_a_while(registry: Registry) -> None:
         registry.tokens.rotate(new.entry.id, grace_s=0)
     with pytest.raises(InvalidArgumentError, match="cannot end before now"):
         registry.tokens.rotate(old.entry.id, grace_s=-1)
+
+
+def test_a_rotation_is_not_repeated(registry: Registry) -> None:
+    """Its token ends with the grace then, and nothing says for how long it was to be valid."""
+    old = registry.tokens.create("acme").entry
+    lost = registry.tokens.rotate(old.id, grace_s=DAY_S).entry
+    for expires_at in (None, time.time() + DAY_S):
+        with pytest.raises(
+            InvalidArgumentError, match=f"{old.id} was rotated already, to {lost.id}; .* rotate {lost.id} --grace 0"
+        ):
+            registry.tokens.rotate(old.id, grace_s=DAY_S, expires_at=expires_at)
+    new = registry.tokens.rotate(lost.id, grace_s=0).entry
+    assert new.expires_at is None
+    states = {entry.id: entry.validity(time.time()) for entry in registry.tokens.all()}
+    assert states == {old.id: Validity.VALID, lost.id: Validity.EXPIRED, new.id: Validity.VALID}
 
 
 def test_revocation_is_for_good(registry: Registry) -> None:
