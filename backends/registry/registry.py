@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
@@ -261,8 +261,7 @@ def _add_domain_version(
 def _hplm_row_to_publish(session: Session, hplm: str, replaces: int | None, revision: int) -> HplmRow:
     """Find or add an hPLM's row, once it is sure that the version to be replaced is live."""
     row = find_hplm_row(session, check_hplm_id(hplm))
-    live = session.get(HplmVersionRow, row.live_version_id) if row and row.live_version_id is not None else None
-    _require_live(f"hPLM {hplm!r}", live.version if live else None, replaces)
+    _require_live(f"hPLM {hplm!r}", None if row is None else _live_version(session, row), replaces)
     if row is None:
         row = HplmRow(name=hplm, live_version_id=None, last_version=0, revision=revision)
         session.add(row)
@@ -303,8 +302,7 @@ def _pinned(version: DomainVersionRow | None) -> str | None:
 
 
 def _go_live(session: Session, row: HplmRow, version: HplmVersionRow, revision: int, action: str) -> HplmEntry:
-    before = session.get(HplmVersionRow, row.live_version_id) if row.live_version_id is not None else None
-    note(session, action, row.name, before.version if before else None, version.version)
+    note(session, action, row.name, _live_version(session, row), version.version)
     _retire(session, row)
     version.retired_at = None
     row.live_version_id, row.revision = version.id, revision
@@ -312,9 +310,14 @@ def _go_live(session: Session, row: HplmRow, version: HplmVersionRow, revision: 
     return _entry(session, version.id)
 
 
+def _live_version(session: Session, row: HplmRow) -> int | None:
+    """Read the number alone: a version whose row is damaged can be replaced, too."""
+    return session.scalar(select(HplmVersionRow.version).where(HplmVersionRow.id == row.live_version_id))
+
+
 def _retire(session: Session, row: HplmRow) -> None:
-    if row.live_version_id is not None:
-        session.get_one(HplmVersionRow, row.live_version_id).retired_at = time.time()
+    of_live = HplmVersionRow.id == row.live_version_id
+    session.execute(update(HplmVersionRow).where(of_live).values(retired_at=time.time()))
 
 
 def _entry(session: Session, key: int | None) -> HplmEntry:
