@@ -14,6 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from backends.errors import InvalidArgumentError
@@ -119,12 +120,10 @@ class Gateway:
 
 def gateway_arguments(config: Path, threads: int) -> list[str]:
     """The arguments of Envoy, without the program itself."""
-    return [
-        f"--config-path={config}",
-        f"--concurrency={threads}",
-        "--disable-hot-restart",  # which knows the processes of one number, and other Envoys of this machine
-        "--log-level=warning",
-    ]
+    # Of each option and its value it takes two arguments.
+    options = {"--config-path": str(config), "--concurrency": str(threads), "--log-level": "warning"}
+    # A hot restart would look for an Envoy of the same number, and other programs of this machine may run one.
+    return ["--disable-hot-restart", *chain.from_iterable(options.items())]
 
 
 def num_threads(cores: int) -> int:
