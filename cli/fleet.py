@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -195,10 +196,12 @@ def _serve_until_stopped(home: Home, settings: FleetSettings, callers: str) -> N
 
     in_force = effective_settings(home.repository)
     changes = changes_of_run(home.repository, settings.policy, cpu_flags(), settings.auth)
-    with (
-        stop_requests() as stop,
-        Fleet(home, settings, stop, lambda line: typer.echo(with_time(line), err=True)) as fleet,
-    ):
+
+    def report(line: str) -> None:
+        with suppress(OSError):  # a screen that is gone
+            typer.echo(with_time(line), err=True)
+
+    with stop_requests() as stop, Fleet(home, settings, stop, report) as fleet:
         typer.echo(f"starting {settings.num_servers} servers; their logs are in {home.run / 'fleet'}", err=True)
         try:
             if fleet.start():

@@ -97,6 +97,7 @@ def serve(
 ) -> None:
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""
     from builder.serving import ServerConfig, Supervision, traced
+    from builder.serving.own_log import own_log
     from builder.serving.tls import tls_of
 
     supervision = Supervision(
@@ -110,30 +111,31 @@ def serve(
     require_guarded(address, asks_for_tokens=auth_in_force is Auth.TOKENS, is_insecure=insecure)
     if not opened.repository.exists():
         export(home)
-    config = ServerConfig(
-        repository=opened.repository,
-        address=address,
-        http_port=_port(http),
-        grpc_port=_port(grpc),
-        metrics_port=_port(metrics),
-        tls=tls_of(tls_cert, tls_key, tls_client_ca),
-        log_path=opened.run / "server.log",
-        log_verbose=log_verbose,
-        max_log_bytes=log_mb << 20,
-        environment={HOME_VARIABLE: str(opened.path.absolute())}
-        | ({POLICY_VARIABLE: policy.value} if policy else {})
-        | ({AUTH_VARIABLE: auth.value} if auth else {}),
-    )
     callers = who_may_ask(auth_in_force, registry)
-    with traced(config, trace, on_trace=typer.echo) as config:
-        serve_until_stopped(
-            config,
-            policy,
-            on_ready=lambda _: typer.echo(callers, err=True),
-            show_log=verbose,
-            auth=auth,
-            supervision=supervision,
+    with own_log(opened.run) as log_path:
+        config = ServerConfig(
+            repository=opened.repository,
+            address=address,
+            http_port=_port(http),
+            grpc_port=_port(grpc),
+            metrics_port=_port(metrics),
+            tls=tls_of(tls_cert, tls_key, tls_client_ca),
+            log_path=log_path,
+            log_verbose=log_verbose,
+            max_log_bytes=log_mb << 20,
+            environment={HOME_VARIABLE: str(opened.path.absolute())}
+            | ({POLICY_VARIABLE: policy.value} if policy else {})
+            | ({AUTH_VARIABLE: auth.value} if auth else {}),
         )
+        with traced(config, trace, on_trace=typer.echo) as config:
+            serve_until_stopped(
+                config,
+                policy,
+                on_ready=lambda _: typer.echo(callers, err=True),
+                show_log=verbose,
+                auth=auth,
+                supervision=supervision,
+            )
 
 
 def infer(

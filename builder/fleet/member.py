@@ -30,6 +30,7 @@ from builder.termination import StopRequests
 
 _POLL_S = 0.05
 _KILL_EVERY_S = 0.5
+_BY = "the fleet"
 
 
 class MemberState(StrEnum):
@@ -74,14 +75,14 @@ class Member:
         self._log_path = log_path
         self._report = report
         self._ports: Ports | None = None
-        self._stop = StopRequests()
+        self._stop = StopRequests(_BY)
         self._supervisor: Supervisor | None = None
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
 
     def start(self) -> None:
         """Start it; returns at once."""
-        self._stop, self._failure, self._supervisor = StopRequests(), None, None
+        self._stop, self._failure, self._supervisor = StopRequests(_BY), None, None
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 

@@ -19,7 +19,7 @@ _SERVICE = "/inference.GRPCInferenceService"
 _METHODS = ("ModelInfer", "ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata")
 _OF_MODEL = "/v2/models/hplm"
 _PATHS = {
-    "POST": (f"{_OF_MODEL}/infer",),
+    "POST": (f"{_OF_MODEL}/infer", f"{_OF_MODEL}/generate"),
     "GET": ("/v2", "/v2/health/live", "/v2/health/ready", _OF_MODEL, f"{_OF_MODEL}/ready"),
 }
 _CLOSED = "the gateway passes inference on the model hplm, and questions whether it is ready; nothing else"

@@ -241,7 +241,7 @@ class Supervisor:
         if self._drained is not None or signs is None or not limit_s:
             return
         self._phase = "the server is draining"
-        by = "POST /drain" if self._is_drain_ordered else "a signal"
+        by = "POST /drain" if self._is_drain_ordered else self._stop.by
         self._report(f"draining by {by}: not ready any more; finishing what was accepted, for at most {limit_s:g} s")
         end = time.monotonic() + limit_s
         self._wait_while(lambda: True, min(time.monotonic() + _NOTICE_S, end))

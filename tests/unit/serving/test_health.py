@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from backends.errors import InvalidArgumentError
+from backends.errors import ConflictError, InvalidArgumentError
 from builder.serving.errors import PortInUseError
 from builder.serving.health import HealthPort, Verdict
 from builder.serving.supervisor import Supervision
@@ -105,6 +105,17 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_an_order_that_cannot_be_carried_out_says_why() -> None:
+    def refuse() -> Verdict:
+        raise ConflictError("server-1 is the last one")
+
+    port = HealthPort("127.0.0.1", None, {}, {"/drain/server-1": refuse})
+    try:
+        assert ask(port, "POST", "/drain/server-1") == (409, {"error": "server-1 is the last one"})
+    finally:
+        port.close()
 
 
 def test_no_web_page_may_drain(port: HealthPort, watched: FakeWatched) -> None:
