@@ -193,8 +193,7 @@ class Fleet:
         for member in self.members:
             with self._ordering:
                 self._report(f"{member.name}: stopping")
-                member.stop()
-            self._looked_s = time.monotonic()
+                member.stop(self._service.alive)
             self._write()
         self._report("all servers have stopped")
 

@@ -25,6 +25,8 @@ _RING_SIZE = 4096
 """Entries at least; with few, two or three servers get shares far apart."""
 _HEALTH_EVERY = "0.25s"
 """A draining server says 503 for a second before it rejects requests; that has to be seen meanwhile."""
+_CONNECTIONS = "envoy.resource_monitors.global_downstream_max_connections"
+_MAX_CONNECTIONS = 50_000
 _IDLE = "900s"
 _REQUEST = "60s"
 """Time for a client to send a whole request."""
@@ -72,7 +74,8 @@ def gateway_config(settings: GatewaySettings, upstreams: Sequence[Upstream]) -> 
         "static_resources": {
             "listeners": [_listener("http", settings.http, settings), _listener("grpc", settings.grpc, settings)],
             "clusters": [_cluster("http", settings, upstreams), _cluster("grpc", settings, upstreams)],
-        }
+        },
+        "overload_manager": {"resource_monitors": [_typed(_CONNECTIONS, _most_connections())]},
     }
     if settings.admin_socket is not None:
         # A socket with a mode, since whoever reaches it can end the gateway.
@@ -92,6 +95,13 @@ def _check(upstreams: Sequence[Upstream]) -> None:
             if name in seen:
                 raise InvalidArgumentError(f"{name} is given twice")
             seen.add(name)
+
+
+def _most_connections() -> dict[str, Any]:
+    return {
+        "@type": f"{_TYPES}.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+        "max_active_downstream_connections": _MAX_CONNECTIONS,
+    }
 
 
 def _listener(protocol: Protocol, port: int, settings: GatewaySettings) -> dict[str, Any]:

@@ -29,8 +29,12 @@ from builder.serving.watchdog_log import is_of_watchdog, note
 from builder.termination import StopRequests
 
 _POLL_S = 0.05
-_KILL_EVERY_S = 0.5
+_LOOK_EVERY_S = 0.5
 _BY = "the fleet"
+
+
+def _ignore() -> None:
+    pass
 
 
 class MemberState(StrEnum):
@@ -86,17 +90,18 @@ class Member:
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
-    def stop(self) -> Verdict:
-        """Finish what it has accepted, and end it; whether nothing was left open."""
+    def stop(self, on_poll: Callable[[], None] = _ignore) -> Verdict:
+        """Finish what it has accepted, and end it; whether nothing was left open. `on_poll` is called meanwhile."""
         self._stop.requested = True
-        self._join(None)
+        while not self._join(_LOOK_EVERY_S):
+            on_poll()
         supervisor, self._supervisor = self._supervisor, None
         return (supervisor.drained if supervisor is not None else None) or Verdict(True, [])
 
     def kill(self) -> None:
         """End it at once, whatever it does."""
         self._stop.requested = True
-        while not self._join(_KILL_EVERY_S):
+        while not self._join(_LOOK_EVERY_S):
             if self._supervisor is not None:
                 self._supervisor.server.kill()
 
@@ -199,7 +204,7 @@ class Member:
         if is_complaint(line) and not is_of_watchdog(line):
             self._report(f"{self.name}: {line}")
 
-    def _join(self, timeout_s: float | None) -> bool:
+    def _join(self, timeout_s: float) -> bool:
         if self._thread is not None:
             self._thread.join(timeout_s)
         return not self.is_running
