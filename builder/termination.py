@@ -33,9 +33,14 @@ def stop_signals_interrupt() -> Iterator[None]:
 
 
 class StopRequests:
-    """Whether SIGTERM or SIGINT came, for a program that stops in its own time."""
+    """Whether SIGTERM or SIGINT came, for a program that stops in its own time.
 
-    def __init__(self) -> None:
+    Args:
+        by: Who requests it, for messages.
+    """
+
+    def __init__(self, by: str = "a signal") -> None:
+        self.by = by
         self.requested = False
 
     def note(self, number: int, frame: FrameType | None) -> None:

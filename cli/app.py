@@ -11,6 +11,7 @@ import typer
 from cli import (
     audit,
     domain,
+    fleet,
     hplm,
     importing,
     loadtest,
@@ -50,6 +51,7 @@ simulate.register(app)
 audit.register(app)
 app.add_typer(token.app, name="token")
 app.add_typer(quota.app, name="quota")
+app.add_typer(fleet.app, name="fleet")
 add_help(app)
 
 

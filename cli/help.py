@@ -9,7 +9,7 @@ from typer.models import CommandInfo
 
 _PANELS = {
     "Build": ("root", "domain", "create", "update", "import", "select", "students"),
-    "Serve": ("export", "serve", "infer", "manager", "doctor"),
+    "Serve": ("export", "serve", "fleet", "infer", "manager", "doctor"),
     "Versions": ("list", "show", "tree", "versions", "rollback", "pin", "unpin", "delete", "gc", "verify"),
     "Access": ("token", "quota", "audit"),
     "Measure": ("eval", "loadtest", "profile", "simulate"),
@@ -82,6 +82,10 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "quota show": ("hplm quota show", "hplm quota show acme --json"),
     "quota remove": ("hplm quota remove acme", "hplm quota remove acme rows_per_s"),
     "audit": ("hplm audit --since 7d", "hplm audit --tenant acme --since 2026-12-01 --json"),
+    "fleet serve": ("hplm fleet serve --servers 3", "hplm fleet serve --servers 2 --address 0.0.0.0 --auth tokens"),
+    "fleet status": ("hplm fleet status", "hplm fleet status --json"),
+    "fleet drain": ("hplm fleet drain server-1", "hplm fleet drain server-1 server-2 --restart"),
+    "fleet config": ("hplm fleet config --hosts hosts.toml --out envoy.json",),
     "loadtest steady": ("hplm loadtest steady --duration 1m --out steady",),
     "loadtest burst": ("hplm loadtest burst --protocol http --out burst",),
     "loadtest overload": ("hplm loadtest overload --load 20/s --deadlines 500ms-2s --out calm",),

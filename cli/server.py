@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -15,7 +14,7 @@ import typer
 from rich.console import Console
 
 from backends.errors import InvalidArgumentError
-from backends.home import HOME_VARIABLE
+from backends.home import HOME_VARIABLE, Home
 from backends.lower.caller_check import AUTH_VARIABLE, Auth
 from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
 from cli.exit_codes import UNAVAILABLE
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from builder.serving import ServerConfig, Supervision, Supervisor, TritonServer
 
 _ANY_PORT = 0
-_WATCHDOG = " watchdog: "
 _AT_ONCE = "stopping at once; requests that were not answered yet are not answered"
 
 
@@ -99,6 +97,7 @@ def serve(
 ) -> None:
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""
     from builder.serving import ServerConfig, Supervision, traced
+    from builder.serving.own_log import own_log
     from builder.serving.tls import tls_of
 
     supervision = Supervision(
@@ -112,30 +111,31 @@ def serve(
     require_guarded(address, asks_for_tokens=auth_in_force is Auth.TOKENS, is_insecure=insecure)
     if not opened.repository.exists():
         export(home)
-    config = ServerConfig(
-        repository=opened.repository,
-        address=address,
-        http_port=_port(http),
-        grpc_port=_port(grpc),
-        metrics_port=_port(metrics),
-        tls=tls_of(tls_cert, tls_key, tls_client_ca),
-        log_path=opened.run / "server.log",
-        log_verbose=log_verbose,
-        max_log_bytes=log_mb << 20,
-        environment={HOME_VARIABLE: str(opened.path.absolute())}
-        | ({POLICY_VARIABLE: policy.value} if policy else {})
-        | ({AUTH_VARIABLE: auth.value} if auth else {}),
-    )
     callers = who_may_ask(auth_in_force, registry)
-    with traced(config, trace, on_trace=typer.echo) as config:
-        serve_until_stopped(
-            config,
-            policy,
-            on_ready=lambda _: typer.echo(callers, err=True),
-            show_log=verbose,
-            auth=auth,
-            supervision=supervision,
+    with own_log(opened.run) as log_path:
+        config = ServerConfig(
+            repository=opened.repository,
+            address=address,
+            http_port=_port(http),
+            grpc_port=_port(grpc),
+            metrics_port=_port(metrics),
+            tls=tls_of(tls_cert, tls_key, tls_client_ca),
+            log_path=log_path,
+            log_verbose=log_verbose,
+            max_log_bytes=log_mb << 20,
+            environment={HOME_VARIABLE: str(opened.path.absolute())}
+            | ({POLICY_VARIABLE: policy.value} if policy else {})
+            | ({AUTH_VARIABLE: auth.value} if auth else {}),
         )
+        with traced(config, trace, on_trace=typer.echo) as config:
+            serve_until_stopped(
+                config,
+                policy,
+                on_ready=lambda _: typer.echo(callers, err=True),
+                show_log=verbose,
+                auth=auth,
+                supervision=supervision,
+            )
 
 
 def infer(
@@ -264,10 +264,12 @@ def serve_until_stopped(
     from builder.export.in_force import changes_of_run, configurations_of_run, effective_settings, in_one_line
     from builder.serving import Supervision, Supervisor
     from builder.serving.log import is_complaint
+    from builder.serving.served_hplm import any_hplm
+    from builder.serving.watchdog_log import is_of_watchdog, note
     from builder.termination import stop_requests
 
     def show(line: str) -> None:
-        is_shown_already = _WATCHDOG in line
+        is_shown_already = is_of_watchdog(line)
         if not is_shown_already and (show_log or is_complaint(line)):
             typer.echo(line, err=True)
 
@@ -276,7 +278,8 @@ def serve_until_stopped(
         config.repository, policy.value if policy else None, cpu_flags(), auth.value if auth else None
     )
     config = replace(config, configurations=configurations_of_run(config.repository, changes))
-    find_hplm, report = partial(_any_hplm, config), partial(_report, config.log_path)
+    served = Home(Path(config.environment[HOME_VARIABLE]))
+    find_hplm, report = partial(any_hplm, served), partial(_report, config.log_path)
     with (
         stop_requests() as stop,
         Supervisor(config, supervision or Supervision(), find_hplm, stop, report, show) as supervisor,
@@ -289,15 +292,15 @@ def serve_until_stopped(
                 grpc_url = f"{server.grpc_url}{'' if config.tls is None else ' (TLS)'}"
                 urls = f"grpc://{grpc_url}  http://{server.http_url}  metrics {server.metrics_url}"
                 typer.echo(f"ready: {urls}  health {health}")
-                _log(config.log_path, f"ready: {urls}  health {health}")
+                note(config.log_path, f"ready: {urls}  health {health}")
                 if on_ready is not None:
                     on_ready(server)
                 supervisor.stay()
         except KeyboardInterrupt:
             typer.echo(_AT_ONCE, err=True)
-            _log(config.log_path, _AT_ONCE)
+            note(config.log_path, _AT_ONCE)
     typer.echo("stopped")
-    _log(config.log_path, "stopped")
+    note(config.log_path, "stopped")
 
 
 def _say_starting(log_path: Path | None) -> None:
@@ -305,33 +308,13 @@ def _say_starting(log_path: Path | None) -> None:
         typer.echo(f"starting Triton; its log is {log_path}", err=True)
 
 
-def _any_hplm(config: ServerConfig) -> str | None:
-    """Return one of the hPLMs that are served, for the canary."""
-    from backends.home import Home
-    from backends.registry.registry import Registry
-
-    registry = Registry.open(Home(Path(config.environment[HOME_VARIABLE])))
-    try:
-        return next((entry.id for entry in registry.hplm_page(1)), None)
-    finally:
-        registry.close()
-
-
 def _report(log_path: Path | None, line: str) -> None:
     """Show a line of the watchdog's, with the time, and write it into the log, too; the server goes on without both."""
+    from builder.serving.watchdog_log import note, with_time
+
     with suppress(OSError):
-        typer.echo(_with_time(line), err=True)
-    _log(log_path, line)
-
-
-def _log(log_path: Path | None, line: str) -> None:
-    if log_path is not None:
-        with suppress(OSError), log_path.open("a", encoding="utf-8") as log:
-            log.write(f"{_with_time(line)}\n")
-
-
-def _with_time(line: str) -> str:
-    return f"{datetime.now().isoformat(' ', 'milliseconds')}{_WATCHDOG}{line}"
+        typer.echo(with_time(line), err=True)
+    note(log_path, line)
 
 
 @contextmanager

@@ -9,15 +9,15 @@ from __future__ import annotations
 import errno
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from backends.errors import InvalidArgumentError
+from backends.errors import ConflictError, InvalidArgumentError
 from builder.serving.errors import PortInUseError
 
 _TIMEOUT_S = 5.0
@@ -31,28 +31,27 @@ class Verdict(NamedTuple):
     reasons: list[str]
 
 
-class Watched(Protocol):
-    """What the health port tells of; called from its threads."""
-
-    def is_alive(self) -> Verdict: ...
-
-    def is_ready(self) -> Verdict: ...
-
-    def has_started(self) -> Verdict: ...
-
-    def drain(self) -> Verdict:
-        """Begin to drain, and return once all that was accepted is answered, or the time for it is over."""
-        ...
-
-
 class HealthPort:
-    """Listens from the start on; `close` ends it."""
+    """Listens from the start on; `close` ends it.
 
-    def __init__(self, address: str, port: int | None, watched: Watched) -> None:
+    Args:
+        address: Where to listen.
+        port: None takes a free one.
+        probes: What to GET, by path; called from the port's threads.
+        orders: What to POST, by path; an answer comes once an order is carried out, or its time is over. One that
+            raises ConflictError cannot be carried out now.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        port: int | None,
+        probes: Mapping[str, Callable[[], Verdict]],
+        orders: Mapping[str, Callable[[], Verdict]],
+    ) -> None:
         family = AF_INET6 if ":" in address else AF_INET
-        probes = {"/livez": watched.is_alive, "/readyz": watched.is_ready, "/startupz": watched.has_started}
         server_type = type("Server", (_Server,), {"address_family": family})
-        handler = type("Handler", (_Handler,), {"probes": probes, "orders": {"/drain": watched.drain}})
+        handler = type("Handler", (_Handler,), {"probes": probes, "orders": orders})
         try:
             self._server: ThreadingHTTPServer = server_type((address, port or 0), handler)
         except OSError as error:
@@ -106,8 +105,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _TIMEOUT_S
     server_version = "hplm"
     sys_version = ""
-    probes: dict[str, Callable[[], Verdict]]
-    orders: dict[str, Callable[[], Verdict]]
+    probes: Mapping[str, Callable[[], Verdict]]
+    orders: Mapping[str, Callable[[], Verdict]]
 
     def do_GET(self) -> None:
         probe = self.probes.get(self.path)
@@ -116,16 +115,25 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path in self.orders:
             self._error(HTTPStatus.METHOD_NOT_ALLOWED, f"{self.path} is an order: POST it")
         else:
-            self._error(HTTPStatus.NOT_FOUND, "there are /livez, /readyz, /startupz and, to be POSTed, /drain")
+            paths = f"{', '.join(self.probes)} and, to be POSTed, {', '.join(self.orders)}"
+            self._error(HTTPStatus.NOT_FOUND, f"there are {paths}")
 
     def do_POST(self) -> None:
         order = self.orders.get(self.path)
         if order is None:
-            self._error(HTTPStatus.NOT_FOUND, "only /drain is POSTed")
+            self._error(HTTPStatus.NOT_FOUND, f"only {', '.join(self.orders)} is POSTed")
         elif not ip_address(self.client_address[0]).is_loopback or "Origin" in self.headers:
             self._error(HTTPStatus.FORBIDDEN, "only programs of this machine may order this, and no web page")
         else:
-            self._answer(order(), HTTPStatus.GATEWAY_TIMEOUT)
+            self._obey(order)
+
+    def _obey(self, order: Callable[[], Verdict]) -> None:
+        try:
+            verdict = order()
+        except ConflictError as error:
+            self._error(HTTPStatus.CONFLICT, str(error))
+        else:
+            self._answer(verdict, HTTPStatus.GATEWAY_TIMEOUT)
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: probes come each second."""

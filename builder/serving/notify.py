@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 
 class ServiceManager:
-    """Speaks the protocol of sd_notify(3): datagrams to the socket that `$NOTIFY_SOCKET` names."""
+    """Speaks the protocol of sd_notify(3): datagrams to the socket that `NOTIFY_SOCKET` of the environment names."""
 
-    def __init__(self) -> None:
-        self._address = os.environ.get("NOTIFY_SOCKET", "")
-        microseconds = os.environ.get("WATCHDOG_USEC", "")
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        microseconds = environment.get("WATCHDOG_USEC", "")
         self._ping_every_s = int(microseconds) / 3e6 if microseconds.isdigit() else None
         self._pinged_s = 0.0
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import random
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -24,29 +25,43 @@ _MAX_TRIES = 200
 
 
 @dataclass(slots=True)
+class ClaimedPorts:
+    """Ports of one address, claimed until `release`."""
+
+    numbers: list[int]
+    _sockets: list[socket.socket] = field(default_factory=list)
+
+    @classmethod
+    def take(cls, address: str, given: Sequence[int | None]) -> Self:
+        """Claim the ports that are given, and free ones for each None; all or none."""
+        sockets: list[socket.socket] = []
+        try:
+            numbers = [None if port is None else _claim_given(address, port, sockets) for port in given]
+            claimed = [_claim_free(address, sockets) if number is None else number for number in numbers]
+        except BaseException:
+            _close_all(sockets)
+            raise
+        return cls(claimed, sockets)
+
+    def release(self) -> None:
+        _close_all(self._sockets)
+
+
+@dataclass(slots=True)
 class PortClaims:
     """The ports of one server, claimed until `release`."""
 
     ports: Ports
-    _sockets: list[socket.socket] = field(default_factory=list)
+    _claimed: ClaimedPorts
 
     @classmethod
     def take(cls, config: ServerConfig) -> Self:
         """Claim the ports that are given, and free ones for the rest; all or none."""
-        sockets: list[socket.socket] = []
-        try:
-            given = (config.http_port, config.grpc_port, config.metrics_port)
-            numbers = [None if port is None else _claim_given(config.address, port, sockets) for port in given]
-            http, grpc, metrics = (
-                _claim_free(config.address, sockets) if number is None else number for number in numbers
-            )
-        except BaseException:
-            _close_all(sockets)
-            raise
-        return cls(Ports(http, grpc, metrics), sockets)
+        claimed = ClaimedPorts.take(config.address, (config.http_port, config.grpc_port, config.metrics_port))
+        return cls(Ports(*claimed.numbers), claimed)
 
     def release(self) -> None:
-        _close_all(self._sockets)
+        self._claimed.release()
 
 
 def _claim_given(address: str, port: int, sockets: list[socket.socket]) -> int:

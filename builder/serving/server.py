@@ -11,8 +11,6 @@ import http.client
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -22,12 +20,11 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from backends.errors import NotFoundError
-from builder.serving import keeper
 from builder.serving.config import Ports, ServerConfig, admin_headers, server_arguments
 from builder.serving.errors import ServerNotReadyError, ServerStartError
 from builder.serving.installation import Installation, find_installation
-from builder.serving.log import LogFollower, failure_reason, last_lines
-from builder.serving.log_rotation import LogRotation
+from builder.serving.kept import KeptProgram
+from builder.serving.log import failure_reason, last_lines
 from builder.serving.ports import PortClaims
 from builder.serving.run_folder import RunFolder, sweep_stale
 
@@ -35,9 +32,8 @@ _POLL_S = 0.05
 _SIGNALLED = 128
 """The number that is added to a signal's in the exit code of a program that it ends."""
 _PROBE_TIMEOUT_S = 2.0
-# What the keeper adds to the server's own time for ending: unloading models, then the end of the whole group.
 _UNLOAD_GRACE_S = 5.0
-_KILL_TIMEOUT_S = 5.0
+"""What unloading models takes beside the server's own time for ending."""
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _T = TypeVar("_T")
 
@@ -53,8 +49,7 @@ class TritonServer:
         self.config = config
         self._on_log = on_log
         self._resources = ExitStack()
-        self._keeper: subprocess.Popen[bytes] | None = None
-        self._log: LogFollower | None = None
+        self._kept: KeptProgram | None = None
         self._ports: Ports | None = None
         self._log_path: Path | None = None
         self._run_folder: Path | None = None
@@ -77,7 +72,7 @@ class TritonServer:
 
     def start(self) -> None:
         """Start the process; returns before the models are loaded."""
-        if self._keeper is not None:
+        if self._kept is not None:
             raise ServerStartError("this server was started already; make a new one to start again")
         if not self.config.repository.is_dir():
             raise NotFoundError(
@@ -124,40 +119,30 @@ class TritonServer:
 
     def stop(self) -> None:
         """End the server and everything it started; harmless when it has ended already."""
-        if self._keeper is not None and self._keeper.stdin is not None:
-            with suppress(BrokenPipeError):
-                self._keeper.stdin.close()
-            self._wait_for_keeper(self._keeper)
+        if self._kept is not None:
+            self._kept.stop()
         self._resources.close()
 
     def kill(self) -> None:
         """End the server at once, whatever it does, and remove what it has; also one that is stopped or hangs."""
-        if self._keeper is not None:
-            for number in (keeper.KILL_SIGNAL, signal.SIGCONT):
-                self._keeper.send_signal(number)
-            with suppress(subprocess.TimeoutExpired):
-                self._keeper.wait(_KILL_TIMEOUT_S)
-                self.stop()
-                return
-            self._keeper.kill()
-        self.stop()
+        if self._kept is not None:
+            self._kept.kill()
+        self._resources.close()
 
     def poll(self) -> int | None:
         """The exit code of the server; None while it runs."""
-        return self._keeper.poll() if self._keeper is not None else None
+        return self._kept.poll() if self._kept is not None else None
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait for the server to end by itself; its exit code, or None when the time is over."""
-        with suppress(subprocess.TimeoutExpired):
-            return _started(self._keeper).wait(timeout_s)
-        return None
+        return _started(self._kept).wait(timeout_s)
 
     def failure_reason(self) -> str:
-        return failure_reason(self._log.lines if self._log is not None else [])
+        return failure_reason(self._kept.lines if self._kept is not None else [])
 
     def last_lines(self) -> list[str]:
         """The end of the log; it stays known when the server has ended."""
-        return last_lines(self._log.lines if self._log is not None else [])
+        return last_lines(self._kept.lines if self._kept is not None else [])
 
     @property
     def pid(self) -> int:
@@ -210,44 +195,21 @@ class TritonServer:
         )
         self._admin_key = folder.admin_key
         arguments = server_arguments(served, self.ports, folder.backend_directory, folder.shm_prefix, folder.admin_key)
-        environment = {**os.environ, **folder.environment(installation), **self.config.environment}
         self._run_folder = folder.path
         self._log_path = self.config.log_path or folder.path / "server.log"
-        self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self._log_path.open("ab") as log:
-            rotation = LogRotation(self._log_path, self.config.max_log_bytes)
-            self._log = LogFollower(self._log_path, self._on_log, rotation)
-            self._resources.callback(self._log.finish)
-            self._keeper = subprocess.Popen(
-                [*self._keeper_command(folder), str(installation.binary), *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                pass_fds=(folder.lock,),
-                start_new_session=True,  # an interrupt from the terminal reaches this program only
-            )
-        self._pid = self._read_pid(self._keeper)
-
-    def _keeper_command(self, folder: RunFolder) -> list[str]:
-        grace_s = self.config.exit_timeout_s + _UNLOAD_GRACE_S
-        script = str(Path(keeper.__file__))
-        return [sys.executable, "-I", "-S", script, str(folder.path), folder.shm_prefix, str(grace_s), str(folder.lock)]
-
-    def _read_pid(self, process: subprocess.Popen[bytes]) -> int:
-        line = process.stdout.readline() if process.stdout is not None else b""
-        if not line:
-            raise ServerStartError(f"tritonserver could not be started: {self.failure_reason()}")
-        return int(line)
-
-    def _wait_for_keeper(self, process: subprocess.Popen[bytes]) -> None:
+        self._kept = KeptProgram(
+            [str(installation.binary), *arguments],
+            folder,
+            {**os.environ, **folder.environment(installation), **self.config.environment},
+            self._log_path,
+            max_log_bytes=self.config.max_log_bytes,
+            grace_s=self.config.exit_timeout_s + _UNLOAD_GRACE_S,
+            on_log=self._on_log,
+        )
         try:
-            process.wait(self.config.exit_timeout_s + 2 * _UNLOAD_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+            self._pid = self._kept.start()
+        except ServerStartError as error:
+            raise ServerStartError(f"tritonserver could not be started: {self.failure_reason()}") from error
 
 
 def _reachable(address: str) -> str:

@@ -81,6 +81,7 @@ class Supervisor:
         stop: Says when to stop.
         report: Takes lines for the operator.
         on_log: Takes the lines of the servers' logs.
+        service: What systemd is told by; by default, as the environment says.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Supervisor:
         stop: StopRequests,
         report: Callable[[str], None],
         on_log: Callable[[str], None] | None = None,
+        service: ServiceManager | None = None,
     ) -> None:
         self._config = config
         self._supervision = supervision
@@ -98,7 +100,7 @@ class Supervisor:
         self._stop = stop
         self._report = report
         self._on_log = on_log
-        self._service = ServiceManager()
+        self._service = ServiceManager() if service is None else service
         self._restarts = Restarts(supervision.max_restarts)
         self.server = TritonServer(config, on_log)
         self._vital_signs: VitalSigns | None = None
@@ -107,6 +109,7 @@ class Supervisor:
         """Why it cannot be ready; None while it serves."""
         self._complaints: list[Complaint] = []
         self._has_started = False
+        self.num_restarts = 0
         self._looked_s = time.monotonic()
         self._is_drain_ordered = False
         self._drained: Verdict | None = None
@@ -114,7 +117,9 @@ class Supervisor:
         self._health: HealthPort | None = None
 
     def __enter__(self) -> Self:
-        self._health = HealthPort(self._supervision.health_address, self._supervision.health_port, self)
+        probes = {"/livez": self.is_alive, "/readyz": self.is_ready, "/startupz": self.has_started}
+        address, port = self._supervision.health_address, self._supervision.health_port
+        self._health = HealthPort(address, port, probes, {"/drain": self.drain})
         return self
 
     def __exit__(
@@ -130,6 +135,11 @@ class Supervisor:
         if self._health is None:
             raise ServerStartError("the health port is not open")
         return self._health.url
+
+    @property
+    def drained(self) -> Verdict | None:
+        """How the drain ended; None where there was none."""
+        return self._drained
 
     # --- the main thread ---
 
@@ -214,6 +224,7 @@ class Supervisor:
             if self._drained is not None:
                 raise ServerStartError(f"{reason}, after it was drained")
             delay_s = self._restarts.next_delay_s(reason)
+            self.num_restarts += 1
             self._report(f"{reason}; {self._restarts.count}" + (f", in {delay_s:g} s" if delay_s else ""))
             self._pause(delay_s)
             self.server = TritonServer(self._config, self._on_log)
@@ -230,7 +241,7 @@ class Supervisor:
         if self._drained is not None or signs is None or not limit_s:
             return
         self._phase = "the server is draining"
-        by = "POST /drain" if self._is_drain_ordered else "a signal"
+        by = "POST /drain" if self._is_drain_ordered else self._stop.by
         self._report(f"draining by {by}: not ready any more; finishing what was accepted, for at most {limit_s:g} s")
         end = time.monotonic() + limit_s
         self._wait_while(lambda: True, min(time.monotonic() + _NOTICE_S, end))

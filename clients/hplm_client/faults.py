@@ -52,7 +52,8 @@ _BY_WORDS: tuple[tuple[re.Pattern[str], type[ClientError]], ...] = (
     (re.compile(r"failed to connect|errors resolving|DNS resolution|name resolution", re.I), ConnectionFailedError),
     (re.compile(r"stream removed|socket closed|connection reset|recvmsg|broken pipe", re.I), ConnectionLostError),
     (re.compile(r"goaway|keepalive|transport closed|endpoint read failed", re.I), ConnectionLostError),
-    (re.compile(r"request for unknown model|server not ready", re.I), NotReadyError),
+    (re.compile(r"upstream connect error", re.I), ConnectionLostError),  # Envoy's words, and the next line's
+    (re.compile(r"request for unknown model|server not ready|no healthy upstream", re.I), NotReadyError),
     (re.compile(r"cancelled$", re.I), ConnectionLostError),  # by a server that ends; whoever cancels knows it already
     (re.compile(r"this (protocol|api) is restricted", re.I), PermissionDeniedError),
 )

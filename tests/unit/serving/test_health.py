@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from backends.errors import InvalidArgumentError
+from backends.errors import ConflictError, InvalidArgumentError
 from builder.serving.errors import PortInUseError
 from builder.serving.health import HealthPort, Verdict
 from builder.serving.supervisor import Supervision
@@ -44,9 +44,14 @@ def watched() -> FakeWatched:
     return FakeWatched()
 
 
+def health_port(address: str, number: int | None, watched: FakeWatched) -> HealthPort:
+    probes = {"/livez": watched.is_alive, "/readyz": watched.is_ready, "/startupz": watched.has_started}
+    return HealthPort(address, number, probes, {"/drain": watched.drain})
+
+
 @pytest.fixture
 def port(watched: FakeWatched) -> Iterator[HealthPort]:
-    port = HealthPort("127.0.0.1", None, watched)
+    port = health_port("127.0.0.1", None, watched)
     yield port
     watched.finished.set()
     port.close()
@@ -68,7 +73,8 @@ def test_probes_say_yes_or_why_not(port: HealthPort, watched: FakeWatched) -> No
     assert ask(port, "GET", "/startupz") == (503, {"ok": False})
     watched.ready = YES
     assert ask(port, "GET", "/readyz") == (200, {"ok": True})
-    assert ask(port, "GET", "/nothing")[0] == 404
+    status, answer = ask(port, "GET", "/nothing")
+    assert (status, answer) == (404, {"error": "there are /livez, /readyz, /startupz and, to be POSTed, /drain"})
     assert ask(port, "POST", "/readyz")[0] == 404
 
 
@@ -101,6 +107,17 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def test_an_order_that_cannot_be_carried_out_says_why() -> None:
+    def refuse() -> Verdict:
+        raise ConflictError("server-1 is the last one")
+
+    port = HealthPort("127.0.0.1", None, {}, {"/drain/server-1": refuse})
+    try:
+        assert ask(port, "POST", "/drain/server-1") == (409, {"error": "server-1 is the last one"})
+    finally:
+        port.close()
+
+
 def test_no_web_page_may_drain(port: HealthPort, watched: FakeWatched) -> None:
     watched.ready = YES
     status, answer = ask(port, "POST", "/drain", {"Origin": "http://evil.example"})
@@ -119,6 +136,6 @@ def test_settings_that_cannot_be() -> None:
 def test_a_port_in_use_and_an_address_of_no_machine(port: HealthPort, watched: FakeWatched) -> None:
     number = int(port.url.rpartition(":")[2])
     with pytest.raises(PortInUseError, match=f"port {number} on 127.0.0.1 is in use; give another --health-port"):
-        HealthPort("127.0.0.1", number, watched)
+        health_port("127.0.0.1", number, watched)
     with pytest.raises(InvalidArgumentError, match=r"cannot listen on port 0 of 203\.0\.113\.1"):
-        HealthPort("203.0.113.1", None, watched)
+        health_port("203.0.113.1", None, watched)

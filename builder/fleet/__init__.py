@@ -1,0 +1,1 @@
+"""Several servers on one machine behind a gateway, and the same gateway's configuration for other machines."""

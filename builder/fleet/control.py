@@ -1,0 +1,76 @@
+"""Orders to the fleet that runs on a home, and what is known of it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Literal
+
+from backends.errors import ConflictError, NotFoundError, UnavailableError
+from builder.fleet.admin import Admin, Routed
+from builder.fleet.fleet_folder import FleetState, ServerEntry
+
+_TIMEOUT_S = 900.0
+Verb = Literal["drain", "restart"]
+
+
+def order(state: FleetState, verb: Verb, server: str, *, force: bool) -> list[str]:
+    """Have the fleet drain or restart a server and wait for it; returns what was left undone, such as open requests.
+
+    Raises:
+        NotFoundError: The fleet has no such server.
+        ConflictError: It cannot be done now.
+        UnavailableError: The fleet does not answer.
+    """
+    if server not in {each.server for each in state.servers}:
+        names = ", ".join(each.server for each in state.servers)
+        raise NotFoundError(f"the fleet has no server {server!r}; it has {names}")
+    connection = http.client.HTTPConnection(state.health.removeprefix("http://"), timeout=_TIMEOUT_S)
+    try:
+        connection.request("POST", f"/{verb}/{server}{'/force' if force else ''}")
+        response = connection.getresponse()
+        content: dict[str, Any] = json.loads(response.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise UnavailableError(f"the fleet at {state.health} does not answer: {error}") from error
+    finally:
+        connection.close()
+    if response.status in (HTTPStatus.OK, HTTPStatus.GATEWAY_TIMEOUT):
+        return list(content.get("reasons", []))
+    raise ConflictError(str(content.get("error", response.reason)))
+
+
+def server_rows(state: FleetState) -> list[dict[str, Any]]:
+    """Describe the servers, with what the gateway has sent to each."""
+    routed = _routed(state.gateway.admin)
+    return [_row(each, routed) for each in state.servers]
+
+
+def _routed(admin: str | None) -> dict[int, Routed]:
+    if admin is None:
+        return {}
+    try:
+        return Admin(Path(admin)).routed()
+    except UnavailableError:
+        return {}
+
+
+def _row(entry: ServerEntry, routed: dict[int, Routed]) -> dict[str, Any]:
+    of_ports = [routed[port] for port in (entry.http, entry.grpc) if port is not None and port in routed]
+    return {
+        "server": entry.server,
+        "state": entry.state,
+        "reason": entry.reason,
+        "in_gateway": bool(of_ports) and all(each.is_healthy for each in of_ports),
+        "requests": sum(each.requests for each in of_ports),
+        "errors": sum(each.errors for each in of_ports),
+        "open": sum(each.open for each in of_ports),
+        "restarts": entry.restarts,
+        "pid": entry.pid,
+        "http": entry.http,
+        "grpc": entry.grpc,
+        "metrics": entry.metrics,
+        "health": entry.health,
+        "log": entry.log,
+    }

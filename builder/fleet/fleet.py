@@ -1,0 +1,291 @@
+"""Several servers of one home on this machine, and a gateway in front of them.
+
+Usage:
+    with stop_requests() as stop, Fleet(home, settings, stop, report) as fleet:
+        if fleet.start():
+            fleet.stay()
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from backends.errors import ConflictError, NotFoundError, UnavailableError
+from backends.home import Home
+from builder.fleet.fleet_folder import FleetFolder, FleetState
+from builder.fleet.front import Front
+from builder.fleet.gateway_config import GatewaySettings
+from builder.fleet.gateway_program import find_gateway
+from builder.fleet.member import Member, MemberState
+from builder.fleet.member_plan import core_shares, member_config, member_supervision
+from builder.fleet.settings import FleetSettings
+from builder.fleet.upstream import Upstream
+from builder.serving.errors import ServerStartError
+from builder.serving.health import HealthPort, Verdict
+from builder.serving.notify import ServiceManager
+from builder.serving.ports import ClaimedPorts
+from builder.serving.served_hplm import any_hplm
+from builder.termination import StopRequests
+
+_LOOK_EVERY_S = 0.2
+_START_S = 600.0
+_ROUTED_S = 5.0
+_SILENT_S = 10.0
+
+
+class _StopRequestedError(Exception):
+    """Unwinds what the main thread does, at a point where that may end."""
+
+
+class Fleet:
+    """The fleet of a home, until this program ends.
+
+    Args:
+        home: What the servers serve.
+        settings: How many servers, and where.
+        stop: Says when to stop.
+        report: Takes lines for the operator.
+    """
+
+    def __init__(self, home: Home, settings: FleetSettings, stop: StopRequests, report: Callable[[str], None]) -> None:
+        self._home = home
+        self._settings = settings
+        self._stop = stop
+        self._report = report
+        self._folder = FleetFolder(home)
+        self._service = ServiceManager()
+        self._resources = ExitStack()
+        self._ordering = threading.Lock()
+        self._has_started = False
+        self._looked_s = time.monotonic()
+        cores = sorted(os.sched_getaffinity(0))
+        shares = core_shares(cores if settings.own_cores else [], settings.num_servers)
+        self.members = [self._member(index, share or frozenset(cores)) for index, share in enumerate(shares)]
+        self._front: Front | None = None
+        self._health: HealthPort | None = None
+
+    def __enter__(self) -> Self:
+        program = find_gateway()
+        if not self._home.repository.is_dir():
+            raise NotFoundError(f"there is no model repository at {self._home.repository}; make one with `hplm export`")
+        settings = self._settings
+        with ExitStack() as entered:
+            entered.enter_context(self._folder.claimed())
+            entered.callback(self._folder.forget)
+            ports = ClaimedPorts.take(settings.address, (settings.http, settings.grpc))
+            entered.callback(ports.release)
+            http, grpc = ports.numbers
+            public = GatewaySettings(
+                address=settings.address, http=http, grpc=grpc, balance=settings.balance, tls=settings.tls
+            )
+            log = self._folder.log("gateway")
+            self._front = Front(program, public, log, settings.max_restarts, self._report)
+            self._health = HealthPort("127.0.0.1", settings.health_port, self._probes(), self._orders())
+            entered.callback(self._health.close)
+            self._resources = entered.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.requested = True
+        for member in self.members:
+            member.kill()
+        self.front.stop()
+        self._resources.close()
+
+    @property
+    def front(self) -> Front:
+        if self._front is None:
+            raise ServerStartError("the fleet was not started yet")
+        return self._front
+
+    @property
+    def health_url(self) -> str:
+        if self._health is None:
+            raise ServerStartError("the health port is not open")
+        return self._health.url
+
+    # --- the main thread ---
+
+    def start(self) -> bool:
+        """Start the servers and the gateway; return once all are ready, or false where it is to stop before.
+
+        Raises:
+            ServerStartError: A server, at its first start, did not come to that.
+            GatewayFailedError: The gateway did not.
+        """
+        try:
+            for member in self.members:
+                member.start()
+            self.front.start(self._wait_for_ports(), self._tick)
+            self._wait_while(lambda: any(member.state is not MemberState.READY for member in self.members))
+            self._wait_while(lambda: not all(map(self._is_routed, self.members)))
+        except _StopRequestedError:
+            return False
+        self._has_started = True
+        self._write()
+        self._service.ready()
+        return True
+
+    def stay(self) -> None:
+        """Look after the gateway until the fleet is to stop; then drain one server after the other, and end all.
+
+        Raises:
+            ServerStartError: All servers have failed, or the gateway has died too often.
+        """
+        try:
+            while True:
+                self._tick()
+                self.front.look_after(self._tick)
+                self._write()
+                if all(member.failure is not None for member in self.members):
+                    raise ServerStartError(f"all servers have failed; the last one: {self.members[-1].failure}")
+                time.sleep(_LOOK_EVERY_S)
+        except _StopRequestedError:
+            self._service.stopping()
+            self._drain_all()
+
+    def _member(self, index: int, cores: frozenset[int]) -> Member:
+        name = self._settings.names[index]
+        return Member(
+            name,
+            partial(member_config, self._home, self._settings, index),
+            member_supervision(self._settings, index),
+            partial(any_hplm, self._home),
+            cores,
+            self._folder.log(name),
+            self._report,
+        )
+
+    def _wait_for_ports(self) -> list[Upstream]:
+        found: list[Upstream] = []
+
+        def is_missing() -> bool:
+            nonlocal found
+            found = [each for each in (member.upstream() for member in self.members) if each is not None]
+            return len(found) < len(self.members)
+
+        self._wait_while(is_missing)
+        return found
+
+    def _wait_while(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + _START_S
+        while condition():
+            self._tick()
+            self._write()
+            for member in self.members:
+                if member.failure is not None:
+                    raise ServerStartError(f"{member.name} did not start: {member.failure}")
+            if time.monotonic() > end:
+                raise ServerStartError(f"the fleet was not ready within {_START_S:g} s")
+            time.sleep(_LOOK_EVERY_S)
+
+    def _drain_all(self) -> None:
+        for member in self.members:
+            with self._ordering:
+                self._report(f"{member.name}: stopping")
+                member.stop(self._service.alive)
+            self._write()
+        self._report("all servers have stopped")
+
+    def _tick(self) -> None:
+        self._looked_s = time.monotonic()
+        self._service.alive()
+        if self._stop.requested:
+            raise _StopRequestedError
+
+    def _write(self) -> None:
+        state = FleetState(
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            health=self.health_url,
+            gateway=self.front.entry(),
+            servers=[member.entry() for member in self.members],
+        )
+        self._folder.write(state)
+
+    # --- the health port's threads ---
+
+    def _probes(self) -> dict[str, Callable[[], Verdict]]:
+        return {"/livez": self.is_alive, "/readyz": self.is_ready, "/startupz": self.has_started}
+
+    def _orders(self) -> dict[str, Callable[[], Verdict]]:
+        return {
+            f"/{verb}/{member.name}{'/force' if is_forced else ''}": partial(order, member, is_forced)
+            for verb, order in (("drain", self.drain), ("restart", self.restart))
+            for member in self.members
+            for is_forced in (False, True)
+        }
+
+    def is_alive(self) -> Verdict:
+        silent_s = time.monotonic() - self._looked_s
+        is_so = silent_s < _SILENT_S or self._stop.requested
+        return Verdict(is_so, [] if is_so else [f"the fleet has done nothing for {silent_s:.0f} s"])
+
+    def is_ready(self) -> Verdict:
+        """Whether requests get answers: the gateway runs and a server is ready."""
+        if self._front is None or not self._front.is_running:
+            return Verdict(False, ["the gateway is not running"])
+        is_so = any(member.state is MemberState.READY for member in self.members)
+        return Verdict(is_so, [] if is_so else [f"{each.name} is {each.state}" for each in self.members])
+
+    def has_started(self) -> Verdict:
+        return Verdict(self._has_started, [] if self._has_started else ["the fleet is starting"])
+
+    def drain(self, member: Member, is_forced: bool) -> Verdict:
+        """Drain a server and end it; the others go on."""
+        with self._one_order():
+            self._require_another(member, is_forced)
+            return member.stop()
+
+    def restart(self, member: Member, is_forced: bool) -> Verdict:
+        """Drain a server, start it with what is exported and installed now, and wait until the gateway asks it."""
+        with self._one_order():
+            self._require_another(member, is_forced)
+            member.stop()
+            member.start()
+            state = member.wait_until_settled(_START_S)
+            end = time.monotonic() + _ROUTED_S
+            while not self._is_routed(member) and time.monotonic() < end:
+                time.sleep(_LOOK_EVERY_S)
+            is_so = state is MemberState.READY
+            return Verdict(is_so, [] if is_so else [f"{member.name} is {state}: {member.failure}"])
+
+    def _one_order(self) -> ExitStack:
+        """Hold what orders and the end of the fleet hold in turn.
+
+        Raises:
+            ConflictError: Another order is at work, or the fleet is stopping.
+        """
+        if not self._ordering.acquire(blocking=False):
+            raise ConflictError("another server is being drained or started; one at a time")
+        held = ExitStack()
+        held.callback(self._ordering.release)
+        if self._stop.requested or not self._has_started:
+            held.close()
+            raise ConflictError("the fleet is starting or stopping")
+        return held
+
+    def _require_another(self, member: Member, is_forced: bool) -> None:
+        others = [each for each in self.members if each is not member and each.state is MemberState.READY]
+        if not others and not is_forced and member.state is MemberState.READY:
+            raise ConflictError(f"{member.name} is the last server that is ready; --force drains it all the same")
+
+    def _is_routed(self, member: Member) -> bool:
+        upstream = member.upstream()
+        if upstream is None or self.front.admin is None:
+            return False
+        try:
+            routed = self.front.admin.routed()
+        except UnavailableError:
+            return False
+        return all(routed[port].is_healthy for port in (upstream.http, upstream.grpc))

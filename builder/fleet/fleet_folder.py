@@ -1,0 +1,126 @@
+"""The folder of a home's fleet: who runs, and the logs. One fleet at a time has it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backends.errors import ConflictError
+from backends.file_lock import locked
+from backends.home import Home
+from builder.fleet.errors import NoFleetError
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerEntry:
+    """One server, as `hplm fleet status` shows it."""
+
+    server: str
+    state: str
+    reason: str | None
+    http: int | None
+    grpc: int | None
+    metrics: int | None
+    health: int | None
+    pid: int | None
+    restarts: int
+    log: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayEntry:
+    """The gateway, as `hplm fleet status` shows it; `admin` is its private socket."""
+
+    state: str
+    http: str
+    grpc: str
+    pid: int | None
+    restarts: int
+    admin: str | None
+    log: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetState:
+    """Who runs; `health` is the fleet's own health port, which takes orders."""
+
+    pid: int
+    host: str
+    health: str
+    gateway: GatewayEntry
+    servers: list[ServerEntry]
+    format: int = field(default=_FORMAT)
+
+
+class FleetFolder:
+    """`run/fleet` of a home."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self.path = home.run / "fleet"
+
+    def log(self, name: str) -> Path:
+        return self.path / f"{name}.log"
+
+    def claimed(self) -> AbstractContextManager[None]:
+        """Hold the folder; the lock ends with the process.
+
+        Raises:
+            ConflictError: Another fleet runs on the home.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        other = self._read()
+        by = f", as process {other.pid} of {other.host}" if other is not None else ""
+        return locked(self._lock, f"a fleet runs on {self._home.path} already{by}; hplm fleet status shows it")
+
+    def write(self, state: FleetState) -> None:
+        """Replace what is said of the fleet."""
+        new = self._state.with_suffix(".new")
+        new.write_text(json.dumps(asdict(state), indent=2), encoding="utf-8")
+        new.replace(self._state)
+
+    def forget(self) -> None:
+        self._state.unlink(missing_ok=True)
+
+    def running(self) -> FleetState:
+        """Read who runs.
+
+        Raises:
+            NoFleetError: None does.
+        """
+        state = self._read()
+        if state is None or not self._is_held():
+            raise NoFleetError(f"no fleet runs on {self._home.path}; hplm fleet serve starts one")
+        return state
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / ".lock"
+
+    @property
+    def _state(self) -> Path:
+        return self.path / "fleet.json"
+
+    def _read(self) -> FleetState | None:
+        """What the last fleet said; None where there was none, or one of another release."""
+        try:
+            content: dict[str, Any] = json.loads(self._state.read_text(encoding="utf-8"))
+            servers = [ServerEntry(**each) for each in content.pop("servers")]
+            return FleetState(gateway=GatewayEntry(**content.pop("gateway")), servers=servers, **content)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def _is_held(self) -> bool:
+        """Look whether a fleet runs; to look is to hold the lock for a moment."""
+        if not self._lock.exists():
+            return False
+        try:
+            with locked(self._lock, "held"):
+                return False
+        except ConflictError:
+            return True

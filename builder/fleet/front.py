@@ -1,0 +1,132 @@
+"""The gateway of a fleet, started again where it dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from builder.fleet.admin import Admin
+from builder.fleet.errors import GatewayFailedError
+from builder.fleet.fleet_folder import GatewayEntry
+from builder.fleet.gateway import Gateway
+from builder.fleet.gateway_config import GatewaySettings
+from builder.fleet.gateway_program import GatewayProgram
+from builder.fleet.upstream import Upstream
+from builder.serving.restarts import Restarts
+
+_POLL_S = 0.1
+
+
+class Front:
+    """One gateway after another on the same ports.
+
+    Args:
+        program: What is started.
+        settings: Its public ports, claimed by the caller.
+        log_path: The log of all of them.
+        max_restarts: Within ten minutes.
+        report: Takes lines for the operator.
+    """
+
+    def __init__(
+        self,
+        program: GatewayProgram,
+        settings: GatewaySettings,
+        log_path: Path,
+        max_restarts: int,
+        report: Callable[[str], None],
+    ) -> None:
+        self._program = program
+        self._settings = settings
+        self._log_path = log_path
+        self._report = report
+        self._restarts = Restarts(max_restarts)
+        self._num_restarts = 0
+        self._upstreams: Sequence[Upstream] = ()
+        self._gateway: Gateway | None = None
+
+    def start(self, upstreams: Sequence[Upstream], on_poll: Callable[[], None]) -> None:
+        """Start the first gateway and return once it listens; what `on_poll` raises ends the waiting.
+
+        Raises:
+            GatewayFailedError: It has ended, or does not come to that in time.
+        """
+        self._upstreams = upstreams
+        self._begin(on_poll)
+
+    def look_after(self, on_poll: Callable[[], None]) -> None:
+        """Start another gateway if the last one has ended.
+
+        Raises:
+            ServerStartError: That happens too often.
+        """
+        while self._gateway is not None and (code := self._gateway.poll()) is not None:
+            reason = f"the gateway ended with code {code}: {self._gateway.failure_reason()}"
+            self._replace(reason, on_poll)
+
+    def stop(self) -> None:
+        if self._gateway is not None:
+            self._gateway.stop()
+
+    @property
+    def is_running(self) -> bool:
+        return self._gateway is not None and self._gateway.poll() is None
+
+    @property
+    def admin(self) -> Admin | None:
+        return self._gateway.admin if self._gateway is not None else None
+
+    @property
+    def urls(self) -> str:
+        """Where clients reach it."""
+        http, tls = ("http", "") if self._settings.tls is None else ("https", " (TLS)")
+        return f"grpc://{self._grpc}{tls}  {http}://{self._http}"
+
+    def entry(self) -> GatewayEntry:
+        gateway, admin = self._gateway, self.admin
+        return GatewayEntry(
+            state="ready" if self.is_running and admin is not None and admin.is_ready() else "not ready",
+            http=self._http,
+            grpc=self._grpc,
+            pid=gateway.pid if gateway is not None and self.is_running else None,
+            restarts=self._num_restarts,
+            admin=str(admin.path) if admin is not None else None,
+            log=str(self._log_path),
+        )
+
+    @property
+    def _http(self) -> str:
+        return f"{_in_url(self._settings.address)}:{self._settings.http}"
+
+    @property
+    def _grpc(self) -> str:
+        return f"{_in_url(self._settings.address)}:{self._settings.grpc}"
+
+    def _begin(self, on_poll: Callable[[], None]) -> None:
+        self._gateway = Gateway(self._program, self._settings, self._upstreams, self._log_path)
+        self._gateway.start()
+        self._gateway.wait_ready(on_poll)
+        self._restarts.note_ready()
+
+    def _replace(self, reason: str, on_poll: Callable[[], None]) -> None:
+        began = time.monotonic()
+        self.stop()
+        delay_s = self._restarts.next_delay_s(reason)
+        self._num_restarts += 1
+        self._report(f"{reason}; {self._restarts.count}" + (f", in {delay_s:g} s" if delay_s else ""))
+        end = began + delay_s
+        while time.monotonic() < end:
+            on_poll()
+            time.sleep(_POLL_S)
+        try:
+            self._begin(on_poll)
+        except GatewayFailedError as error:
+            self._report(str(error))
+            self.stop()
+        else:
+            self._report(f"the gateway is ready again {time.monotonic() - began:.1f} s after that was noticed")
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,58 @@
+"""How each server of a fleet is started: its ports, its log, its cores, its GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from backends.home import HOME_VARIABLE, Home
+from backends.lower.caller_check import AUTH_VARIABLE
+from backends.scheduling.settings import POLICY_VARIABLE
+from builder.cpu_flags import cpu_flags
+from builder.export.in_force import changes_of_run, configurations_of_run
+from builder.fleet.fleet_folder import FleetFolder
+from builder.fleet.settings import PORTS_APART, FleetSettings
+from builder.serving.config import ServerConfig
+from builder.serving.supervisor import Supervision
+
+_HTTP, _GRPC, _METRICS, _HEALTH = range(4)
+_GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def member_config(home: Home, settings: FleetSettings, index: int) -> ServerConfig:
+    """Return what a server is started with, as the home's export is now."""
+    changes = changes_of_run(home.repository, settings.policy, cpu_flags(), settings.auth)
+    given = {POLICY_VARIABLE: settings.policy, AUTH_VARIABLE: settings.auth}
+    if settings.gpus:
+        given[_GPU_VARIABLE] = settings.gpus[index]
+    return ServerConfig(
+        repository=home.repository,
+        http_port=_port(settings, index, _HTTP),
+        grpc_port=_port(settings, index, _GRPC),
+        metrics_port=_port(settings, index, _METRICS),
+        log_path=FleetFolder(home).log(settings.names[index]),
+        log_verbose=settings.log_verbose,
+        max_log_bytes=settings.max_log_bytes,
+        environment={HOME_VARIABLE: str(home.path.absolute())}
+        | {name: value for name, value in given.items() if value is not None},
+        configurations=configurations_of_run(home.repository, changes),
+    )
+
+
+def member_supervision(settings: FleetSettings, index: int) -> Supervision:
+    return Supervision(
+        health_port=_port(settings, index, _HEALTH), drain_s=settings.drain_s, max_restarts=settings.max_restarts
+    )
+
+
+def core_shares(cores: Sequence[int], num_servers: int) -> list[frozenset[int]]:
+    """Deal the cores to the servers, neighbours together; with fewer cores than servers each may use all."""
+    if len(cores) < num_servers:
+        return [frozenset(cores)] * num_servers
+    bounds = [len(cores) * number // num_servers for number in range(num_servers + 1)]
+    ordered = sorted(cores)
+    return [frozenset(ordered[first:last]) for first, last in pairwise(bounds)]
+
+
+def _port(settings: FleetSettings, index: int, which: int) -> int | None:
+    return None if settings.first_port is None else settings.first_port + PORTS_APART * index + which

