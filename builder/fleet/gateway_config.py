@@ -123,16 +123,21 @@ def _manager(protocol: Protocol) -> dict[str, Any]:
         "stat_prefix": protocol,
         "codec_type": "HTTP1" if protocol == "http" else "HTTP2",
         "route_config": {"virtual_hosts": [virtual_host(protocol)]},
-        # No caller may say by x-envoy-… what is tried again, or for how long.
-        "use_remote_address": True,
-        "internal_address_config": {"cidr_ranges": []},
-        "skip_xff_append": True,
+        "early_header_mutation_extensions": [_typed("envoy.http.early_header_mutation.header_mutation", _unheard())],
         "generate_request_id": False,
         "stream_idle_timeout": _IDLE,
         "request_timeout": _REQUEST,
         "local_reply_config": {"body_format": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}}},
         # Triton gets a request only once its body is whole and within the limit.
         "http_filters": [_typed("envoy.filters.http.buffer", buffer), _typed("envoy.filters.http.router", router)],
+    }
+
+
+def _unheard() -> dict[str, Any]:
+    """No caller may say by such headers what is tried again, or for how long."""
+    return {
+        "@type": f"{_TYPES}.http.early_header_mutation.header_mutation.v3.HeaderMutation",
+        "mutations": [{"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}}],
     }
 
 

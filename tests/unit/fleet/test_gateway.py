@@ -116,11 +116,11 @@ def test_a_request_without_the_header_is_answered(asked: Asked) -> None:
 def test_only_a_lost_servers_tenants_move(asked: Asked) -> None:
     tenants = [f"tenant-{number}/x" for number in range(40)]
     at_first = {tenant: asked.http(tenant)[1] for tenant in tenants}
+    assert "server-1" in at_first.values()
     asked.servers[0].is_ready = False
-    wait_until(lambda: asked.healthy() == [False, True, True])
-    for tenant in tenants:
-        then = asked.http(tenant)[1]
-        assert then != "server-1" and (then == at_first[tenant] or at_first[tenant] == "server-1")
+    wait_until(lambda: all(asked.http(tenant)[1] != "server-1" for tenant in tenants))
+    then = {tenant: asked.http(tenant)[1] for tenant in tenants}
+    assert all(then[tenant] == server or server == "server-1" for tenant, server in at_first.items())
 
 
 @pytest.mark.parametrize("headers", [{}, {"x_envoy_retry_on": "5xx", "x_envoy_retry_grpc_on": "unavailable"}])
@@ -153,7 +153,9 @@ def test_a_request_that_breaks_every_connection_meets_two_servers(asked: Asked) 
 def test_without_a_ready_server_nothing_is_asked(asked: Asked) -> None:
     for server in asked.servers:
         server.is_ready = False
-    wait_until(lambda: not any(asked.healthy()))
+    wait_until(lambda: all(asked.http("acme/x")[0] == 503 for _ in range(10)))
+    for server in asked.servers:
+        server.asked.clear()
     assert asked.http("acme/x") == (503, '{"error":"no healthy upstream"}')
     with pytest.raises(grpc.RpcError) as unanswered:
         asked.grpc("acme/x")
@@ -165,12 +167,14 @@ def test_a_busy_tenant_takes_more_than_its_own_server(asked: Asked) -> None:
     for server in asked.servers:
         server.behaviour = "hold"
     with ThreadPoolExecutor(12) as callers:
-        waiting = [callers.submit(asked.http, "acme/x") for _ in range(12)]
-        wait_until(lambda: sum(asked.asked()) == 12)
+        waiting = []
+        for number in range(12):  # one after the other, since Envoy counts what it has sent
+            waiting.append(callers.submit(asked.http, "acme/x"))
+            wait_until(lambda sent=number + 1: sum(asked.asked()) == sent)
         for server in asked.servers:
             server.released.set()
         assert {each.result(10)[0] for each in waiting} == {200}
-    assert max(asked.asked()) <= 6 and min(asked.asked()) >= 2
+    assert max(asked.asked()) <= 5  # a quarter over the mean of 4
 
 
 @pytest.mark.parametrize(
