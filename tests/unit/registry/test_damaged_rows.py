@@ -50,8 +50,8 @@ def is_valid(snapshot: RegistrySnapshot, issued: IssuedToken) -> bool:
     return True
 
 
-def damage(home: Home, *statements: str) -> None:
-    """Change rows by hand, so that servers read them next."""
+def change_by_hand(home: Home, *statements: str) -> None:
+    """Change rows; those that are set to NOW are read next by servers."""
     with closing(sqlite3.connect(home.path / "registry.db")) as database:
         for statement in statements:
             database.execute(statement.replace("NOW", "revision = (SELECT revision FROM state)"))
@@ -74,7 +74,7 @@ def test_a_damaged_row_holds_up_no_other(no_text: str, tmp_path: Path, caplog: p
             for tenant in ("acme", "globex", "initech"):
                 registry.quotas.set(tenant, {"weight": 3.0})
                 publish(registry, f"{tenant}/x")
-            damage(
+            change_by_hand(
                 home,
                 f"UPDATE tokens SET sha256 = {no_text}, NOW WHERE token_id = '{broken.entry.id}'",
                 f"UPDATE quotas SET rows_per_s = {no_text}, NOW WHERE tenant = 'acme'",
@@ -92,7 +92,7 @@ def test_a_damaged_row_holds_up_no_other(no_text: str, tmp_path: Path, caplog: p
                 "the quota of tenant 'acme' stays as it was",
                 "hPLM 'acme/x' stays as it was",
             ]
-            damage(home, "UPDATE quotas SET rows_per_s = NULL")
+            change_by_hand(home, "UPDATE quotas SET rows_per_s = NULL")
             publish(registry, "acme/x")
             snapshot.refresh()
             assert snapshot.find("acme/x").version == 3
@@ -106,7 +106,7 @@ def test_a_server_starts_on_what_can_be_read(tmp_path: Path) -> None:
         tokens = [registry.tokens.create("acme") for _ in range(5)]
         for name in "abcde":
             publish(registry, f"acme/{name}")
-        damage(
+        change_by_hand(
             home,
             f"UPDATE tokens SET role = 'king' WHERE token_id = '{tokens[2].entry.id}'",
             "UPDATE hplm_versions SET metrics = '[]' WHERE hplm_id IN (2, 5)",
