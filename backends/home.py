@@ -37,6 +37,11 @@ class Home:
         return self.path / "run"
 
     @property
+    def traffic(self) -> Path:
+        """What servers recorded of their traffic; all of it can be deleted at any time."""
+        return self.path / "traffic"
+
+    @property
     def states(self) -> Path:
         """Texts after the lower model, kept between tunings; all of it can be deleted at any time."""
         return self.path / "cache" / "states"

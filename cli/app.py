@@ -24,6 +24,7 @@ from cli import (
     simulate,
     students,
     token,
+    traffic,
     tree,
     versions,
 )
@@ -52,6 +53,7 @@ audit.register(app)
 app.add_typer(token.app, name="token")
 app.add_typer(quota.app, name="quota")
 app.add_typer(fleet.app, name="fleet")
+app.add_typer(traffic.app, name="traffic")
 add_help(app)
 
 

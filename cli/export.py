@@ -23,6 +23,7 @@ from backends.scheduling.settings import (
     PolicySettings,
     ShareSettings,
 )
+from backends.traffic.settings import TrafficSettings
 from builder.export.settings import ExportSettings
 from cli.options import DEFAULT_HOME, HomeOption
 from cli.session import open_home
@@ -217,6 +218,26 @@ class AccessOptions:
         return {"auth": self.auth.value}
 
 
+@dataclass(frozen=True)
+class TrafficOptions:
+    record_traffic: Annotated[
+        bool,
+        typer.Option(
+            "--record-traffic/--no-record-traffic",
+            help="Record who asks what when, never a text, in HOME/traffic; see hplm traffic.",
+        ),
+    ] = TrafficSettings.record
+    traffic_mb: Annotated[int, typer.Option(help="Disk space of what is recorded, at most; the oldest goes first.")] = (
+        TrafficSettings.max_mb
+    )
+    traffic_days: Annotated[int, typer.Option(help="What was recorded longer ago is removed.")] = (
+        TrafficSettings.max_days
+    )
+
+    def parameters(self) -> dict[str, str]:
+        return TrafficSettings(self.record_traffic, self.traffic_mb, self.traffic_days).parameters
+
+
 def export_settings(
     device: DeviceOptions = DeviceOptions(),
     lower: LowerOptions = LowerOptions(),
@@ -224,6 +245,7 @@ def export_settings(
     mode: ModeOptions = ModeOptions(),
     waiting: WaitingOptions = WaitingOptions(),
     access: AccessOptions = AccessOptions(),
+    traffic: TrafficOptions = TrafficOptions(),
 ) -> ExportSettings:
     """Return what the options come to, all written out; without any, what a plain `hplm export` renders."""
     upper = device.parameters() | batch.parameters()
@@ -234,7 +256,7 @@ def export_settings(
         mode=mode.mode,
         queue_delay_us=mode.queue_delay_us,
         plugin=mode.plugin,
-        lower_parameters=lower.parameters(device.lower_dtype) | access.parameters(),
+        lower_parameters=lower.parameters(device.lower_dtype) | access.parameters() | traffic.parameters(),
         upper_parameters=upper | waiting.parameters(),
     )
 
@@ -248,6 +270,7 @@ def export(
     mode: ModeOptions = ModeOptions(),
     waiting: WaitingOptions = WaitingOptions(),
     access: AccessOptions = AccessOptions(),
+    traffic: TrafficOptions = TrafficOptions(),
 ) -> None:
     """Render the Triton model repository; the same folder runs in NVIDIA's container."""
     from builder.export.in_force import differences, settings_of
@@ -255,9 +278,10 @@ def export(
     from builder.export.repository import render_repository
 
     opened, registry = open_home(home)
+    others = lower, batch, mode, waiting, access, traffic
     # Wrong options are rejected before anything is measured.
-    export_settings(device, lower, batch, mode, waiting, access)
-    settings = export_settings(device.chosen(opened, registry, typer.echo), lower, batch, mode, waiting, access)
+    export_settings(device, *others)
+    settings = export_settings(device.chosen(opened, registry, typer.echo), *others)
     if settings.mode == "triton":
         settings = _with_cost_model(settings, opened, registry)
     with with_plugin(settings, on_failure=_complain) as complete:

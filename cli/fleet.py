@@ -15,7 +15,7 @@ from backends.lower.caller_check import AUTH_VARIABLE, Auth
 from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
 from cli.export import export
 from cli.listening import INSECURE_VARIABLE, auth_of_run, require_guarded, who_may_ask
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows, read_span_s
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RecordTrafficOption, print_json, print_rows, read_span_s
 from cli.session import open_home
 
 if TYPE_CHECKING:
@@ -79,11 +79,13 @@ def serve(
     auth: Annotated[
         Auth | None, typer.Option(envvar=AUTH_VARIABLE, help="For this run: off, or tokens; without it the export's.")
     ] = None,
+    record_traffic: RecordTrafficOption = None,
     tls_cert: CertificateOption = None,
     tls_key: KeyOption = None,
     tls_client_ca: ClientCaOption = None,
 ) -> None:
     """Start servers on the home's repository, and Envoy in front of them; stay until Ctrl-C."""
+    from builder.export.of_run import SettingsOfRun
     from builder.fleet.settings import FleetSettings
     from builder.serving.tls import tls_of
 
@@ -103,8 +105,7 @@ def serve(
         max_restarts=max_restarts,
         max_log_bytes=log_mb << 20,
         log_verbose=log_verbose,
-        policy=policy.value if policy else None,
-        auth=auth.value if auth else None,
+        of_run=SettingsOfRun(policy and policy.value, auth and auth.value, record_traffic),
         gpus=tuple(part.strip() for part in gpus.split(",")) if gpus else (),
         own_cores=own_cores,
     )
@@ -195,7 +196,7 @@ def _serve_until_stopped(home: Home, settings: FleetSettings, callers: str) -> N
     from builder.termination import stop_requests
 
     in_force = effective_settings(home.repository)
-    changes = changes_of_run(home.repository, settings.policy, cpu_flags(), settings.auth)
+    changes = changes_of_run(home.repository, settings.of_run, cpu_flags())
 
     def report(line: str) -> None:
         with suppress(OSError):  # a screen that is gone

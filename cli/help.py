@@ -12,7 +12,7 @@ _PANELS = {
     "Serve": ("export", "serve", "fleet", "infer", "manager", "doctor"),
     "Versions": ("list", "show", "tree", "versions", "rollback", "pin", "unpin", "delete", "gc", "verify"),
     "Access": ("token", "quota", "audit"),
-    "Measure": ("eval", "loadtest", "profile", "simulate"),
+    "Measure": ("eval", "loadtest", "profile", "simulate", "traffic"),
 }
 _FILES = "--train train.jsonl --dev dev.jsonl"
 _EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -48,6 +48,8 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "doctor": ("hplm doctor",),
     "profile": ("hplm profile",),
     "simulate": ("hplm simulate --load 0.8x --deadlines 5x-20x",),
+    "traffic show": ("hplm traffic show --since 24h --by family",),
+    "traffic export": ("hplm traffic export monday.csv --since 2026-11-23 --until 2026-11-24",),
     "manager": ("hplm manager --port 8080",),
     "root add": ("hplm root add base --from hf:google-bert/bert-base-uncased --lower 6 --corpus texts.txt",),
     "root check": ("hplm root check base --texts texts.txt",),

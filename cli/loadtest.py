@@ -159,8 +159,8 @@ def trace(
 ) -> None:
     """The requests of a recorded trace: a CSV with a header or JSONL.
 
-    Its column time_s, time, timestamp or TIMESTAMP says when, tokens how long, tenant whose. Times must not decrease;
-    equal ones are simultaneous.
+    Its column time_s, time, timestamp or TIMESTAMP says when, tokens how long, hplm or tenant whose, deadline_ms until
+    when. Times must not decrease; equal ones are simultaneous. hplm traffic export writes such a trace.
     """
     from loadtest.scenarios import Replay
     from workload.traces import read_trace

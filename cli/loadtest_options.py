@@ -86,7 +86,7 @@ class ContentOptions:
             "--deadlines",
             "--deadline-ms",
             help="How long an answer is worth waiting for: 200ms, or 100ms-400ms for any in between. "
-            "\\[default: no deadline]",
+            "\\[default: no deadline, or those of a trace]",
         ),
     ] = None
 
@@ -109,12 +109,16 @@ class ContentOptions:
         if self.texts is not None:
             texts = FileTexts.read(self.texts)
             lengths = lengths or EmpiricalLengths(texts.lengths, longest=int(texts.lengths.max()))
-        deadlines = None if self.deadlines is None else parse_deadlines(self.deadlines).after(full_batch_ms=None)
+        if self.deadlines == TRACE:
+            raise InvalidArgumentError(
+                "load tests take a trace's deadlines wherever it has them; leave --deadlines out"
+            )
+        deadlines = None if self.deadlines is None else parse_deadlines(self.deadlines)
         return Content(
             tuple(dict.fromkeys(hplms)),
             texts,
             lengths or NormalLengths(20),
-            deadlines,
+            None if deadlines is None else deadlines.after(full_batch_ms=None),
             labelled=LabelledTexts.read(labelled) if labelled else None,
             level=self.level,
         )

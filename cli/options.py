@@ -16,6 +16,7 @@ from rich.text import Text
 
 from backends.errors import InvalidArgumentError
 from backends.home import HOME_VARIABLE
+from backends.traffic.settings import RECORD_VARIABLE
 
 HomeOption = Annotated[
     Path, typer.Option("--home", envvar=HOME_VARIABLE, help="The folder that everything of one installation lies in.")
@@ -35,6 +36,14 @@ ProcessesOption = Annotated[
 DeviceOption = Annotated[
     str,
     typer.Option("--device", help="Where to train: auto (a GPU where there is one), cpu, cuda or cuda:N."),
+]
+RecordTrafficOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--record-traffic/--no-record-traffic",
+        envvar=RECORD_VARIABLE,
+        help="For this run: record who asks what when, never a text; without it as exported, not.",
+    ),
 ]
 DEFAULT_HOME = Path("hplm_home")
 _MANY_ROWS = 200

@@ -21,10 +21,20 @@ from cli.exit_codes import UNAVAILABLE
 from cli.export import export
 from cli.listening import INSECURE_VARIABLE, auth_of_run, require_guarded, who_may_ask
 from cli.option_groups import grouped
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows, read_deadline_ms, read_span_s
+from cli.options import (
+    DEFAULT_HOME,
+    HomeOption,
+    JsonOption,
+    RecordTrafficOption,
+    print_json,
+    print_rows,
+    read_deadline_ms,
+    read_span_s,
+)
 from cli.session import open_home
 
 if TYPE_CHECKING:
+    from builder.export.of_run import SettingsOfRun
     from builder.serving import ServerConfig, Supervision, Supervisor, TritonServer
 
 _ANY_PORT = 0
@@ -94,8 +104,10 @@ def serve(
             envvar=AUTH_VARIABLE, help="For this run: off, or tokens of hplm token; without it the export's, off."
         ),
     ] = None,
+    record_traffic: RecordTrafficOption = None,
 ) -> None:
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""
+    from builder.export.of_run import SettingsOfRun
     from builder.serving import ServerConfig, Supervision, traced
     from builder.serving.own_log import own_log
     from builder.serving.tls import tls_of
@@ -111,6 +123,7 @@ def serve(
     require_guarded(address, asks_for_tokens=auth_in_force is Auth.TOKENS, is_insecure=insecure)
     if not opened.repository.exists():
         export(home)
+    of_run = SettingsOfRun(policy and policy.value, auth and auth.value, record_traffic)
     callers = who_may_ask(auth_in_force, registry)
     with own_log(opened.run) as log_path:
         config = ServerConfig(
@@ -123,17 +136,14 @@ def serve(
             log_path=log_path,
             log_verbose=log_verbose,
             max_log_bytes=log_mb << 20,
-            environment={HOME_VARIABLE: str(opened.path.absolute())}
-            | ({POLICY_VARIABLE: policy.value} if policy else {})
-            | ({AUTH_VARIABLE: auth.value} if auth else {}),
+            environment={HOME_VARIABLE: str(opened.path.absolute()), **of_run.environment},
         )
         with traced(config, trace, on_trace=typer.echo) as config:
             serve_until_stopped(
                 config,
-                policy,
+                of_run,
                 on_ready=lambda _: typer.echo(callers, err=True),
                 show_log=verbose,
-                auth=auth,
                 supervision=supervision,
             )
 
@@ -246,10 +256,9 @@ def doctor(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
 
 def serve_until_stopped(
     config: ServerConfig,
-    policy: PolicyName | None = None,
+    of_run: SettingsOfRun | None = None,
     on_ready: Callable[[TritonServer], None] | None = None,
     show_log: bool = False,
-    auth: Auth | None = None,
     supervision: Supervision | None = None,
 ) -> None:
     """Run Triton until Ctrl-C or SIGTERM, and restart it where it dies; `on_ready` is called once it answers.
@@ -262,6 +271,7 @@ def serve_until_stopped(
     """
     from builder.cpu_flags import cpu_flags
     from builder.export.in_force import changes_of_run, configurations_of_run, effective_settings, in_one_line
+    from builder.export.of_run import SettingsOfRun
     from builder.serving import Supervision, Supervisor
     from builder.serving.log import is_complaint
     from builder.serving.served_hplm import any_hplm
@@ -274,9 +284,7 @@ def serve_until_stopped(
             typer.echo(line, err=True)
 
     settings = effective_settings(config.repository)
-    changes = changes_of_run(
-        config.repository, policy.value if policy else None, cpu_flags(), auth.value if auth else None
-    )
+    changes = changes_of_run(config.repository, of_run or SettingsOfRun(), cpu_flags())
     config = replace(config, configurations=configurations_of_run(config.repository, changes))
     served = Home(Path(config.environment[HOME_VARIABLE]))
     find_hplm, report = partial(any_hplm, served), partial(_report, config.log_path)

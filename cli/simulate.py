@@ -33,7 +33,7 @@ An hour of a thousand requests a second takes half a minute, by slotted-das up t
 \b
 hplm simulate --load 2x --deadlines 5x-20x --policy fcfs --policy das
 hplm simulate --load 300/s --arrivals bursts --tenants zipf:count=500 --duration 10m
-hplm simulate --arrivals trace:monday.csv --lengths trace --tenants trace
+hplm simulate --arrivals trace:monday.csv --lengths trace --tenants trace --deadlines trace
 hplm simulate --load 1.2x --deadlines 5x-20x --early-share 0.6 --early-after 2/6
 hplm simulate --load 0.6x --arrivals bursts:ratio=3 --deadlines 5x-20x --students 2 --student-depth 1/3
 """
@@ -94,7 +94,7 @@ class WorkloadOptions:
         typer.Option(
             "--deadlines",
             "--deadline-ms",
-            help="200ms, 50ms-200ms for any in between, or 5x-20x times a full batch. \\[default: no deadline]",
+            help="200ms, 50ms-200ms for any in between, 5x-20x times a full batch, or trace. \\[default: none]",
         ),
     ] = None
     duration: Annotated[

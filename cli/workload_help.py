@@ -16,6 +16,6 @@ LANGUAGE = """\b
 --duration   500ms  30s  5m  1h"""
 SIMULATED = """\b
 Simulations know besides:
---arrivals   trace:FILE              with --lengths trace, --tenants trace
+--arrivals   trace:FILE              with --lengths, --tenants, --deadlines trace
 --tenants    zipf:count=1000         uniform:count=1000
 --deadlines  5x-20x                  times a full batch"""

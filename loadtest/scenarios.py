@@ -161,7 +161,7 @@ class Overload(Scenario):
 
 @dataclass(frozen=True, eq=False)
 class Replay(Scenario):
-    """A trace with its times, and with its tenants and lengths if it has them.
+    """A trace with its times, and with its tenants, lengths and deadlines if it has them; given deadlines go before.
 
     A trace tenant that is the ID of an hPLM asks that hPLM. The others are assigned hPLMs in the order in which they
     first appear, starting over if there are more tenants than hPLMs.
@@ -190,7 +190,12 @@ class Replay(Scenario):
             of_tenant = _hplms_of(trace.tenant_names, content.hplms)
             hplm_of = of_tenant[TraceTenants(trace.tenants).of(requests)]
         tokens = None if trace.tokens is None else TraceLengths(trace.tokens).of(requests)
-        return content.schedule(times_s, hplm_of, rng, tokens)
+        schedule = content.schedule(times_s, hplm_of, rng, tokens)
+        if trace.deadlines_ms is None or content.deadlines is not None:
+            return schedule
+        # 0 is a row without one; a deadline is a millisecond at least.
+        deadlines_ms = np.nan_to_num(np.maximum(np.rint(trace.deadlines_ms[requests]), 1), nan=0).astype(np.int64)
+        return replace(schedule, deadlines_ms=deadlines_ms)
 
 
 def _hplms_of(tenant_names: Sequence[str], hplms: Sequence[str]) -> Column:

@@ -4,7 +4,7 @@
     load        200/s requests per second · 1.5x times what the server can do
     lengths     normal:deviation=20,mean=20 · fixed:tokens=20 · trace
     tenants     uniform:count=1000 · zipf:count=1000,exponent=1 · trace
-    deadlines   200ms · 100ms-400ms · 5x-20x times a full batch
+    deadlines   200ms · 100ms-400ms · 5x-20x times a full batch · trace
     duration    500ms · 30s · 5m · 1h
 
 Names of parameters may be left out (`bursts:9:2s`), and parameters that have a default too. Accepted besides, from
@@ -179,8 +179,10 @@ class DeadlineSpec:
         return UniformDeadlines(shortest_ms, longest_ms)
 
 
-def parse_deadlines(text: str) -> DeadlineSpec:
-    """Read `200ms`, `100-400` (milliseconds) or `5x-20x`; a unit at the end holds for both."""
+def parse_deadlines(text: str) -> DeadlineSpec | None:
+    """Read `200ms`, `100-400` (milliseconds) or `5x-20x`; a unit at the end holds for both. None for a trace's own."""
+    if text == TRACE:
+        return None
     first, dash, second = text.partition("-")
     if not first:
         raise WorkloadError(f"deadlines must be above 0, not {quoted(text)}")

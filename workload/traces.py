@@ -4,7 +4,8 @@ A trace is a CSV with a header or JSONL, its columns found by their names:
 
     when      `time_s` seconds · `timestamp` milliseconds (JSONL) · `TIMESTAMP`, `time` dates with times, UTC by default
     tokens    `tokens` · `ContextTokens` · `input_length`          may be missing
-    tenant    `tenant` · `group`                                   may be missing
+    tenant    `hplm` · `tenant` · `group`                          may be missing
+    deadline  `deadline_ms`, empty where a request has none        may be missing
 
 Times count from the first request and must not decrease; the error names the line. Equal times are simultaneous
 requests, in the order of the file. A file is read line by line and kept as 8 bytes per column and request.
@@ -27,17 +28,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workload.checks import MOST_TOKENS
+from workload.deadlines import LONGEST_DEADLINE_MS
 from workload.errors import WorkloadError
 
 _TOKENS = ("tokens", "ContextTokens", "input_length")
-_TENANTS = ("tenant", "group")
+_TENANTS = ("hplm", "tenant", "group")
+_DEADLINE = "deadline_ms"
 
 Line = Mapping[str, object]
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A trace as columns; None for a column that it does not have. `tenants` are indices into `tenant_names`.
+    """A trace as columns; None for a column that it does not have.
+
+    `tenants` are indices into `tenant_names`; `deadlines_ms` count from the arrival, NaN where a request has none.
 
     Shape: [requests] each.
     """
@@ -46,6 +51,7 @@ class Trace:
     tokens: NDArray[np.int64] | None
     tenants: NDArray[np.int64] | None
     tenant_names: tuple[str, ...]
+    deadlines_ms: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.times_s)
@@ -62,6 +68,7 @@ class TracedRequest:
     time_s: float
     tokens: int | None
     tenant: str | None
+    deadline_ms: float | None = None
 
 
 def read_trace(path: Path) -> Trace:
@@ -70,7 +77,7 @@ def read_trace(path: Path) -> Trace:
     Raises:
         WorkloadError: The file cannot be read or has no requests, or a line cannot be used; the message names it.
     """
-    times_s, tokens, tenants = array("d"), array("q"), array("q")
+    times_s, tokens, tenants, deadlines_ms = array("d"), array("q"), array("q"), array("d")
     indices: dict[str, int] = {}
     for request in stream_trace(path):
         times_s.append(request.time_s)
@@ -78,6 +85,7 @@ def read_trace(path: Path) -> Trace:
             tokens.append(request.tokens)
         if request.tenant is not None:
             tenants.append(indices.setdefault(request.tenant, len(indices)))
+        deadlines_ms.append(math.nan if request.deadline_ms is None else request.deadline_ms)
     if not times_s:
         raise WorkloadError(f"{path}: no requests")
     return Trace(
@@ -85,6 +93,7 @@ def read_trace(path: Path) -> Trace:
         np.frombuffer(tokens, np.int64) if tokens else None,
         np.frombuffer(tenants, np.int64) if tenants else None,
         tuple(indices),
+        deadlines if np.isfinite(deadlines := np.frombuffer(deadlines_ms, np.float64)).any() else None,
     )
 
 
@@ -126,7 +135,7 @@ def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, Line]]:
     reader = csv.DictReader(file)
     try:
         names = reader.fieldnames or ()
-        if doubled := [name for name in (*_TIMES, *_TOKENS, *_TENANTS) if names.count(name) > 1]:
+        if doubled := [name for name in (*_TIMES, *_TOKENS, *_TENANTS, _DEADLINE) if names.count(name) > 1]:
             raise WorkloadError(f"{path}: more than one column is called {doubled[0]!r}")
         for line in reader:
             yield reader.line_num, line
@@ -153,6 +162,7 @@ class _Columns:
         self._start_s: float | None = None
         self._tokens = next((name for name in _TOKENS if name in names), None)
         self._tenant = next((name for name in _TENANTS if name in names), None)
+        self._has_deadlines = _DEADLINE in names
 
     @classmethod
     def of(cls, line: Line) -> _Columns:
@@ -164,7 +174,9 @@ class _Columns:
     def __call__(self, line: Line) -> TracedRequest:
         time_s = self._seconds_of(line[self._time])
         self._start_s = time_s if self._start_s is None else self._start_s
-        return TracedRequest(time_s - self._start_s, self._tokens_of(line), self._tenant_of(line))
+        return TracedRequest(
+            time_s - self._start_s, self._tokens_of(line), self._tenant_of(line), self._deadline_ms_of(line)
+        )
 
     def _tokens_of(self, line: Line) -> int | None:
         if self._tokens is None:
@@ -183,6 +195,14 @@ class _Columns:
         if not isinstance(tenant, (str, int, float)):
             raise ValueError(f"the tenant is {reprlib.repr(tenant)}, not a name")
         return str(tenant)
+
+    def _deadline_ms_of(self, line: Line) -> float | None:
+        if not self._has_deadlines or line.get(_DEADLINE) in (None, ""):
+            return None
+        deadline_ms = _number(line[_DEADLINE])
+        if not 0 < deadline_ms <= LONGEST_DEADLINE_MS:
+            raise ValueError(f"a deadline is above 0 and {LONGEST_DEADLINE_MS} ms away at most, not {deadline_ms:g}")
+        return deadline_ms
 
 
 def _number(value: object) -> float:

@@ -100,7 +100,7 @@ class EncodeQueue:
             if size > self._settings.max_rows_of_request:
                 return _too_large(size, self._settings.max_rows_of_request)
             if self._num_rows + size > self._settings.max_rows or self._num_bytes > self._settings.max_bytes:
-                return self._service.rejected(queue_full(self._num_rows))
+                return self._service.rejected_unread(queue_full(self._num_rows), request)
             accepted = self._service.accept(request, self._num_urgent_rows * self._row_times.usual_us)
             if isinstance(accepted, HplmError):
                 return accepted
@@ -130,10 +130,10 @@ class EncodeQueue:
         if size > most:
             return _too_large(size, most)
         if (waits := self._rows_of.get(tenant, 0)) + size > most:
-            return self._service.rejected(tenant_quota(waits))
+            return self._service.rejected(tenant_quota(waits), request.asked)
         waiting_bytes = self._bytes_of[tenant]
         if waiting_bytes and waiting_bytes + request.size_bytes > self._settings.max_bytes_of_tenant:
-            return self._service.rejected(tenant_bytes(waiting_bytes))
+            return self._service.rejected(tenant_bytes(waiting_bytes), request.asked)
         return self._service.over_rate(request)
 
     def _enter(self, waiting: _Waiting) -> None:

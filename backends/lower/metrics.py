@@ -29,6 +29,7 @@ class LowerMetrics(Reporter):
 def _families(pb_utils: Any, service: LowerService, queue: EncodeQueue, process: str) -> list[Family]:
     looked_up = "Fragments looked up, by the level of the chain that answered"
     filled = "Fragments that no table held, by what became of them"
+    recorded = "Records of traffic that were written, and requests that found no room"
     overlay, hits, events = service.domains.figures, service.domains.hits, service.domains.events
     return [
         Counters(pb_utils, "hplm_plot_fragments_total", looked_up, ("root", "level"), hits),
@@ -36,6 +37,7 @@ def _families(pb_utils: Any, service: LowerService, queue: EncodeQueue, process:
         Gauge(pb_utils, "hplm_overlay_entries", "Fragments learned", process, lambda: overlay().entries),
         Gauge(pb_utils, "hplm_overlay_bytes", "Memory of what was learned", process, lambda: overlay().size_bytes),
         refusals(pb_utils, service.refusals.copy),
+        Counters(pb_utils, "hplm_traffic_requests_total", recorded, ("event",), by_label(service.traffic_events)),
         waiting_rows(pb_utils, process, lambda: queue.num_rows),
         registry_age(pb_utils, process, lambda: service.registry_age_s),
     ]

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from backends.clock import now_us
@@ -36,6 +37,8 @@ from backends.scheduling.rejection import (
 from backends.scheduling.wait_forecast import ForecastReader
 from backends.seal import OWN_SEAL, Seal
 from backends.trace import Lane, span
+from backends.traffic.recorder import Asked, TrafficRecorder
+from backends.traffic.records import ACCEPTED, FAILED
 from backends.wire import (
     AUTO,
     PAIR_SEPARATOR,
@@ -84,8 +87,12 @@ class AcceptedRequest:
     work: Work
     size_bytes: int
     """Of its texts, as far as they are kept."""
-    is_canary: bool = False
-    """Whether the server's own watchdog has sent it: no tenant is charged, and no quota counts it."""
+    asked: Asked
+
+    @property
+    def is_canary(self) -> bool:
+        """Whether the server's own watchdog has sent it: no tenant is charged, and no quota counts it."""
+        return self.asked.is_canary
 
 
 class LowerService:
@@ -101,9 +108,12 @@ class LowerService:
         seal: Seal = OWN_SEAL,
         limits: TextLimits = TextLimits(),
         auth: Auth = Auth.OFF,
+        traffic: TrafficRecorder | None = None,
     ) -> None:
+        """Make the service; it closes the recorder of its traffic, if there is one."""
         self._limits = limits
         self._seal = seal
+        self._traffic = traffic
         self.instances = instances
         """Processes of this model; each gets the same part of the requests, as a rule."""
         self._snapshot = snapshot
@@ -125,6 +135,8 @@ class LowerService:
         self._upkeep.close()
         self._rates.close()
         self._forecast.close()
+        if self._traffic is not None:
+            self._traffic.close()
 
     @property
     def registry_age_s(self) -> float:
@@ -155,38 +167,44 @@ class LowerService:
             request: The request.
             wait_us: How long its rows will wait here.
         """
+        asked = None
         try:
-            if not request.models:
-                raise InvalidArgumentError("a request has at least one row")
-            if len(request.models) != len(request.texts):
-                raise InvalidArgumentError(
-                    f"{len(request.models)} rows of MODEL do not go with {len(request.texts)} of TEXT"
-                )
-            self._require_size(request)
-            parameters = parse_parameters(request.parameters)
-            entries = self._caller_check.entries([_decoded(model, "MODEL") for model in request.models], parameters)
-            in_us, level = deadline_in_us(parameters) or _default_in_us(entries), parameters.get("level", AUTO)
-            for entry in entries:
-                if level != AUTO:
-                    entry.require_level(level)
-            deadline = None if in_us is None else self.times.deadline_us(in_us)
-            cut = [self._cut(*row) for row in zip(entries, request.texts, strict=True)]
-            tokens = [self._least_tokens_of(text, entry.domain) for text, entry in zip(cut, entries, strict=True)]
+            asked, cut = self._asked_by(request)
+            entries, tokens, level = asked.entries, asked.tokens, asked.level
+            deadline = None if asked.in_us is None else self.times.deadline_us(asked.in_us)
             depths = [entry.least_depth(level) for entry in entries]
-            is_canary = self._caller_check.is_canary(parameters)
-            work = self._work(NO_TENANT if is_canary else tenant_of(entries[0].id), tokens, depths)
+            work = self._work(NO_TENANT if asked.is_canary else tenant_of(entries[0].id), tokens, depths)
             if deadline is not None:
                 self._require_in_time(deadline, max(tokens), entries, wait_us, work)
             rows = [
-                Row(entry, _checked_text(entry, text), deadline, level, len(text) < len(whole), is_canary)
+                Row(entry, _checked_text(entry, text), deadline, level, len(text) < len(whole), asked.is_canary)
                 for entry, text, whole in zip(entries, cut, request.texts, strict=True)
             ]
-            size_bytes = sum(map(len, cut))
-            return AcceptedRequest(rows, deadline, work, size_bytes, is_canary)
+            return AcceptedRequest(rows, deadline, work, sum(map(len, cut)), asked)
         except RejectedError as error:
-            return self.rejected(error)
+            return self.rejected(error, asked)
         except Exception as error:
             return presentable(error)
+
+    def _asked_by(self, request: TextRequest) -> tuple[Asked, list[bytes]]:
+        """Read what a request asks for, if its caller may, and its texts as far as they are kept."""
+        if not request.models:
+            raise InvalidArgumentError("a request has at least one row")
+        if len(request.models) != len(request.texts):
+            raise InvalidArgumentError(
+                f"{len(request.models)} rows of MODEL do not go with {len(request.texts)} of TEXT"
+            )
+        self._require_size(request)
+        parameters = parse_parameters(request.parameters)
+        entries = self._caller_check.entries([_decoded(model, "MODEL") for model in request.models], parameters)
+        in_us, level = deadline_in_us(parameters) or _default_in_us(entries), parameters.get("level", AUTO)
+        for entry in entries:
+            if level != AUTO:
+                entry.require_level(level)
+        cut = [self._cut(*row) for row in zip(entries, request.texts, strict=True)]
+        tokens = [self._least_tokens_of(text, entry.domain) for text, entry in zip(cut, entries, strict=True)]
+        is_canary = self._caller_check.is_canary(parameters)
+        return Asked(now_us(), entries, tokens, in_us, level, is_canary), cut
 
     def _require_size(self, request: TextRequest) -> None:
         size_bytes, most = sum(map(len, (*request.models, *request.texts))), self._limits.max_request_bytes
@@ -205,7 +223,16 @@ class LowerService:
         rows = [row for request in requests for row in request.rows]
         encoded = iter(encode_rows(self.domains, rows))
         with span(Lane.RETRIEVAL, "fold", rows=len(rows)):
-            return [_folded([next(encoded) for _ in request.rows], self._seal) for request in requests]
+            of_requests = [[next(encoded) for _ in request.rows] for request in requests]
+            folded = [_folded(of_request, self._seal) for of_request in of_requests]
+        if self._traffic is not None:
+            for request, of_request, result in zip(requests, of_requests, folded, strict=True):
+                tokens = [row.ticket.num_tokens for row in of_request if isinstance(row, EncodedRow)]
+                if isinstance(result, HiddenRequest):
+                    self._traffic.note(request.asked, ACCEPTED, tokens)
+                else:
+                    self._traffic.note(request.asked, FAILED)
+        return folded
 
     def still_in_time(self, request: AcceptedRequest, now: int) -> RejectedError | None:
         """Return why a request that has waited here is rejected, if it cannot be answered on time any more."""
@@ -213,10 +240,10 @@ class LowerService:
         if deadline is None:
             return None
         if deadline <= now:
-            return self.rejected(late_waiting())
+            return self.rejected(late_waiting(), request.asked)
         finish = self._forecast.finish_us(now, 1, (request.work.tenant,), deadline)
         if finish > deadline:
-            return self.rejected(predicted_late(finish - now, deadline - now))
+            return self.rejected(predicted_late(finish - now, deadline - now), request.asked)
         return None
 
     def engine_wait_us(self) -> int:
@@ -245,13 +272,28 @@ class LowerService:
         """Count a request for its tenant, or return why it is rejected: the tenant has sent what it may for now."""
         tenant = request.work.tenant
         error = self._rates.admit(tenant, len(request.rows), request.size_bytes, now_us())
-        return None if error is None else self.rejected(error)
+        return None if error is None else self.rejected(error, request.asked)
 
-    def rejected(self, error: RejectedError) -> RejectedError:
-        """Count a rejection."""
+    def traffic_events(self) -> dict[str, int]:
+        """Return how many records of traffic were written, and how many lost; empty where none are kept."""
+        traffic = self._traffic
+        return {} if traffic is None else {"written": traffic.num_recorded, "lost": traffic.num_lost}
+
+    def rejected(self, error: RejectedError, asked: Asked | None = None) -> RejectedError:
+        """Count a rejection, and note it as traffic where it is known what was asked."""
         with self._counting:
             self.refusals[error.reason] += 1
+        if self._traffic is not None and asked is not None:
+            self._traffic.note(asked, error.reason)
         return error
+
+    def rejected_unread(self, error: RejectedError, request: TextRequest) -> RejectedError:
+        """Count the rejection of a request that was not read; it is read only to be noted as traffic."""
+        asked = None
+        if self._traffic is not None:
+            with suppress(Exception):  # one that could not be served at any time is no traffic
+                asked, _ = self._asked_by(request)
+        return self.rejected(error, asked)
 
     def _work(self, tenant: str, tokens: Sequence[int], depths: Sequence[float]) -> Work:
         """What rows cost the engine that take the earliest answers that they may: it rejects by no more than that."""

@@ -11,9 +11,11 @@ from backends.lower.caller_check import Auth
 from backends.lower.settings import FillingSettings
 from backends.registry.staleness import StalenessSettings
 from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
+from backends.traffic.settings import TrafficSettings
 from builder.cpu_flags import FAST_BF16, FAST_INT8
 from builder.export.config import from_text, to_text
 from builder.export.models import LOWER, UPPER
+from builder.export.of_run import SettingsOfRun
 from builder.export.settings import HOME_PARAMETER
 
 _SHOWN = (
@@ -35,6 +37,7 @@ _SHOWN = (
     "lower stale_limit_s",
     "lower processes",
     "lower auth",
+    "lower record_traffic",
 )
 Settings = Mapping[str, str]
 
@@ -76,25 +79,22 @@ def _defaults() -> dict[str, str]:
         **AdmissionSettings().parameters,
     }
     lower = {**FillingSettings().parameters, **StalenessSettings().parameters, "auth": Auth.OFF.value}
+    lower |= TrafficSettings().parameters
     return {f"upper {name}": value for name, value in upper.items()} | {
         f"lower {name}": value for name, value in lower.items()
     }
 
 
-def changes_of_run(
-    repository: Path, policy: str | None, flags: frozenset[str], auth: str | None = None
-) -> dict[str, str]:
+def changes_of_run(repository: Path, of_run: SettingsOfRun, flags: frozenset[str]) -> dict[str, str]:
     """Return the settings that one run has otherwise than the repository, as `upper policy`.
 
     Args:
         repository: As an export has rendered it.
-        policy: Of this run.
+        of_run: What is given for this run.
         flags: Of the processor.
-        auth: Of this run.
     """
     settings = effective_settings(repository)
-    given = {"upper policy": policy, "lower auth": auth}
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = of_run.parameters
     for model in (_short(LOWER), _short(UPPER)):
         if exported := settings.get(f"{model} dtype"):
             in_force = _dtype_in_force(exported, settings.get(f"{model} device", "cpu") == "cpu", flags)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from backends.home import HOME_VARIABLE, Home
-from backends.lower.caller_check import AUTH_VARIABLE
-from backends.scheduling.settings import POLICY_VARIABLE
 from builder.cpu_flags import cpu_flags
 from builder.export.in_force import changes_of_run, configurations_of_run
 from builder.fleet.fleet_folder import FleetFolder
@@ -21,10 +19,10 @@ _GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 def member_config(home: Home, settings: FleetSettings, index: int) -> ServerConfig:
     """Return what a server is started with, as the home's export is now."""
-    changes = changes_of_run(home.repository, settings.policy, cpu_flags(), settings.auth)
-    given = {POLICY_VARIABLE: settings.policy, AUTH_VARIABLE: settings.auth}
+    changes = changes_of_run(home.repository, settings.of_run, cpu_flags())
+    environment = {HOME_VARIABLE: str(home.path.absolute()), **settings.of_run.environment}
     if settings.gpus:
-        given[_GPU_VARIABLE] = settings.gpus[index]
+        environment[_GPU_VARIABLE] = settings.gpus[index]
     return ServerConfig(
         repository=home.repository,
         http_port=_port(settings, index, _HTTP),
@@ -33,8 +31,7 @@ def member_config(home: Home, settings: FleetSettings, index: int) -> ServerConf
         log_path=FleetFolder(home).log(settings.names[index]),
         log_verbose=settings.log_verbose,
         max_log_bytes=settings.max_log_bytes,
-        environment={HOME_VARIABLE: str(home.path.absolute())}
-        | {name: value for name, value in given.items() if value is not None},
+        environment=environment,
         configurations=configurations_of_run(home.repository, changes),
     )
 

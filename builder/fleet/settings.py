@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from backends.errors import InvalidArgumentError
+from builder.export.of_run import SettingsOfRun
 from builder.serving.config import MAX_PORT, MEBIBYTE
 from builder.serving.restarts import MAX_RESTARTS
 from builder.serving.tls import Tls
@@ -28,8 +29,7 @@ class FleetSettings:
             with None they are free ones.
         balance: See `GatewaySettings`.
         tls: Encrypts the gateway's ports.
-        policy: Of this run; without it the export's.
-        auth: Of this run; without it the export's.
+        of_run: What the servers have otherwise than the export.
         gpus: What each server sees as its GPUs, in CUDA's words; none leaves all to all.
         own_cores: Whether each server computes on cores of its own, where there are enough.
     """
@@ -46,8 +46,7 @@ class FleetSettings:
     max_restarts: int = MAX_RESTARTS
     max_log_bytes: int = 64 * MEBIBYTE
     log_verbose: int = 0
-    policy: str | None = None
-    auth: str | None = None
+    of_run: SettingsOfRun = field(default=SettingsOfRun())
     gpus: tuple[str, ...] = field(default=())
     own_cores: bool = True
 

@@ -12,6 +12,7 @@ from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.settings import Capacity
 from builder.placement.simulated_load import ConstantDelay, Workload
 from workload.arrivals import Arrivals, TraceArrivals
+from workload.deadlines import Deadlines, TraceDeadlines
 from workload.errors import WorkloadError
 from workload.lengths import Lengths, TraceLengths
 from workload.spec import (
@@ -87,10 +88,7 @@ class DescribedWorkload:
         if not 0 <= self.retrieval_ms <= _LONGEST_RETRIEVAL_MS:
             raise WorkloadError(f"a retrieval takes 0 to {_LONGEST_RETRIEVAL_MS:,} ms, not {self.retrieval_ms}")
         arrivals = self._arrivals(load, machine.rate_per_s(lengths, tenants))
-        deadlines = None
-        if self.deadlines is not None:
-            batch_us = machine.cost_model.predict_us(machine.full_batch(lengths, tenants))
-            deadlines = parse_deadlines(self.deadlines).after(batch_us / 1e3)
+        deadlines = None if self.deadlines is None else self._deadlines(self.deadlines, machine, lengths, tenants)
         return Workload(arrivals, lengths, tenants, deadlines, ConstantDelay(round(1_000 * self.retrieval_ms)))
 
     def duration_s(self, requested_s: float | None) -> float:
@@ -130,6 +128,14 @@ class DescribedWorkload:
         if self.trace is None or self.trace.tenants is None:
             raise WorkloadError("tenants of a trace need --arrivals trace:FILE whose file has tenants")
         return TraceTenants(self.trace.tenants)
+
+    def _deadlines(self, text: str, machine: Machine, lengths: Lengths, tenants: Tenants) -> Deadlines:
+        spec = parse_deadlines(text)
+        if spec is not None:
+            return spec.after(machine.cost_model.predict_us(machine.full_batch(lengths, tenants)) / 1e3)
+        if self.trace is None or self.trace.deadlines_ms is None:
+            raise WorkloadError("deadlines of a trace need --arrivals trace:FILE whose file has deadlines")
+        return TraceDeadlines(self.trace.deadlines_ms)
 
 
 def _distinct(keys: np.ndarray[tuple[int], np.dtype[np.int64]], rows: int) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workload.arrivals import Arrivals, Times, TraceArrivals
-from workload.deadlines import UniformDeadlines
+from workload.deadlines import Deadlines, TraceDeadlines
 from workload.errors import WorkloadError
 from workload.lengths import Lengths, TraceLengths
 from workload.tenants import Tenants, TraceTenants
@@ -56,7 +56,7 @@ class Workload:
     arrivals: Arrivals
     lengths: Lengths
     tenants: Tenants
-    deadlines: UniformDeadlines | None = None
+    deadlines: Deadlines | None = None
     retrieval: Delays = ConstantDelay()
 
     def draw(self, duration_s: float, seed: int) -> SimulatedLoad:
@@ -68,7 +68,7 @@ class Workload:
         tokens, tenants = self._tokens(indices, count, rngs[1]), self._tenants(indices, count, rngs[2])
         deadlines_us = None
         if self.deadlines is not None:
-            deadlines_us = arrived_us + 1_000 * self.deadlines.draw_ms(count, rngs[3])
+            deadlines_us = arrived_us + 1_000 * self._deadlines_ms(self.deadlines, indices, count, rngs[3])
         queued_us = arrived_us + self.retrieval.draw_us(count, rngs[4])
         return SimulatedLoad.in_order(duration_s, arrived_us, queued_us, tokens, tenants, deadlines_us)
 
@@ -87,6 +87,12 @@ class Workload:
         if indices is not None and isinstance(self.tenants, TraceTenants):
             return self.tenants.of(indices)
         return self.tenants.draw(count, rng)
+
+    @staticmethod
+    def _deadlines_ms(deadlines: Deadlines, indices: Int64 | None, count: int, rng: np.random.Generator) -> Int64:
+        if indices is not None and isinstance(deadlines, TraceDeadlines):
+            return deadlines.of_ms(indices)
+        return deadlines.draw_ms(count, rng)
 
 
 @dataclass(frozen=True, eq=False)

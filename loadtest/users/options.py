@@ -94,7 +94,10 @@ def content_of(options: Namespace, hplms: tuple[str, ...], pairs: frozenset[str]
     if options.texts:
         texts = FileTexts.read(Path(options.texts))
         lengths = lengths or EmpiricalLengths(texts.lengths, longest=int(texts.lengths.max()))
-    deadlines = parse_deadlines(options.deadlines).after(full_batch_ms=None) if options.deadlines else None
+    if options.deadlines == TRACE:
+        raise RunError("--deadlines: a trace's deadlines are taken wherever it has them")
+    spec = parse_deadlines(options.deadlines) if options.deadlines else None
+    deadlines = None if spec is None else spec.after(full_batch_ms=None)
     level = options.level or None
     return Content(hplms, texts, lengths or NormalLengths(20), deadlines, pairs, level=level)
 

@@ -37,6 +37,8 @@ from backends.scheduling.rejection import RejectedError
 from backends.seal import Seal
 from backends.standstill import SHORT_CALLS_S, Standstill
 from backends.trace import TRACE_VARIABLE, Lane, span, start_tracing, stop_tracing
+from backends.traffic.recorder import TrafficRecorder
+from backends.traffic.settings import TrafficSettings
 from backends.trimming import Trimming
 from backends.triton_caller import Caller
 from backends.triton_errors import triton_error
@@ -56,7 +58,8 @@ class TritonPythonModel:
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
         self._snapshot = RegistrySnapshot.open(settings.home, staleness := StalenessSettings.from_model(settings))
         instances = instances_of(args)
-        filling = FillingSettings.from_model(settings)
+        filling, process = FillingSettings.from_model(settings), args["model_instance_name"]
+        traffic = TrafficSettings.from_model(settings)
         self._service = LowerService(
             settings.home,
             self._snapshot,
@@ -65,9 +68,9 @@ class TritonPythonModel:
             auth=(auth := Auth.from_model(settings)),
             seal=Seal.of_server(),
             limits=TextLimits.from_model(settings),
+            traffic=TrafficRecorder(settings.home.traffic, process, traffic) if traffic.record else None,
         )
         self._service.warm_up()
-        process = args["model_instance_name"]
         self._heartbeat = Heartbeat(process, ("encode",))
         queue = QueueSettings.from_model(settings, instances)
         self._queue = EncodeQueue(self._service, queue, end_process, self._heartbeat.beat_of("encode"))
@@ -75,6 +78,7 @@ class TritonPythonModel:
         in_force = {
             **filling.parameters,
             **staleness.parameters,
+            **traffic.parameters,
             "auth": auth.value,
             "dtype": filling.dtype if cpu_multiplies_bf16() else "fp32",
         }

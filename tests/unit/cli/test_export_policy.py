@@ -95,7 +95,7 @@ def test_a_policy_that_predicts_needs_a_cost_model() -> None:
 
 def test_serve_changes_the_policy_of_one_run(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[ServerConfig] = []
-    monkeypatch.setattr(server, "serve_until_stopped", lambda config, policy, **others: started.append(config))
+    monkeypatch.setattr(server, "serve_until_stopped", lambda config, *_, **others: started.append(config))
     assert run(monkeypatch, tiny_home, "export", "--policy", "edf") in (0, None)
     assert run(monkeypatch, tiny_home, "serve", "--policy", "das") in (0, None)
     assert run(monkeypatch, tiny_home, "serve") in (0, None)

@@ -12,6 +12,7 @@ from builder.export.in_force import (
     in_one_line,
     settings_of,
 )
+from builder.export.of_run import SettingsOfRun
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from cli.export import DeviceOptions, export_settings
@@ -23,7 +24,7 @@ def test_what_a_repository_does_not_name_is_told_with_its_default(tmp_path: Path
     assert line == (
         "policy das, mode engine, device cpu, dtype bf16, layout ragged, slots 64, max_batch_size 64, max_tokens 4096, "
         "max_waiting 10000, admission true, margin_percent 25, missing compute, compute_limit 4096, overlay_mb 256, "
-        "stale_limit_s 86400, processes 2, auth off"
+        "stale_limit_s 86400, processes 2, auth off, record_traffic false"
     )
 
 
@@ -38,15 +39,21 @@ def test_fp32_takes_the_place_of_bf16_where_the_processor_lacks_it(tmp_path: Pat
     plain, int8 = tmp_path / "plain", tmp_path / "int8"
     render_repository(plain, export_settings())
     render_repository(int8, export_settings(DeviceOptions(dtype="int8")))
-    assert changes_of_run(plain, None, frozenset({"avx2"})) == {"upper dtype": "fp32", "lower dtype": "fp32"}
-    assert changes_of_run(plain, None, frozenset({"avx2", "avx512_bf16"})) == {}
-    assert changes_of_run(int8, "das", frozenset({"avx2"})) == {"upper policy": "das", "lower dtype": "fp32"}
+    assert changes_of_run(plain, SettingsOfRun(), frozenset({"avx2"})) == {"upper dtype": "fp32", "lower dtype": "fp32"}
+    assert changes_of_run(plain, SettingsOfRun(), frozenset({"avx2", "avx512_bf16"})) == {}
+    assert changes_of_run(int8, SettingsOfRun("das"), frozenset({"avx2"})) == {
+        "upper policy": "das",
+        "lower dtype": "fp32",
+    }
     lacking = {"upper dtype": "bf16"}, {"upper dtype": "fp32", "lower dtype": "fp32"}
-    assert (changes_of_run(int8, None, frozenset({"avx512_bf16"})), changes_of_run(int8, None, frozenset())) == lacking
+    assert (
+        changes_of_run(int8, SettingsOfRun(), frozenset({"avx512_bf16"})),
+        changes_of_run(int8, SettingsOfRun(), frozenset()),
+    ) == lacking
     on_gpu = tmp_path / "gpu"
     render_repository(on_gpu, ExportSettings(device="gpu", upper_parameters={"dtype": "int8"}))
-    assert "upper dtype" not in changes_of_run(on_gpu, None, frozenset())
-    changes = changes_of_run(plain, "das", frozenset())
+    assert "upper dtype" not in changes_of_run(on_gpu, SettingsOfRun(), frozenset())
+    changes = changes_of_run(plain, SettingsOfRun("das"), frozenset())
     assert "policy das (of this run), mode engine, device cpu, dtype fp32 (of this run)" in in_one_line(
         effective_settings(plain), changes
     )
@@ -56,8 +63,10 @@ def test_fp32_takes_the_place_of_bf16_where_the_processor_lacks_it(tmp_path: Pat
         "hplm_upper": "fp32",
     }
     assert configurations_of_run(plain, {}) == {}
+    recorded = changes_of_run(plain, SettingsOfRun(record_traffic=True), frozenset({"avx512_bf16"}))
+    assert recorded == {"lower record_traffic": "true"}
 
 
 def test_nothing_rendered_has_no_settings(tmp_path: Path) -> None:
     assert effective_settings(tmp_path) == {}
-    assert changes_of_run(tmp_path, None, frozenset()) == {}
+    assert changes_of_run(tmp_path, SettingsOfRun(), frozenset()) == {}

@@ -10,6 +10,7 @@ import pytest
 
 from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
 from backends.home import HOME_VARIABLE, Home
+from builder.export.of_run import SettingsOfRun
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.fleet.control import order, server_rows
@@ -102,7 +103,7 @@ def test_settings_that_cannot_be(changes: dict, message: str) -> None:
 
 def test_servers_share_the_home_and_nothing_else(tiny_home: Home) -> None:
     render_repository(tiny_home.repository, ExportSettings())
-    settings = FleetSettings(num_servers=3, gpus=("0", "1", "2"), policy="das")
+    settings = FleetSettings(num_servers=3, gpus=("0", "1", "2"), of_run=SettingsOfRun("das", record_traffic=True))
     configs = [member_config(tiny_home, settings, index) for index in range(3)]
     ports = [
         port
@@ -119,6 +120,7 @@ def test_servers_share_the_home_and_nothing_else(tiny_home: Home) -> None:
     assert tiny_home.run / "server.log" not in {config.log_path for config in configs}
     assert [config.environment["CUDA_VISIBLE_DEVICES"] for config in configs] == ["0", "1", "2"]
     assert {config.environment[HOME_VARIABLE] for config in configs} == {str(tiny_home.path)}
+    assert {config.environment["HPLM_RECORD_TRAFFIC"] for config in configs} == {"true"}
     assert all(re.search('"policy".*"das"', config.configurations["hplm_upper"], re.DOTALL) for config in configs)
 
 

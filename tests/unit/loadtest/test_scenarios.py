@@ -65,6 +65,16 @@ def test_a_trace_says_when_whose_and_how_long(tmp_path: Path, seed: int) -> None
     assert schedule.tokens.tolist() == [5, 7, 9, 30]
 
 
+def test_a_trace_says_until_when_unless_deadlines_are_given(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("time_s,hplm,deadline_ms\n0,b/x,250\n1,a/y,\n2,b/x,0.2\n")
+    replay = Replay(read_trace(path), UniformTenants)
+    schedule = replay.schedule(content(), np.random.default_rng(seed))
+    assert [schedule.deadline_ms(row) for row in range(3)] == [250, None, 1]
+    given = replay.schedule(content(deadlines=UniformDeadlines(7, 7)), np.random.default_rng(seed))
+    assert [given.deadline_ms(row) for row in range(3)] == [7, 7, 7]
+
+
 @pytest.mark.parametrize("rate_scale", [0.5, 1.0, 2.5])
 def test_a_scaled_trace_tears_nobody_from_his_requests(tmp_path: Path, seed: int, rate_scale: float) -> None:
     """Those of the one are short and come in the first ten seconds, those of the other are long and come later."""

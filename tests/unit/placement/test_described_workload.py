@@ -12,7 +12,7 @@ from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.settings import Capacity
 from builder.placement.described_workload import DescribedWorkload, Machine
 from workload.arrivals import DeterministicArrivals, GammaArrivals, MarkovModulatedArrivals, TraceArrivals
-from workload.deadlines import UniformDeadlines
+from workload.deadlines import LONGEST_DEADLINE_MS, UniformDeadlines
 from workload.errors import WorkloadError
 from workload.lengths import FixedLengths
 from workload.tenants import UniformTenants, ZipfTenants
@@ -67,6 +67,23 @@ def test_a_trace_gives_times_lengths_and_tenants(trace: Path) -> None:
     assert load.tenants.tolist() == [0, 1, 0]
 
 
+def test_a_trace_gives_deadlines(tmp_path: Path) -> None:
+    path = tmp_path / "deadlines.csv"
+    path.write_text("time_s,deadline_ms\n0,250\n1,\n2,0.2\n")
+    described = DescribedWorkload(f"trace:{path}", deadlines="trace")
+    load = described.on(MACHINE).draw(9.0, seed=1)
+    assert load.deadlines_us is not None
+    assert (load.deadlines_us - load.arrived_us).tolist() == [250_000, 1000 * LONGEST_DEADLINE_MS, 1_000]
+    drawn = DescribedWorkload(f"trace:{path}", deadlines="trace").on(MACHINE).deadlines
+    assert drawn is not None
+    assert set(drawn.draw_ms(100, np.random.default_rng(1)).tolist()) == {250, LONGEST_DEADLINE_MS, 1}
+
+
+def test_deadlines_of_a_trace_that_has_none_are_an_error(trace: Path) -> None:
+    with pytest.raises(WorkloadError, match="deadlines of a trace need --arrivals trace:FILE whose file has deadlines"):
+        DescribedWorkload(f"trace:{trace}", deadlines="trace").on(MACHINE)
+
+
 def test_a_trace_may_be_faster_or_denser(trace: Path) -> None:
     faster = DescribedWorkload(f"trace:{trace}", speed=2.0).on(MACHINE).arrivals
     assert faster.times_s(10.0, np.random.default_rng(0)).tolist() == [0.0, 0.5, 1.0, 2.0]
@@ -115,6 +132,7 @@ def test_a_load_lasts_an_hour_or_as_long_as_its_trace(trace: Path, tmp_path: Pat
         ({"load": "much"}, "load: 'much' is no number"),
         ({"lengths": "trace"}, "lengths of a trace need"),
         ({"tenants": "trace"}, "tenants of a trace need"),
+        ({"deadlines": "trace"}, "deadlines of a trace need"),
         ({"deadlines": "20-5"}, "from the shorter to the longer"),
         ({"retrieval_ms": -1.0}, "a retrieval takes"),
         ({"retrieval_ms": 1e300}, "a retrieval takes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,19 @@ def test_times_alone(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path / "t.csv", "time_s", "0", "2"))
     assert trace.times_s.tolist() == [0.0, 2.0]
     assert trace.tokens is None and trace.tenants is None and trace.tenant_names == ()
+
+
+def test_recorded_traffic(tmp_path: Path) -> None:
+    lines = ("time_s,hplm,tokens,deadline_ms", "0,acme/a,7,250", "0.5,globex/b,9,", "2,acme/a,5,0.5")
+    trace = read_trace(written(tmp_path / "t.csv", *lines))
+    assert trace.tenant_names == ("acme/a", "globex/b")
+    assert trace.deadlines_ms is not None
+    assert trace.deadlines_ms.tolist() == pytest.approx([250, math.nan, 0.5], nan_ok=True)
+    without = read_trace(written(tmp_path / "u.csv", "time_s,deadline_ms", "0,", "1,"))
+    assert without.deadlines_ms is None
+    as_json = read_trace(written(tmp_path / "t.jsonl", '{"time_s": 0, "deadline_ms": 9}', '{"time_s": 1}'))
+    assert as_json.deadlines_ms is not None
+    assert as_json.deadlines_ms.tolist() == pytest.approx([9, math.nan], nan_ok=True)
 
 
 def test_azure(tmp_path: Path) -> None:
@@ -76,6 +90,9 @@ def test_a_csv_of_a_spreadsheet_may_begin_with_a_byte_order_mark(tmp_path: Path)
         (["time_s,tokens", "0"], "line 2: a number is missing"),
         (["time_s,tokens", "0,0"], "line 2: a request has 1 token or more, and 1,048,576 at most, not 0"),
         (["time_s,tokens", "0,5", "1,1.1e30"], "line 3: a request has 1 token or more, and 1,048,576 at most"),
+        (["time_s,deadline_ms", "0,0"], "line 2: a deadline is above 0 and 86400000 ms away at most, not 0"),
+        (["time_s,deadline_ms", "0,9e9"], "line 2: a deadline is above 0 and 86400000 ms away at most, not 9e"),
+        (["time_s,deadline_ms", "0,soon"], "line 2: 'soon' is no number"),
         (["time_s,tenant", "0,"], "line 2: the tenant is missing"),
         (["when", "0"], "line 2: no column says when; one of time_s"),
         (["time_s,tokens,time_s", "0,5,1"], "more than one column is called 'time_s'"),

@@ -1,0 +1,206 @@
+"""The files of one process, one after the other, and how much of the disk those of all processes take.
+
+A file is locked as long as its process writes it. Others remove the oldest that nobody writes, before a new one begins.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import BufferedRandom, FileIO
+from pathlib import Path
+
+from backends.clock import now_us
+from backends.errors import StorageFullError
+from backends.registry.entries import HplmEntry
+from backends.traffic.recording import MOST_BLOCK_BYTES, SUFFIX, Block, Head
+from backends.traffic.records import RecordedHplm, Records
+from backends.traffic.settings import TrafficSettings
+
+_LONGEST_US = 3_600_000_000
+"""A file with records is followed by the next one after this time."""
+_CLOCK_SET_US = 1_000_000
+"""The wall clock has been set if it differs by more from the one that only goes on."""
+_MODE = 0o600
+
+
+def _wall_us() -> int:
+    return time.time_ns() // 1000
+
+
+class Segments:
+    """Writes records of one process. Not safe between threads.
+
+    Times are of the monotonic clock; each file notes once what the wall clock says. So gaps between requests stay true
+    where the wall clock is set, and the next file has the new time.
+
+    Args:
+        folder: Of all processes; it is made when the first file begins.
+        process: Name of the model instance.
+        settings: Limits of the folder.
+        wall_us: The wall clock, in microseconds since 1970.
+    """
+
+    def __init__(
+        self, folder: Path, process: str, settings: TrafficSettings, wall_us: Callable[[], int] = _wall_us
+    ) -> None:
+        self._folder = folder
+        self._process = process
+        self._settings = settings
+        self._wall_us = wall_us
+        self._segment: _Segment | None = None
+
+    def append(self, records: Records, entries: Sequence[HplmEntry], lost: int = 0) -> None:
+        """Write a block of records whose `arrived_us` are monotonic, and which get the numbers of their hPLMs here.
+
+        A file begins where there is none, or the present one is full, old, gone, or of another wall clock. Where that
+        or the writing fails, the present file ends with the block before.
+
+        Args:
+            records: MOST_RECORDS at most.
+            entries: The hPLM of each.
+            lost: Number of records that were left out since the last block.
+
+        Raises:
+            StorageFullError: Files that processes write now take all the space.
+            OSError: The folder or the file cannot be written to.
+        """
+        segment = self._current()
+        try:
+            segment.append(records, entries, lost)
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
+
+    def _current(self) -> _Segment:
+        segment = self._segment
+        if segment is not None and not segment.is_due(self._settings.file_bytes, self._offset_us()):
+            return segment
+        self.close()
+        self._make_room()
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._segment = _Segment.begin(self._folder, self._process, self._offset_us())
+        return self._segment
+
+    def _offset_us(self) -> int:
+        return self._wall_us() - now_us()
+
+    def _make_room(self) -> None:
+        """Remove old files, and the oldest until a whole new one fits; those that are written now may grow to that."""
+        settings, files = self._settings, list(_files_in(self._folder))
+        total = sum(settings.file_bytes if file.is_written else file.size_bytes for file in files)
+        oldest_s = self._wall_us() / 1e6 - settings.max_age_s
+        for file in files:
+            is_over = total + settings.file_bytes > settings.max_bytes
+            if not file.is_written and (is_over or file.changed_s < oldest_s):
+                file.path.unlink(missing_ok=True)
+                total -= file.size_bytes
+        if total + settings.file_bytes > settings.max_bytes:
+            raise StorageFullError(f"files that servers write now take all of the {settings.max_mb} MB")
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the folder, also of another process."""
+
+    path: Path
+    size_bytes: int
+    changed_s: float
+    is_written: bool
+
+
+def _files_in(folder: Path) -> Iterator[_File]:
+    """Yield the files, the oldest first."""
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        with suppress(OSError), path.open("r+b") as file:  # it may be gone by now
+            status = os.fstat(file.fileno())
+            yield _File(path, status.st_size, status.st_mtime, not _can_lock(file))
+
+
+def _can_lock(file: FileIO | BufferedRandom) -> bool:
+    """Lock a file that no process has locked, until it is closed; false where the file system keeps no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+class _Segment:
+    """One file that is being written."""
+
+    def __init__(self, path: Path, file: FileIO, offset_us: int, size_bytes: int) -> None:
+        self._path = path
+        self._file = file
+        self._offset_us = offset_us
+        self._size_bytes = size_bytes
+        self._began_us = now_us()
+        self._num_records = 0
+        self._numbers: dict[int, int] = {}
+        """The number of each hPLM version, by its key; versions of one hPLM have one each."""
+
+    @classmethod
+    def begin(cls, folder: Path, process: str, offset_us: int) -> _Segment:
+        began_us = now_us() + offset_us
+        moment = datetime.fromtimestamp(began_us / 1e6, UTC)
+        path = folder / f"{moment:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}{SUFFIX}"
+        file = FileIO(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _MODE), "w")
+        try:
+            _can_lock(file)
+            head = Head(process, socket.gethostname(), os.getpid(), began_us).to_bytes()
+            _write_all(file, head)
+        except OSError:
+            path.unlink(missing_ok=True)
+            file.close()
+            raise
+        return cls(path, file, offset_us, len(head))
+
+    def is_due(self, most_bytes: int, offset_us: int) -> bool:
+        """Whether the next file is to begin. One that has no records yet goes on, however old it is."""
+        if not self._path.exists() or abs(offset_us - self._offset_us) > _CLOCK_SET_US:
+            return True
+        is_full = self._size_bytes + MOST_BLOCK_BYTES > most_bytes or now_us() - self._began_us > _LONGEST_US
+        return bool(self._num_records) and is_full
+
+    def append(self, records: Records, entries: Sequence[HplmEntry], lost: int) -> None:
+        numbers, new = self._numbers, []
+        for entry in entries:
+            if entry.key not in numbers:
+                numbers[entry.key] = len(numbers)
+                new.append(RecordedHplm(entry.id, entry.domain.root, entry.domain.name))
+        records["hplm"] = [numbers[entry.key] for entry in entries]
+        records["arrived_us"] += self._offset_us
+        content = Block(records, new, lost, now_us() + self._offset_us).to_bytes()
+        try:
+            _write_all(self._file, content)
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(self._size_bytes)
+            raise
+        self._size_bytes += len(content)
+        self._num_records += len(records)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            os.fsync(self._file.fileno())
+        with suppress(OSError):
+            self._file.close()
+
+
+def _write_all(file: FileIO, content: bytes) -> None:
+    """Write all of it; the file has no buffer, so that nothing is written later."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]

@@ -1,0 +1,1 @@
+"""Recorded traffic, read back: figures, pictures, and traces that load tests and simulations play."""
