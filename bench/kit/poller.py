@@ -43,9 +43,9 @@ class TimedSnapshot(RegistrySnapshot):
         self.looks = Looks([], [])
         super().__init__(RegistryReader(Database.connect(home.registry_url, QUERY_PATIENCE_S)), instance=instance)
 
-    def refresh(self) -> None:
+    def _read(self) -> None:
         before, start = self._position, time.perf_counter()
-        super().refresh()
+        super()._read()
         kind = self.looks.idle if self._position == before else self.looks.refreshes
         kind.append(1e3 * (time.perf_counter() - start))
 

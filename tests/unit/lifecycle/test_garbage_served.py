@@ -135,6 +135,41 @@ def test_what_was_left_a_moment_ago_counts_for_as_long_as_a_server_remembers_it(
     assert removed(home, registry) == {first}
 
 
+def test_what_is_live_until_the_next_domain_is_prepared_stays(
+    home: Home, registry: Registry, open_server: Callable[..., RegistrySnapshot]
+) -> None:
+    adapters = publish(home, registry, "acme/x")
+    server = open_server("server")
+    server.prepare_with(lambda domain: None)
+    publish_domain(home, registry, "shop")
+    publish(home, registry, "acme/x", "shop")
+    publish(home, registry, "globex/y")
+    server._read()  # as its thread does; another one is to prepare the domain
+    server._note_position()
+    assert (server.find("acme/x").version, server.find("globex/y").version) == (1, 1)
+    assert removed(home, registry) == set()
+    refresh(server)
+    assert server.find("acme/x").version == 2
+    assert removed(home, registry) == {adapters}
+
+
+def test_what_is_live_because_the_next_one_is_damaged_stays(
+    home: Home, registry: Registry, open_server: Callable[..., RegistrySnapshot]
+) -> None:
+    folders = [publish(home, registry, "acme/x")]
+    server = open_server("server")
+    folders.append(publish(home, registry, "acme/x"))
+    publish(home, registry, "globex/y")
+    with registry._database.reading() as session:
+        session.execute(text("UPDATE hplm_versions SET labels = '3' WHERE version = 2"))
+    refresh(server)
+    assert (server.find("acme/x").version, server.find("globex/y").version) == (1, 1)
+    assert removed(home, registry) == set()
+    publish(home, registry, "acme/x")
+    refresh(server)
+    assert removed(home, registry) == set(folders)
+
+
 def test_a_server_that_starts_keeps_everything(home: Home, registry: Registry) -> None:
     first = publish(home, registry, "acme/x")
     publish(home, registry, "acme/x")
