@@ -164,7 +164,7 @@ def infer(
         typer.Option(help="With --file: write the answers there. Given again, the command goes on where it was."),
     ] = None,
     url: Annotated[
-        str, typer.Option(envvar="HPLM_URL", help="grpc://host:port or http://host:port.")
+        str, typer.Option(envvar="HPLM_URL", help="grpc://host:port or http://host:port; several with commas.")
     ] = "grpc://localhost:8001",
     deadline: Annotated[
         str | None,

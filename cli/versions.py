@@ -108,18 +108,29 @@ def gc(
             help="What an interrupted build left stays this long: the same command goes on with it. A number is hours.",
         ),
     ] = "24h",
+    server_silence: Annotated[
+        str | None,
+        typer.Option(
+            "--server-silence",
+            metavar="TIME",
+            help="A server that was not heard of for this long has ended, and keeps nothing. Default: as long as it "
+            "answers without the registry, a day if it was not exported otherwise.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Remove versions that nothing needs, the remains of interrupted builds, and folders that no version knows.
 
-    A version is needed while it is live, pinned, kept for a rollback, or under another one that is needed.
+    A version is needed while it is live, pinned, kept for a rollback, or under another one that is needed; or while a
+    server on this home, of any host, may still answer with it: until a minute after it has read what came then.
     """
     from builder.lifecycle.garbage import GarbageSettings, collect_garbage
 
     opened, registry = open_home(home)
     grace_s = read_span_s(grace, "--grace")
     unfinished_s = read_span_s(unfinished, "--unfinished", bare_unit="h")
-    settings = GarbageSettings(keep=keep, grace_s=grace_s, unfinished_s=unfinished_s)
+    silence_s = None if server_silence is None else read_span_s(server_silence, "--server-silence")
+    settings = GarbageSettings(keep, grace_s, unfinished_s, silence_s)
     report = collect_garbage(opened, registry, settings, dry_run)
     if as_json:
         print_json(report.to_json())
@@ -127,7 +138,10 @@ def gc(
     if report.removed:
         print_rows([asdict(removal) for removal in report.removed], "would go" if dry_run else "gone", as_json=False)
     typer.echo(f"{'would free' if dry_run else 'freed'} {report.size_bytes / _BYTES_PER_MIB:,.1f} MiB")
-    if not report.removed:
+    if report.served:
+        seen = ", ".join(f"{server.name} (heard of {server.silent_s:.0f} s ago)" for server in report.servers)
+        typer.echo(f"{len(report.served)} versions stay, because a server may still answer with them: {seen}")
+    elif not report.removed:
         typer.echo(_why_nothing_goes(opened, registry))
     if report.domains_kept:
         typer.echo("a build has just begun, so all domain versions and roots stay this time")

@@ -9,7 +9,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, delete, event, make_url, update
+from sqlalchemy import (
+    URL,
+    Connection,
+    CursorResult,
+    Dialect,
+    Engine,
+    Result,
+    UpdateBase,
+    create_engine,
+    delete,
+    event,
+    make_url,
+    update,
+)
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.orm import Session
@@ -92,6 +105,12 @@ class Database:
     def reading(self) -> Iterator[Session]:
         with clear_errors(), self._begun(lambda session: session.connection()) as session:
             yield session
+
+    def note(self, statement: UpdateBase) -> int:
+        """Write what is no publication, so that no reader looks again; return how many rows it is about."""
+        noted: list[int] = []
+        with clear_errors(), self._begun(lambda session: noted.append(_rows(session.execute(statement)))):
+            return noted[-1]
 
     @contextmanager
     def publication(self) -> Iterator[tuple[Session, int]]:
@@ -243,6 +262,10 @@ def _why_unavailable(error: OperationalError) -> str:
     if any(words in reason for words in _DISK_FULL):
         return "the disk of the registry is full; nothing was changed"
     return f"the registry cannot be reached: {reason}"
+
+
+def _rows(result: Result[Any]) -> int:
+    return result.rowcount if isinstance(result, CursorResult) else 0
 
 
 def _one_line(error: DBAPIError) -> str:

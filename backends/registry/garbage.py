@@ -11,6 +11,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from backends.registry.schema import Base, DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow
+from backends.registry.servers import served_from
 
 _IDS_PER_STATEMENT = 500
 Item = TypeVar("Item")
@@ -40,12 +41,15 @@ class KeepRule:
     - `retired_since`: versions that were live then or later, in seconds since the epoch.
     - `read`: domain versions whose folders a running build reads.
     - `all_domains`: all domain versions and roots, because a running build has yet to say what it reads.
+    - `silence_s`: versions that a server may still serve, unless it was silent for this long; None: for as long as
+      it says itself.
     """
 
     count: int
     retired_since: float
     read: frozenset[str] = frozenset()
     all_domains: bool = False
+    silence_s: float | None = None
 
     def around(self, versions: Sequence[int], live: int | None) -> set[int]:
         """Select the versions of one hPLM or domain to keep: live, the nearest older and the newest newer ones."""
@@ -104,6 +108,7 @@ def _unneeded_hplm_versions(session: Session, rule: KeepRule) -> list[Garbage]:
         HplmVersionRow.version,
         HplmVersionRow.folder,
         HplmVersionRow.retired_at,
+        HplmVersionRow.retired_revision,
     )
     rows = session.execute(select(*columns).order_by(HplmVersionRow.hplm_id, HplmVersionRow.version)).all()
     versions: dict[int, list[int]] = {}
@@ -112,11 +117,14 @@ def _unneeded_hplm_versions(session: Session, rule: KeepRule) -> list[Garbage]:
         versions.setdefault(row.hplm_id, []).append(row.version)
         if row.id == live[row.hplm_id]:
             live_versions[row.hplm_id] = row.version
+    served = served_from(session, rule.silence_s)
     kept = {id: rule.around(of_one, live_versions.get(id)) for id, of_one in versions.items()}
     return [
         Garbage(Kind.HPLM_VERSION, row.id, f"{names[row.hplm_id]}@{row.version}", row.folder)
         for row in rows
-        if row.version not in kept[row.hplm_id] and not rule.is_recent(row.retired_at)
+        if row.version not in kept[row.hplm_id]
+        and not rule.is_recent(row.retired_at)
+        and (served is None or (row.retired_revision or 0) <= served)
     ]
 
 

@@ -38,6 +38,7 @@ _FROM_3 = tuple(
     f"ALTER TABLE quotas ADD COLUMN {name} BIGINT" for name in ("upload_bytes", "running_jobs", "jobs_per_day")
 )
 _FROM_4 = "INSERT INTO audit_end (id, number) SELECT 1, COALESCE(MAX(number), 0) FROM audit"
+_FROM_5 = "ALTER TABLE hplm_versions ADD COLUMN retired_revision BIGINT"
 
 
 def migrate(session: Session) -> None:
@@ -50,9 +51,12 @@ def migrate(session: Session) -> None:
     if state.format_version == 3:
         for statement in _FROM_3:
             session.execute(text(statement))
-    if state.format_version < 5:
+    if state.format_version < REGISTRY_FORMAT_VERSION:
         Base.metadata.create_all(session.connection())  # the tables that are missing
+    if state.format_version < 5:
         session.execute(text(_FROM_4))
+    if state.format_version < 6:
+        session.execute(text(_FROM_5))
     if state.format_version < REGISTRY_FORMAT_VERSION:
         note(session, "registry.migrate", "registry", state.format_version, REGISTRY_FORMAT_VERSION)
     state.format_version = REGISTRY_FORMAT_VERSION

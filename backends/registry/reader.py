@@ -38,6 +38,7 @@ from backends.registry.queries import (
 from backends.registry.quotas import QuotaTable
 from backends.registry.rows import ReadRows, read_rows
 from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow
+from backends.registry.servers import ServerTable
 from backends.registry.tokens import TokenTable
 
 
@@ -63,6 +64,7 @@ class RegistryReader:
         self.tokens = TokenTable(database)
         self.quotas = QuotaTable(database)
         self.audit = AuditLog(database)
+        self.servers = ServerTable(database)
 
     def close(self) -> None:
         self._database.close()

@@ -41,6 +41,7 @@ from backends.registry.queries import (
 )
 from backends.registry.reader import RegistryReader, published_meanwhile, used_root_name
 from backends.registry.schema import DomainRow, DomainVersionRow, HplmRow, HplmVersionRow, RootRow
+from backends.registry.servers import forget_ended
 
 
 class Registry(RegistryReader):
@@ -186,7 +187,7 @@ class Registry(RegistryReader):
         with self._database.publication() as (session, revision):
             row = hplm_row(session, hplm)
             entry = _entry(session, row.live_version_id)
-            _retire(session, row)
+            _retire(session, row, revision)
             row.live_version_id, row.pinned, row.revision = None, None, revision
             note(session, "hplm.delete", hplm, entry.version)
             return entry
@@ -222,6 +223,7 @@ class Registry(RegistryReader):
         with self._database.publication() as (session, _):
             garbage = unneeded(session, rule)
             forget(session, garbage)
+            forget_ended(session, rule.silence_s)
             note(session, "gc", f"{len(garbage)} versions")
             return garbage
 
@@ -303,8 +305,8 @@ def _pinned(version: DomainVersionRow | None) -> str | None:
 
 def _go_live(session: Session, row: HplmRow, version: HplmVersionRow, revision: int, action: str) -> HplmEntry:
     note(session, action, row.name, _live_version(session, row), version.version)
-    _retire(session, row)
-    version.retired_at = None
+    _retire(session, row, revision)
+    version.retired_at = version.retired_revision = None
     row.live_version_id, row.revision = version.id, revision
     session.flush()
     return _entry(session, version.id)
@@ -315,9 +317,9 @@ def _live_version(session: Session, row: HplmRow) -> int | None:
     return session.scalar(select(HplmVersionRow.version).where(HplmVersionRow.id == row.live_version_id))
 
 
-def _retire(session: Session, row: HplmRow) -> None:
+def _retire(session: Session, row: HplmRow, revision: int) -> None:
     of_live = HplmVersionRow.id == row.live_version_id
-    session.execute(update(HplmVersionRow).where(of_live).values(retired_at=time.time()))
+    session.execute(update(HplmVersionRow).where(of_live).values(retired_at=time.time(), retired_revision=revision))
 
 
 def _entry(session: Session, key: int | None) -> HplmEntry:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Float, ForeignKey, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-REGISTRY_FORMAT_VERSION = 5
+REGISTRY_FORMAT_VERSION = 6
 _KEY_BITS = 62
 
 
@@ -111,8 +111,25 @@ class HplmVersionRow(Base):
     metrics: Mapped[dict[str, Any]]
     published_at: Mapped[float | None]
     retired_at: Mapped[float | None]
+    retired_revision: Mapped[int | None] = mapped_column(BigInteger)
+    """The first revision at which it was live no more; None while it is live, or where an older release retired it."""
     hplm: Mapped[HplmRow] = relationship()
     domain_version: Mapped[DomainVersionRow] = relationship()
+
+
+class ServerRow(Base):
+    """One process that answers from what it has read here; see `backends/registry/servers.py`."""
+
+    __tablename__ = "servers"
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    name: Mapped[str]
+    machine: Mapped[str]
+    pid: Mapped[int]
+    start_ticks: Mapped[int] = mapped_column(BigInteger)
+    revision: Mapped[int] = mapped_column(BigInteger)
+    mark: Mapped[int | None] = mapped_column(BigInteger)
+    seen_at: Mapped[float]
+    serves_for_s: Mapped[float]
 
 
 class TokenRow(Base):

@@ -17,7 +17,8 @@ from backends.registry.access import AccessQuotas, AccessTokens
 from backends.registry.database import Database
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.opening import open_database
-from backends.registry.position import START
+from backends.registry.position import START, Position
+from backends.registry.position_report import PositionReport
 from backends.registry.reader import HplmChanges, RegistryReader
 from backends.registry.staleness import Staleness, StalenessSettings
 from backends.stack_key import StackKey
@@ -42,6 +43,7 @@ class RegistrySnapshot:
         retired_kept_s: float = RETIRED_KEPT_S,
         refresh_interval_s: float = REFRESH_INTERVAL_S,
         staleness: StalenessSettings = StalenessSettings(),
+        instance: str | None = None,
     ) -> None:
         self._registry = registry
         self._staleness = Staleness(staleness)
@@ -63,8 +65,15 @@ class RegistrySnapshot:
         """Held while the database is read; lookups of live versions do not wait for it."""
         self._preparing = threading.Lock()
         """Held while a domain is prepared, which may take long; reading does not wait for it."""
+        self._behind: dict[str, Position] = {}
+        """HPLMs of which an older version is live here than in the registry, and where that one was live there."""
         self._stopping, self._wanted = threading.Event(), threading.Event()
+        self._report = None
+        if instance is not None:
+            self._report = PositionReport(registry.servers, instance, staleness.limit_s, retired_kept_s)
+            self._report.begin()
         self.refresh()
+        self._note_position()
         self._threads = [
             threading.Thread(target=self._keep_fresh, name="registry-snapshot", daemon=True),
             threading.Thread(target=self._keep_prepared, name="registry-domains", daemon=True),
@@ -73,10 +82,16 @@ class RegistrySnapshot:
             thread.start()
 
     @classmethod
-    def open(cls, home: Home, staleness: StalenessSettings = StalenessSettings()) -> RegistrySnapshot:
-        """Open a server's view of a home's registry. The first connection waits as commands do, later ones do not."""
+    def open(
+        cls, home: Home, staleness: StalenessSettings = StalenessSettings(), instance: str | None = None
+    ) -> RegistrySnapshot:
+        """Open a server's view of a home's registry. The first connection waits as commands do, later ones do not.
+
+        The registry is told of a model `instance` that takes requests in, so that `hplm gc` keeps what it may serve.
+        """
         open_database(home, create=False).close()
-        return cls(RegistryReader(Database.connect(home.registry_url, QUERY_PATIENCE_S)), staleness=staleness)
+        reader = RegistryReader(Database.connect(home.registry_url, QUERY_PATIENCE_S))
+        return cls(reader, staleness=staleness, instance=instance)
 
     @property
     def age_s(self) -> float:
@@ -155,6 +170,8 @@ class RegistrySnapshot:
         self._wanted.set()
         for thread in self._threads:
             thread.join()
+        if self._report is not None:
+            self._report.end()
         self._registry.close()
 
     def _read(self) -> None:
@@ -165,8 +182,15 @@ class RegistrySnapshot:
             if changes.position != self._position:
                 self._apply_access(changes)
             self._staleness.note_read(asked_s)
-            self._apply(changes.entries, self._deleted_by(changes))
+            self._apply(changes.entries, self._deleted_by(changes), changes.damaged)
             self._position = changes.position
+
+    def _note_position(self) -> None:
+        """Tell the registry from where on this snapshot may serve."""
+        if self._report is not None:
+            with self._lock:
+                behind = list(self._behind.values())
+            self._report.note(min([*behind, self._position], key=lambda position: position.revision))
 
     def _apply_access(self, changes: HplmChanges) -> None:
         """Take in tokens and quotas; those that a restored registry lacks are gone."""
@@ -189,16 +213,20 @@ class RegistrySnapshot:
         with self._lock:
             return (self._live.keys() | self._coming.keys()) - kept
 
-    def _apply(self, entries: Sequence[HplmEntry], deleted: Collection[str]) -> None:
+    def _apply(self, entries: Sequence[HplmEntry], deleted: Collection[str], damaged: Collection[str]) -> None:
         with self._lock:
+            for hplm in damaged:
+                self._stay_behind(hplm)
             for entry in entries:
                 if self._prepare is None or entry.domain.folders in self._folders:
                     self._coming.pop(entry.id, None)
                     self._go_live(entry)
                 else:
                     self._coming[entry.id] = entry
+                    self._stay_behind(entry.id)
             for hplm in deleted:
                 self._coming.pop(hplm, None)
+                self._behind.pop(hplm, None)
                 if hplm in self._live:
                     self._retire(self._live.pop(hplm))
             self._forget_old()
@@ -225,8 +253,14 @@ class RegistrySnapshot:
         self._remember(entry)
         self._retired_at.pop(entry.key, None)
         self._live[entry.id] = entry
+        self._behind.pop(entry.id, None)
         if previous is not None and previous.key != entry.key:
             self._retire(previous)
+
+    def _stay_behind(self, hplm: str) -> None:
+        """Note that what is live of an hPLM stays so for now; the lock is held, and the position is that of before."""
+        if hplm in self._live:
+            self._behind.setdefault(hplm, self._position)
 
     def _remember(self, entry: HplmEntry) -> None:
         if entry.key not in self._by_key:
@@ -254,6 +288,7 @@ class RegistrySnapshot:
         while not self._stopping.wait(self._refresh_interval_s):
             try:
                 self._read()
+                self._note_position()
             except Exception as error:  # whatever it is, what was live before goes on being served
                 self._staleness.note_failure(error)
             if self._coming:

@@ -28,16 +28,24 @@ class GarbageSettings:
     """`keep` versions on either side of the live one stay for rollbacks.
 
     What was live less than `grace_s` ago may still be serving. What an interrupted build left stays for
-    `unfinished_s`, because until then the same command goes on with it.
+    `unfinished_s`, because until then the same command goes on with it. What a server may still serve stays, too; one
+    that was silent for `silence_s` has ended, None: for as long as it says that it serves without the registry.
     """
 
     keep: int = 1
     grace_s: float = 60.0
     unfinished_s: float = 24 * 3600.0
+    silence_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("keep", self.keep), ("grace", self.grace_s), ("unfinished", self.unfinished_s)):
-            if value < 0:
+        bounds = {
+            "keep": self.keep,
+            "grace": self.grace_s,
+            "unfinished": self.unfinished_s,
+            "server-silence": self.silence_s,
+        }
+        for name, value in bounds.items():
+            if value is not None and value < 0:
                 raise InvalidArgumentError(f"{name} must be at least 0, not {value}")
 
 
@@ -52,13 +60,26 @@ class Removal:
 
 
 @dataclass(frozen=True)
+class ServerSeen:
+    """A process of a server, and how long ago it was heard of."""
+
+    name: str
+    silent_s: float
+
+
+@dataclass(frozen=True)
 class GarbageReport:
-    """The folders that were removed, or would be; builds are at work on those `in_use`, which the next run removes."""
+    """The folders that were removed, or would be; builds are at work on those `in_use`, which the next run removes.
+
+    `served` are versions that only `servers` keep, which may still answer with them.
+    """
 
     removed: tuple[Removal, ...]
     in_use: tuple[str, ...]
     domains_kept: bool
     """Whether a build that has just begun kept all domain versions: it may be going to read any of them."""
+    served: tuple[str, ...] = ()
+    servers: tuple[ServerSeen, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -87,7 +108,8 @@ def collect_garbage(
 
 def _collect(home: Home, registry: Registry, settings: GarbageSettings, dry_run: bool) -> GarbageReport:
     builds = running_builds(home)
-    rule = KeepRule(settings.keep, time.time() - settings.grace_s, builds.folders, all_domains=not builds.all_known)
+    since = time.time() - settings.grace_s
+    rule = KeepRule(settings.keep, since, builds.folders, not builds.all_known, settings.silence_s)
     garbage = registry.unneeded(rule) if dry_run else registry.forget_unneeded(rule)
     still_there = garbage if dry_run else ()
     known = registry.known_folders(without=still_there)
@@ -95,7 +117,24 @@ def _collect(home: Home, registry: Registry, settings: GarbageSettings, dry_run:
     found = leftovers(home, known | {item.folder for item in garbage}, settings.unfinished_s)
     states = forgotten_states(home, settings.unfinished_s)
     removed = [*collector.versions(garbage, known), *collector.leftovers(found), *collector.states(states)]
-    return GarbageReport(tuple(removed), tuple(collector.in_use), rule.all_domains)
+    served = _served(registry, rule, garbage)
+    servers = _servers(registry, settings.silence_s) if served else ()
+    return GarbageReport(tuple(removed), tuple(collector.in_use), rule.all_domains, served, servers)
+
+
+def _served(registry: Registry, rule: KeepRule, garbage: Collection[Garbage]) -> tuple[str, ...]:
+    """The versions that would go too if no server were there."""
+    gone = frozenset(garbage)
+    return tuple(item.label for item in registry.unneeded(replace(rule, silence_s=0.0)) if item not in gone)
+
+
+def _servers(registry: Registry, silence_s: float | None) -> tuple[ServerSeen, ...]:
+    """The servers that stand where the one does that keeps most."""
+    serving = [entry for entry in registry.servers.all() if entry.may_serve(silence_s)]
+    oldest = min((entry.position.revision for entry in serving), default=0)
+    return tuple(
+        ServerSeen(entry.name, round(entry.silent_s, 1)) for entry in serving if entry.position.revision == oldest
+    )
 
 
 class _Collector:

@@ -33,7 +33,8 @@ class AsyncHplmClient(ClientBase[AsyncTransport]):
 
     async def close(self) -> None:
         self._closed.set()
-        await self._transport.close()
+        for transport in self._transports:
+            await transport.close()
 
     async def infer(
         self,
@@ -107,8 +108,8 @@ class AsyncHplmClient(ClientBase[AsyncTransport]):
     async def wait_ready(self, timeout_s: float = 60.0) -> None:
         await self._carry_out(self._speaker.wait_ready(timeout_s))
 
-    def _open(self, address: Address, certificates: Certificates | None) -> AsyncTransport:
-        return open_async_transport(address, certificates)
+    def _open(self, address: Address, certificates: Certificates | None, connect_s: float | None) -> AsyncTransport:
+        return open_async_transport(address, certificates, connect_s)
 
     async def _of_kind(self, kind: type[AnswerT], hplm: str, texts: Any, limits: Limits) -> AnswerT | list[AnswerT]:
         if isinstance(texts, list):
@@ -140,9 +141,9 @@ class AsyncHplmClient(ClientBase[AsyncTransport]):
     async def _perform(self, step: Step) -> list[bytes] | bool | None:
         self._check_open()
         if isinstance(step, Send):
-            return await self._transport.send(step.call, step.timeout_s)
+            return await self._transports[step.server].send(step.call, step.timeout_s)
         if isinstance(step, Probe):
-            return await self._transport.is_ready(step.timeout_s)
+            return await self._transports[step.server].is_ready(step.timeout_s)
         await asyncio.sleep(step.duration_s)
         return None
 

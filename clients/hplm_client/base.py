@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
 from hplm_client import environment
-from hplm_client.address import Address, Protocol, parse_address
+from hplm_client.address import Address, Protocol, Urls, parse_addresses
 from hplm_client.certificates import Certificates, Ssl, certificates_of
+from hplm_client.choice import Choice
 from hplm_client.conversation import Speaker
 from hplm_client.errors import ClientError
 from hplm_client.limits import RetryPolicy, check_count
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 TransportT = TypeVar("TransportT")
+_CONNECT_S = 2.0
+"""Time for a connection where another server may answer instead."""
 
 
 class Options(TypedDict, total=False):
@@ -45,6 +48,10 @@ class Limits(TypedDict, total=False):
 class ClientBase(ABC, Generic[TransportT]):
     """The settings of a client.
 
+    `url` names a server or a gateway; several that answer alike in a sequence, or with commas: `grpc://a:8001,b:8001`.
+    Each tenant's requests go to the first that answers, and stay there while it works. A server that fails is left out
+    for a moment, and what it surely did not execute goes to the next one at once.
+
     Left out, `url`, `token`, `timeout_s` and `deadline_ms` come from HPLM_URL, HPLM_TOKEN (or the file that
     HPLM_TOKEN_FILE names), HPLM_TIMEOUT and HPLM_DEADLINE; without HPLM_URL it is localhost:8001.
 
@@ -57,7 +64,7 @@ class ClientBase(ABC, Generic[TransportT]):
 
     def __init__(
         self,
-        url: str | None = None,
+        url: Urls | None = None,
         protocol: Protocol | None = None,
         *,
         ssl: Ssl | None = None,
@@ -68,6 +75,8 @@ class ClientBase(ABC, Generic[TransportT]):
         concurrency: int = 16,
         rows_per_request: int = 16,
     ) -> None:
+        addresses = parse_addresses(environment.url() if url is None or url == "" else url, protocol)
+        self._choice = Choice(len(addresses))
         self._set_options(
             {
                 "timeout_s": environment.timeout_s() if timeout_s is None else timeout_s,
@@ -79,7 +88,8 @@ class ClientBase(ABC, Generic[TransportT]):
             }
         )
         certificates = certificates_of(environment.ssl() if ssl is None else ssl)
-        self._transport = self._open(parse_address(url or environment.url(), protocol), certificates)
+        connect_s = _CONNECT_S if len(addresses) > 1 else None
+        self._transports = [self._open(address, certificates, connect_s) for address in addresses]
         self._closed = threading.Event()
 
     def with_options(self, **changes: Unpack[Options]) -> Self:
@@ -90,7 +100,9 @@ class ClientBase(ABC, Generic[TransportT]):
 
     def _set_options(self, options: Options) -> None:
         self._options = options
-        self._speaker = Speaker(RetryPolicy(options["retries"]), options["token"], options["timeout_s"])
+        self._speaker = Speaker(
+            RetryPolicy(options["retries"]), options["token"], options["timeout_s"], choice=self._choice
+        )
         self._deadline_ms = options["deadline_ms"]
         self._concurrency = check_count("concurrency", options["concurrency"])
         self._rows_per_request = check_count("rows_per_request", options["rows_per_request"])
@@ -106,7 +118,8 @@ class ClientBase(ABC, Generic[TransportT]):
         return Workload(requests, self._rows_per_request, on_error, self._concurrency, **limits)
 
     @abstractmethod
-    def _open(self, address: Address, certificates: Certificates | None) -> TransportT: ...
+    def _open(self, address: Address, certificates: Certificates | None, connect_s: float | None) -> TransportT:
+        """Make the way to a server, which is to answer a connection attempt within `connect_s`."""
 
     def _check_open(self) -> None:
         if self._closed.is_set():

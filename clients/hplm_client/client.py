@@ -34,7 +34,8 @@ class HplmClient(ClientBase[Transport]):
 
     def close(self) -> None:
         self._closed.set()
-        self._transport.close()
+        for transport in self._transports:
+            transport.close()
 
     def infer(
         self,
@@ -116,8 +117,8 @@ class HplmClient(ClientBase[Transport]):
     def wait_ready(self, timeout_s: float = 60.0) -> None:
         self._carry_out(self._speaker.wait_ready(timeout_s))
 
-    def _open(self, address: Address, certificates: Certificates | None) -> Transport:
-        return open_transport(address, certificates)
+    def _open(self, address: Address, certificates: Certificates | None, connect_s: float | None) -> Transport:
+        return open_transport(address, certificates, connect_s)
 
     def _of_kind(self, kind: type[AnswerT], hplm: str, texts: Any, limits: Limits) -> AnswerT | list[AnswerT]:
         if isinstance(texts, list):
@@ -156,8 +157,8 @@ class HplmClient(ClientBase[Transport]):
     def _perform(self, step: Step) -> list[bytes] | bool | None:
         self._check_open()
         if isinstance(step, Send):
-            return self._transport.send(step.call, step.timeout_s)
+            return self._transports[step.server].send(step.call, step.timeout_s)
         if isinstance(step, Probe):
-            return self._transport.is_ready(step.timeout_s)
+            return self._transports[step.server].is_ready(step.timeout_s)
         time.sleep(step.duration_s)
         return None

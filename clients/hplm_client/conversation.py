@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union
 
 from hplm_client.answers import Answer, read_answer
+from hplm_client.choice import Choice
 from hplm_client.codec import Call
 from hplm_client.errors import (
     ClientError,
@@ -35,11 +36,14 @@ Outcome = Union[Answer, ClientError]
 class Send:
     call: Call
     timeout_s: float
+    server: int = 0
+    """Number of the address."""
 
 
 @dataclass(frozen=True)
 class Probe:
     timeout_s: float
+    server: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Speaker:
     token: str | Mapping[str, str] | None = field(default=None, repr=False)
     timeout_s: float | None = None
     budget: RetryBudget = field(default_factory=RetryBudget, repr=False, compare=False)
+    choice: Choice = field(default_factory=lambda: Choice(1), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_timeout(self.timeout_s)
@@ -88,13 +93,18 @@ class Speaker:
         return [_read(row, request, request_id) for row, request in zip(rows, requests)]
 
     def probe(self, within_s: float = _PROBE_TIMEOUT_S) -> Conversation[bool]:
-        """Whether the server is up and serves hPLMs; one that cannot be reached is not."""
-        try:
-            return bool((yield Probe(min(_PROBE_TIMEOUT_S, self.timeout_s or _PROBE_TIMEOUT_S, within_s))))
-        except WrongPortError:
-            raise
-        except ClientError:
-            return False
+        """Whether a server is up and serves hPLMs; one that cannot be reached is not."""
+        ends_at = time.monotonic() + within_s
+        for server in self.choice.order():
+            left_s = max(_READY_POLL_S, ends_at - time.monotonic())
+            try:
+                if (yield Probe(min(_PROBE_TIMEOUT_S, self.timeout_s or _PROBE_TIMEOUT_S, left_s), server)):
+                    return True
+            except WrongPortError:
+                raise
+            except ClientError as error:
+                self.choice.note_error(server, error)
+        return False
 
     def wait_ready(self, timeout_s: float) -> Conversation[None]:
         check_timeout(timeout_s)
@@ -131,27 +141,41 @@ class Speaker:
     def _exchange(
         self, requests: Sequence[Request], request_id: str, timeout_s: float | None, call_ends_at: float | None
     ) -> Conversation[list[bytes]]:
-        """Send until there is an outcome that must not, or need not, be tried again."""
+        """Send until there is an outcome that must not, or need not, be tried again.
+
+        A server that did not execute the request sends it on to the next one at once; only when none is left, or the
+        server has no room, is there a pause.
+        """
         first = requests[0]
         window = Window.opening_now(timeout_s, first.deadline_ms, call_ends_at)
         texts = tuple(request.wire_text for request in requests)
-        failures = 0
+        failures, servers = 0, self.choice.order(first.tenant)
+        unreached: list[ClientError] = []
         while True:
             if window.remaining_s() <= 0:
                 raise RequestTimeoutError("the time ran out before the request was sent")
             call = Call(first.hplm, texts, self._parameters(first, window.remaining_deadline_ms()), request_id)
+            server = servers.pop(0)
             try:
-                rows: list[bytes] = yield Send(call, window.remaining_s())
+                rows: list[bytes] = yield Send(call, window.remaining_s(), server)
+                self.choice.note_answer(first.tenant, server)
                 window.require_in_time()
                 self.budget.note_answer()
                 return rows
             except ClientError as error:
+                self.choice.note_error(server, error)
+                if error.may_repeat:
+                    unreached.append(error)
+                    if servers and window.allows_pause(0.0):
+                        continue
                 pause_s = self.retry.pause_s(failures, _retry_after_s(error))
-                if failures >= self.retry.retries or not _may_repeat(error) or not window.allows_pause(pause_s):
+                is_last = failures >= self.retry.retries or not _may_repeat(error) or not window.allows_pause(pause_s)
+                if is_last or not self.budget.take():
+                    if error.may_repeat and len(unreached) > 1:
+                        raise _joint(unreached) from error
                     raise
-                if not self.budget.take():
-                    raise
-            failures += 1
+                servers = self.choice.order(first.tenant) if error.may_repeat else [server]
+            failures, unreached = failures + 1, []
             yield Pause(pause_s)
 
     def _parameters(self, request: Request, deadline_ms: int | None) -> dict[str, str | int]:
@@ -163,6 +187,12 @@ class Speaker:
 def _may_repeat(error: ClientError) -> bool:
     """Return whether the same request may be answered later; it was not executed."""
     return error.may_repeat or (isinstance(error, UnavailableError) and error.is_about_room)
+
+
+def _joint(unreached: Sequence[ClientError]) -> ClientError:
+    """Return an error of the last one's type that says what each server said."""
+    said = "; ".join(dict.fromkeys(each.message for each in unreached))
+    return type(unreached[-1])(f"none of {len(unreached)} servers took the request: {said}")
 
 
 def _retry_after_s(error: ClientError) -> float | None:

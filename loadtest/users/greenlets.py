@@ -20,23 +20,27 @@ from hplm_client.certificates import Certificates
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
 from hplm_client.faults import typed_faults
 from hplm_client.transports import Transport, open_transport
-from hplm_client.transports.grpc import CHANNEL_OPTIONS
+from hplm_client.transports.grpc import channel_options
 
 
 class GreenletClient(HplmClient):
     """The SDK's client for any number of greenlets of one process."""
 
-    def _open(self, address: Address, certificates: Certificates | None) -> Transport:
+    def _open(self, address: Address, certificates: Certificates | None, connect_s: float | None) -> Transport:
         of_protocol = GreenletGrpcTransport if address.protocol == "grpc" else open_transport
-        return of_protocol(address, certificates)
+        return of_protocol(address, certificates, connect_s)
 
 
 class GreenletGrpcTransport:
-    def __init__(self, address: Address, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self, address: Address, certificates: Certificates | None = None, connect_s: float | None = None
+    ) -> None:
         _bridge_to_gevent()
         self._address = str(address)
         encryption = certificates.for_grpc() if certificates is not None else {}
-        self._client: Any = triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS, **encryption)
+        self._client: Any = triton.InferenceServerClient(
+            self._address, channel_args=channel_options(connect_s), **encryption
+        )
 
     def send(self, call: Call, timeout_s: float) -> list[bytes]:
         answered: AsyncResult[tuple[Any, Exception | None]] = AsyncResult()

@@ -20,8 +20,8 @@ from typing import Protocol
 from sqlalchemy import make_url
 
 from backends.home import REGISTRY_VARIABLE, Home
-from bench.kit.partition.scratch_postgres import ScratchPostgres, scratch_postgres
 from bench.kit.proxy import Proxy
+from bench.kit.scratch_postgres import ScratchPostgres, scratch_postgres
 
 RESTORED = "restored"
 """The fault that lasts: what `save` kept is what the registry holds from its beginning on."""

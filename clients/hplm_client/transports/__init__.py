@@ -25,23 +25,27 @@ class AsyncTransport(Protocol):
     async def close(self) -> None: ...
 
 
-def open_transport(address: Address, certificates: Certificates | None = None) -> Transport:
+def open_transport(
+    address: Address, certificates: Certificates | None = None, connect_s: float | None = None
+) -> Transport:
     """Loads only the libraries of the protocol that is asked for."""
     if address.protocol == "grpc":
         from hplm_client.transports.grpc import GrpcTransport
 
-        return GrpcTransport(address, certificates)
+        return GrpcTransport(address, certificates, connect_s)
     from hplm_client.transports.http import HttpTransport
 
-    return HttpTransport(address, certificates)
+    return HttpTransport(address, certificates, connect_s)
 
 
-def open_async_transport(address: Address, certificates: Certificates | None = None) -> AsyncTransport:
+def open_async_transport(
+    address: Address, certificates: Certificates | None = None, connect_s: float | None = None
+) -> AsyncTransport:
     """Connects on first use, in the event loop that is running then."""
     if address.protocol == "grpc":
         from hplm_client.transports.grpc_aio import AsyncGrpcTransport
 
-        return AsyncGrpcTransport(address, certificates)
+        return AsyncGrpcTransport(address, certificates, connect_s)
     from hplm_client.transports.http_aio import AsyncHttpTransport
 
-    return AsyncHttpTransport(address, certificates)
+    return AsyncHttpTransport(address, certificates, connect_s)

@@ -15,12 +15,15 @@ from hplm_client.certificates import Certificates
 from hplm_client.codec import MODEL_NAME, Call, inputs_of, rows_of
 from hplm_client.errors import ConnectionFailedError, ConnectionLostError, RequestCancelledError
 from hplm_client.faults import typed_faults
-from hplm_client.transports.grpc import CHANNEL_OPTIONS
+from hplm_client.transports.grpc import channel_options
 from hplm_client.wrong_port import http_port, speaks_http
 
 
 class AsyncGrpcTransport:
-    def __init__(self, address: Address, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self, address: Address, certificates: Certificates | None = None, connect_s: float | None = None
+    ) -> None:
+        self._options = channel_options(connect_s)
         self._place = address
         self._address = str(address)
         self._encryption = certificates.for_grpc() if certificates is not None else {}
@@ -30,7 +33,7 @@ class AsyncGrpcTransport:
     @cached_property
     def _client(self) -> Any:
         """Belongs to the event loop in which it is made."""
-        return triton.InferenceServerClient(self._address, channel_args=CHANNEL_OPTIONS, **self._encryption)
+        return triton.InferenceServerClient(self._address, channel_args=self._options, **self._encryption)
 
     async def send(self, call: Call, timeout_s: float) -> list[bytes]:
         async with self._faults(timeout_s):

@@ -38,8 +38,11 @@ class _Reply:
 
 
 class HttpTransport:
-    def __init__(self, address: Address, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self, address: Address, certificates: Certificates | None = None, connect_s: float | None = None
+    ) -> None:
         self._address = address
+        self._connect_s = connect_s
         self._context = certificates.context() if certificates is not None else None
         self._idle: deque[http.client.HTTPConnection] = deque()
 
@@ -86,7 +89,7 @@ class HttpTransport:
             if _is_usable(connection):
                 return connection
             connection.close()
-        connection = self._new_connection(timeout_s)
+        connection = self._new_connection(timeout_s if self._connect_s is None else min(timeout_s, self._connect_s))
         try:
             connection.connect()
         except OSError as error:

@@ -56,7 +56,8 @@ class TritonPythonModel:
         # Read by the tokenizer, which otherwise takes all cores for every batch.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", str(threads > 1).lower())
         start_tracing(os.environ.get(TRACE_VARIABLE), args["model_instance_name"])
-        self._snapshot = RegistrySnapshot.open(settings.home, staleness := StalenessSettings.from_model(settings))
+        staleness = StalenessSettings.from_model(settings)
+        self._snapshot = RegistrySnapshot.open(settings.home, staleness, args["model_instance_name"])
         instances = instances_of(args)
         filling, process = FillingSettings.from_model(settings), args["model_instance_name"]
         traffic = TrafficSettings.from_model(settings)

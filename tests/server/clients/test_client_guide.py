@@ -53,9 +53,14 @@ def test_the_program_for_many(server):
     assert len(lines) == 3 and all("answered: Classification" in line for line in lines)
 
 
+def test_the_program_with_several_addresses(server):
+    """Nobody listens at the second one, and the first one answers."""
+    assert run(PROGRAMS[4], server)[0] in ("first", "second")
+
+
 def test_the_stock_tritonclient_program(server):
     """gRPC and HTTP, each with one row and with 16 rows of two tenants."""
-    lines = run(PROGRAMS[4], server)
+    lines = run(PROGRAMS[5], server)
     rows = [0, *range(16)] * 2
     assert len(lines) == len(rows)
     for line, row in zip(lines, rows, strict=True):
@@ -66,4 +71,4 @@ def test_the_stock_tritonclient_program(server):
 
 
 def test_every_program_is_tested():
-    assert len(PROGRAMS) == 5
+    assert len(PROGRAMS) == 6

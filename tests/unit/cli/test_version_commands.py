@@ -16,9 +16,12 @@ from sqlalchemy import update
 
 import cli
 from backends.home import Home
+from backends.process_id import ProcessId
 from backends.registry.database import Database
+from backends.registry.position import START
 from backends.registry.registry import Registry
 from backends.registry.schema import HplmVersionRow
+from backends.registry.servers import ServerEntry
 
 Run = Callable[..., str]
 
@@ -158,6 +161,22 @@ def test_garbage(run: Run, tiny_home: Home, registry: Registry) -> None:
     run("gc", "--keep", "0")
     assert run("gc", "--keep", "0").splitlines()[-1] == "every version is live, pinned, or under one that is"
     assert run("gc", "--keep", "-1") == "hplm: keep must be at least 0, not -1"
+
+
+def test_garbage_that_a_server_elsewhere_may_serve(run: Run, tiny_home: Home, registry: Registry) -> None:
+    for _ in range(2):
+        publish_again(tiny_home, registry, "acme/topic")
+    retired_long_ago(tiny_home)
+    elsewhere = ProcessId("another machine", 1, 1)
+    server = ServerEntry(7, "host-b/hplm_lower_0_0", elsewhere, START, time.time() - 30, serves_for_s=3600.0)
+    registry.servers.tell(server)
+    assert run("gc", "--keep", "0").splitlines() == [
+        "freed 0.0 MiB",
+        "2 versions stay, because a server may still answer with them: host-b/hplm_lower_0_0 (heard of 30 s ago)",
+    ]
+    assert json.loads(run("gc", "--keep", "0", "--json"))["served"] == ["acme/topic@1", "acme/topic@2"]
+    assert run("gc", "--server-silence", "-1s") == "hplm: --server-silence must be above 0, not '-1s'"
+    assert "acme/topic@1" in run("gc", "--keep", "0", "--server-silence", "10s")
 
 
 def test_the_tree(run: Run, tiny_home: Home, registry: Registry) -> None:

@@ -1,26 +1,21 @@
-"""Registries of every kind that there is a database for: `$HPLM_TEST_POSTGRES_URL` names an empty PostgreSQL one."""
+"""Registries of every kind that there is a database for."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
-from backends.home import REGISTRY_VARIABLE, Home
-from backends.registry.database import Database
+from backends.home import Home
 from backends.registry.registry import Registry
-
-POSTGRES_VARIABLE = "HPLM_TEST_POSTGRES_URL"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
     """A home without a registry."""
     if request.param == "postgresql":
-        monkeypatch.setenv(REGISTRY_VARIABLE, _empty_postgres())
+        request.getfixturevalue("registry_in_postgres")
     return Home(tmp_path / "home")
 
 
@@ -44,15 +39,3 @@ def registry(open_registry: Callable[[], Registry]) -> Registry:
     registry = open_registry()
     registry.publish_root("mini", "f00d", "roots/mini", "general", "plots/mini/general@1", {})
     return registry
-
-
-def _empty_postgres() -> str:
-    url = os.environ.get(POSTGRES_VARIABLE)
-    if not url:
-        pytest.skip(f"{POSTGRES_VARIABLE} is not set")
-    database = Database.connect(url)
-    with database.engine.begin() as connection:
-        connection.execute(text("DROP SCHEMA public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
-    database.close()
-    return url

@@ -20,6 +20,8 @@ def downgrade(home: Home, format_version: int, *statements: str) -> None:
     execute(
         home,
         *statements,
-        "DROP TABLE audit_end",
+        "DROP TABLE servers",
+        "ALTER TABLE hplm_versions DROP COLUMN retired_revision",
+        *(["DROP TABLE audit_end"] if format_version < 5 else []),
         f"UPDATE state SET format_version = {format_version}",
     )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -16,8 +17,47 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.registry.tokens import Role
+from bench.kit.scratch_postgres import ScratchPostgres
 
-Restore = Callable[[Path, Path], None]
+
+class Backup(Protocol):
+    def save(self) -> None: ...
+
+    def restore(self) -> None: ...
+
+    def check(self) -> None:
+        """Check that what was restored is whole."""
+
+
+class SqliteBackup:
+    def __init__(self, home: Path, put_back: Callable[[Path, Path], None]) -> None:
+        self._database, self._saved = home / "registry.db", home / "backup.db"
+        self._put_back = put_back
+
+    def save(self) -> None:
+        copied(self._database, self._saved)
+
+    def restore(self) -> None:
+        self._put_back(self._saved, self._database)
+
+    def check(self) -> None:
+        with closing(sqlite3.connect(self._database)) as found:
+            assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+class PostgresBackup:
+    def __init__(self, server: ScratchPostgres) -> None:
+        self._server = server
+        self._dump = ""
+
+    def save(self) -> None:
+        self._dump = self._server.dump()
+
+    def restore(self) -> None:
+        self._server.restore(self._dump)
+
+    def check(self) -> None:
+        assert "COPY public.hplm_versions" in self._server.dump()
 
 
 def within(seconds: float, holds: Callable[[], bool]) -> None:
@@ -45,6 +85,16 @@ def other_file(backup: Path, database: Path) -> None:
     database.with_name("restored.db").replace(database)
 
 
+@pytest.fixture(params=["copied", "other file", "postgresql"])
+def backup(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backup:
+    if request.param != "postgresql":
+        return SqliteBackup(tmp_path, copied if request.param == "copied" else other_file)
+    server: ScratchPostgres = request.getfixturevalue("scratch_server")
+    monkeypatch.delenv("HPLM_TEST_POSTGRES_URL", raising=False)  # this test dumps the server's own database
+    request.getfixturevalue("registry_in_postgres")
+    return PostgresBackup(server)
+
+
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[Registry]:
     registry = Registry.open(Home(tmp_path), create=True)
@@ -61,27 +111,25 @@ def servers(registry: Registry, tmp_path: Path) -> Iterator[list[RegistrySnapsho
         snapshot.close()
 
 
-@pytest.mark.parametrize("restore", [copied, other_file])
 @pytest.mark.parametrize("published_after", [0, 3])
 def test_an_older_registry_under_running_servers(
+    backup: Backup,
     registry: Registry,
     servers: list[RegistrySnapshot],
-    tmp_path: Path,
-    restore: Restore,
     published_after: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     old = publish(registry, "acme/x")
     kept = registry.tokens.create("acme")
     registry.quotas.set("acme", {"weight": 2.0})
-    copied(tmp_path / "registry.db", tmp_path / "backup.db")
+    backup.save()
     late = registry.tokens.create("acme")
     registry.quotas.set("acme", {"rows_per_s": 5.0})
     registry.quotas.set("globex", {"waiting_rows": 7, "weight": 3.0})
     new = publish(registry, "acme/x")
     publish(registry, "acme/late")
     within(2, lambda: all(len(server.live()) == 2 for server in servers))
-    restore(tmp_path / "backup.db", tmp_path / "registry.db")
+    backup.restore()
     for number in range(published_after):
         publish(registry, f"acme/y{number}")  # goes to the restored registry, also through a connection of before
     expected = {"acme/x", *(f"acme/y{number}" for number in range(published_after))}
@@ -97,8 +145,7 @@ def test_an_older_registry_under_running_servers(
         quotas = server.quotas
         assert (quotas.weights, quotas.waiting_rows, quotas.rates) == ({"acme": 2.0}, {}, {})
     assert caplog.text.count("the registry was restored or replaced") == 3
-    with closing(sqlite3.connect(tmp_path / "registry.db")) as found:
-        assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    backup.check()
 
 
 def test_a_file_that_is_gone_for_a_while(

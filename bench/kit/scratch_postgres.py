@@ -17,6 +17,7 @@ from backends.errors import UnavailableError
 _DEBIAN = Path("/usr/lib/postgresql")
 _OWNER = "postgres"
 _DATABASE = "hplm"
+_PROGRAMS = ("initdb", "pg_ctl", "pg_dump", "psql", "createdb")
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,22 @@ class ScratchPostgres:
 
 
 @contextmanager
-def scratch_postgres() -> Iterator[ScratchPostgres]:
-    """Raises UnavailableError where PostgreSQL is not installed."""
+def scratch_postgres(*settings: str) -> Iterator[ScratchPostgres]:
+    """Start a server with PostgreSQL's defaults, but for `settings` such as `fsync=off`.
+
+    Raises:
+        UnavailableError: PostgreSQL is not installed, or does not start.
+    """
     programs = _programs()
     with tempfile.TemporaryDirectory(prefix="hplm-bench-") as name:
         folder = Path(name)
         if os.geteuid() == 0:  # which PostgreSQL refuses to run as
             shutil.chown(folder, _OWNER)
         server = ScratchPostgres(programs, folder / "data", _free_port())
-        options = f"-p {server.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
+        told = ("listen_addresses=127.0.0.1", f"unix_socket_directories={folder}", *settings)
+        options = " ".join([f"-p {server.port}", *(f"-c {setting}" for setting in told)])
         control = [str(programs / "pg_ctl"), "-D", str(server.folder), "-w"]
-        _run([str(programs / "initdb"), "-D", str(server.folder), "-U", _OWNER, "--auth", "trust"])
+        _run([str(programs / "initdb"), "-D", str(server.folder), "-U", _OWNER, "--auth", "trust", "--no-sync"])
         _run([*control, "-l", str(folder / "log"), "-o", options, "start"])
         try:
             _run([str(programs / "createdb"), *server._where()])
@@ -70,9 +76,9 @@ def _programs() -> Path:
     of_debian = sorted(_DEBIAN.glob("*/bin"), key=lambda path: int(path.parent.name))
     candidates = of_debian if found is None else [Path(found).resolve().parent]
     for folder in reversed(candidates):
-        if all((folder / program).exists() for program in ("initdb", "pg_ctl", "pg_dump", "psql", "createdb")):
+        if all((folder / program).exists() for program in _PROGRAMS):
             return folder
-    raise UnavailableError("PostgreSQL is not installed; leave it out with --only sqlite")
+    raise UnavailableError(f"PostgreSQL is not installed: its programs {', '.join(_PROGRAMS)} were not found")
 
 
 def _free_port() -> int:
