@@ -1,6 +1,6 @@
 """What the gateway lets through: what clients of the ensemble `hplm` need, and nothing that administers a server.
 
-A request goes to the server that its tenant's part of `x-hplm` falls to on the ring; without that header, to any. A
+A request goes to the server that its tenant's part of `x-hplm` hashes to; without that header, to any. A
 rejection is an answer. Only a broken connection is tried again, once, on another server: so a request that ends its
 server meets two of them at most.
 """
@@ -75,7 +75,7 @@ def _route(cluster: str) -> dict[str, Any]:
                     },
                 }
             ],
-            # The next entry of the ring may be the same server's.
+            # Another hash may lead to the same server.
             "host_selection_retry_max_attempts": _MANY,
         },
     }

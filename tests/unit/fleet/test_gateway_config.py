@@ -58,7 +58,7 @@ def test_only_the_own_gateway_has_an_administrative_socket() -> None:
     assert admin == {"address": {"pipe": {"path": "/run/x.sock", "mode": 0o600}}}
 
 
-def test_without_a_bound_the_ring_alone_decides() -> None:
+def test_without_a_bound_the_tenant_alone_decides() -> None:
     bounded, free = (
         clusters(gateway_config(GatewaySettings(balance=balance), TWO))["http"]["common_lb_config"]
         for balance in (150, 0)
