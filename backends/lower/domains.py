@@ -88,16 +88,21 @@ class OpenDomains:
         self.call_times = RecentTimes()
         """How long the rows of a call took lately: to be looked up, where the disk may be slow, and to be computed."""
 
+    def found(self, domain: DomainEntry) -> OpenDomain | None:
+        """Return a domain if it is open, at once: opening, also by another thread, may take seconds."""
+        with self._lock:
+            return self._domains.get(domain.folders)
+
     def opened(self, domain: DomainEntry) -> OpenDomain:
         """Return a domain, opened if it is not yet.
 
         Raises:
             HplmError: Its files cannot be read.
         """
-        opened = self._found(domain)
+        opened = self.found(domain)
         if opened is None:
             with self._failures.remembered(domain.folders), self._opening:
-                opened = self._found(domain) or self._open(domain)
+                opened = self.found(domain) or self._open(domain)
                 with self._lock:
                     self._domains[domain.folders] = opened
         return opened
@@ -191,10 +196,6 @@ class OpenDomains:
 
     def _pools(self) -> list[OverlayPool]:
         return [root.pool for root in self._roots.values()] if self._settings.fills else []
-
-    def _found(self, domain: DomainEntry) -> OpenDomain | None:
-        with self._lock:
-            return self._domains.get(domain.folders)
 
     def _open(self, domain: DomainEntry) -> OpenDomain:
         root = self._root(domain.root)
