@@ -6,6 +6,7 @@ One line each, naming what is wrong and with what; the command line prints the l
 from __future__ import annotations
 
 import logging
+import re
 import reprlib
 import unicodedata
 from enum import StrEnum
@@ -14,6 +15,7 @@ LOGGER = logging.getLogger(__name__)
 _SHOWN_CHARACTERS = 200
 _LONGEST_MESSAGE = 2_000
 """Messages travel in headers, and stand in logs."""
+_NOT_A_NUMBER = "gave a result that is not a number"
 
 
 class ErrorCode(StrEnum):
@@ -112,6 +114,13 @@ class FormatVersionError(FileError):
     complaint = "in the format of a newer release"
 
 
+class NotANumberError(HplmError):
+    """The weights of an hPLM overflow."""
+
+    def __init__(self, hplm: str) -> None:
+        super().__init__(f"hPLM {hplm!r} {_NOT_A_NUMBER}")
+
+
 class UnusableError(HplmError):
     """A `FileError` as clients see it, without the server's paths."""
 
@@ -149,6 +158,22 @@ def shown(value: object) -> str:
     if not isinstance(value, str):
         return reprlib.repr(value)  # of some levels and some elements only
     return repr(value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…")
+
+
+_FILE_ERRORS: tuple[type[FileError], ...] = (
+    CorruptFileError,
+    UnreadableFileError,
+    FingerprintMismatchError,
+    OtherStudentsError,
+    FormatVersionError,
+)
+_COMPLAINTS = "|".join(kind.complaint for kind in _FILE_ERRORS)
+_OF_ONE_HPLM = re.compile(rf"\bthis hPLM\b.* (is|are) ({_COMPLAINTS})$|\b{_NOT_A_NUMBER}$")
+
+
+def is_of_one_hplm(message: str) -> bool:
+    """Whether an error is about the files or weights of the hPLM that was asked; others may be answered."""
+    return _OF_ONE_HPLM.search(message) is not None
 
 
 def presentable(error: Exception, what: str = "a file behind this request is") -> HplmError:

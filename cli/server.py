@@ -274,7 +274,7 @@ def serve_until_stopped(
     from builder.export.of_run import SettingsOfRun
     from builder.serving import Supervision, Supervisor
     from builder.serving.log import is_complaint
-    from builder.serving.served_hplm import any_hplm
+    from builder.serving.served_hplms import some_hplms
     from builder.serving.watchdog_log import is_of_watchdog, note
     from builder.termination import stop_requests
 
@@ -287,10 +287,10 @@ def serve_until_stopped(
     changes = changes_of_run(config.repository, of_run or SettingsOfRun(), cpu_flags())
     config = replace(config, configurations=configurations_of_run(config.repository, changes))
     served = Home(Path(config.environment[HOME_VARIABLE]))
-    find_hplm, report = partial(any_hplm, served), partial(_report, config.log_path)
+    find_hplms, report = partial(some_hplms, served), partial(_report, config.log_path)
     with (
         stop_requests() as stop,
-        Supervisor(config, supervision or Supervision(), find_hplm, stop, report, show) as supervisor,
+        Supervisor(config, supervision or Supervision(), find_hplms, stop, report, show) as supervisor,
         _last_lines_shown(supervisor, not show_log),
     ):
         try:

@@ -17,7 +17,7 @@ from backends.engine.job_queue import JobQueue
 from backends.engine.quarantine import Quarantine
 from backends.engine.stack_protocol import Done, Next, Outcome, SoFar
 from backends.engine.staged_batch import StagedBatch
-from backends.errors import HplmError, InvalidArgumentError
+from backends.errors import HplmError, InvalidArgumentError, NotANumberError
 from backends.scheduling.admission import Admission
 from backends.scheduling.cost_model import BatchShape
 from backends.scheduling.rejection import late_waiting
@@ -150,4 +150,4 @@ def _keep_fallback(job: Job, outcome: SoFar) -> None:
 def _unhealthy(job: Job) -> HplmError:
     if not np.isfinite(job.hidden).all():
         return InvalidArgumentError("the hidden rows of this request hold what is not a number")
-    return HplmError(f"hPLM {job.entry.id!r} gave a result that is not a number")
+    return NotANumberError(job.entry.id)

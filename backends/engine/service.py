@@ -43,6 +43,7 @@ from backends.scheduling.rejection import RejectedError, Rejection
 from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
 from backends.scheduling.wait_forecast import WaitForecast
 from backends.stack_key import STUDENTS, StackKey
+from backends.storage import read_errors_are_clear
 from backends.trace import Lane, span
 from backends.wire import (
     AUTO,
@@ -355,8 +356,11 @@ class UpperService:
         return jobs
 
     def _build(self, key: StackKey) -> Stack:
-        self._costs.of(key)
-        root = RootFolder(self._home.root(key.root))
+        with read_errors_are_clear(path := self._home.root(key.root)):
+            self._costs.of(key)
+            return self._stack_of(key, RootFolder(path))
+
+    def _stack_of(self, key: StackKey, root: RootFolder) -> Stack:
         if key.level == STUDENTS:
             return self._student_stack(key, root)
         upper = UpperStack(root, self._settings, self._compute_pool)

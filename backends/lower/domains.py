@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
@@ -29,6 +30,7 @@ from backends.plot.table import Table
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.root.store import RootFolder
 from backends.scheduling.fair_share import tenant_of
+from backends.storage import read_errors_are_clear
 
 LOGGER = logging.getLogger(__name__)
 
@@ -88,16 +90,21 @@ class OpenDomains:
         self.call_times = RecentTimes()
         """How long the rows of a call took lately: to be looked up, where the disk may be slow, and to be computed."""
 
+    def found(self, domain: DomainEntry) -> OpenDomain | None:
+        """Return a domain if it is open, at once: opening, also by another thread, may take seconds."""
+        with self._lock:
+            return self._domains.get(domain.folders)
+
     def opened(self, domain: DomainEntry) -> OpenDomain:
         """Return a domain, opened if it is not yet.
 
         Raises:
             HplmError: Its files cannot be read.
         """
-        opened = self._found(domain)
+        opened = self.found(domain)
         if opened is None:
-            with self._failures.remembered(domain.folders), self._opening:
-                opened = self._found(domain) or self._open(domain)
+            with self._failures.remembered(domain.folders), self._opening, self._readable(domain):
+                opened = self.found(domain) or self._open(domain)
                 with self._lock:
                     self._domains[domain.folders] = opened
         return opened
@@ -192,9 +199,8 @@ class OpenDomains:
     def _pools(self) -> list[OverlayPool]:
         return [root.pool for root in self._roots.values()] if self._settings.fills else []
 
-    def _found(self, domain: DomainEntry) -> OpenDomain | None:
-        with self._lock:
-            return self._domains.get(domain.folders)
+    def _readable(self, domain: DomainEntry) -> AbstractContextManager[None]:
+        return read_errors_are_clear(self._home.path / domain.folders[0])
 
     def _open(self, domain: DomainEntry) -> OpenDomain:
         root = self._root(domain.root)
@@ -214,8 +220,9 @@ class OpenDomains:
 
     def _root(self, root: str) -> OpenRoot:
         if root not in self._roots:
-            with self._failures.remembered(root):
-                folder = RootFolder(self._home.root(root))
+            path = self._home.root(root)
+            with self._failures.remembered(root), read_errors_are_clear(path):
+                folder = RootFolder(path)
                 opened = OpenRoot(folder, self._settings.overlay_mb << 20, self._settings.dtype)
             if self._settings.fills:
                 _ = opened.pool  # pools are counted under the lock

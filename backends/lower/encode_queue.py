@@ -4,7 +4,8 @@ Triton's thread brings requests and is free again at once, so none waits unseen 
 deadline would pass unnoticed. A thread of this process encodes what waits, many rows together.
 
 Requests with a deadline come first, in the order of their arrival. Those without one wait for room in the engine, where
-a row takes a hundred times the memory of its text; their tenants take turns.
+a row takes a hundred times the memory of its text; their tenants take turns. A request whose domain is not open waits
+beside them until a second thread has opened it, because that may take seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from backends.heartbeat import BEAT_EVERY_S, Beat, adopt_beat, no_beat
 from backends.lower.recent_times import RecentTimes
 from backends.lower.service import AcceptedRequest, HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import QueueSettings
-from backends.scheduling.rejection import queue_full, tenant_bytes, tenant_quota
+from backends.scheduling.rejection import late_waiting, queue_full, tenant_bytes, tenant_quota
 
 LOGGER = logging.getLogger(__name__)
 Encoded = HiddenRequest | HplmError
@@ -49,7 +50,7 @@ class _Waiting:
 
 
 class EncodeQueue:
-    """Takes requests in, and encodes them on a thread of its own."""
+    """Takes requests in, and encodes them on a thread of its own; a second one opens domains."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class EncodeQueue:
         on_failure: Callable[[], None] = _ignore,
         beat: Beat = no_beat,
     ) -> None:
-        """Start the thread; `on_failure` is called if a defect ends it, and `beat` each time that it goes round."""
+        """Start the threads; a defect of one calls `on_failure`, each round of encoding `beat`."""
         self._service = service
         self._settings = settings
         self._on_failure = on_failure
@@ -66,16 +67,22 @@ class EncodeQueue:
         self._changed = threading.Condition()
         self._urgent: deque[_Waiting] = deque()
         self._patient: OrderedDict[str, deque[_Waiting]] = OrderedDict()
+        self._unopened: list[_Waiting] = []
+        """What waits until its domains are open."""
         self._taken: list[_Waiting] = []
-        """What the thread has taken and not answered yet."""
+        """What the encoding thread has taken and not answered yet."""
         self._rows_of: dict[str, int] = {}
         self._bytes_of: Counter[str] = Counter()
         self._num_rows = self._num_urgent_rows = self._num_bytes = 0
         self._row_times = RecentTimes()
         self._bytes_per_token = 0.0
         self._is_closed = False
-        self._thread = threading.Thread(target=self._guarded_run, name="encode", daemon=True)
-        self._thread.start()
+        self._encoding, self._opening = (
+            threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+            for work, name in ((self._encode_all, "encode"), (self._open_all, "open"))
+        )
+        self._encoding.start()
+        self._opening.start()
 
     @property
     def num_rows(self) -> int:
@@ -111,12 +118,13 @@ class EncodeQueue:
         return None
 
     def close(self) -> None:
-        """Reject what waits; returns once nothing is encoded any more."""
+        """Reject what waits; returns once nothing is encoded or opened any more."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        self._thread.join()
+        self._encoding.join()
         self._reject_all()
+        self._opening.join()
 
     # --- entering and leaving; the lock is held ---
 
@@ -138,16 +146,23 @@ class EncodeQueue:
 
     def _enter(self, waiting: _Waiting) -> None:
         work = waiting.request.work
+        if self._service.is_open(waiting.request):
+            self._line_up(waiting)
+        else:
+            self._unopened.append(waiting)
+        self._num_rows += waiting.num_rows
+        self._num_bytes += waiting.request.size_bytes
+        self._rows_of[work.tenant] = self._rows_of.get(work.tenant, 0) + waiting.num_rows
+        self._bytes_of[work.tenant] += waiting.request.size_bytes
+
+    def _line_up(self, waiting: _Waiting) -> None:
+        work = waiting.request.work
         if waiting.request.deadline_us is None:
             self._patient.setdefault(work.tenant, deque()).append(waiting)
         else:
             self._urgent.append(waiting)
             self._num_urgent_rows += waiting.num_rows
             self._service.load.accept(work)
-        self._num_rows += waiting.num_rows
-        self._num_bytes += waiting.request.size_bytes
-        self._rows_of[work.tenant] = self._rows_of.get(work.tenant, 0) + waiting.num_rows
-        self._bytes_of[work.tenant] += waiting.request.size_bytes
 
     def _leave(self, waiting: _Waiting) -> None:
         tenant = waiting.request.work.tenant
@@ -183,7 +198,7 @@ class EncodeQueue:
         """Take the requests that are encoded next, and those that are too late for it."""
         now, room = now_us(), self._settings.batch_rows
         batch: list[_Waiting] = []
-        late: list[tuple[_Waiting, HplmError]] = []
+        late = self._take_late_unopened(now)
         is_engine_full = self._is_engine_full()
         while room > 0:
             most_rows = room if batch else None  # a request of more rows is a batch of its own
@@ -205,6 +220,16 @@ class EncodeQueue:
             room -= waiting.num_rows
         return batch, late
 
+    def _take_late_unopened(self, now: int) -> list[tuple[_Waiting, HplmError]]:
+        """Take the requests whose deadline has passed while their domain was being opened."""
+        late: list[tuple[_Waiting, HplmError]] = []
+        for waiting in [one for one in self._unopened if _is_late(one, now)]:
+            self._unopened.remove(waiting)
+            self._leave(waiting)
+            self._taken.append(waiting)
+            late.append((waiting, self._service.rejected(late_waiting())))
+        return late
+
     def _is_engine_full(self) -> bool:
         tokens = self._service.engine_tokens(self._service.instances)
         return tokens * self._bytes_per_token > self._settings.engine_bytes
@@ -213,24 +238,46 @@ class EncodeQueue:
         """Close, and reject what has no answer yet."""
         with self._changed:
             self._is_closed = True
-            waiting = [*self._taken, *self._urgent, *(one for queue in self._patient.values() for one in queue)]
+            patient = [one for queue in self._patient.values() for one in queue]
+            waiting = [*self._taken, *self._unopened, *self._urgent, *patient]
+            self._unopened.clear()
             self._urgent.clear()
             self._patient.clear()
         for one in waiting:
             _respond(one, UnavailableError(_STOPPING))
 
-    # --- encoding ---
+    # --- the threads ---
 
-    def _guarded_run(self) -> None:
-        """Answer all that waits if a defect ends the thread, for no request may wait for ever; then report it."""
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Answer all that waits if a defect ends a thread, for no request may wait for ever; then report it."""
         try:
-            self._run()
+            work()
         except Exception:
             LOGGER.exception("the encode queue has failed")
             self._reject_all()
             self._on_failure()
 
-    def _run(self) -> None:
+    def _open_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or self._unopened)
+                if self._is_closed:
+                    return
+                waiting = self._unopened[0]
+            error = self._service.open_domains(waiting.request)
+            with self._changed:
+                if waiting not in self._unopened:  # it was rejected meanwhile
+                    continue
+                self._unopened.remove(waiting)
+                if error is None:
+                    self._line_up(waiting)
+                else:
+                    self._leave(waiting)
+                self._changed.notify_all()
+            if error is not None:
+                _respond(waiting, error)
+
+    def _encode_all(self) -> None:
         adopt_beat(self._beat)
         while True:
             self._beat()
@@ -280,6 +327,11 @@ class EncodeQueue:
 
 def _fits(waiting: _Waiting, most_rows: int | None) -> bool:
     return most_rows is None or waiting.num_rows <= most_rows
+
+
+def _is_late(waiting: _Waiting, now: int) -> bool:
+    deadline = waiting.request.deadline_us
+    return deadline is not None and deadline <= now
 
 
 def _too_large(num_rows: int, most: int) -> InvalidArgumentError:

@@ -108,14 +108,14 @@ def _begin(
     try:
         domain = domains.opened(entry)
     except Exception as error:
-        yield dict.fromkeys(indices, _damaged(entry, error))
+        yield dict.fromkeys(indices, damaged(entry, error))
         return
     try:
         with_words = [row.entry.task == "ner" for row in rows]
         yield _Group(indices, rows, domain, domain.lower_model.begin([row.text for row in rows], with_words))
     except Exception as error:
         if len(rows) == 1:
-            yield {indices[0]: _damaged(entry, error)}
+            yield {indices[0]: damaged(entry, error)}
             return
         for index, row in zip(indices, rows, strict=True):
             yield from _begin(domains, [index], [row])
@@ -127,7 +127,7 @@ def _finish(domains: OpenDomains, group: _Group) -> dict[int, EncodedRow | HplmE
         encoded = group.finish()
     except Exception as error:
         if len(group.rows) == 1:
-            return {group.indices[0]: _damaged(group.rows[0].entry.domain, error)}
+            return {group.indices[0]: damaged(group.rows[0].entry.domain, error)}
         finished: dict[int, EncodedRow | HplmError] = {}
         for index, row in zip(group.indices, group.rows, strict=True):
             for begun in _begin(domains, [index], [row]):
@@ -160,6 +160,7 @@ def _text_words(row: Row, words: RowWords | None) -> TextWords | None:
     return TextWords(row.text, words) if words is not None and isinstance(row.text, str) else None
 
 
-def _damaged(domain: DomainEntry, error: Exception) -> HplmError:
+def damaged(domain: DomainEntry, error: Exception) -> HplmError:
+    """Log why the rows of a domain fail; returns it as clients may see it."""
     LOGGER.error("domain %s: %s", domain.label, error)
     return presentable(error, "the table of this hPLM is")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from backends.lower.accepted_load import AcceptedLoad, Work
 from backends.lower.call_times import CallTimes
 from backends.lower.caller_check import Auth, CallerCheck
 from backends.lower.domains import OpenDomains
-from backends.lower.encoding import EncodedRow, Row, encode_rows
+from backends.lower.encoding import EncodedRow, Row, damaged, encode_rows
 from backends.lower.settings import FillingSettings, TextLimits
 from backends.lower.tenant_rates import TenantRates
 from backends.lower.upkeep import Upkeep
@@ -93,6 +93,11 @@ class AcceptedRequest:
     def is_canary(self) -> bool:
         """Whether the server's own watchdog has sent it: no tenant is charged, and no quota counts it."""
         return self.asked.is_canary
+
+    @property
+    def domains(self) -> Collection[DomainEntry]:
+        """Each domain of its rows once."""
+        return {row.entry.domain.folders: row.entry.domain for row in self.rows}.values()
 
 
 class LowerService:
@@ -234,6 +239,19 @@ class LowerService:
                     self._traffic.note(request.asked, FAILED)
         return folded
 
+    def is_open(self, request: AcceptedRequest) -> bool:
+        """Whether all domains of a request are open, so that no other request would wait for them."""
+        return all(self.domains.found(domain) is not None for domain in request.domains)
+
+    def open_domains(self, request: AcceptedRequest) -> HplmError | None:
+        """Open the domains of a request, which may take seconds, or return why it cannot be served."""
+        for domain in request.domains:
+            try:
+                self.domains.prepare(domain)
+            except Exception as error:
+                return damaged(domain, error)
+        return None
+
     def still_in_time(self, request: AcceptedRequest, now: int) -> RejectedError | None:
         """Return why a request that has waited here is rejected, if it cannot be answered on time any more."""
         deadline = request.deadline_us
@@ -331,12 +349,11 @@ class LowerService:
     def _least_tokens_of(self, text: bytes, domain: DomainEntry) -> int:
         """Count a text's words and special tokens, up to its root's limit; a word is nearly always a token or more.
 
-        Returns 1 for a damaged domain, whose rows fail later, each with its error.
+        Returns 1 for a domain that is not open: the caller holds a lock that all tenants wait for, so it opens none.
         """
-        try:
-            lower_model = self.domains.lower_model(domain)
-        except Exception:
+        if (opened := self.domains.found(domain)) is None:
             return 1
+        lower_model = opened.lower_model
         return min(lower_model.num_special_tokens + _num_words(text, lower_model.max_tokens), lower_model.max_tokens)
 
 

@@ -200,6 +200,18 @@ class RegistryReader:
             query = query.where(func.substr(HplmRow.name, 1, len(prefix)) == prefix)
         return self._hplms(query if after is None else query.where(HplmRow.name > after))
 
+    def hplm_of_each_root(self) -> list[str]:
+        """Return the first live hPLM of each root that has one."""
+        query = (
+            select(func.min(HplmRow.name))
+            .join(HplmVersionRow, HplmRow.live_version_id == HplmVersionRow.id)
+            .join(DomainVersionRow, HplmVersionRow.domain_version_id == DomainVersionRow.id)
+            .join(DomainRow, DomainVersionRow.domain_id == DomainRow.id)
+            .group_by(DomainRow.root_id)
+        )
+        with self._database.reading() as session:
+            return sorted(session.scalars(query))
+
     def hplm_versions(self, hplm: str) -> list[Version[HplmEntry]]:
         """All versions that are still there, oldest first."""
         with self._database.reading() as session:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from enum import StrEnum
 
 from backends.errors import UnavailableError
@@ -31,6 +32,15 @@ class Rejection(StrEnum):
     QUEUE_FULL = "queue_full"
     TENANT_QUOTA = "tenant_quota"
     TENANT_SHARE = "tenant_share"
+
+
+_FACTS = re.compile(r'\{"reason": "(\w+)", "retry_after_ms": \d+\}$')
+
+
+def reason_of(message: str) -> Rejection | None:
+    """Read the reason off the message of a rejection; None for other errors."""
+    facts = _FACTS.search(message)
+    return Rejection(facts[1]) if facts is not None and facts[1] in list(Rejection) else None
 
 
 class RejectedError(UnavailableError):

@@ -32,7 +32,7 @@ from builder.serving.errors import ServerStartError
 from builder.serving.health import HealthPort, Verdict
 from builder.serving.notify import ServiceManager
 from builder.serving.ports import ClaimedPorts
-from builder.serving.served_hplm import any_hplm
+from builder.serving.served_hplms import some_hplms
 from builder.termination import StopRequests
 
 _LOOK_EVERY_S = 0.2
@@ -160,7 +160,7 @@ class Fleet:
             name,
             partial(member_config, self._home, self._settings, index),
             member_supervision(self._settings, index),
-            partial(any_hplm, self._home),
+            partial(some_hplms, self._home),
             cores,
             self._folder.log(name),
             self._report,

@@ -18,7 +18,7 @@ from pathlib import Path
 from backends.errors import HplmError
 from builder.fleet.fleet_folder import ServerEntry
 from builder.fleet.upstream import Upstream
-from builder.serving.canary import FindHplm
+from builder.serving.canary import FindHplms
 from builder.serving.config import Ports, ServerConfig
 from builder.serving.errors import ServerStartError
 from builder.serving.health import Verdict
@@ -55,7 +55,7 @@ class Member:
         name: Of the server in this fleet.
         config_of: Makes what it is started with; called for each start.
         supervision: How it is looked after.
-        find_hplm: Returns an hPLM for the canary.
+        find_hplms: Returns hPLMs for the canary.
         cores: Where it computes.
         log_path: Its log.
         report: Takes lines for the operator.
@@ -66,7 +66,7 @@ class Member:
         name: str,
         config_of: Callable[[], ServerConfig],
         supervision: Supervision,
-        find_hplm: FindHplm,
+        find_hplms: FindHplms,
         cores: Collection[int],
         log_path: Path,
         report: Callable[[str], None],
@@ -74,7 +74,7 @@ class Member:
         self.name = name
         self._config_of = config_of
         self._supervision = supervision
-        self._find_hplm = find_hplm
+        self._find_hplms = find_hplms
         self._cores = cores
         self._log_path = log_path
         self._report = report
@@ -183,7 +183,7 @@ class Member:
             config = replace(config, http_port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics)
         service = ServiceManager({})  # the fleet speaks for all of its servers
         with Supervisor(
-            config, self._supervision, self._find_hplm, self._stop, self._say, self._on_log, service
+            config, self._supervision, self._find_hplms, self._stop, self._say, self._on_log, service
         ) as supervisor:
             self._supervisor = supervisor
             health_port = int(supervisor.health_url.rpartition(":")[2])

@@ -1,23 +1,25 @@
 """The canary: one short text each second, through the ensemble, in turns over HTTP and gRPC.
 
-It asks one of the hPLMs that are served, with a deadline, so that it never waits in a long queue. A rejection and an
-error of the models are answers too: what they prove is that requests get an outcome. Where no hPLM exists it asks one
-that cannot exist; then only `hplm_lower` answers, and the heartbeats alone speak for `hplm_upper`. It shows a token of
-its own. A gRPC port with certificates is greeted only, since the canary has none.
+It asks one of the hPLMs that are served, with a deadline, so that it never waits in a long queue. A rejection with a
+reason is as good as an answer, and so is an error of that hPLM alone. After any error of a model it asks another hPLM,
+of another root if there is one, so that one bad hPLM does not speak for all. Where no hPLM exists it asks one that
+cannot exist; then only `hplm_lower` answers, and the heartbeats alone speak for `hplm_upper`. It shows a token of its
+own. A gRPC port with certificates is greeted only, since the canary has none.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import re
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
+from builder.serving.outcomes import Fault, Outcome
 from builder.serving.vital_signs import Complaint
 
 _EVERY_S = 1.0
@@ -29,19 +31,22 @@ _DEADLINE_MS = 1000
 _TEXT = "canary\tcanary"
 """With a TAB, since an hPLM may read pairs."""
 _NO_HPLM = "canary"
-_OF_TRITON = re.compile(
-    r"stub process|is not healthy|unknown model|no available versions|not at ready state|server not ready"
-    r"|server is stopping",
-    re.IGNORECASE,
-)
-"""Errors that no model of ours has made."""
-_UNKNOWN = re.compile(r"does not exist")
-FindHplm = Callable[[], str | None]
-"""Returns the ID of an hPLM that is served, or None; may fail while the registry is away."""
+FindHplms = Callable[[], Sequence[str]]
+"""Returns the IDs of some hPLMs that are served; may fail while the registry is away."""
 
 
 class NoOutcomeError(Exception):
-    """A canary got no answer and no error of a model."""
+    """A canary got neither an answer nor an error."""
+
+
+@dataclass(frozen=True)
+class _Failing:
+    """A path that has no outcome: since when, how often in a row, and how last."""
+
+    since_s: float
+    count: int
+    error: str
+    may_restart: bool
 
 
 class Canary:
@@ -50,22 +55,24 @@ class Canary:
     Args:
         http_url: host:port.
         grpc_url: host:port.
-        find_hplm: Called for the first canary, and now and then while the last one found is not served.
+        find_hplms: Called for the first canary, and now and then while the last one asked gets errors.
         token: Shown in place of a tenant's.
         has_tls: Whether the gRPC port has certificates.
     """
 
-    def __init__(self, http_url: str, grpc_url: str, find_hplm: FindHplm, token: str, has_tls: bool) -> None:
+    def __init__(self, http_url: str, grpc_url: str, find_hplms: FindHplms, token: str, has_tls: bool) -> None:
         parameters: dict[str, int | str] = {"deadline_ms": _DEADLINE_MS, "tenant_token": token}
-        self._paths: dict[str, Callable[[str], str | None]] = {
+        self._paths: dict[str, Callable[[str], Fault | None]] = {
             "HTTP": lambda hplm: _ask_http(http_url, hplm, parameters),
             "gRPC": lambda hplm: _greet_grpc(grpc_url) if has_tls else _ask_grpc(grpc_url, hplm, parameters),
         }
-        self._find_hplm = find_hplm
+        self._find_hplms = find_hplms
+        self._found: Sequence[str] = ()
         self._hplm = _NO_HPLM
+        self._is_sought = True
+        """Whether another hPLM is to be asked."""
         self._find_from_s = 0.0
-        self._failing: dict[str, tuple[float, int, str]] = {}
-        """By path: since when, how often, and how last."""
+        self._failing: dict[str, _Failing] = {}
         self._first = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="canary", daemon=True)
@@ -76,11 +83,14 @@ class Canary:
         return self._first.wait(timeout_s)
 
     def complaints(self) -> list[Complaint]:
-        """Return the paths whose last canary failed; fatal where all of the last seconds did."""
+        """Return the paths whose last canary failed; fatal where all of the last seconds did and a restart may help."""
         now = time.monotonic()
         return [
-            Complaint(f"no answer over {path}: {error}", count > 1 and now - since > _FATAL_AFTER_S)
-            for path, (since, count, error) in list(self._failing.items())
+            Complaint(
+                f"no answer over {path}: {failing.error}",
+                failing.may_restart and failing.count > 1 and now - failing.since_s > _FATAL_AFTER_S,
+            )
+            for path, failing in list(self._failing.items())
         ]
 
     def close(self) -> None:
@@ -98,31 +108,43 @@ class Canary:
     def _try(self, path: str) -> None:
         began = time.monotonic()
         try:
-            self._note_answer(self._paths[path](self._wanted()))
-            self._failing.pop(path, None)
+            fault = self._paths[path](self._wanted())
         except Exception as error:
-            since, count, _ = self._failing.get(path, (began, 0, ""))
-            self._failing[path] = since, count + 1, str(error) or type(error).__name__
+            self._note_failure(path, began, str(error) or type(error).__name__, may_restart=True)
+            return
+        outcome = Outcome.REJECTED if fault is None else fault.outcome
+        self._is_sought |= outcome is not Outcome.REJECTED
+        if outcome in (Outcome.UNREADY, Outcome.FAILED):
+            self._note_failure(path, began, str(fault), outcome is Outcome.FAILED)
+        else:
+            self._failing.pop(path, None)
+
+    def _note_failure(self, path: str, began_s: float, error: str, may_restart: bool) -> None:
+        """Count a failure; the time of failures that no restart would help counts for no restart."""
+        last = self._failing.get(path)
+        if last is None or last.may_restart != may_restart:
+            last = _Failing(began_s, 0, error, may_restart)
+        self._failing[path] = _Failing(last.since_s, last.count + 1, error, may_restart)
 
     def _wanted(self) -> str:
-        if self._hplm == _NO_HPLM and time.monotonic() >= self._find_from_s:
-            self._find_from_s = time.monotonic() + _FIND_EVERY_S
-            try:
-                self._hplm = self._find_hplm() or _NO_HPLM
-            except Exception:  # the registry is away, and what is served is served all the same
-                self._hplm = _NO_HPLM
+        if self._is_sought:
+            if time.monotonic() >= self._find_from_s:
+                self._find_from_s = time.monotonic() + _FIND_EVERY_S
+                with suppress(Exception):  # the registry is away, and what is served is served all the same
+                    self._found = self._find_hplms()
+            self._hplm = _next(self._found, self._hplm)
+            self._is_sought = self._hplm == _NO_HPLM
         return self._hplm
 
-    def _note_answer(self, error: str | None) -> None:
-        if error is None:
-            return
-        if _OF_TRITON.search(error):
-            raise NoOutcomeError(error)
-        if _UNKNOWN.search(error):
-            self._hplm = _NO_HPLM
+
+def _next(hplms: Sequence[str], last: str) -> str:
+    """Return the hPLM behind the last one, and behind the end the first."""
+    if not hplms:
+        return _NO_HPLM
+    return hplms[(hplms.index(last) + 1) % len(hplms)] if last in hplms else hplms[0]
 
 
-def _ask_http(url: str, hplm: str, parameters: Mapping[str, int | str]) -> str | None:
+def _ask_http(url: str, hplm: str, parameters: Mapping[str, int | str]) -> Fault | None:
     """Return the error, or None for an answer."""
     inputs = [
         {"name": name, "shape": [1, 1], "datatype": "BYTES", "data": [value]}
@@ -134,12 +156,20 @@ def _ask_http(url: str, hplm: str, parameters: Mapping[str, int | str]) -> str |
         connection.request("POST", "/v2/models/hplm/infer", body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         content = response.read()
-        return None if response.status == http.HTTPStatus.OK else content.decode(errors="replace")
+        return None if response.status == http.HTTPStatus.OK else Fault(str(response.status), _error_in(content))
     finally:
         connection.close()
 
 
-def _ask_grpc(url: str, hplm: str, parameters: Mapping[str, int | str]) -> str | None:
+def _error_in(content: bytes) -> str:
+    """Return the error in Triton's JSON, or whatever else was sent."""
+    text = content.decode(errors="replace")
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(text)["error"])
+    return text
+
+
+def _ask_grpc(url: str, hplm: str, parameters: Mapping[str, int | str]) -> Fault | None:
     # Imported here: it takes a good part of a second, and a server is loading beside it.
     import numpy as np
     from tritonclient import grpc
@@ -156,10 +186,7 @@ def _ask_grpc(url: str, hplm: str, parameters: Mapping[str, int | str]) -> str |
     except InferenceServerException as error:
         if error.status() in ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED"):
             raise NoOutcomeError(f"none within {_TIMEOUT_S:g} s") from error
-        message: str = error.message()
-        if error.status() == "StatusCode.UNAVAILABLE" and "connect" in message:
-            raise NoOutcomeError(message) from error
-        return message
+        return Fault(str(error.status()).removeprefix("StatusCode."), error.message())
     finally:
         client.close()
     return None

@@ -4,7 +4,7 @@ The whole server is replaced, never one model. Triton 24.10 can unload and load 
 somewhat quicker; but the requests that the process had accepted then stay without any outcome, as long as Triton runs.
 
 Usage:
-    with stop_requests() as stop, Supervisor(config, Supervision(), find_hplm, stop, report) as supervisor:
+    with stop_requests() as stop, Supervisor(config, Supervision(), find_hplms, stop, report) as supervisor:
         supervisor.start()
         supervisor.stay()
 """
@@ -23,7 +23,7 @@ import psutil
 from backends.draining import begin_draining
 from backends.errors import HplmError, InvalidArgumentError
 from backends.seal import Seal
-from builder.serving.canary import Canary, FindHplm
+from builder.serving.canary import Canary, FindHplms
 from builder.serving.config import MAX_PORT, ServerConfig
 from builder.serving.errors import ServerStartError
 from builder.serving.health import HealthPort, Verdict
@@ -77,7 +77,7 @@ class Supervisor:
     Args:
         config: Of each server; ports that the first one chose are kept.
         supervision: How to look after it.
-        find_hplm: Returns an hPLM for the canary.
+        find_hplms: Returns hPLMs for the canary.
         stop: Says when to stop.
         report: Takes lines for the operator.
         on_log: Takes the lines of the servers' logs.
@@ -88,7 +88,7 @@ class Supervisor:
         self,
         config: ServerConfig,
         supervision: Supervision,
-        find_hplm: FindHplm,
+        find_hplms: FindHplms,
         stop: StopRequests,
         report: Callable[[str], None],
         on_log: Callable[[str], None] | None = None,
@@ -96,7 +96,7 @@ class Supervisor:
     ) -> None:
         self._config = config
         self._supervision = supervision
-        self._find_hplm = find_hplm
+        self._find_hplms = find_hplms
         self._stop = stop
         self._report = report
         self._on_log = on_log
@@ -182,7 +182,7 @@ class Supervisor:
             raise ServerStartError("tritonserver ended as soon as it was ready") from error
         token = Seal.of_watched(self.server.pid, self.server.run_folder).canary_token
         has_tls = self._config.tls is not None
-        self._canary = Canary(self.server.http_url, self.server.grpc_url, self._find_hplm, token, has_tls)
+        self._canary = Canary(self.server.http_url, self.server.grpc_url, self._find_hplms, token, has_tls)
         began = time.monotonic()
         while not self._canary.wait_for_first(_DRAIN_POLL_S) and time.monotonic() - began < _FIRST_CANARY_S:
             self._tick()

@@ -74,8 +74,8 @@ class TritonPythonModel:
         self._service.warm_up()
         self._heartbeat = Heartbeat(process, ("encode",))
         queue = QueueSettings.from_model(settings, instances)
-        self._queue = EncodeQueue(self._service, queue, end_process, self._heartbeat.beat_of("encode"))
         self._rejections = Rejections()
+        self._queue = EncodeQueue(self._service, queue, self._fail, self._heartbeat.beat_of("encode"))
         in_force = {
             **filling.parameters,
             **staleness.parameters,
@@ -120,6 +120,11 @@ class TritonPythonModel:
         except Exception as error:  # a defect; leaving `execute`, it would fail all requests of the call
             LOGGER.exception("a request could not be queued")
             return presentable(error)
+
+    def _fail(self) -> None:
+        """Tell the rejections that wait to be told before the process ends."""
+        self._rejections.close()
+        end_process()
 
     def finalize(self) -> None:
         self._standstill.close()

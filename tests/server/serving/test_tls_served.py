@@ -77,7 +77,7 @@ def test_others_are_not(encrypted: Served, own: Certificates, authority: Authori
 
 
 def test_the_canary_greets_a_port_whose_certificates_it_lacks(encrypted: Served) -> None:
-    canary = Canary(encrypted.http_url, encrypted.grpc_url, lambda: "acme/topic", "", has_tls=True)
+    canary = Canary(encrypted.http_url, encrypted.grpc_url, lambda: ["acme/topic"], "", has_tls=True)
     assert canary.wait_for_first(10)
     canary.close()
     assert canary.complaints() == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
+import os
 import shutil
 import threading
 import time
@@ -88,8 +90,9 @@ def test_a_root_that_is_being_loaded_keeps_no_other_waiting(
         assert isinstance(new.get(timeout=30), list)
 
 
-def test_a_damaged_root_is_read_once_and_fails_its_own_rows_only(
-    tiny_home: Home, other_key: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [None, errno.EIO, errno.EACCES, errno.ENOMEM])
+def test_a_damaged_or_unreadable_root_is_read_once_and_fails_its_own_rows_only(
+    tiny_home: Home, other_key: int, monkeypatch: pytest.MonkeyPatch, code: int | None
 ) -> None:
     weights = tiny_home.root("other") / "upper.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
@@ -97,6 +100,8 @@ def test_a_damaged_root_is_read_once_and_fails_its_own_rows_only(
 
     def noted(stack: UpperStack, root: RootFolder, *others: Any) -> None:
         loaded.append(root.manifest.name)
+        if code is not None and root.manifest.name == "other":
+            raise OSError(code, os.strerror(code))
         load(stack, root, *others)
 
     monkeypatch.setattr(UpperStack, "__init__", noted)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import queue
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
-from backends import collection
 from backends.home import HOME_VARIABLE, Home
 from backends.seal import Seal
 from backends.wire import HIDDEN, TICKET, WORDS, Ticket, encode_tickets, fold_rows, fold_words
+from model_glue import arguments, model_module
 from served_engine import keys_of
 
-MODEL_FILE = Path(__file__).parents[3] / "model_repository" / "hplm_upper" / "1" / "model.py"
 WIDTH = 64
 
 
@@ -56,43 +51,15 @@ class Request:
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The model's code, beside a stand-in for the module that only Triton has."""
-    for name in ("OMP_WAIT_POLICY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        monkeypatch.setenv(name, "1")  # what the model sets in its environment stays out of this one
-    monkeypatch.setattr(collection, "pause_collection", lambda: None)
-    triton = ModuleType("triton_python_backend_utils")
-    vars(triton).update(
-        MetricFamily=MagicMock(),
-        TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
-        Tensor=lambda name, array: (name, array),
-        InferenceResponse=lambda tensors=(), error=None: SimpleNamespace(tensors=tensors, error=error),
-        TritonError=MagicMock(),
-    )
-    monkeypatch.setitem(sys.modules, triton.__name__, triton)
-    spec = importlib.util.spec_from_file_location("hplm_upper_model", MODEL_FILE)
-    assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    monkeypatch.setattr(loaded, "exclude_loaded_objects", lambda: None)
-    return loaded
+    return model_module("hplm_upper", monkeypatch)
 
 
 @pytest.fixture
 def model(module: ModuleType, tiny_home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     monkeypatch.setenv(HOME_VARIABLE, str(tiny_home.path))
     monkeypatch.setenv("HPLM_SIGNALS", str(tmp_path))
-    parameters = {"dtype": "fp32", "slots": "4"}
-    config = {"max_batch_size": 64, "parameters": {key: {"string_value": value} for key, value in parameters.items()}}
     model = module.TritonPythonModel()
-    model.initialize(
-        {
-            "model_config": json.dumps(config),
-            "model_repository": str(tmp_path / "hplm_upper"),
-            "model_version": "1",
-            "model_instance_name": "hplm_upper_0",
-            "model_instance_kind": "CPU",
-            "model_instance_device_id": "0",
-        }
-    )
+    model.initialize(arguments("hplm_upper", tmp_path, {"dtype": "fp32", "slots": "4"}))
     yield model
     model.finalize()
 

@@ -71,6 +71,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Forecast
 def service(tiny_home: Home, engine: ForecastWriter) -> Iterator[LowerService]:
     snapshot = RegistrySnapshot(Registry.open(tiny_home))
     service = LowerService(tiny_home, snapshot)
+    service.warm_up()
     yield service
     service.close()
     snapshot.close()

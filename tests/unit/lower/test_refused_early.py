@@ -39,6 +39,7 @@ def service(built_home: Home, signal: ForecastWriter) -> Iterator[LowerService]:
     snapshot = RegistrySnapshot(Registry.open(built_home))
     # Nothing is written into the home that all tests share.
     service = LowerService(built_home, snapshot, FillingSettings(Missing.FALLBACK))
+    service.warm_up()
     yield service
     service.close()
     snapshot.close()

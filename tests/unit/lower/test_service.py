@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from backends.clock import now_us
-from backends.errors import CorruptFileError, HplmError, InvalidArgumentError, NotFoundError, UnusableError
+from backends.errors import CorruptFileError, ErrorCode, HplmError, InvalidArgumentError, NotFoundError, UnusableError
 from backends.home import Home
 from backends.lower import domains
 from backends.lower import service as service_module
@@ -165,6 +168,26 @@ def test_a_root_that_cannot_be_opened_is_read_once(tiny_home: Home, monkeypatch:
         for result in service.encode([request(*rows, parameters='{"deadline_ms": 60000}'), request(*rows)]):
             assert str(result) == "the table of this hPLM is damaged"
     assert len(opened) == 1
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ENOMEM])
+@pytest.mark.parametrize("part", ["RootFront", "Table"])
+def test_what_the_disk_fails_to_read_is_asked_for_once_and_told_so(
+    tiny_home: Home, monkeypatch: pytest.MonkeyPatch, part: str, code: int
+) -> None:
+    reads: list[str] = []
+
+    def unreadable(*_: object) -> None:
+        reads.append(part)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(domains, part, SimpleNamespace(open=unreadable) if part == "Table" else unreadable)
+    service = LowerService(tiny_home, RegistrySnapshot(Registry.open(tiny_home)), FALLBACK)
+    for _ in range(3):
+        (error,) = service.encode([request(("acme/topic", "the cat"))])
+        assert isinstance(error, UnusableError) and error.code is ErrorCode.UNAVAILABLE
+        assert str(error) == "the table of this hPLM is unreadable at present"
+    assert len(reads) == 1
 
 
 @pytest.fixture

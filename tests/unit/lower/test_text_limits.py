@@ -107,7 +107,7 @@ def test_long_texts_are_charged_by_their_characters(tiny_home: Home) -> None:
 
 def test_no_tenant_fills_the_bytes_that_wait(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tiny_home) as service:
-        monkeypatch.setattr(EncodeQueue, "_run", lambda _: None)
+        monkeypatch.setattr(EncodeQueue, "_encode_all", lambda _: None)
         queue = EncodeQueue(service, QueueSettings(max_bytes=100_000))
         text = "é".encode() * 10_000
         answers = [queue.add(asked(text), lambda _: None) for _ in range(4)]
