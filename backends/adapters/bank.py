@@ -103,9 +103,7 @@ class HplmArtifact:
             if (early.scale is not None) != is_regression:
                 raise CorruptFileError(f"the ladder of {self.hplm} is of another task than {self.task}")
             if ladder.ensemble is not None and self.task != "classification":
-                raise CorruptFileError(
-                    f"the ladder of {self.hplm} mixes answers, which those of a {self.task} cannot be"
-                )
+                raise CorruptFileError(f"the ladder of {self.hplm} mixes answers, which a {self.task} cannot")
             if not 0 < early.after < num_layers or tuple(early.head.weight.shape) != shape:
                 raise CorruptFileError(
                     f"the ladder of {self.hplm} has a head of {list(early.head.weight.shape)} after {early.after} "

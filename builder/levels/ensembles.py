@@ -43,13 +43,16 @@ def with_ensembles(pairs: Sequence[Pair], fits: Indices, num_certifying: int, ta
     found: list[Pair] = []
     for step, answers in pairs:
         found.append((step, answers))
-        if isinstance(answers, LabelPairs) and (mixed := _fitted(answers, fits, guarantee)) is not None:
+        mixed = _fitted(answers, fits, guarantee) if isinstance(answers, LabelPairs) else None
+        if mixed is not None:
             found.append((step, mixed))
     return found
 
 
 def _fitted(pairs: LabelPairs, fits: Indices, guarantee: Guarantee) -> LabelPairs | None:
     """Return the mixture that puts most of the rows right that it may be fitted to; None where that proves nothing."""
+    if not pairs.has_labels:
+        return None
     best = max((_mixed(pairs, weight, fits) for weight in FULL_WEIGHTS), key=lambda each: _gained(each, fits))
     helped, harmed = (_CERTIFYING_OF_FITTING * int(each[fits].sum()) for each in best.changes)
     return best if guarantee.proves_better(helped, harmed) else None
