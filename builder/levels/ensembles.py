@@ -39,7 +39,7 @@ def with_ensembles(pairs: Sequence[Pair], fits: Indices, num_certifying: int, ta
     """
     guarantee = target.tested(num_candidates=2 * len(pairs))
     if target.loss == "agreement" or guarantee.least_rows(target.tolerance) > num_certifying:
-        return [*pairs]  # who wants the full answers wants no others; and of fewer rows each one tried would need more
+        return [*pairs]  # only full answers agree with full ones; and a share of the risk takes more rows
     found: list[Pair] = []
     for step, answers in pairs:
         found.append((step, answers))
