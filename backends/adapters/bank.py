@@ -102,6 +102,8 @@ class HplmArtifact:
             early, shape = ladder.early, (2 if is_regression else len(self.head.bias), self.head.hidden_size)
             if (early.scale is not None) != is_regression:
                 raise CorruptFileError(f"the ladder of {self.hplm} is of another task than {self.task}")
+            if ladder.ensemble is not None and self.task != "classification":
+                raise CorruptFileError(f"the ladder of {self.hplm} mixes answers, which a {self.task} cannot")
             if not 0 < early.after < num_layers or tuple(early.head.weight.shape) != shape:
                 raise CorruptFileError(
                     f"the ladder of {self.hplm} has a head of {list(early.head.weight.shape)} after {early.after} "

@@ -6,6 +6,7 @@ there. A version without these files has one step, `full`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +23,15 @@ from backends.stack_key import FULL
 from backends.storage import check_file, file_checksum, write_json, write_tensors
 from backends.wire import EARLY
 
-LADDER_FORMAT_VERSION = 2
-"""2 is of regressions, which releases that read 1 would take for labels; all others are written as 1."""
-_OF_LABELS = 1
+LADDER_FORMAT_VERSION = 3
+"""2 is of regressions, which releases that read 1 would take for labels; 3 is of ensembles, which those that read 2
+would leave out; all others are written as 1."""
+_OF_LABELS, _OF_NUMBERS = 1, 2
 _MANIFEST = "levels.json"
 _HEADS = "exits.safetensors"
 LADDER_FILES = (_MANIFEST, _HEADS)
 _STORED_DTYPE = torch.float16
+_SUM_PRECISION = 1e-6
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,27 @@ class EarlyStep:
 
 
 @dataclass(frozen=True)
+class Ensemble:
+    """How the answer of a row that passes all layers is mixed with its early one.
+
+    Attributes:
+        full_weight: Of the full answer's probabilities, between 0 and 1; those of the early one have the rest.
+        temperature: Makes the confidence of the mixture true.
+    """
+
+    full_weight: float
+    temperature: float
+
+
+@dataclass(frozen=True)
 class Ladder:
     """The early step of a version, and the temperature of its full one.
 
     Attributes:
         early: Where rows may leave.
         full_temperature: Of the answers of rows that pass all layers.
+        ensemble: Of a classification: what rows are answered by that were not sure enough early; None where full
+            answers stand alone, as those to requests for `full` always do.
         certified: What was promised and measured when it was made. The audit compares early answers by its
             `disagreement`; the other figures are for people.
     """
@@ -70,21 +88,29 @@ class Ladder:
     early: EarlyStep
     full_temperature: float
     certified: Mapping[str, Any] = field(default_factory=dict)
+    ensemble: Ensemble | None = None
 
     @property
     def levels(self) -> tuple[str, ...]:
         return EARLY, FULL
 
+    @property
+    def format_version(self) -> int:
+        """The oldest format that says all of it, so that releases before this one read what they can serve."""
+        if self.ensemble is not None:
+            return LADDER_FORMAT_VERSION
+        return _OF_LABELS if self.early.scale is None else _OF_NUMBERS
+
 
 def write_ladder(folder: Path, ladder: Ladder, root_fingerprint: str) -> None:
     """Write a ladder beside a version's weights, into a staging folder."""
-    early = ladder.early
+    early, mixed = ladder.early, ladder.ensemble
     heads = folder / _HEADS
     write_tensors(heads, {f"{EARLY}.{name}": each for name, each in early.stored_head.named().items()})
     write_json(
         folder / _MANIFEST,
         {
-            "format_version": _OF_LABELS if early.scale is None else LADDER_FORMAT_VERSION,
+            "format_version": ladder.format_version,
             "root_fingerprint": root_fingerprint,
             "ladder": [
                 {
@@ -93,8 +119,13 @@ def write_ladder(folder: Path, ladder: Ladder, root_fingerprint: str) -> None:
                     "temperature": early.temperature,
                     "threshold": early.threshold,
                     **({} if early.scale is None else {"scale": early.scale}),
+                    **({} if mixed is None else {"weight": 1 - mixed.full_weight}),
                 },
-                {"level": FULL, "temperature": ladder.full_temperature},
+                {
+                    "level": FULL,
+                    "temperature": ladder.full_temperature,
+                    **({} if mixed is None else {"weight": mixed.full_weight, "mixed_temperature": mixed.temperature}),
+                },
             ],
             "certified": dict(ladder.certified),
             "size_bytes": heads.stat().st_size,
@@ -131,7 +162,17 @@ def read_ladder(folder: Path, root_fingerprint: str) -> Ladder | None:
         early.number("threshold"),
         early.positive("scale") if "scale" in early else None,
     )
-    return Ladder(step, full.positive("temperature"), _certified(manifest.part("certified")))
+    return Ladder(step, full.positive("temperature"), _certified(manifest.part("certified")), _ensemble(early, full))
+
+
+def _ensemble(early: Fields, full: Fields) -> Ensemble | None:
+    """Read the weight of each step, if they have some."""
+    if "weight" not in early and "weight" not in full:
+        return None
+    weights = early.positive("weight"), full.positive("weight")
+    if not math.isclose(sum(weights), 1, abs_tol=_SUM_PRECISION):
+        raise CorruptFileError(f"{full.where} has weights that add up to {sum(weights):g}, not 1")
+    return Ensemble(weights[1], full.positive("mixed_temperature"))
 
 
 def _early_head(tensors: Mapping[str, Tensor]) -> Head:

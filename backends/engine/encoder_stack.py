@@ -1,7 +1,8 @@
 """The stack of all upper layers of an encoder: runs the serve loop's jobs on an `UpperStack`.
 
-A job whose hPLM has a ladder may end between two layers; one that goes on keeps what was known of it there. Some that
-end there stay in their batch, so that the audit can compare both answers.
+A job whose hPLM has a ladder may end between two layers; one that goes on keeps what was known of it there. Where the
+ladder has an ensemble, that is mixed with its last answer. Some that end there stay in their batch, so that the audit
+can compare both answers.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor
 
 from backends.adapters.bank import HplmArtifact
-from backends.adapters.ladder import EarlyStep
+from backends.adapters.ladder import EarlyStep, Ladder
 from backends.engine.answer_level import AnswerLevel
 from backends.engine.audit import Audit
+from backends.engine.ensemble import Mixture, mixed
 from backends.engine.exits import NEVER, Early, Exit, are_same
 from backends.engine.job import Job
 from backends.engine.packing import PackedRows
@@ -96,6 +98,7 @@ class EncoderStack:
         audited = {index: each for index, each in enumerate(exits) if each and self._is_audited(batch, index)}
         left: set[int] = set()
         compared: dict[int, Tensor] = {}
+        mixtures: dict[int, Mixture] = {}
 
         def on_early(found: Sequence[tuple[int, Early]]) -> None:
             for index, early in found:
@@ -109,17 +112,21 @@ class EncoderStack:
                     left.add(index)
                     job.passed = 1.0 if index in audited else self._passed(exits[index])
                     emit(job, Done(early.logits, level))
-                elif early.confidence > 0 and job.entry.may_settle:  # what is no number is no fallback
+                    continue
+                if (mixture := self._mixture_of(job, hplm, early)) is not None:
+                    mixtures[index] = mixture
+                if early.confidence > 0 and job.entry.may_settle:  # what is no number is no fallback
                     emit(job, SoFar(early.logits, level))
 
         # A job's lease ends with its early answer, while others of its batch may be computed beside its tokens.
         with self._pinned([hplm for hplm, each in zip(batch.hplms, exits, strict=True) if each is not None]):
             staying = [replace(audited[i], threshold=NEVER) if i in audited else each for i, each in enumerate(exits)]
             logits = self._logits(batch, staying, on_early)
+        of_mixtures = mixed(logits, mixtures)
         for index, job in enumerate(batch.jobs):
             if index not in left:
                 job.passed = 1.0
-                emit(job, Done(logits[index], _full_level(batch.hplms[index])))
+                emit(job, _last(logits[index], batch.hplms[index].ladder, of_mixtures.get(index)))
         for index, early_logits in compared.items():
             ladder = batch.hplms[index].ladder
             if ladder is not None and torch.isfinite(logits[index]).all():
@@ -145,6 +152,13 @@ class EncoderStack:
         is_doubtful = early.leaves and early.confidence < self._trusted_from(job, step)
         return AnswerLevel(EARLY, step.temperature, is_doubtful)
 
+    def _mixture_of(self, job: Job, hplm: ReadyHplm, early: Early) -> Mixture | None:
+        """Return what the full answer is mixed with; nothing where the audit says that early answers have changed."""
+        ladder = hplm.ladder
+        if ladder is None or ladder.ensemble is None or self._audit.has_failed(job.hplm_key):
+            return None
+        return Mixture(early.logits, ladder, ladder.ensemble)
+
     def _trusted_from(self, job: Job, step: EarlyStep) -> float:
         """Return the least confidence of an early answer that stands for the full one."""
         return NEVER if self._audit.has_failed(job.hplm_key) else step.threshold
@@ -167,8 +181,13 @@ class EncoderStack:
             return self.upper.run(rows, batch.hplms, [job.middle for job in batch.jobs], exits, on_early)
 
 
-def _full_level(hplm: ReadyHplm) -> AnswerLevel | None:
-    return None if hplm.ladder is None else AnswerLevel(FULL, hplm.ladder.full_temperature)
+def _last(full: Tensor, ladder: Ladder | None, mixture: Tensor | None) -> Done:
+    """Return the outcome of a row that has passed all layers: the mixture where there is one."""
+    if ladder is None:
+        return Done(full)
+    if mixture is None or ladder.ensemble is None:
+        return Done(full, AnswerLevel(FULL, ladder.full_temperature))
+    return Done(mixture, AnswerLevel(FULL, ladder.ensemble.temperature))
 
 
 def _hplm_of(job: Job) -> ReadyHplm:

@@ -68,7 +68,12 @@ class Candidate:
         return self._answers.counted(self._trial.target).of(self._trial.certifies)
 
     def ladder(self, figures: dict[str, Any]) -> Ladder:
-        return Ladder(self._step, self._of_full, figures)
+        return Ladder(self._step, self._of_full, figures, self._answers.ensemble)
+
+    @property
+    def full_weight(self) -> float | None:
+        """Of the full answers to rows that go on; None where they stand alone."""
+        return None if self._answers.ensemble is None else self._answers.ensemble.full_weight
 
     @property
     def least_depth(self) -> float:
@@ -117,6 +122,7 @@ class Candidate:
             full_batch_ms=rounded_ms(costs.full_batch_ms(self.mean_depth)),
             memory_bytes=self._step.head.size_bytes,
             curve=self._curve(),
+            full_weight=self.full_weight,
         )
 
     def _curve(self) -> list[CurvePoint]:
@@ -135,9 +141,9 @@ class Candidate:
 
     @property
     def least_tolerance(self) -> float:
-        """The least tolerance that some threshold would keep on these texts, rounded up."""
+        """The least tolerance that some threshold would keep on these texts, rounded up; 1 where none could."""
         counted = self.counted
-        least = least_tolerance(self._confidence, counted.leaving, self._guarantee, counted.staying)
+        least = least_tolerance(self._confidence, counted.leaving, self._guarantee, counted.staying, counted.changes)
         return math.ceil(least * _PER_UNIT) / _PER_UNIT
 
     @property
@@ -146,7 +152,7 @@ class Candidate:
 
     def _certified(self) -> Certificate | None:
         counted, tolerance = self.counted, self._trial.target.tolerance
-        return certify(self._confidence, counted.leaving, tolerance, self._guarantee, counted.staying)
+        return certify(self._confidence, counted.leaving, tolerance, self._guarantee, counted.staying, counted.changes)
 
     def _disagreement(self, leaving: Indices) -> float:
         """Return a bound of the share of early answers that differ from the full ones, for the running audit."""

@@ -3,7 +3,8 @@
 Harm is a row that the full model has right and the early answer has wrong. The drop in accuracy is at most the share of
 harm, so a bound of that share bounds the drop. Of a regression each row is harmed in part. Thresholds are tried in an
 order that was fixed before, the strictest first, until the first one fails: however many were tried, an error needs the
-first bad one to pass, so the risk of the whole is that of one test.
+first bad one to pass, so the risk of the whole is that of one test. Where a threshold has to pass two tests, it is bad
+as soon as one of them should fail, and the risk stays the same.
 
 Usage:
     certificate = certify(confidence, harm, tolerance=0.01, guarantee=Each(risk=0.1))
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from builder.levels.guarantee import Guarantee
 
@@ -48,6 +50,24 @@ class Certificate:
     exit_share: float
 
 
+class Changes(NamedTuple):
+    """What other answers to rows that stay change against the full ones: rows put right, and rows put wrong.
+
+    Shape: `[N]` both
+    """
+
+    helped: Bools
+    harmed: Bools
+
+    def staying(self, confidence: Floats) -> npt.NDArray[np.int64]:
+        """Return both numbers among the rows that stay once so many have left, the surest first: `[N + 1, 2]`."""
+        order = np.argsort(-confidence, kind="stable")
+        changed = np.stack(self, axis=1)[order].astype(np.int64)
+        left = np.concatenate([np.zeros((1, 2), np.int64), changed.cumsum(axis=0)])
+        staying: npt.NDArray[np.int64] = left[-1] - left
+        return staying
+
+
 class Threshold(NamedTuple):
     """A least confidence, the number of rows that would leave with it, and the harm that this would be."""
 
@@ -62,6 +82,7 @@ def certify(
     tolerance: float,
     guarantee: Guarantee,
     harmed_if_it_stays: Bools | None = None,
+    changes: Changes | None = None,
 ) -> Certificate | None:
     """Find the lowest threshold that passes; None where the strictest one fails.
 
@@ -71,11 +92,15 @@ def certify(
         tolerance: The largest share of harm that is allowed.
         guarantee: What the share of harm is tested by.
         harmed_if_it_stays: Whether the full answer would be harm, `[N]`; by default none is.
+        changes: What rows that stay are answered by in place of full answers has to be proven to be better; by default
+            they are answered in full.
     """
-    rows = len(confidence)
+    rows, staying = len(confidence), None if changes is None else changes.staying(confidence)
     passed: Threshold | None = None
     for each in thresholds(confidence, harm, harmed_if_it_stays):
         if not guarantee.holds(each.harms, rows, tolerance):
+            break
+        if staying is not None and not guarantee.proves_better(*staying[each.leaving].tolist()):
             break
         passed = each
     if passed is None:
@@ -98,9 +123,18 @@ def thresholds(
 
 
 def least_tolerance(
-    confidence: Floats, harm: Bools | Floats, guarantee: Guarantee, harmed_if_it_stays: Bools | None = None
+    confidence: Floats,
+    harm: Bools | Floats,
+    guarantee: Guarantee,
+    harmed_if_it_stays: Bools | None = None,
+    changes: Changes | None = None,
 ) -> float:
-    """Return the least share of harm for which `certify` finds a threshold: what the strictest one may cost."""
+    """Return the least share of harm for which `certify` finds a threshold: what the strictest one may cost.
+
+    It is 1, which is no tolerance, where the strictest one fails for its changes.
+    """
     leaves = confidence >= THRESHOLDS[0]
+    if changes is not None and not guarantee.proves_better(*(int(each[~leaves].sum()) for each in changes)):
+        return 1.0
     staying = 0 if harmed_if_it_stays is None else int(harmed_if_it_stays[~leaves].sum())
     return guarantee.bound(harm[leaves].sum().item() + staying, len(confidence))

@@ -29,6 +29,10 @@ class Guarantee(Protocol):
         """Return how many rows could prove it at all: where nothing is lost."""
         ...
 
+    def proves_better(self, helped: int, harmed: int) -> bool:
+        """Whether other answers are proven to be better: they put so many rows right, and so many wrong."""
+        ...
+
 
 @dataclass(frozen=True)
 class Each:
@@ -51,6 +55,10 @@ class Each:
 
     def least_rows(self, tolerance: float) -> int:
         return math.ceil(math.log(self.risk) / math.log1p(-tolerance))
+
+    def proves_better(self, helped: int, harmed: int) -> bool:
+        """Go by the sign test: were they no better, a changed row would be put wrong as likely as right."""
+        return binomial_tail(harmed, helped + harmed, 0.5) <= self.risk
 
     def likelihood(self, lost: float, rows: int, share: float) -> float:
         """Return how likely so small a loss is, at most, where this share is lost of all texts."""
@@ -92,6 +100,10 @@ class Fleet:
     def least_rows(self, tolerance: float) -> int:
         rows = math.ceil(self.num_candidates / tolerance - 1)
         return rows if self.holds(0, rows, tolerance) else rows + 1  # the quotient was rounded
+
+    def proves_better(self, helped: int, harmed: int) -> bool:
+        """A mean over tenants proves nothing about one of them."""
+        return False
 
 
 def binomial_tail(most: int, rows: int, share: float) -> float:

@@ -15,25 +15,32 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
+from backends.adapters.ladder import Ensemble
 from backends.engine.early_numbers import losses, number_confidences
 from builder.construct.hplm.trainable import Indices
 from builder.construct.tasks.calibration import TEMPERATURES, Bools, Floats, calibration_error
 from builder.construct.tasks.objective import Objective
 from builder.levels.answers import StepAnswers
+from builder.levels.certificate import Changes
 from builder.levels.target import Target
 
 
 class Counted(NamedTuple):
     """What a target counts of each row: if it leaves early, and if it stays; None where it then counts nothing.
 
-    Shape: `[N]` both
+    `changes` has to be for the better, if rows that stay are not answered in full.
+
+    Shape: `[N]` each
     """
 
     leaving: Bools | Floats
     staying: Bools | None = None
+    changes: Changes | None = None
 
     def of(self, rows: Indices) -> Counted:
-        return Counted(self.leaving[rows], None if self.staying is None else self.staying[rows])
+        staying = None if self.staying is None else self.staying[rows]
+        changes = None if self.changes is None else Changes(*(each[rows] for each in self.changes))
+        return Counted(self.leaving[rows], staying, changes)
 
 
 class PairedAnswers(Protocol):
@@ -41,6 +48,11 @@ class PairedAnswers(Protocol):
 
     in_parts: bool
     """Whether rows may be lost in part."""
+
+    @property
+    def ensemble(self) -> Ensemble | None:
+        """What rows that go on are answered by; None where that is the full answer."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -68,13 +80,25 @@ class PairedAnswers(Protocol):
         ...
 
 
+class Mixture(NamedTuple):
+    """Answers to rows that go on, mixed of both."""
+
+    answers: StepAnswers
+    ensemble: Ensemble
+
+
 @dataclass(frozen=True, eq=False)
 class LabelPairs:
-    """Answers with labels; without labels of the rows, full answers stand for these."""
+    """Answers with labels; without labels of the rows, full answers stand for these.
+
+    Attributes:
+        mixture: What rows that go on are answered by; None where that are the full answers.
+    """
 
     early: StepAnswers
     full: StepAnswers
     has_labels: bool
+    mixture: Mixture | None = None
     in_parts = False
 
     def __len__(self) -> int:
@@ -91,8 +115,27 @@ class LabelPairs:
         if target.loss == "agreement":
             return Counted(self.different)
         if target.loss == "target-accuracy":
-            return Counted(~self.early.is_right, ~self.full.is_right)
-        return Counted(self.full.is_right & ~self.early.is_right)
+            return Counted(~self.early.is_right, ~self._going_on.is_right, self._changes)
+        # What goes on adds nothing to a drop: it is answered in full, or proven to be answered better.
+        return Counted(self.full.is_right & ~self.early.is_right, None, self._changes)
+
+    @property
+    def ensemble(self) -> Ensemble | None:
+        return None if self.mixture is None else self.mixture.ensemble
+
+    @property
+    def changes(self) -> Changes:
+        """What becomes of rows that go on, against full answers."""
+        going_on = self._going_on.is_right
+        return Changes(going_on & ~self.full.is_right, self.full.is_right & ~going_on)
+
+    @property
+    def _going_on(self) -> StepAnswers:
+        return self.full if self.mixture is None else self.mixture.answers
+
+    @property
+    def _changes(self) -> Changes | None:
+        return None if self.mixture is None else self.changes
 
     @property
     def different(self) -> Bools:
@@ -111,8 +154,12 @@ class LabelPairs:
         }
 
     def as_served(self, rows: Indices, leaves: Bools) -> dict[str, float]:
-        is_right = np.where(leaves, self.early.is_right[rows], self.full.is_right[rows])
-        return {"accuracy" if self.has_labels else "agreement": float(is_right.mean())}
+        is_right = np.where(leaves, self.early.is_right[rows], self._going_on.is_right[rows])
+        found = {"accuracy" if self.has_labels else "agreement": float(is_right.mean())}
+        if self.mixture is None:
+            return found
+        helped, harmed = (float(each[rows[~leaves]].sum()) for each in self.changes)
+        return found | {"full_weight": self.mixture.ensemble.full_weight, "put_right": helped, "put_wrong": harmed}
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +179,10 @@ class NumberPairs:
     objective: Objective[Any] | None
     targets: Sequence[Any]
     in_parts = True
+
+    @property
+    def ensemble(self) -> None:
+        return None
 
     def __len__(self) -> int:
         return len(self.full)

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from backends.fields import Fields, read_fields
 from backends.storage import write_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2 has candidates with ensembles, which releases that read 1 would not tell apart; all others are written as 1."""
+_WITHOUT_ENSEMBLES = 1
 _FILE = "candidates.json"
 
 
@@ -47,6 +49,7 @@ class CandidateProfile:
         full_batch_ms: What a full batch is predicted to take.
         memory_bytes: What the head takes in the server.
         curve: What other thresholds would mean, the strictest first.
+        full_weight: Of the full answers to rows that go on, which are mixed with early ones; None where they are not.
     """
 
     after: int
@@ -58,6 +61,7 @@ class CandidateProfile:
     full_batch_ms: float | None
     memory_bytes: int
     curve: Sequence[CurvePoint] = field(default_factory=list)
+    full_weight: float | None = None
 
     @property
     def row(self) -> dict[str, Any]:
@@ -76,6 +80,7 @@ class Profile:
         chosen: The layer of the candidate that is served; None where nothing was certified.
         layers: Of the root's upper half.
         candidates: The lowest layer first, all layers last.
+        full_weight: That of the candidate that is served.
     """
 
     id: str
@@ -84,14 +89,27 @@ class Profile:
     chosen: int | None
     layers: int
     candidates: Sequence[CandidateProfile]
+    full_weight: float | None = None
+
+    @property
+    def has_ensembles(self) -> bool:
+        return any(each.full_weight is not None for each in self.candidates)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return [{"chosen": each.after == (self.chosen or self.layers), **each.row} for each in self.candidates]
+        left_out = set() if self.has_ensembles else {"full_weight"}
+        return [
+            {"chosen": self.is_chosen(each)} | {name: value for name, value in each.row.items() if name not in left_out}
+            for each in self.candidates
+        ]
+
+    def is_chosen(self, candidate: CandidateProfile) -> bool:
+        return (candidate.after, candidate.full_weight) == (self.chosen or self.layers, self.full_weight)
 
 
 def write_profile(folder: Path, profile: Profile) -> None:
-    write_json(folder / _FILE, {"format_version": FORMAT_VERSION, **asdict(profile)})
+    version = FORMAT_VERSION if profile.has_ensembles else _WITHOUT_ENSEMBLES
+    write_json(folder / _FILE, {"format_version": version, **asdict(profile)})
 
 
 def read_profile(folder: Path) -> Profile | None:
@@ -111,21 +129,25 @@ def read_profile(folder: Path) -> Profile | None:
         chosen=None if stored.value("chosen") is None else stored.whole("chosen"),
         layers=stored.whole("layers"),
         candidates=[_candidate(each) for each in stored.parts("candidates")],
+        full_weight=_number(stored, "full_weight"),
     )
 
 
-def _candidate(stored: Fields) -> CandidateProfile:
-    def number(name: str) -> float | None:
-        return None if stored.value(name) is None else stored.number(name)
+def _number(stored: Fields, name: str) -> float | None:
+    """Return a number where there is one; profiles of earlier releases lack some."""
+    return None if stored.get(name) is None else stored.number(name)
 
+
+def _candidate(stored: Fields) -> CandidateProfile:
     return CandidateProfile(
         after=stored.whole("after"),
-        threshold=number("threshold"),
+        threshold=_number(stored, "threshold"),
         answered_early=stored.number("answered_early"),
-        lost=number("lost"),
+        lost=_number(stored, "lost"),
         bound=stored.number("bound"),
-        alone_ms=number("alone_ms"),
-        full_batch_ms=number("full_batch_ms"),
+        alone_ms=_number(stored, "alone_ms"),
+        full_batch_ms=_number(stored, "full_batch_ms"),
         memory_bytes=stored.whole("memory_bytes"),
         curve=[CurvePoint(*point) for point in stored.numbers("curve", len(CurvePoint._fields))],
+        full_weight=_number(stored, "full_weight"),
     )

@@ -30,7 +30,7 @@ class _Axes:
 
 def draw_profile(profile: Profile) -> str:
     """Draw what each candidate loses, solid as measured and dashed as bounded; returns SVG."""
-    candidates = [each for each in profile.candidates if each.after < profile.layers]
+    candidates = _shown(profile)
     axes = _Axes(_SHOWN_TOLERANCES * profile.tolerance)
     canvas = Canvas(_WIDTH, _HEIGHT, f"Levels of {profile.id}", "; ".join(map(_described, candidates)))
     canvas.text(28, 38, "What early answers lose", size=18, bold=True)
@@ -39,8 +39,22 @@ def draw_profile(profile: Profile) -> str:
     for number, (each, curve) in enumerate(zip(candidates, _CURVES, strict=False)):
         _draw_curve(canvas, axes, each, curve)
         canvas.dot(34, 56 + 18 * number, curve)
-        canvas.text(44, 60 + 18 * number, _described(each), size=12, bold=each.after == profile.chosen)
+        canvas.text(44, 60 + 18 * number, _described(each), size=12, bold=profile.is_chosen(each))
     return canvas.svg()
+
+
+def _shown(profile: Profile) -> list[CandidateProfile]:
+    """Return one candidate of each layer: that with an ensemble only where it serves, as its curve is that without."""
+    return [
+        each
+        for each in profile.candidates
+        if each.after < profile.layers and (profile.is_chosen(each) or _is_shown_alone(profile, each))
+    ]
+
+
+def _is_shown_alone(profile: Profile, candidate: CandidateProfile) -> bool:
+    served = profile.full_weight is not None and candidate.after == profile.chosen
+    return candidate.full_weight is None and not served
 
 
 def _draw_axes(canvas: Canvas, axes: _Axes, profile: Profile) -> None:
@@ -67,7 +81,7 @@ def _draw_curve(canvas: Canvas, axes: _Axes, candidate: CandidateProfile, curve:
 
 
 def _described(candidate: CandidateProfile) -> str:
-    said = f"after {candidate.after}: "
+    said = f"after {candidate.after}: " if candidate.full_weight is None else f"after {candidate.after}, mixed: "
     if candidate.lost is None:
         return f"{said}no threshold is certified"
     said += f"{100 * candidate.answered_early:.3g} % early, {100 * candidate.lost:.3g} % lost"

@@ -29,13 +29,14 @@ from builder.construct.hplm.hplms import building_hplm, publish_linked
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.tunable import EncodedSet
 from builder.construct.tasks.calibration import NO_LABEL, labels_of
-from builder.construct.tasks.dataset import REGRESSION, TaskData
+from builder.construct.tasks.dataset import CLASSIFICATION, REGRESSION, TaskData
 from builder.construct.tasks.examples import Example
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.answers import StepAnswers
 from builder.levels.candidate import CALIBRATED, Candidate, Trial, all_layers
 from builder.levels.early_head import MOST_ANSWERS, HeadData, fit_early_head, fit_number_head
+from builder.levels.ensembles import with_ensembles
 from builder.levels.exit_layers import exits_of, noted_exits
 from builder.levels.ladder_costs import LATE, LadderCosts
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
@@ -147,7 +148,7 @@ class _Search:
         figures: dict[str, Any] = {
             **target.noted,
             "after": chosen.after,
-            **({} if len(candidates) == 1 else {"tried": [each.after for each in candidates]}),
+            **({} if len(self.exits) == 1 else {"tried": [*self.exits]}),
             "layers": self._num_layers,
             "held_out_texts": len(self._material.held_out),
             "left_out_as_trained_on": self._material.num_dropped,
@@ -172,8 +173,10 @@ class _Search:
             *(each.profile(self._costs, self._tokens) for each in candidates),
             all_layers(candidates[0].counted, target.tested(), self._num_layers, self._costs, self._tokens),
         ]
-        after = None if chosen is None else chosen.after
-        return Profile(self._live.id, target.shown, target.tolerance, after, self._num_layers, profiled)
+        taken = (None, None) if chosen is None else (chosen.after, chosen.full_weight)
+        return Profile(
+            self._live.id, target.shown, target.tolerance, taken[0], self._num_layers, profiled, full_weight=taken[1]
+        )
 
     def _able_to_settle(self, certified: Sequence[Candidate]) -> Sequence[Candidate]:
         """Return the candidates whose early answers keep the deadline, if all layers miss it and any keeps it."""
@@ -189,10 +192,14 @@ class _Search:
         least_depth = None if chosen.certificate is None or rejects else chosen.least_depth
         return {UNDER_LOAD: self._costs.under_load(deadline_ms, least_depth)}
 
-    def _rank(self, candidate: Candidate) -> tuple[float, float]:
-        """Order candidates by what they are predicted to cost; of those that cost the same the safer one is first."""
+    def _rank(self, candidate: Candidate) -> tuple[float, bool, float]:
+        """Order candidates by what they are predicted to cost; of those that cost the same the better one is first.
+
+        That is one whose ensemble is proven to answer better, and then the safer one.
+        """
         bound = 1.0 if candidate.certificate is None else candidate.certificate.bound
-        return self._costs.rank_us(candidate.mean_depth), bound
+        is_alone = candidate.full_weight is None or candidate.certificate is None
+        return self._costs.rank_us(candidate.mean_depth), is_alone, bound
 
     def _candidates(self) -> list[Candidate]:
         train = self._encoded("training", self._material.train)
@@ -203,8 +210,11 @@ class _Search:
         self._report(Step("certify", 0, 1))
         order = np.random.default_rng(_SEED).permutation(len(self._material.held_out))
         fits, certifies = np.split(order, [len(order) // ONE_IN_FITS])
-        trial = Trial(self._selecting.target, len(steps), fits, certifies, self._num_layers)
-        candidates = [Candidate(*pair, trial) for pair in zip(steps, answers, strict=True)]
+        pairs = [*zip(steps, answers, strict=True)]
+        if self._live.task == CLASSIFICATION:
+            pairs = with_ensembles(pairs, fits, len(certifies), self._selecting.target)
+        trial = Trial(self._selecting.target, len(pairs), fits, certifies, self._num_layers)
+        candidates = [Candidate(*pair, trial) for pair in pairs]
         self._require_full_accuracy(candidates[0].counted)
         return candidates
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.host_bank import HostBank
-from backends.adapters.ladder import EarlyStep, Ladder, write_ladder
+from backends.adapters.ladder import EarlyStep, Ensemble, Ladder, write_ladder
 from backends.engine.exits import Exit
 from backends.engine.stack import ReadyHplm, StackSettings, UpperStack
 from backends.home import Home
@@ -42,7 +42,7 @@ class Bank(Target):
         folder.parent.mkdir(parents=True)
         self._folder = BadFolder(home.path / self._entry.folder, folder)
         self._good = self._artifact()
-        ladder = Ladder(EarlyStep(1, self._good.head, 1.5, 0.9), 1.2, {"disagreement": 0.01})
+        ladder = Ladder(EarlyStep(1, self._good.head, 1.5, 0.9), 1.2, {"disagreement": 0.01}, Ensemble(0.75, 1.1))
         write_ladder(folder, ladder, self._root)
         self._folder = BadFolder(folder, folder)
         # With two slots for hPLMs, the bad one of each case takes the place of the last.
