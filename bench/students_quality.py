@@ -35,8 +35,8 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.root.student_set import OutputMaps, StudentSet, StudentShape, students_folder, write_students
-from backends.root.upper import UpperLayers
+from backends.root.student_set import StudentSet, StudentWeights, students_folder, write_students
+from backends.root.student_shape import StudentShape
 from backends.storage import file_checksum, json_checksum, publishing, read_json, write_json
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, bench
 from bench.kit.state_map import StateMap
@@ -121,15 +121,14 @@ class Sets:
     """Student sets of one root, each made once and kept in a folder."""
 
     def __init__(self, home: Home, root: RootFolder, corpus: Sequence[Path], settings: StudentSettings, kept: Path):
-        upper = root.geometry.num_upper_layers
+        shape = settings.shape(root.geometry)
         # A given number, so that none is dropped because it brings little.
-        self.settings = replace(settings, count=settings.most_students(upper), layers=settings.layers_of(upper))
+        self.settings = replace(settings, count=shape.count, layers=shape.layers)
         self._home, self._root, self._corpus, self._kept = home, root, tuple(corpus), kept
 
     @property
     def shape(self) -> StudentShape:
-        count, layers = self.settings.count or 1, self.settings.layers or 1
-        return StudentShape(count, layers, self._root.geometry.hidden_size)
+        return self.settings.shape(self._root.geometry)
 
     def installed(self, kind: str) -> StudentSet:
         """Put a set in the root's place for students."""
@@ -167,24 +166,23 @@ class Sets:
     def exits(self, folder: Path) -> None:
         """The first upper layers, and the linear map of their states that comes nearest to the last ones'."""
         shape = StudentShape(1, self.shape.count * self.shape.layers, self.shape.width)
-        layers, upper = UpperLayers(shape.geometry(self._root.geometry)), self._root.upper()
-        for own, source in zip(layers.layers, upper.layers, strict=False):
+        made, upper = StudentWeights.untrained(shape, self._root.geometry), self._root.upper()
+        for own, source in zip(made.layers.layers, upper.layers, strict=False):
             own.load_state_dict(source.state_dict())
-        maps = OutputMaps(shape, shape.width)
         nearest = StateMap.nearest(upper, shape.layers, self._hidden_texts(), self._root.geometry.num_heads)
-        nearest.put_into(maps[0])
-        write_students(folder, self._root, shape, layers, maps)
+        nearest.put_into(made.maps[0])
+        write_students(folder, self._root, shape, made)
 
     def bagged(self, folder: Path) -> None:
         """Students that each learned alone, from texts in an order of its own; together they say their mean."""
         shape = self.shape
-        layers, maps = UpperLayers(shape.geometry(self._root.geometry)), OutputMaps(shape, shape.width)
+        made = StudentWeights.untrained(shape, self._root.geometry)
         for student in range(shape.count):
             alone = self._made(replace(self.settings, count=1, seed=self.settings.seed + student))
             for index, source in zip(shape.span(student), alone.layers().layers, strict=True):
-                layers.layers[index].load_state_dict(source.state_dict())
-            StateMap.of(alone.maps()[0]).part(shape.count).put_into(maps[student])
-        write_students(folder, self._root, shape, layers, maps)
+                made.layers.layers[index].load_state_dict(source.state_dict())
+            StateMap.of(alone.maps()[0]).part(shape.count).put_into(made.maps[student])
+        write_students(folder, self._root, shape, made)
 
     def _hidden_texts(self) -> HiddenTexts:
         texts = split_corpus(corpus_of(self._root, self._corpus), None).sample(_FITTED_TEXTS)

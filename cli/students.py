@@ -40,6 +40,13 @@ def make(
     layers: Annotated[
         int | None, typer.Option(help="Layers of each. \\[default: 2, where there are fewer than 4 upper layers 1]")
     ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(
+            help="Width of each, a multiple of the width of the root's attention heads: half of the root's is about "
+            "twice as fast. \\[default: the root's]"
+        ),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Distillation steps of each. \\[default: 700]")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate. \\[default: 0.002]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random. \\[default: 17]")] = None,
@@ -59,7 +66,14 @@ def make(
     from builder.requests.students import MakeStudents
     from builder.settings.students import StudentSettings
 
-    given = {"count": count, "layers": layers, "steps": steps, "learning_rate": learning_rate, "seed": seed}
+    given = {
+        "count": count,
+        "layers": layers,
+        "width": width,
+        "steps": steps,
+        "learning_rate": learning_rate,
+        "seed": seed,
+    }
     settings = StudentSettings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     opened, registry = open_home(home)
     request = MakeStudents(root=root, corpus=corpus or [], settings=settings, replace=replace, device=device)

@@ -11,7 +11,7 @@ from backends.errors import ConflictError, FileError, InvalidArgumentError, Trai
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.root.student_set import StudentSet, StudentShape, read_students, students_folder, write_students
+from backends.root.student_set import StudentSet, read_students, students_folder, write_students
 from backends.root.tokenizer import Text
 from backends.storage import json_checksum, publishing
 from builder.construct.hplm.state_rows import StateRows
@@ -60,10 +60,10 @@ def make_students(home: Home, registry: Registry, request: MakeStudents, report:
                 "students then until 'hplm students add' adapts them again"
             )
         distilled, boosting = making.run()
-        shape, layers, maps = boosting.kept(distilled.count)
+        shape, weights = boosting.kept(distilled.count)
         fidelity = [each.to_json() for each in distilled.fidelity]
         with students_unchanged(target), publishing(students_folder(target)) as folder:
-            write_students(folder, root, shape, layers, maps, fidelity, making.origin(distilled))
+            write_students(folder, root, shape, weights, fidelity, making.origin(distilled))
         for path in checkpoint_paths(target):
             path.unlink(missing_ok=True)
         return StudentSet(students_folder(target), root)
@@ -95,8 +95,7 @@ class _Making:
 
     def run(self) -> tuple[Distilled, Boosting]:
         settings, geometry = self.request.settings, self.root.geometry
-        layers = settings.layers_of(geometry.num_upper_layers)
-        shape = StudentShape(settings.most_students(geometry.num_upper_layers), layers, geometry.hidden_size)
+        shape = settings.shape(geometry)
         learnt, held_out = self._texts()
         device = training_device(self.request.device)
         texts, measured = (
@@ -151,9 +150,8 @@ class _Making:
         return StateCache(self.home, domain).rows(texts, False, what, self.report)
 
     def _inputs(self) -> dict[str, Any]:
-        """Return all that the trainings depend on."""
-        return {
-            "root": self.root.fingerprint,
-            "corpus": corpus_checksums(self.corpus),
-            "settings": asdict(self.request.settings),
-        }
+        """Return all that the trainings depend on; of full width as before there were narrow students."""
+        settings = asdict(self.request.settings)
+        if settings["width"] is None:
+            del settings["width"]
+        return {"root": self.root.fingerprint, "corpus": corpus_checksums(self.corpus), "settings": settings}
