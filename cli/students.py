@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from backends.registry.registry import Registry
     from backends.root.student_set import StudentSet
 
+_DIGITS = 4
 app = typer.Typer(help="Short stacks of layers that answer in place of the upper layers.", no_args_is_help=True)
 
 
@@ -188,6 +189,7 @@ def _described(root: str, students: StudentSet) -> dict[str, Any]:
         "students": shape.count,
         "layers": shape.layers,
         "width": shape.width,
+        "depth": round(students.depth, _DIGITS),
         "wiring": shape.wiring,
         "fidelity": [{"students": number, **each} for number, each in enumerate(students.fidelity, start=1)],
         **{name: value for name, value in students.origin.items() if name != INPUTS},

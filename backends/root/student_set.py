@@ -101,6 +101,7 @@ class StudentSet:
     Attributes:
         shape: Sizes.
         geometry: Of all students' layers as one stack.
+        depth: What one student costs, as a share of the root's upper layers.
         hidden_size: Width of the root's hidden rows, which students read.
         fingerprint: Names these weights of this root.
         fidelity: Figures of the first student, of the first two, and so on; for people.
@@ -120,6 +121,7 @@ class StudentSet:
         try:
             self.shape = StudentShape.read(fields.part("shape"))
             self.geometry = self.shape.geometry(root.geometry)
+            self.depth = self.shape.depth(root.geometry)
         except InvalidArgumentError as error:
             raise CorruptFileError(f"{path} describes no students: {error}") from error
         self.fingerprint = fields.text("fingerprint")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
@@ -71,6 +71,16 @@ class StudentSettings:
         if self.width is not None and self.width < 1:
             raise InvalidArgumentError(f"a student is at least one number wide, not {self.width}")
         require_seed(self.seed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all settings, those of students of full width as before there were narrow ones.
+
+        Checksums of it name what was made.
+        """
+        found = asdict(self)
+        if self.width is None:
+            del found["width"]
+        return found
 
     def shape(self, root: RootGeometry) -> StudentShape:
         """Return the sizes of the largest set that is made for a root.

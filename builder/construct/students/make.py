@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ class _Making:
 
     def origin(self, distilled: Distilled) -> dict[str, Any]:
         return {
-            "settings": asdict(self.request.settings),
+            "settings": self.request.settings.to_json(),
             "corpus": [str(path) for path in self.corpus],
             "seconds": round(distilled.seconds),
             INPUTS: json_checksum(self._inputs()),
@@ -150,8 +150,9 @@ class _Making:
         return StateCache(self.home, domain).rows(texts, False, what, self.report)
 
     def _inputs(self) -> dict[str, Any]:
-        """Return all that the trainings depend on; of full width as before there were narrow students."""
-        settings = asdict(self.request.settings)
-        if settings["width"] is None:
-            del settings["width"]
-        return {"root": self.root.fingerprint, "corpus": corpus_checksums(self.corpus), "settings": settings}
+        """Return all that the trainings depend on."""
+        return {
+            "root": self.root.fingerprint,
+            "corpus": corpus_checksums(self.corpus),
+            "settings": self.request.settings.to_json(),
+        }
