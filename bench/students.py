@@ -1,9 +1,9 @@
 """How much faster is a student, a stack of few or narrow layers, than all upper layers, and than a whole model?
 
 Bare and with random weights: what students would be worth on this processor, before any is trained. BERT-base; each
-row is another hPLM's with the adapters that `hplm create` makes, and in lean students with LoRA of rank 4. A narrow
-student begins with a product from the root's width to its own. The teacher is a model of twelve layers without
-adapters, which one tenant has for itself. All take turns in one run.
+row is another hPLM's with the adapters that `hplm create` makes, and in lean students with LoRA of rank 4. Students run
+as in servers; a narrow one begins with a product from the root's width to its own. The teacher is a model of twelve
+layers without adapters, which one tenant has for itself. All take turns in one run.
 
 - `ratio_reached_full_width` is the time of six layers over that of two, as a share of the arithmetic ratio of 3;
   `ratio_reached_narrow` likewise for two layers of half the width, where it is 12 less the product in front.
@@ -20,14 +20,12 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
 from backends.adapters.recipe import AdapterRecipe
-from backends.engine.compute_pool import ComputePool
-from backends.root.geometry import RootGeometry
+from backends.root.student_shape import StudentShape
 from bench.kit.bare import BareEngine, WaitingRows, bare_engine, fast_dtypes, interleaved, median_ratio, multiply_adds
+from bench.kit.bare_students import BareStudent, StudentRows
 from bench.kit.entry import Result, at_least, bench
 from bench.kit.random_root import BERT_BASE_UPPER, HEAD_ONLY
 from builder.settings.hplm import LORA_EVERYWHERE
@@ -35,34 +33,28 @@ from builder.settings.hplm import LORA_EVERYWHERE
 _FULL, _TEACHER = "6 x 768", "teacher, 12 x 768"
 _TWO, _HALF = "2 x 768", "2 x 384"
 _ALONE, _BESIDE = "with all threads", "with a thread"
-_CPU = torch.device("cpu")
 _LEAN = replace(LORA_EVERYWHERE, rank=4)
 _BATCHES = ((64, 128), (64, 20), (1, 128), (1, 20))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A stack to time."""
+    """A student to time."""
 
     layers: int
     width: int
     recipe: AdapterRecipe = LORA_EVERYWHERE
 
     @property
-    def geometry(self) -> RootGeometry:
-        heads = self.width // 64
-        return replace(
-            BERT_BASE_UPPER,
-            num_upper_layers=self.layers,
-            hidden_size=self.width,
-            intermediate_size=4 * self.width,
-            num_heads=heads,
-        )
+    def of_one(self) -> StudentShape:
+        return StudentShape(1, self.layers, self.width)
 
 
-_SHAPES = {
-    _TEACHER: Shape(12, 768, HEAD_ONLY),
-    _FULL: Shape(6, 768),
+_STACKS = {
+    _TEACHER: (replace(BERT_BASE_UPPER, num_upper_layers=12), HEAD_ONLY),
+    _FULL: (BERT_BASE_UPPER, LORA_EVERYWHERE),
+}
+_STUDENTS = {
     _TWO: Shape(2, 768),
     "1 x 768": Shape(1, 768),
     _HALF: Shape(2, 384),
@@ -82,39 +74,20 @@ FULL = Settings(repeats=5)
 QUICK = Settings(repeats=3, batches=((16, 20), (1, 20)))
 
 
-class Student:
-    """Rows of the root's width through a stack of its own width."""
-
-    def __init__(
-        self, engine: BareEngine, shape: Shape, dtype: str, rows: Sequence[Tensor], threads: int | None = None
-    ) -> None:
-        self._rows = rows
-        self._stack = engine.stack(dtype, compute_pool=None if threads is None else ComputePool(threads, _CPU))
-        self._into = None if shape.width == rows[0].shape[1] else torch.randn(shape.width, rows[0].shape[1]) / 28
-        self._waiting = engine.waiting(self._stack, rows, 1 if shape.recipe == HEAD_ONLY else len(rows))
-
-    def run(self) -> None:
-        rows = self._rows
-        if self._into is not None:
-            states = functional.linear(torch.cat(list(rows)).to(torch.float32), self._into)
-            rows = torch.split(states, [len(row) for row in rows])
-        WaitingRows(self._stack, rows, self._waiting.hplms).run()
-
-    def close(self) -> None:
-        for hplm in self._waiting.hplms:
-            self._stack.release(hplm)
-
-
 @contextmanager
 def _engines(rows: int, seed: int) -> Iterator[dict[str, BareEngine]]:
     with ExitStack() as opened:
         yield {
-            name: opened.enter_context(bare_engine(shape.geometry, rows, seed, shape.recipe))
-            for name, shape in _SHAPES.items()
+            name: opened.enter_context(bare_engine(geometry, rows, seed, recipe))
+            for name, (geometry, recipe) in _STACKS.items()
         }
 
 
-def _side_by_side(students: Sequence[Student], pool: ThreadPoolExecutor) -> Callable[[], None]:
+def _stack_of(engine: BareEngine, name: str, dtype: str, rows: Sequence[Tensor]) -> WaitingRows:
+    return engine.waiting(engine.stack(dtype), rows, 1 if name == _TEACHER else len(rows))
+
+
+def _side_by_side(students: Sequence[StudentRows], pool: ThreadPoolExecutor) -> Callable[[], None]:
     def run() -> None:
         for each in [pool.submit(student.run) for student in students]:
             each.result()
@@ -122,7 +95,7 @@ def _side_by_side(students: Sequence[Student], pool: ThreadPoolExecutor) -> Call
     return run
 
 
-def _in_turn(students: Sequence[Student]) -> Callable[[], None]:
+def _in_turn(students: Sequence[StudentRows]) -> Callable[[], None]:
     def run() -> None:
         for student in students:
             student.run()
@@ -135,25 +108,30 @@ def measure(settings: Settings, seed: int) -> list[dict[str, Any]]:
     found = []
     most_rows = max(rows for rows, _ in settings.batches)
     with _engines(most_rows, seed) as engines, ThreadPoolExecutor(2) as pool:
+        root = engines[_FULL].root
+        made = {
+            name: BareStudent(root, shape.layers, shape.width, shape.recipe, most_rows, seed)
+            for name, shape in _STUDENTS.items()
+        }
         for dtype in fast_dtypes():
             for rows, length in settings.batches:
                 hidden = engines[_FULL].rows([length] * rows)
-                students = {name: Student(engines[name], shape, dtype, hidden) for name, shape in _SHAPES.items()}
-                ways: dict[str, Callable[[], object]] = {name: each.run for name, each in students.items()}
+                stacks = {name: _stack_of(engine, name, dtype, hidden) for name, engine in engines.items()}
+                students = {name: each.waiting(dtype, hidden) for name, each in made.items()}
+                ways: dict[str, Callable[[], object]] = {name: each.run for name, each in stacks.items()}
+                ways |= {name: each.run for name, each in students.items()}
                 if rows == 1:
                     for name, threads in ((_ALONE, None), (_BESIDE, 1)):
                         for number in range(2):
-                            student = Student(engines[_TWO], _SHAPES[_TWO], dtype, hidden, threads)
-                            students[f"{name} {number}"] = student
+                            students[f"{name} {number}"] = made[_TWO].waiting(dtype, hidden, threads)
                     ways["two in turn"] = _in_turn([students[f"{_ALONE} {number}"] for number in range(2)])
                     ways["two side by side"] = _side_by_side([students[f"{_BESIDE} {each}"] for each in range(2)], pool)
                 seconds = interleaved(ways, settings.repeats)
                 row: dict[str, Any] = {"dtype": dtype, "rows": rows, "tokens": length}
                 row |= {f"{name} ms": 1000 * median(times) for name, times in seconds.items()}
-                for name in _SHAPES:
-                    if name not in (_FULL, _TEACHER):
-                        row[f"6 x 768 over {name}"] = median_ratio(seconds[_FULL], seconds[name])
-                        row[f"teacher over {name}"] = median_ratio(seconds[_TEACHER], seconds[name])
+                for name in _STUDENTS:
+                    row[f"6 x 768 over {name}"] = median_ratio(seconds[_FULL], seconds[name])
+                    row[f"teacher over {name}"] = median_ratio(seconds[_TEACHER], seconds[name])
                 if rows == 1:
                     row["in turn over side by side"] = median_ratio(seconds["two in turn"], seconds["two side by side"])
                 found.append(row)
@@ -164,9 +142,9 @@ def measure(settings: Settings, seed: int) -> list[dict[str, Any]]:
 
 def _arithmetic(name: str, rows: int, length: int) -> float:
     """Multiply-adds of all upper layers over those of a student, adapters aside."""
-    lengths, shape = [length] * rows, _SHAPES[name]
-    into = 0 if shape.width == 768 else sum(lengths) * 768 * shape.width
-    return multiply_adds(_SHAPES[_FULL].geometry, lengths, 0) / (multiply_adds(shape.geometry, lengths, 0) + into)
+    lengths, shape, root = [length] * rows, _STUDENTS[name].of_one, BERT_BASE_UPPER
+    into = sum(lengths) * root.hidden_size * shape.width if shape.is_narrow(root.hidden_size) else 0
+    return multiply_adds(root, lengths, 0) / (multiply_adds(shape.geometry(root), lengths, 0) + into)
 
 
 def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

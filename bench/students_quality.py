@@ -6,7 +6,8 @@ the best number of students is chosen on the dev texts. What the tables lack is 
 
 Beside them, with the first seed and at the arithmetic of all students together:
 
-- exits: the first upper layers as they are, with a map to the last ones' states, adapters and a head of their own;
+- exits: as many of the first upper layers, as they are, with a map to the last ones' states, adapters and a head of
+  their own; they cost more than narrow students (`--width`);
 - bagged: students of which each learned by itself to say what the upper layers say;
 - chained: one deep student in place of several beside each other.
 
@@ -35,8 +36,8 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.root.student_set import OutputMaps, StudentSet, StudentShape, students_folder, write_students
-from backends.root.upper import UpperLayers
+from backends.root.student_set import StudentSet, StudentWeights, students_folder, write_students
+from backends.root.student_shape import StudentShape
 from backends.storage import file_checksum, json_checksum, publishing, read_json, write_json
 from bench.kit.entry import QUICK_LOADS_S, Result, at_least, bench
 from bench.kit.state_map import StateMap
@@ -121,15 +122,14 @@ class Sets:
     """Student sets of one root, each made once and kept in a folder."""
 
     def __init__(self, home: Home, root: RootFolder, corpus: Sequence[Path], settings: StudentSettings, kept: Path):
-        upper = root.geometry.num_upper_layers
+        shape = settings.shape(root.geometry)
         # A given number, so that none is dropped because it brings little.
-        self.settings = replace(settings, count=settings.most_students(upper), layers=settings.layers_of(upper))
+        self.settings = replace(settings, count=shape.count, layers=shape.layers)
         self._home, self._root, self._corpus, self._kept = home, root, tuple(corpus), kept
 
     @property
     def shape(self) -> StudentShape:
-        count, layers = self.settings.count or 1, self.settings.layers or 1
-        return StudentShape(count, layers, self._root.geometry.hidden_size)
+        return self.settings.shape(self._root.geometry)
 
     def installed(self, kind: str) -> StudentSet:
         """Put a set in the root's place for students."""
@@ -144,7 +144,7 @@ class Sets:
     def _kept_set(self, kind: str) -> StudentSet:
         inputs = {
             "root": self._root.fingerprint,
-            "settings": asdict(self.settings),
+            "settings": self.settings.to_json(),
             "corpus": list(map(str, self._corpus)),
         }
         path = self._kept / f"{kind}-{json_checksum(inputs)[:12]}"
@@ -166,25 +166,26 @@ class Sets:
 
     def exits(self, folder: Path) -> None:
         """The first upper layers, and the linear map of their states that comes nearest to the last ones'."""
-        shape = StudentShape(1, self.shape.count * self.shape.layers, self.shape.width)
-        layers, upper = UpperLayers(shape.geometry(self._root.geometry)), self._root.upper()
-        for own, source in zip(layers.layers, upper.layers, strict=False):
+        shape = StudentShape(1, self.shape.count * self.shape.layers, self._root.geometry.hidden_size)
+        made, upper = StudentWeights.untrained(shape, self._root.geometry), self._root.upper()
+        for own, source in zip(made.layers.layers, upper.layers, strict=False):
             own.load_state_dict(source.state_dict())
-        maps = OutputMaps(shape, shape.width)
         nearest = StateMap.nearest(upper, shape.layers, self._hidden_texts(), self._root.geometry.num_heads)
-        nearest.put_into(maps[0])
-        write_students(folder, self._root, shape, layers, maps)
+        nearest.put_into(made.maps[0])
+        write_students(folder, self._root, shape, made)
 
     def bagged(self, folder: Path) -> None:
         """Students that each learned alone, from texts in an order of its own; together they say their mean."""
         shape = self.shape
-        layers, maps = UpperLayers(shape.geometry(self._root.geometry)), OutputMaps(shape, shape.width)
+        made = StudentWeights.untrained(shape, self._root.geometry)
         for student in range(shape.count):
             alone = self._made(replace(self.settings, count=1, seed=self.settings.seed + student))
             for index, source in zip(shape.span(student), alone.layers().layers, strict=True):
-                layers.layers[index].load_state_dict(source.state_dict())
-            StateMap.of(alone.maps()[0]).part(shape.count).put_into(maps[student])
-        write_students(folder, self._root, shape, layers, maps)
+                made.layers.layers[index].load_state_dict(source.state_dict())
+            if len(inputs := alone.inputs()):
+                made.inputs[student].load_state_dict(inputs[0].state_dict())
+            StateMap.of(alone.maps()[0]).part(shape.count).put_into(made.maps[student])
+        write_students(folder, self._root, shape, made)
 
     def _hidden_texts(self) -> HiddenTexts:
         texts = split_corpus(corpus_of(self._root, self._corpus), None).sample(_FITTED_TEXTS)
@@ -259,7 +260,7 @@ class Bench:
     def _inputs(self, cut: CutTask, fingerprint: str) -> str:
         """Return a name for all that a trial depends on."""
         files = [file_checksum(path) for path in (cut.files.train, cut.files.dev, cut.files.test) if path is not None]
-        settings = asdict(replace(self._settings, seeds=()))
+        settings = asdict(replace(self._settings, seeds=())) | {"students": self._settings.students.to_json()}
         named = {"root": self._root.fingerprint, "set": fingerprint, "files": files, "settings": settings}
         return json_checksum(named)[:12]
 
@@ -357,6 +358,7 @@ def _add_options(options: ArgumentParser) -> None:
     options.add_argument("--lower", type=int, default=3, help="its lower layers")
     options.add_argument("--steps", type=int, default=3_000, help="its distillation steps")
     options.add_argument("--corpus", type=Path, nargs="+", default=[], help="what students learn from (the root's own)")
+    options.add_argument("--width", type=int, help="of the students (the root's)")
     options.add_argument("--cache", type=Path, default=Path("build/students_quality"), help="where all else stays")
     options.add_argument("--trials", type=Path, help="folder that keeps what was measured (trials in --cache)")
     options.add_argument("--tasks", nargs="+", metavar="TASK", help=f"folders of --data ({' '.join(_TASKS)})")
@@ -372,7 +374,8 @@ def _add_options(options: ArgumentParser) -> None:
 )
 def students_quality(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL
-    settings = replace(settings, seeds=tuple(options.seeds or settings.seeds))
+    students = replace(settings.students, width=options.width)
+    settings = replace(settings, seeds=tuple(options.seeds or settings.seeds), students=students)
     cache = options.cache / "quick" if options.quick else options.cache
     data = options.data or write_demo_tasks(cache / "demo_tasks")
     tasks = options.tasks or (_TASKS if options.data else task_names(data))

@@ -58,7 +58,11 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "root show": ("hplm root show base",),
     "root export": ("hplm root export base weights.safetensors",),
     "root delete": ("hplm root delete base",),
-    "students make": ("hplm students make base", "hplm students make base --corpus texts.txt --count 2 --layers 1"),
+    "students make": (
+        "hplm students make base",
+        "hplm students make base --corpus texts.txt --count 2 --layers 1",
+        "hplm students make base --width 192 --replace",
+    ),
     "students add": (
         f"hplm students add acme/returns {_FILES}",
         f"hplm students add acme/returns {_FILES} --unlabelled texts.txt",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from backends.registry.registry import Registry
     from backends.root.student_set import StudentSet
 
+_DIGITS = 4
 app = typer.Typer(help="Short stacks of layers that answer in place of the upper layers.", no_args_is_help=True)
 
 
@@ -40,6 +41,13 @@ def make(
     layers: Annotated[
         int | None, typer.Option(help="Layers of each. \\[default: 2, where there are fewer than 4 upper layers 1]")
     ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(
+            help="Width of each, a multiple of the width of the root's attention heads: half of the root's is about "
+            "twice as fast. \\[default: the root's]"
+        ),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Distillation steps of each. \\[default: 700]")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate. \\[default: 0.002]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random. \\[default: 17]")] = None,
@@ -59,7 +67,14 @@ def make(
     from builder.requests.students import MakeStudents
     from builder.settings.students import StudentSettings
 
-    given = {"count": count, "layers": layers, "steps": steps, "learning_rate": learning_rate, "seed": seed}
+    given = {
+        "count": count,
+        "layers": layers,
+        "width": width,
+        "steps": steps,
+        "learning_rate": learning_rate,
+        "seed": seed,
+    }
     settings = StudentSettings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     opened, registry = open_home(home)
     request = MakeStudents(root=root, corpus=corpus or [], settings=settings, replace=replace, device=device)
@@ -174,6 +189,7 @@ def _described(root: str, students: StudentSet) -> dict[str, Any]:
         "students": shape.count,
         "layers": shape.layers,
         "width": shape.width,
+        "depth": round(students.depth, _DIGITS),
         "wiring": shape.wiring,
         "fidelity": [{"students": number, **each} for number, each in enumerate(students.fidelity, start=1)],
         **{name: value for name, value in students.origin.items() if name != INPUTS},

@@ -87,13 +87,14 @@ def reference_student_logits(
     students: StudentSet, artifact: HplmArtifact, hidden: Tensor, count: int, middle: int | None = None
 ) -> Tensor:
     """One row of the lower half → the sum of what its first students say."""
-    own, weights = artifact.students, _student_weights(students)
+    own, weights, inputs = artifact.students, *_student_weights(students)
     assert own is not None
     total: Tensor | None = None
     for student in range(count):
         first = student * students.shape.layers
         layers = range(first, first + students.shape.layers)
-        states = _states(students.geometry, weights, own.adapters, hidden, layers)
+        read = hidden @ inputs[f"{student}.weight"].T + inputs[f"{student}.bias"] if inputs else hidden
+        states = _states(students.geometry, weights, own.adapters, read, layers)
         logits = _answer(own.heads[student], _pooled(artifact.pooling, states, middle))
         total = logits if total is None else total + logits
     assert total is not None
@@ -107,8 +108,9 @@ def _weights(root: RootFolder) -> Weights:
 
 
 @lru_cache(maxsize=8)
-def _student_weights(students: StudentSet) -> Weights:
-    return students.layers().state_dict()
+def _student_weights(students: StudentSet) -> tuple[Weights, Weights]:
+    """The layers', and those of the maps into the width of narrow students."""
+    return students.layers().state_dict(), students.inputs().state_dict()
 
 
 def _states(

@@ -11,11 +11,11 @@ them up to a few numbers that recur. Rows do not attend to these tokens, and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from backends.adapters.product import BatchAdapters, BatchLayer
@@ -57,10 +57,23 @@ def served_layers(
             return FilledLayers(int8_layers(upper, activation, dtype, smoothing or {}))
         return FilledLayers(rowwise_layers(upper, activation, products, dtype, device, smoothing or {}))
     upper = upper.to(device=device, dtype=dtype)
-    on_bf16_cpu = device.type == "cpu" and dtype == torch.bfloat16 and cpu_multiplies_bf16()
-    if not on_bf16_cpu:
+    if not _packs(dtype, device):
         return PlainLayers(upper)
     return FilledLayers(_packed_layers(upper, activation) if activation in FUSED else PlainLayers(upper))
+
+
+def served_linear(linear: nn.Linear, precision: Precision, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return a linear layer beside the shared ones, which int8 and fp8 leave as it is: `[T, n]` → `[T, m]`."""
+    linear = linear.to(device=device, dtype=precision.states)
+    if not _packs(precision.states, device):
+        return linear
+    packed = PackedLinear.of(linear)
+    return lambda states: packed(_filled(states))[: len(states)]
+
+
+def _packs(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether weights are kept in the order in which a product reads them."""
+    return device.type == "cpu" and dtype == torch.bfloat16 and cpu_multiplies_bf16()
 
 
 class FilledLayers:
@@ -72,9 +85,12 @@ class FilledLayers:
     def __call__(
         self, hidden: Tensor, attend: Attend, adapters: BatchAdapters, span: Sequence[int] | None = None
     ) -> Tensor:
-        num_tokens = len(hidden)
-        filled = functional.pad(hidden, (0, 0, 0, filled_length(num_tokens) - num_tokens))
-        return self._layers(filled, attend, adapters, span)[:num_tokens]
+        return self._layers(_filled(hidden), attend, adapters, span)[: len(hidden)]
+
+
+def _filled(states: Tensor) -> Tensor:
+    """Fill up the number of tokens with zeros."""
+    return functional.pad(states, (0, 0, 0, filled_length(len(states)) - len(states)))
 
 
 def filled_length(num_tokens: int) -> int:

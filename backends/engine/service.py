@@ -378,7 +378,7 @@ class UpperService:
         return StudentStack(
             key,
             StudentLayers(students, self._settings, self._compute_pool),
-            students.shape.depth(geometry),
+            students.depth,
             lambda entry: self._host_bank.with_students(
                 entry, root.fingerprint, geometry.hidden_size, geometry.num_upper_layers, students
             ),

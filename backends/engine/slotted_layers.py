@@ -111,12 +111,13 @@ class SlottedLayers:
 
     @property
     def hidden_size(self) -> int:
+        """Width of the rows that it takes."""
         return self._geometry.hidden_size
 
     def require_row(self, num_tokens: int, hidden_size: int) -> None:
         """Raise `InvalidArgumentError` for a row that could not run, before it joins others in a batch."""
-        if hidden_size != self._geometry.hidden_size:
-            raise InvalidArgumentError(f"hidden rows are {hidden_size} wide, not {self._geometry.hidden_size}")
+        if hidden_size != self.hidden_size:
+            raise InvalidArgumentError(f"hidden rows are {hidden_size} wide, not {self.hidden_size}")
         if not 1 <= num_tokens <= self._geometry.max_tokens:
             raise InvalidArgumentError(f"a row has {num_tokens} tokens, not 1 to {self._geometry.max_tokens}")
 

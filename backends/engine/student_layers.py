@@ -1,7 +1,8 @@
 """One root's students on the device, with the slots and heads of the hPLMs that run on them.
 
-Every student reads the same hidden rows, and each hPLM has adapters in all of them, in one slot. So the students are
-one run of layers of which each student passes a span, and a row's logits are the sum over its students.
+Every student reads the same hidden rows, a narrow one through a map into its own width, and each hPLM has adapters in
+all of them, in one slot. So the students are one run of layers of which each student passes a span, and a row's logits
+are the sum over its students.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.bank import HplmArtifact
@@ -19,6 +20,7 @@ from backends.adapters.head import Head
 from backends.adapters.slots import SlotLease
 from backends.engine.compute_pool import ComputePool
 from backends.engine.heads import HeadRow, logits
+from backends.engine.layers import served_linear
 from backends.engine.layouts import MakeLayout
 from backends.engine.packing import MicroBatch, PackedRows
 from backends.engine.precision import precision_of
@@ -86,8 +88,16 @@ class StudentLayers(SlottedLayers):
         layers = students.layers(), students.geometry
         super().__init__(*layers, settings, precision, compute_pool, layout_of=layout_of)
         self.shape = students.shape
+        self._row_width = students.hidden_size
+        inputs = (each for each in students.inputs() if isinstance(each, nn.Linear))
+        self._inputs = [served_linear(each, precision, self.device) for each in inputs]
+        """A map into each narrow student's width; none where students are as wide as the rows."""
         self._heads: dict[int, tuple[tuple[Head, ...], tuple[float, ...], int, str]] = {}
         """By slot: what `ReadyStudents` has beside its lease."""
+
+    @property
+    def hidden_size(self) -> int:
+        return self._row_width
 
     def ready(self, key: int, load: Callable[[], HplmArtifact]) -> ReadyStudents:
         """Pin the hPLM version `key`; `load` is called only if it is not resident."""
@@ -150,7 +160,8 @@ class StudentLayers(SlottedLayers):
         if pays(batch, positions, remaining=1.0):
             batch = batch.narrowed(batch.hidden, positions, slots)
             positions = list(range(len(indices)))
-        states = self._layers(batch.hidden, self.attention(batch), batch.adapters, self.shape.span(share.student))
+        hidden = self._inputs[share.student](batch.hidden) if self._inputs else batch.hidden
+        states = self._layers(hidden, self.attention(batch), batch.adapters, self.shape.span(share.student))
         of_rows = zip(positions, [rows[index] for index in indices], strict=True)
         heads = [_head_row(batch, position, row, share.student) for position, row in of_rows]
         return dict(zip(indices, logits(states, heads), strict=True))

@@ -1,14 +1,15 @@
 """A root's students on disk: `roots/<root>/students/`, short stacks that all tenants of the root share.
 
-Each student reads the hidden rows that the upper layers read. Their outputs, each through its own map, add up to what
-the upper layers say; the first m of them are an answer too. The set has a fingerprint of its own, over the root's and
-its weights: adapters for students name it, so they never run in students of another set.
+Each student reads the hidden rows that the upper layers read, a narrow one through a map into its own width. Their
+outputs, each through its own map, add up to what the upper layers say; the first m of them are an answer too. The set
+has a fingerprint of its own, over the root's and its weights: adapters for students name it, so they never run in
+students of another set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,61 +23,39 @@ from backends.errors import (
     HplmError,
     InvalidArgumentError,
 )
-from backends.fields import Fields, read_fields
+from backends.fields import read_fields
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder, float16_state, load_weights
+from backends.root.student_shape import StudentShape
 from backends.root.upper import UpperLayers
 from backends.storage import check_file, file_checksum, write_json, write_tensors
-from backends.student_levels import MOST_STUDENTS
 
-STUDENTS_FORMAT_VERSION = 1
-PARALLEL = "parallel"
-"""The wiring in which every student reads the hidden rows, so that all of them may run at once."""
+STUDENTS_FORMAT_VERSION = 2
+"""2 is of narrow students, which releases that read 1 do not know; all others are written as 1."""
+_OF_FULL_WIDTH = 1
 _MANIFEST = "manifest.json"
-_LAYERS, _MAPS = "layers.safetensors", "maps.safetensors"
-_MOST = {"count": MOST_STUDENTS, "layers": 1 << 10, "width": 1 << 16}
+_LAYERS, _MAPS, _INPUTS = "layers.safetensors", "maps.safetensors", "inputs.safetensors"
 
 
-@dataclass(frozen=True)
-class StudentShape:
-    """The sizes of a set: `count` students of `layers` layers, `width` numbers wide."""
+class InputMaps(nn.ModuleList):
+    """A linear map for each narrow student, from the root's hidden rows to its own width.
 
-    count: int
-    layers: int
-    width: int
-    wiring: str = PARALLEL
+    Students as wide as the rows read these as they are: then there are no maps.
+    """
 
-    def __post_init__(self) -> None:
-        for name in ("count", "layers", "width"):
-            if getattr(self, name) < 1:
-                raise InvalidArgumentError(f"the {name} of students must be at least 1, not {getattr(self, name)}")
-        if self.wiring != PARALLEL:
-            raise InvalidArgumentError(f"the wiring {self.wiring!r} of students is not known; {PARALLEL!r} is")
+    def __init__(self, shape: StudentShape, hidden_size: int) -> None:
+        count = shape.count if shape.is_narrow(hidden_size) else 0
+        super().__init__(nn.Linear(hidden_size, shape.width) for _ in range(count))
 
-    @classmethod
-    def read(cls, stored: Fields) -> StudentShape:
-        count, layers, width = (stored.whole(name, 1, most) for name, most in _MOST.items())
-        return cls(count, layers, width, stored.text("wiring") if "wiring" in stored else PARALLEL)
+    def enter(self, student: int, hidden: Tensor) -> Tensor:
+        """Return hidden rows as a student reads them.
 
-    def geometry(self, root: RootGeometry) -> RootGeometry:
-        """Return the sizes of all students' layers as one stack, in which those of `span` are one student's.
-
-        Raises:
-            InvalidArgumentError: The students do not fit the root.
+        Shape: `[..., H]` → `[..., h]`
         """
-        if self.width != root.hidden_size:
-            raise InvalidArgumentError(
-                f"students are as wide as the hidden rows of their root, {root.hidden_size} numbers, not {self.width}"
-            )
-        return replace(root, num_upper_layers=self.count * self.layers)
-
-    def depth(self, root: RootGeometry) -> float:
-        """Return what one student costs, as a share of the root's upper layers."""
-        return self.layers / root.num_upper_layers
-
-    def span(self, student: int) -> range:
-        """Return the layers of a student, counted from 0."""
-        return range(student * self.layers, (student + 1) * self.layers)
+        if not len(self):
+            return hidden
+        entered: Tensor = self[student](hidden)
+        return entered
 
 
 class OutputMaps(nn.ModuleList):
@@ -97,12 +76,33 @@ class OutputMaps(nn.ModuleList):
         return torch.stack(mapped).sum(dim=0)
 
 
+@dataclass(frozen=True)
+class StudentWeights:
+    """All weights of a set; layer l of student k, both counted from 0, is layer k·N + l."""
+
+    layers: UpperLayers
+    maps: OutputMaps
+    inputs: InputMaps
+
+    @classmethod
+    def untrained(cls, shape: StudentShape, root: RootGeometry) -> StudentWeights:
+        hidden_size = root.hidden_size
+        return cls(UpperLayers(shape.geometry(root)), OutputMaps(shape, hidden_size), InputMaps(shape, hidden_size))
+
+    def files(self) -> dict[str, nn.Module]:
+        """Return the modules by the names of their files."""
+        inputs = {_INPUTS: self.inputs} if len(self.inputs) else {}
+        return {_LAYERS: self.layers, _MAPS: self.maps, **inputs}
+
+
 class StudentSet:
     """Reads a root's students; the manifest is checked at once, weights when they are read.
 
     Attributes:
         shape: Sizes.
         geometry: Of all students' layers as one stack.
+        depth: What one student costs, as a share of the root's upper layers.
+        hidden_size: Width of the root's hidden rows, which students read.
         fingerprint: Names these weights of this root.
         fidelity: Figures of the first student, of the first two, and so on; for people.
         origin: How the set was made; for people.
@@ -121,6 +121,7 @@ class StudentSet:
         try:
             self.shape = StudentShape.read(fields.part("shape"))
             self.geometry = self.shape.geometry(root.geometry)
+            self.depth = self.shape.depth(root.geometry)
         except InvalidArgumentError as error:
             raise CorruptFileError(f"{path} describes no students: {error}") from error
         self.fingerprint = fields.text("fingerprint")
@@ -129,8 +130,9 @@ class StudentSet:
         )
         self.origin = fields.mapping("origin")
         files = fields.part("files")
-        self._files = {name: files.part(name) for name in (_LAYERS, _MAPS)}
-        self._hidden_size = root.geometry.hidden_size
+        self.hidden_size = root.geometry.hidden_size
+        inputs = (_INPUTS,) if self.shape.is_narrow(self.hidden_size) else ()
+        self._files = {name: files.part(name) for name in (_LAYERS, _MAPS, *inputs)}
 
     def layers(self) -> UpperLayers:
         """Read the layers of all students: layer l of student k, both counted from 0, is layer k·N + l."""
@@ -139,7 +141,14 @@ class StudentSet:
 
     def maps(self) -> OutputMaps:
         self._check(_MAPS)
-        return load_weights(lambda: OutputMaps(self.shape, self._hidden_size), self.path / _MAPS)
+        return load_weights(lambda: OutputMaps(self.shape, self.hidden_size), self.path / _MAPS)
+
+    def inputs(self) -> InputMaps:
+        """Read the maps into the width of narrow students; none where they are as wide as the hidden rows."""
+        if not self.shape.is_narrow(self.hidden_size):
+            return InputMaps(self.shape, self.hidden_size)
+        self._check(_INPUTS)
+        return load_weights(lambda: InputMaps(self.shape, self.hidden_size), self.path / _INPUTS)
 
     def verify(self) -> None:
         """Compare every file with its checksum."""
@@ -165,8 +174,7 @@ def write_students(
     folder: Path,
     root: RootFolder,
     shape: StudentShape,
-    layers: UpperLayers,
-    maps: OutputMaps,
+    weights: StudentWeights,
     fidelity: Sequence[Mapping[str, float]] = (),
     origin: Mapping[str, Any] | None = None,
 ) -> str:
@@ -176,7 +184,7 @@ def write_students(
         HplmError: A weight is not finite in fp16.
     """
     files = {}
-    for name, part in ((_LAYERS, layers), (_MAPS, maps)):
+    for name, part in weights.files().items():
         state = float16_state(part)
         if not all(bool(torch.isfinite(tensor).all()) for tensor in state.values()):
             raise HplmError(f"students of root {root.manifest.name!r}: weights are not finite in fp16")
@@ -188,7 +196,7 @@ def write_students(
     write_json(
         folder / _MANIFEST,
         {
-            "format_version": STUDENTS_FORMAT_VERSION,
+            "format_version": STUDENTS_FORMAT_VERSION if _INPUTS in files else _OF_FULL_WIDTH,
             "root_fingerprint": root.fingerprint,
             "fingerprint": fingerprint,
             "shape": asdict(shape),

@@ -59,7 +59,7 @@ class BareEngine:
 
     def __init__(self, root: RootFolder, num_hplms: int, seed: int, recipe: AdapterRecipe) -> None:
         self.geometry = root.geometry
-        self._root = root
+        self.root = root
         self._generator = torch.Generator().manual_seed(seed)
         self._hplms: list[HplmArtifact] = [random_hplm(root, self._generator, recipe) for _ in range(num_hplms)]
 
@@ -72,7 +72,7 @@ class BareEngine:
     ) -> UpperStack:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         settings = StackSettings(device=device, dtype=dtype, num_slots=len(self._hplms) + 1)
-        return UpperStack(self._root, settings, compute_pool, adapters_of, layout_of)
+        return UpperStack(self.root, settings, compute_pool, adapters_of, layout_of)
 
     def rows(self, lengths: Sequence[int]) -> list[Tensor]:
         return random_rows(lengths, self.geometry.hidden_size, self._generator)

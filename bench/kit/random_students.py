@@ -14,30 +14,28 @@ from backends.adapters.pooling import POOLED_STATES
 from backends.adapters.recipe import AdapterRecipe
 from backends.adapters.student_adapters import StudentAdapters, StudentStep
 from backends.root.store import RootFolder
-from backends.root.student_set import (
-    OutputMaps,
-    StudentSet,
-    StudentShape,
-    read_students,
-    students_folder,
-    write_students,
-)
-from backends.root.upper import UpperLayers
+from backends.root.student_set import StudentSet, StudentWeights, read_students, students_folder, write_students
+from backends.root.student_shape import StudentShape
 from backends.storage import publishing
 from bench.kit.random_root import BOTTLENECK, random_adapters
 
 
-def random_students(root: RootFolder, count: int, layers: int, generator: torch.Generator) -> StudentSet:
-    """Written into the root's folder, and read back; students that were there are replaced."""
-    shape = StudentShape(count, layers, root.geometry.hidden_size)
-    parts = UpperLayers(shape.geometry(root.geometry)), OutputMaps(shape, root.geometry.hidden_size)
+def random_students(
+    root: RootFolder, count: int, layers: int, generator: torch.Generator, width: int | None = None
+) -> StudentSet:
+    """Written into the root's folder, and read back; students that were there are replaced.
+
+    Without a width they are as wide as the root's hidden rows.
+    """
+    shape = StudentShape(count, layers, root.geometry.hidden_size if width is None else width)
+    made = StudentWeights.untrained(shape, root.geometry)
     with torch.no_grad():
-        for part in parts:
+        for part in made.files().values():
             for name, weights in part.named_parameters():
                 if weights.ndim == 2 or name.endswith("bias"):
                     weights.normal_(std=1 / math.sqrt(weights.shape[-1]), generator=generator)
     with publishing(students_folder(root.path)) as folder:
-        write_students(folder, root, shape, *parts)
+        write_students(folder, root, shape, made)
     students = read_students(root)
     assert students is not None
     return students

@@ -63,6 +63,8 @@ def _described(students: StudentSet) -> dict[str, Any]:
         "fingerprint": students.fingerprint,
         "students": students.shape.count,
         "layers": students.shape.layers,
+        "width": students.shape.width,
+        "depth": students.depth,
         "fidelity": [dict(figures) for figures in students.fidelity],
     }
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
 from backends.errors import InvalidArgumentError
+from backends.root.geometry import RootGeometry
+from backends.root.student_shape import StudentShape
 from backends.student_levels import MOST_STUDENTS
 from builder.settings.seeds import require_seed
 
 _USUAL_STUDENTS = 3
 _LARGEST_SHARE = 0.75
 """Students that cost more of the upper layers than that save too little."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class StudentSettings:
-    """The number and the depth of students, and the length and the strength of their distillation.
+    """The number, the depth and the width of students, and the length and the strength of their distillation.
 
     Without a `count`, students are added until one lowers the error on held-out texts by less than `least_gain` of
-    itself, or the next would make all of them cost more than three quarters of the upper layers. Each learns for
+    itself, or the next would make all of them cost more than three quarters of the upper layers. Without a `width` they
+    are as wide as the root's hidden rows; narrower ones begin with a map into their own width. Each learns for
     `steps`, then all of them together for `joint_share` as many. Of the batches of later ones, `hard_share` are drawn
     from the `hard_texts` share of texts that those before them say worst; by default none are, which measures better.
 
@@ -33,6 +37,7 @@ class StudentSettings:
 
     count: int | None = None
     layers: int | None = None
+    width: int | None = None
     steps: int = 700
     tokens_per_batch: int = 2048
     learning_rate: float = 2e-3
@@ -63,29 +68,39 @@ class StudentSettings:
             raise InvalidArgumentError(f"a root has 1 to {MOST_STUDENTS} students, not {self.count}")
         if self.layers is not None and self.layers < 1:
             raise InvalidArgumentError(f"a student has at least one layer, not {self.layers}")
+        if self.width is not None and self.width < 1:
+            raise InvalidArgumentError(f"a student is at least one number wide, not {self.width}")
         require_seed(self.seed)
 
-    def layers_of(self, num_upper_layers: int) -> int:
-        """Return the layers of each student.
+    def to_json(self) -> dict[str, Any]:
+        """Return all settings, those of students of full width as before there were narrow ones.
+
+        Checksums of it name what was made.
+        """
+        found = asdict(self)
+        if self.width is None:
+            del found["width"]
+        return found
+
+    def shape(self, root: RootGeometry) -> StudentShape:
+        """Return the sizes of the largest set that is made for a root.
 
         Raises:
-            InvalidArgumentError: One student costs as much as the upper layers.
+            InvalidArgumentError: The students do not fit the root, or cost as much as its upper layers.
         """
-        layers = self.layers or (1 if num_upper_layers < 4 else 2)
-        if layers >= num_upper_layers:
+        num_upper = root.num_upper_layers
+        layers = self.layers or (1 if num_upper < 4 else 2)
+        width = root.hidden_size if self.width is None else self.width
+        depth = StudentShape(1, layers, width).depth(root)
+        if depth >= 1:
             raise InvalidArgumentError(
-                f"a student of {layers} layers saves nothing where there are {num_upper_layers} upper layers"
+                f"a student of {layers} layers saves nothing where there are {num_upper} upper layers"
             )
-        return layers
-
-    def most_students(self, num_upper_layers: int) -> int:
-        """Return how many students are made at most."""
-        if self.count is not None:
-            if self.count * self.layers_of(num_upper_layers) > num_upper_layers:
-                raise InvalidArgumentError(
-                    f"{self.count} students of {self.layers_of(num_upper_layers)} layers cost more than the "
-                    f"{num_upper_layers} upper layers"
-                )
-            return self.count
-        affordable = int(_LARGEST_SHARE * num_upper_layers) // self.layers_of(num_upper_layers)
-        return min(max(1, affordable), _USUAL_STUDENTS)
+        if self.count is None:
+            affordable = int(_LARGEST_SHARE / depth + _ROUNDING)
+            return StudentShape(min(max(1, affordable), _USUAL_STUDENTS), layers, width)
+        if self.count * depth > 1 + _ROUNDING:
+            raise InvalidArgumentError(
+                f"{self.count} students of {layers} layers cost more than the {num_upper} upper layers"
+            )
+        return StudentShape(self.count, layers, width)

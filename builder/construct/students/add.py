@@ -136,7 +136,7 @@ class _Adding:
             "dev_full": self._score(full),
             **{f"dev_{count}": score for count, score in enumerate(scores, start=1)},
             "set": self._set.fingerprint,
-            "depth": self._set.shape.depth(self._root.geometry),
+            "depth": self._set.depth,
             "texts": len(self.examples),
             "unlabelled_texts": self._num_unlabelled,
         }
@@ -177,7 +177,7 @@ class _Adding:
         files = [request.train, request.dev, *([request.unlabelled] if request.unlabelled else [])]
         return {
             "set": self._set.fingerprint,
-            "depth": self._set.shape.depth(self._root.geometry),
+            "depth": self._set.depth,
             "live": file_checksum(self._home.path / self._live.folder / "manifest.json"),
             "tables": [file_checksum(self._home.path / each / "header.json") for each in self._live.domain.folders],
             "files": [file_checksum(path) for path in files],

@@ -7,14 +7,15 @@ student k, counted from 1:
     stacking of student k:  mean((B_(k-1) - states in the middle of student k)²) / Var(B_(k-1))
     all together:           Σ_m mean((T - B_m)²) / Var(T)
 
-Stacking lets the layers above the middle refine what earlier students say, as if they stood on top of them.
+Stacking lets the layers above the middle refine what earlier students say, as if they stood on top of them. The middle
+of a narrow student learns that through its map of inputs: what it would read, did it stand on them.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,9 +23,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from backends.root.geometry import RootGeometry
-from backends.root.student_set import OutputMaps, StudentShape
+from backends.root.student_set import StudentWeights
+from backends.root.student_shape import StudentShape
 from backends.root.upper import UpperLayers
 from builder.construct.students.hidden_texts import HiddenBatch, HiddenTexts
+from builder.construct.students.narrowing import narrowed_state, selecting
 from builder.construct.training.device import mixed_precision
 
 _DIGITS = 5
@@ -52,37 +55,45 @@ class Boosting(nn.Module):
     def __init__(self, upper: UpperLayers, root: RootGeometry, shape: StudentShape) -> None:
         super().__init__()
         self.shape = shape
-        self._num_heads = root.num_heads
+        self._root, self._own = root, shape.geometry(root)
         self._upper = upper.requires_grad_(False)
-        self.layers = UpperLayers(shape.geometry(root))
-        self.maps = OutputMaps(shape, root.hidden_size)
-        self.layers.requires_grad_(False)
-        self.maps.requires_grad_(False)
+        weights = StudentWeights.untrained(shape, root)
+        self.layers, self.maps, self.inputs = weights.layers, weights.maps, weights.inputs
+        self._freeze()
 
     @torch.no_grad()
     def start(self, student: int) -> None:
         """Give a student its first weights: the first one the last upper layers, others those of the one before.
 
-        The first says what its layers say; others say nothing yet, so that they never make the sum worse.
+        The first says what its layers say; others say nothing yet, so that they never make the sum worse. Of narrow
+        ones the first has some of the channels of the upper layers.
         """
         own = [self.layers.layers[index] for index in self.shape.span(student)]
         if student == 0:
-            sources: Sequence[nn.Module] = [*self._upper.layers][-self.shape.layers :]
+            last = [*self._upper.layers][-self.shape.layers :]
+            sources = [narrowed_state(layer, self._root, self._own) for layer in last]
         else:
-            sources = [self.layers.layers[index] for index in self.shape.span(student - 1)]
+            sources = [self.layers.layers[index].state_dict() for index in self.shape.span(student - 1)]
         for layer, source in zip(own, sources, strict=True):
-            layer.load_state_dict(source.state_dict())
+            layer.load_state_dict(source)
+        kept = selecting(self._root.hidden_size, self._own.hidden_size)
         weight, bias = (self.maps[student].get_parameter(name) for name in ("weight", "bias"))
-        weight.zero_() if student else weight.copy_(torch.eye(*weight.shape))
+        weight.zero_() if student else weight.copy_(kept.T)
         bias.zero_()
+        if len(self.inputs) and student:
+            self.inputs[student].load_state_dict(self.inputs[student - 1].state_dict())
+        elif len(self.inputs):
+            self.inputs[0].get_parameter("weight").copy_(kept)
+            self.inputs[0].get_parameter("bias").zero_()
 
     def parameters_of(self, students: Sequence[int]) -> dict[str, nn.Parameter]:
         """Let these students learn and no others; return what learns, by name."""
-        self.layers.requires_grad_(False)
-        self.maps.requires_grad_(False)
+        self._freeze()
         found: dict[str, nn.Parameter] = {}
         for student in students:
             parts = {f"layers.{index}": self.layers.layers[index] for index in self.shape.span(student)}
+            if len(self.inputs):
+                parts[f"inputs.{student}"] = self.inputs[student]
             for name, part in {**parts, f"maps.{student}": self.maps[student]}.items():
                 found |= {f"{name}.{key}": one for key, one in part.named_parameters()}
         for one in found.values():
@@ -95,12 +106,13 @@ class Boosting(nn.Module):
             with torch.no_grad():
                 target = self._target(batch)
                 before = self._sums(batch, student)[-1] if student else torch.zeros_like(target)
+                below = self.inputs.enter(student, before).float()
             states = list(self._states(batch, student))
             says = self.maps[student](states[-1])[batch.mask].float()
         loss = functional.mse_loss(says, target - before) / target.var()
         if student and self.shape.layers > 1 and stacking_weight:
             middle = states[-(-self.shape.layers // 2) - 1][batch.mask].float()
-            loss = loss + stacking_weight * functional.mse_loss(middle, before) / before.var()
+            loss = loss + stacking_weight * functional.mse_loss(middle, below) / below.var()
         return loss
 
     def joint_loss(self, batch: HiddenBatch, count: int) -> Tensor:
@@ -138,14 +150,16 @@ class Boosting(nn.Module):
         return found
 
     @torch.no_grad()
-    def kept(self, count: int) -> tuple[StudentShape, UpperLayers, OutputMaps]:
+    def kept(self, count: int) -> tuple[StudentShape, StudentWeights]:
         """Return copies of the first students alone, on the CPU."""
-        shape = StudentShape(count, self.shape.layers, self.shape.width, self.shape.wiring)
-        layers, maps = copy.deepcopy(self.layers).cpu(), copy.deepcopy(self.maps).cpu()
-        layers.layers = layers.layers[: count * shape.layers]
-        for unused in range(self.shape.count - 1, count - 1, -1):
-            del maps[unused]
-        return shape, layers, maps
+        shape = replace(self.shape, count=count)
+        kept = copy.deepcopy(StudentWeights(self.layers, self.maps, self.inputs))
+        kept.layers.layers = kept.layers.layers[: count * shape.layers]
+        for part in (kept.maps, kept.inputs):
+            del part[count:]
+        for module in (kept.layers, kept.maps, kept.inputs):
+            module.cpu()
+        return shape, kept
 
     def _both(self, batch: HiddenBatch, count: int) -> tuple[Tensor, list[Tensor]]:
         with mixed_precision(batch.hidden.device):
@@ -153,7 +167,7 @@ class Boosting(nn.Module):
 
     def _target(self, batch: HiddenBatch) -> Tensor:
         """Shape: `[T, H]`."""
-        states: Tensor = self._upper(batch.hidden, batch.attend(self._num_heads))
+        states: Tensor = self._upper(batch.hidden, batch.attend(self._root.num_heads))
         return states[batch.mask].float()
 
     def _sums(self, batch: HiddenBatch, count: int) -> list[Tensor]:
@@ -167,5 +181,9 @@ class Boosting(nn.Module):
 
     def _states(self, batch: HiddenBatch, student: int) -> Iterator[Tensor]:
         """Yield the states after each layer of a student."""
-        attend = batch.attend(self._num_heads)
-        return self.layers.states(batch.hidden, attend, span=self.shape.span(student))
+        attend, hidden = batch.attend(self._own.num_heads), self.inputs.enter(student, batch.hidden)
+        return self.layers.states(hidden, attend, span=self.shape.span(student))
+
+    def _freeze(self) -> None:
+        for part in (self.layers, self.maps, self.inputs):
+            part.requires_grad_(False)

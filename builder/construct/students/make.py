@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from backends.errors import ConflictError, FileError, InvalidArgumentError, Trai
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.root.student_set import StudentSet, StudentShape, read_students, students_folder, write_students
+from backends.root.student_set import StudentSet, read_students, students_folder, write_students
 from backends.root.tokenizer import Text
 from backends.storage import json_checksum, publishing
 from builder.construct.hplm.state_rows import StateRows
@@ -60,10 +60,10 @@ def make_students(home: Home, registry: Registry, request: MakeStudents, report:
                 "students then until 'hplm students add' adapts them again"
             )
         distilled, boosting = making.run()
-        shape, layers, maps = boosting.kept(distilled.count)
+        shape, weights = boosting.kept(distilled.count)
         fidelity = [each.to_json() for each in distilled.fidelity]
         with students_unchanged(target), publishing(students_folder(target)) as folder:
-            write_students(folder, root, shape, layers, maps, fidelity, making.origin(distilled))
+            write_students(folder, root, shape, weights, fidelity, making.origin(distilled))
         for path in checkpoint_paths(target):
             path.unlink(missing_ok=True)
         return StudentSet(students_folder(target), root)
@@ -95,8 +95,7 @@ class _Making:
 
     def run(self) -> tuple[Distilled, Boosting]:
         settings, geometry = self.request.settings, self.root.geometry
-        layers = settings.layers_of(geometry.num_upper_layers)
-        shape = StudentShape(settings.most_students(geometry.num_upper_layers), layers, geometry.hidden_size)
+        shape = settings.shape(geometry)
         learnt, held_out = self._texts()
         device = training_device(self.request.device)
         texts, measured = (
@@ -113,7 +112,7 @@ class _Making:
 
     def origin(self, distilled: Distilled) -> dict[str, Any]:
         return {
-            "settings": asdict(self.request.settings),
+            "settings": self.request.settings.to_json(),
             "corpus": [str(path) for path in self.corpus],
             "seconds": round(distilled.seconds),
             INPUTS: json_checksum(self._inputs()),
@@ -155,5 +154,5 @@ class _Making:
         return {
             "root": self.root.fingerprint,
             "corpus": corpus_checksums(self.corpus),
-            "settings": asdict(self.request.settings),
+            "settings": self.request.settings.to_json(),
         }

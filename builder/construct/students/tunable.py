@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from backends.adapters.adapter_set import AdapterSet
 from backends.adapters.head import Head
-from backends.adapters.pooling import PAIR_POOLING
+from backends.adapters.pooling import PAIR_POOLING, POOLED_STATES
 from backends.adapters.recipe import AdapterRecipe
 from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
-from backends.root.student_set import OutputMaps, StudentSet, StudentShape
+from backends.root.student_set import InputMaps, OutputMaps, StudentSet
+from backends.root.student_shape import StudentShape
 from backends.root.upper import UpperLayers
 from builder.construct.hplm.padded_pooling import POOL_FUNCTIONS
 from builder.construct.hplm.tunable import new_parameter, parameter_name, scaled, trained_parameters
@@ -28,12 +29,14 @@ class StudentLayers:
 
     layers: UpperLayers
     maps: OutputMaps
+    inputs: InputMaps
     shape: StudentShape
     geometry: RootGeometry
 
     @classmethod
     def of(cls, students: StudentSet, device: torch.device) -> StudentLayers:
-        return cls(students.layers().to(device), students.maps().to(device), students.shape, students.geometry)
+        layers, maps, inputs = students.layers(), students.maps(), students.inputs()
+        return cls(layers.to(device), maps.to(device), inputs.to(device), students.shape, students.geometry)
 
     @property
     def device(self) -> torch.device:
@@ -70,6 +73,7 @@ class TunableStudents(nn.Module):
     ) -> None:
         super().__init__()
         self._layers = students.layers.requires_grad_(False)
+        self._inputs = students.inputs.requires_grad_(False)
         self._shape = students.shape
         self._num_heads = students.geometry.num_heads
         self._pool = POOL_FUNCTIONS[pooling]
@@ -93,7 +97,8 @@ class TunableStudents(nn.Module):
         attend = padded_attention(self._num_heads, segments > 0)
         found = []
         for student in range(self._shape.count):
-            states = self._layers(rows, attend, self._adapters, self._shape.span(student))
+            hidden = self._inputs.enter(student, rows)
+            states = self._layers(hidden, attend, self._adapters, self._shape.span(student))
             with torch.autocast(rows.device.type, enabled=False):
                 found.append(self._pool(states, segments).float())
         return torch.cat(found, dim=-1)
@@ -139,22 +144,36 @@ def start_of(students: StudentLayers, recipe: AdapterRecipe, head: Head, pooling
     """Return adapters that change nothing, and heads by which students say what they say to the hPLM's own `head`.
 
     What is pooled of a sum of mapped states is the sum of what is pooled, except for pairs, and a dense layer in front
-    is not linear: then the first student's head is the hPLM's own, and the others' say nothing yet.
+    is not linear: then the first student's head is the hPLM's own, cut to the width of narrow students, and the others'
+    say nothing yet.
     """
     adapters = recipe.identity(students.geometry, students.layers)
+    maps = students.maps
     if head.dense_weight is not None or pooling == PAIR_POOLING:
-        return TunedStudents(adapters, tuple(_first_only(head, student) for student in range(students.shape.count)))
-    heads = []
-    for student in range(students.shape.count):
-        weight, bias = (students.maps[student].get_parameter(name).cpu() for name in ("weight", "bias"))
-        own = head.bias.float() if student == 0 else torch.zeros(len(head.bias))
-        heads.append(Head(head.weight.float() @ weight, head.weight.float() @ bias + own))
+        first = _through(head, maps[0], POOLED_STATES[pooling]) if len(students.inputs) else head
+        return TunedStudents(adapters, (first, *[_silent(first)] * (len(maps) - 1)))
+    silent = replace(head, bias=torch.zeros(len(head.bias)))
+    heads = (_through(silent if student else head, each, 1) for student, each in enumerate(maps))
     return TunedStudents(adapters, tuple(heads))
 
 
-def _first_only(head: Head, student: int) -> Head:
+def _through(head: Head, own: nn.Module, pooled_states: int) -> Head:
+    """Return the head that reads a student's states as `head` reads mapped ones.
+
+    Of pairs it does so nearly: the differences of mapped states are the mapped ones, but not their absolute values.
+    """
+    weight, bias = (own.get_parameter(name).detach().cpu() for name in ("weight", "bias"))
+    reading = (head.weight if head.dense_weight is None else head.dense_weight).float()
+    by_state = reading.reshape(len(reading), pooled_states, -1)
+    read, shift = (by_state @ weight).flatten(1), by_state[:, 0] @ bias
+    if head.dense_bias is None:
+        return replace(head, weight=read, bias=head.bias.float() + shift)
+    return replace(head, dense_weight=read, dense_bias=head.dense_bias.float() + shift)
+
+
+def _silent(head: Head) -> Head:
     said = ("weight", "bias")
-    return head if student == 0 else head.map(lambda name, one: torch.zeros_like(one) if name in said else one.clone())
+    return head.map(lambda name, one: torch.zeros_like(one) if name in said else one.clone())
 
 
 def _head(student: int) -> str:

@@ -73,12 +73,16 @@ def test_exits_are_upper_layers_and_come_as_near_to_the_last_as_a_map_can(sets: 
     assert (says - final).square().mean() < 1.5 * least + 1e-4 < final.var()
 
 
-def test_bagged_students_say_their_mean(sets: Sets, tiny_home: Home) -> None:
-    sets.settings = replace(sets.settings, count=2)
-    bagged = sets.installed("bagged").maps()
+@pytest.mark.parametrize("width", [None, 32])
+def test_bagged_students_say_their_mean(sets: Sets, tiny_home: Home, width: int | None) -> None:
+    sets.settings = replace(sets.settings, count=2, width=width)
+    made = sets.installed("bagged")
+    bagged, inputs = made.maps(), made.inputs().state_dict()
     for number, own in enumerate(bagged):
-        alone = sets._made(replace(sets.settings, count=1, seed=sets.settings.seed + number)).maps()[0]
-        one, other = (says.get_parameter("weight") for says in (own, alone))
+        alone = sets._made(replace(sets.settings, count=1, seed=sets.settings.seed + number))
+        for name, tensor in alone.inputs().state_dict().items():
+            assert torch.equal(inputs[name.replace("0.", f"{number}.", 1)], tensor)
+        one, other = (says.get_parameter("weight") for says in (own, alone.maps()[0]))
         torch.testing.assert_close(one, other / 2, rtol=1e-2, atol=1e-3)
 
 

@@ -29,7 +29,7 @@ def test_students_of_a_root_are_made_and_shown(run: Run, tiny_home: Home, tmp_pa
     assert "saves nothing" in run(*make, "--layers", "2")
     assert "1 to 8 students" in run(*make, "--count", "0")
     made = json.loads(run(*make, "--count", "2", "--layers", "1", "--json"))
-    assert (made["students"], made["layers"], made["width"]) == (2, 1, 64)
+    assert (made["students"], made["layers"], made["width"], made["depth"]) == (2, 1, 64, 0.5)
     assert [each["students"] for each in made["fidelity"]] == [1, 2]
     assert all({"students", "cosine", "error"} == each.keys() for each in made["fidelity"])
     assert f"{made['fidelity'][1]['cosine']}" in run("students", "show", "tiny", *home)
@@ -38,6 +38,11 @@ def test_students_of_a_root_are_made_and_shown(run: Run, tiny_home: Home, tmp_pa
     again = json.loads(run(*make, "--count", "1", "--replace", "--json"))
     assert again["students"] == 1 and again["fingerprint"] != made["fingerprint"]
     assert "does not exist" in run("students", "make", "unknown", *home)
+    narrow = json.loads(run(*make, "--width", "32", "--layers", "2", "--count", "2", "--replace", "--json"))
+    assert (narrow["students"], narrow["layers"], narrow["width"]) == (2, 2, 32) and 0.2 < narrow["depth"] < 0.4
+    assert "a multiple of 16, the width of their root's attention heads, not 40" in run(
+        *make, "--width", "40", "--replace"
+    )
 
 
 def test_a_creation_that_is_interrupted_at_its_students_says_what_goes_on(

@@ -106,13 +106,15 @@ def test_students_are_a_version_with_the_same_weights(
 @pytest.mark.parametrize(
     ("write", "task"), [(write_tagged, "ner"), (write_pairs, "classification"), (write_values, "regression")]
 )
+@pytest.mark.parametrize("width", [64, 32])
 def test_all_tasks_have_students(
     tiny_home: Home,
     tmp_path: Path,
-    students: StudentSet,
+    width: int,
     write: Callable[..., tuple[Path, Path]],
     task: Any,
 ) -> None:
+    students = random_students(RootFolder(tiny_home.root("tiny")), 2, 1, torch.Generator().manual_seed(SEED), width)
     files = write(tmp_path / "task", seed=100, train=TRAIN)
     request = CreateHplm(
         id="acme/new", root="tiny", domain="farm", task=task, train=files[0], dev=files[1], tune={**TUNE, "epochs": 2}
@@ -123,6 +125,7 @@ def test_all_tasks_have_students(
     assert own.set_fingerprint == students.fingerprint and 1 <= own.best <= 2
     assert (task == "regression") == all(step.temperature == 1.0 for step in own.steps)
     assert {head.weight.dtype for head in own.heads} == {torch.float32 if task == "regression" else torch.float16}
+    assert {head.hidden_size for head in own.heads} == {(4 if write is write_pairs else 1) * width}
 
 
 def test_an_hplm_that_was_not_tuned_here_has_students(

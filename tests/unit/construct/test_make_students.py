@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,17 @@ from backends.registry.registry import Registry
 from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
-from backends.root.student_set import StudentSet, StudentShape, read_students, students_folder
+from backends.root.student_set import StudentSet, read_students, students_folder
+from backends.root.student_shape import StudentShape
 from backends.root.upper import UpperLayers
-from backends.storage import read_json, write_json
+from backends.storage import json_checksum, read_json, write_json
 from bench.kit.tiny_home import ignore, write_corpus
 from builder.construct.hplm.state_rows import StateRows
 from builder.construct.students.boosting import Boosting
 from builder.construct.students.distil import checkpoint_paths
 from builder.construct.students.hidden_texts import HiddenBatch, HiddenTexts, numbered_token_batches, token_batches
-from builder.construct.students.make import make_students
+from builder.construct.students.make import INPUTS, make_students
+from builder.construct.training.corpus import corpus_checksums
 from builder.progress import Step
 from builder.requests.students import MakeStudents
 from builder.settings.students import StudentSettings
@@ -58,9 +60,9 @@ def hidden_texts(count: int = 12) -> HiddenTexts:
     return HiddenTexts(StateRows(hidden, offsets, lengths), CPU)
 
 
-def boosting(count: int = 3, layers: int = 2) -> Boosting:
+def boosting(count: int = 3, layers: int = 2, width: int = 16) -> Boosting:
     torch.manual_seed(SEED)
-    made = Boosting(UpperLayers(GEOMETRY), GEOMETRY, StudentShape(count, layers, 16))
+    made = Boosting(UpperLayers(GEOMETRY), GEOMETRY, StudentShape(count, layers, width))
     for student in range(count):
         made.start(student)
     return made
@@ -69,7 +71,7 @@ def boosting(count: int = 3, layers: int = 2) -> Boosting:
 def shaken(made: Boosting) -> Boosting:
     """Students that say something, each something else."""
     with torch.no_grad():
-        for weights in [*made.layers.parameters(), *made.maps.parameters()]:
+        for weights in [*made.layers.parameters(), *made.maps.parameters(), *made.inputs.parameters()]:
             weights.add_(torch.randn(weights.shape) / 20)
     return made
 
@@ -77,18 +79,24 @@ def shaken(made: Boosting) -> Boosting:
 def alone(made: Boosting, batch: HiddenBatch, row: int) -> tuple[torch.Tensor, list[list[torch.Tensor]]]:
     """One text by itself: the upper layers' states, and those after each layer of each student."""
     length = int(batch.mask[row].sum())
-    hidden, attend = batch.hidden[row : row + 1, :length], padded_attention(2, torch.ones(1, length, dtype=torch.bool))
+    mask, hidden = torch.ones(1, length, dtype=torch.bool), batch.hidden[row : row + 1, :length]
     target = hidden
     for layer in made._upper.layers:
-        target = layer(target, attend)
-    students = []
+        target = layer(target, padded_attention(2, mask))
+    students, attend = [], padded_attention(made.shape.width // 8, mask)
     for student in range(made.shape.count):
-        states, found = hidden, []
+        states, found = entered(made, student, hidden), []
         for index in made.shape.span(student):
             states = made.layers.layers[index](states, attend)
             found.append(states[0])
         students.append(found)
     return target[0], students
+
+
+def entered(made: Boosting, student: int, hidden: torch.Tensor) -> torch.Tensor:
+    if made.shape.width == GEOMETRY.hidden_size:
+        return hidden
+    return hidden @ made.inputs[student].weight.T + made.inputs[student].bias
 
 
 def reference_loss(made: Boosting, batch: HiddenBatch, student: int, stacking: float) -> torch.Tensor:
@@ -104,21 +112,24 @@ def reference_loss(made: Boosting, batch: HiddenBatch, student: int, stacking: f
     target, before, say, middle = (torch.cat(each) for each in (targets, befores, says, middles))
     loss = ((target - before - say) ** 2).mean() / target.var()
     if student and made.shape.layers > 1:
-        loss = loss + stacking * ((before - middle) ** 2).mean() / before.var()
+        below = entered(made, student, before).detach()
+        loss = loss + stacking * ((below - middle) ** 2).mean() / below.var()
     return loss
 
 
+@pytest.mark.parametrize("width", [16, 8])
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_boosting_losses_are_those_of_a_slow_reference(layers: int) -> None:
-    made, batch = shaken(boosting(layers=layers)), hidden_texts().batch(np.arange(5))
+def test_boosting_losses_are_those_of_a_slow_reference(layers: int, width: int) -> None:
+    made, batch = shaken(boosting(layers=layers, width=width)), hidden_texts().batch(np.arange(5))
     for student in range(made.shape.count):
         for stacking in (0.0, 0.7):
             expected = reference_loss(made, batch, student, stacking)
             torch.testing.assert_close(made.boosting_loss(batch, student, stacking), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_joint_gradients_are_those_of_all_prefixes_added_up() -> None:
-    made, batch = shaken(boosting()), hidden_texts().batch(np.arange(5))
+@pytest.mark.parametrize("width", [16, 8])
+def test_joint_gradients_are_those_of_all_prefixes_added_up(width: int) -> None:
+    made, batch = shaken(boosting(width=width)), hidden_texts().batch(np.arange(5))
     learning = made.parameters_of(range(3))
     made.joint_loss(batch, 3).backward()
     together = {name: one.grad.clone() for name, one in learning.items() if one.grad is not None}
@@ -134,9 +145,10 @@ def test_joint_gradients_are_those_of_all_prefixes_added_up() -> None:
         torch.testing.assert_close(together[name], one.grad, rtol=1e-3, atol=1e-5)
 
 
-def test_a_new_student_changes_nothing_yet() -> None:
+@pytest.mark.parametrize("width", [16, 8])
+def test_a_new_student_changes_nothing_yet(width: int) -> None:
     texts = hidden_texts()
-    made = boosting()
+    made = boosting(width=width)
     first, *others = made.fidelity(texts, 3)
     assert others == [first] * 2
     made = shaken(made)
@@ -162,21 +174,40 @@ def test_fidelity_and_residuals_are_over_tokens() -> None:
     np.testing.assert_allclose(made.residuals(texts, 2), expected, rtol=1e-4)
 
 
-def test_only_named_students_learn() -> None:
-    made = boosting()
+def test_a_narrow_student_starts_with_some_channels_of_the_last_upper_layers() -> None:
+    """Its map takes every other channel of the rows; the first half of the heads is the only one that is left."""
+    made, hidden = boosting(count=2, width=8), torch.randn(3, 16, generator=torch.Generator().manual_seed(SEED))
+    source, own = made._upper.layers[-1], made.layers.layers[1]
+    torch.testing.assert_close(made.inputs.enter(0, hidden), hidden[:, ::2])
+    assert torch.equal(own.query_key_value.weight[8:16], source.query_key_value.weight[16:24, ::2])
+    assert torch.equal(own.ffn_out.weight, source.ffn_out.weight[::2, ::2])
+    assert torch.equal(own.ffn_norm.bias, source.ffn_norm.bias[::2])
+    torch.testing.assert_close(made.maps[0](hidden[:, ::2])[:, ::2], hidden[:, ::2])
+    assert not made.maps[0](hidden[:, ::2])[:, 1::2].any()
+    assert torch.equal(made.inputs[0].weight, made.inputs[1].weight)
+
+
+@pytest.mark.parametrize("width", [16, 8])
+def test_only_named_students_learn(width: int) -> None:
+    made = boosting(width=width)
     learning = made.parameters_of([1])
+    assert {name for name in learning if name.startswith("inputs")} == (
+        {"inputs.1.weight", "inputs.1.bias"} if width < 16 else set()
+    )
     assert {name.split(".")[1] for name in learning if name.startswith("layers")} == {"2", "3"}
     assert {name for name in learning if name.startswith("maps")} == {"maps.1.weight", "maps.1.bias"}
     made.boosting_loss(hidden_texts().batch(np.arange(4)), 1, 1.0).backward()
     assert {id(one) for one in made.parameters() if one.grad is not None} == {id(one) for one in learning.values()}
 
 
-def test_kept_students_are_the_first() -> None:
-    made = shaken(boosting())
-    shape, layers, maps = made.kept(2)
-    assert shape == StudentShape(2, 2, 16) and len(maps) == 2 and len(layers.layers) == 4
+@pytest.mark.parametrize("width", [16, 8])
+def test_kept_students_are_the_first(width: int) -> None:
+    made = shaken(boosting(width=width))
+    shape, kept = made.kept(2)
+    assert [len(kept.inputs), len(made.inputs)] == ([2, 3] if width < 16 else [0, 0])
+    assert shape == StudentShape(2, 2, width) and len(kept.maps) == 2 and len(kept.layers.layers) == 4
     for index in range(4):
-        assert torch.equal(layers.layers[index].ffn_in.weight, made.layers.layers[index].ffn_in.weight)
+        assert torch.equal(kept.layers.layers[index].ffn_in.weight, made.layers.layers[index].ffn_in.weight)
     assert len(made.maps) == 3
 
 
@@ -223,6 +254,18 @@ def test_students_of_a_root_are_published(tiny_home: Home, corpus: Path) -> None
     assert not any(path.exists() for path in checkpoint_paths(tiny_home.root("tiny")))
 
 
+def test_narrow_students_of_a_root_are_published(tiny_home: Home, corpus: Path) -> None:
+    """Two layers of half the width, where two of the full width would save nothing."""
+    found = made(tiny_home, corpus=[corpus], steps=60, layers=2, width=32)
+    root = RootFolder(tiny_home.root("tiny"))
+    read = read_students(root)
+    assert read is not None and read.fingerprint == found.fingerprint
+    assert read.shape == StudentShape(2, 2, 32) and 0.2 < read.shape.depth(root.geometry) < 0.4
+    assert read.fidelity[1]["error"] < read.fidelity[0]["error"] < 0.9
+    read.verify()
+    assert made(tiny_home, corpus=[corpus], steps=60, layers=2, width=32).fingerprint == found.fingerprint
+
+
 def test_an_interrupted_distillation_ends_as_one_that_was_not(tiny_home: Home, corpus: Path, tmp_path: Path) -> None:
     whole = made(tiny_home, corpus=[corpus]).fingerprint
     others = made(tiny_home, corpus=[corpus], seed=18, replace=True).fingerprint
@@ -245,7 +288,7 @@ def test_an_interrupted_distillation_ends_as_one_that_was_not(tiny_home: Home, c
 
 
 def test_students_that_bring_little_are_dropped(tiny_home: Home, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StudentSettings, "most_students", lambda self, layers: 2)
+    monkeypatch.setattr(StudentSettings, "shape", lambda self, root: StudentShape(2, 1, root.hidden_size))
     assert made(tiny_home, corpus=[corpus], count=None, least_gain=0.9).shape.count == 1
     assert made(tiny_home, corpus=[corpus], count=None, least_gain=0.0, steps=40, replace=True).shape.count == 2
 
@@ -254,8 +297,8 @@ def test_students_that_bring_little_are_dropped(tiny_home: Home, corpus: Path, m
     ("upper", "layers", "count"), [(2, 1, 1), (3, 1, 2), (4, 2, 1), (6, 2, 2), (8, 2, 3), (12, 2, 3)]
 )
 def test_sizes_by_default_cost_three_quarters_of_the_upper_layers_at_most(upper: int, layers: int, count: int) -> None:
-    settings = StudentSettings()
-    assert (settings.layers_of(upper), settings.most_students(upper)) == (layers, count)
+    shape = StudentSettings().shape(replace(GEOMETRY, num_upper_layers=upper))
+    assert (shape.layers, shape.count, shape.width) == (layers, count, GEOMETRY.hidden_size)
 
 
 def test_students_are_replaced_only_where_that_is_wanted(tiny_home: Home, corpus: Path) -> None:
@@ -271,6 +314,9 @@ def test_students_are_replaced_only_where_that_is_wanted(tiny_home: Home, corpus
         ({"count": 0}, "1 to 8 students"),
         ({"count": 9}, "1 to 8 students"),
         ({"layers": 0}, "at least one layer"),
+        ({"width": 0}, "at least one number wide"),
+        ({"width": 128}, "at most as wide as the hidden rows of their root, 64 numbers, not 128"),
+        ({"width": 24}, "multiple of 16, the width of their root's attention heads, not 24"),
         ({"steps": 0}, "steps must be positive"),
         ({"least_gain": 2.0}, "least_gain must lie between"),
         ({"stacking_weight": -1.0}, "cannot be negative"),
@@ -301,6 +347,14 @@ def test_what_was_made_before_is_found(tiny_home: Home, corpus: Path) -> None:
     with pytest.raises(ConflictError, match="--replace"):
         made(tiny_home, corpus=[corpus])
     made(tiny_home, corpus=[corpus], replace=True).verify()
+
+
+def test_students_of_full_width_are_found_that_were_made_before_there_were_narrow_ones(
+    tiny_home: Home, corpus: Path
+) -> None:
+    settings = {name: value for name, value in asdict(QUICK).items() if name != "width"}
+    named = {"root": RootFolder(tiny_home.root("tiny")).fingerprint, "corpus": corpus_checksums([corpus])}
+    assert made(tiny_home, corpus=[corpus]).origin[INPUTS] == json_checksum({**named, "settings": settings})
 
 
 def test_the_corpus_of_the_root_is_the_default(tiny_home: Home, corpus: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from backends.adapters.pooling import POOLED_STATES
 from backends.adapters.recipe import AdapterRecipe
 from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
-from backends.root.student_set import OutputMaps, StudentShape
+from backends.root.student_set import StudentWeights
+from backends.root.student_shape import StudentShape
 from backends.root.upper import UpperLayers
 from builder.construct.hplm.padded_pooling import POOL_FUNCTIONS
 from builder.construct.hplm.teacher_data import TeacherData
@@ -35,6 +37,7 @@ from seeds import SEED
 
 ROOT = RootGeometry(50, 16, 32, 2, 1, 4, 32, 2, 1e-12, "gelu")
 SHAPE = StudentShape(3, 2, 16)
+NARROW = StudentShape(3, 2, 8)
 CPU = torch.device("cpu")
 LABELS = 3
 QUICK = TuneSettings(recipe=AdapterRecipe(width=4), epochs=2, rows_per_batch=8)
@@ -46,13 +49,14 @@ def fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(SEED)
 
 
-def student_layers() -> StudentLayers:
-    geometry = SHAPE.geometry(ROOT)
-    return StudentLayers(UpperLayers(geometry).requires_grad_(False), OutputMaps(SHAPE, 16), SHAPE, geometry)
+def student_layers(shape: StudentShape = SHAPE) -> StudentLayers:
+    made = StudentWeights.untrained(shape, ROOT)
+    made.layers.requires_grad_(False)
+    return StudentLayers(made.layers, made.maps, made.inputs, shape, shape.geometry(ROOT))
 
 
-def random_heads(pooling: str, outputs: int = LABELS) -> tuple[Head, ...]:
-    width = POOLED_STATES[pooling] * SHAPE.width
+def random_heads(pooling: str, outputs: int = LABELS, shape: StudentShape = SHAPE) -> tuple[Head, ...]:
+    width = POOLED_STATES[pooling] * shape.width
     return tuple(Head(torch.randn(outputs, width), torch.randn(outputs)) for _ in range(SHAPE.count))
 
 
@@ -73,22 +77,25 @@ def pooled_alone(
     """One text through each student, which is made of its own layers and adapters alone."""
     found = []
     for student in range(SHAPE.count):
-        own = UpperLayers(StudentShape(1, SHAPE.layers, SHAPE.width).geometry(ROOT))
-        for layer, index in zip(own.layers, SHAPE.span(student), strict=True):
+        own = UpperLayers(replace(students.shape, count=1).geometry(ROOT))
+        span = students.shape.span(student)
+        for layer, index in zip(own.layers, span, strict=True):
             layer.load_state_dict(students.layers.layers[index].state_dict())
-        span = SHAPE.span(student)
-        attend = padded_attention(ROOT.num_heads, segments > 0)
-        states = own(row, attend, adapters.map(lambda _, one, span=span: one[span.start : span.stop]))  # type: ignore[misc]
+        attend = padded_attention(students.geometry.num_heads, segments > 0)
+        inputs = dict(students.inputs.named_parameters())
+        read = row @ inputs[f"{student}.weight"].T + inputs[f"{student}.bias"] if inputs else row
+        states = own(read, attend, adapters.map(lambda _, one, span=span: one[span.start : span.stop]))  # type: ignore[misc]
         found.append(POOL_FUNCTIONS[pooling](states, segments)[0])
     return found
 
 
 @pytest.mark.parametrize("pooling", sorted(POOLED_STATES))
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("entrance", "all")])
-def test_answers_are_sums_over_students_by_themselves(kind: str, pooling: str) -> None:
-    students, lengths = student_layers(), [5, 3, 8]
+@pytest.mark.parametrize("shape", [SHAPE, NARROW], ids=["full width", "narrow"])
+def test_answers_are_sums_over_students_by_themselves(shape: StudentShape, kind: str, pooling: str) -> None:
+    students, lengths = student_layers(shape), [5, 3, 8]
     adapters = random_adapters(random.Random(SEED), students.geometry, kind)
-    heads = random_heads(pooling)
+    heads = random_heads(pooling, shape=shape)
     model = TunableStudents(students, TunedStudents(adapters, heads), pooling)
     rows, segments = padded_rows(lengths)
     with torch.no_grad():
@@ -107,14 +114,18 @@ def test_answers_are_sums_over_students_by_themselves(kind: str, pooling: str) -
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "none"])
-def test_students_start_by_saying_what_their_sum_says_to_the_own_head(pooling: str) -> None:
-    students, head = student_layers(), new_head(LABELS, 16)
+@pytest.mark.parametrize("shape", [SHAPE, NARROW], ids=["full width", "narrow"])
+def test_students_start_by_saying_what_their_sum_says_to_the_own_head(shape: StudentShape, pooling: str) -> None:
+    students, head = student_layers(shape), new_head(LABELS, 16)
     head.bias.normal_()
     model = TunableStudents(students, start_of(students, QUICK.recipe, head, pooling), pooling)
     rows, segments = padded_rows([6, 4])
-    attend = padded_attention(ROOT.num_heads, segments > 0)
+    attend = padded_attention(students.geometry.num_heads, segments > 0)
     with torch.no_grad():
-        states = [students.layers(rows, attend, span=SHAPE.span(student)) for student in range(SHAPE.count)]
+        states = [
+            students.layers(students.inputs.enter(student, rows), attend, span=shape.span(student))
+            for student in range(shape.count)
+        ]
         for count, answers in enumerate(model.answers(model.read(rows, segments)), start=1):
             pooled = POOL_FUNCTIONS[pooling](students.maps.total(states[:count]), segments)
             torch.testing.assert_close(answers, head.logits(pooled), rtol=1e-3, atol=1e-4)
@@ -130,6 +141,34 @@ def test_where_sums_are_not_linear_the_first_student_starts_with_the_own_head(po
     with torch.no_grad():
         for answers in model.answers(states):
             torch.testing.assert_close(answers, head.logits(model.of_first(states)))
+
+
+def test_narrow_students_of_a_dense_head_start_with_what_it_says_of_the_first_one_s_sum() -> None:
+    students, more = student_layers(NARROW), (torch.randn(5, 16) / 4, torch.randn(5))
+    head = Head(torch.randn(LABELS, 5), torch.randn(LABELS), *more)
+    model = TunableStudents(students, start_of(students, QUICK.recipe, head, "mean"), "mean")
+    states = model.read(*padded_rows([6, 4]))
+    with torch.no_grad():
+        expected = head.logits(students.maps[0](model.of_first(states)))
+        for answers in model.answers(states):
+            torch.testing.assert_close(answers, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_narrow_students_of_pairs_start_near_the_own_head() -> None:
+    """What is linear of a pair's features is read as from mapped states; here nothing else counts."""
+    students = student_layers(NARROW)
+    weight = torch.randn(LABELS, 4, 16)
+    weight[:, 1:3] = 0.0  # of absolute differences and agreements
+    head = Head(weight.flatten(1), torch.randn(LABELS))
+    start = start_of(students, QUICK.recipe, head, "halves")
+    assert all(each.hidden_size == 4 * NARROW.width for each in start.heads)
+    model, (rows, segments) = TunableStudents(students, start, "halves"), padded_rows([6, 4], middle=2)
+    attend = padded_attention(students.geometry.num_heads, segments > 0)
+    with torch.no_grad():
+        states = students.layers(students.inputs.enter(0, rows), attend, span=NARROW.span(0))
+        expected = head.logits(POOL_FUNCTIONS["halves"](students.maps[0](states), segments))
+        for answers in model.answers(model.read(rows, segments)):
+            torch.testing.assert_close(answers, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_heads_hold_the_scale_of_a_regression_once() -> None:
@@ -154,7 +193,7 @@ def encoded(objective: Objective[Any], examples: Sequence[LabelledText]) -> Enco
     return EncodedSet(rows, objective.targets(examples, [None] * len(rows)), lengths, [None] * len(rows))
 
 
-def task_of(kind: str, count: int = 24) -> StudentTask:
+def task_of(kind: str, count: int = 24, shape: StudentShape = SHAPE) -> StudentTask:
     labels = ["a", "b", "c"] if kind == CLASSIFICATION else [100.0, 300.0, 500.0]
     examples = [LabelledText(f"text {number}", labels[number % 3]) for number in range(count)]
     data = TaskData(kind, ("a", "b", "c") if kind == CLASSIFICATION else (), examples, examples)
@@ -164,12 +203,13 @@ def task_of(kind: str, count: int = 24) -> StudentTask:
     states = states_of(head, "mean", [torch.randn(1, 16) for _ in examples])
     taught = TeacherData(examples, answers, states)
     train = encoded(objective, examples)
-    return StudentTask(student_layers(), objective, head, "mean", train, taught, train)
+    return StudentTask(student_layers(shape), objective, head, "mean", train, taught, train)
 
 
 @pytest.mark.parametrize("kind", [CLASSIFICATION, REGRESSION])
-def test_the_loss_counts_every_number_of_students_and_the_first_twice(kind: str) -> None:
-    task = task_of(kind)
+@pytest.mark.parametrize("shape", [SHAPE, NARROW], ids=["full width", "narrow"])
+def test_the_loss_counts_every_number_of_students_and_the_first_twice(shape: StudentShape, kind: str) -> None:
+    task = task_of(kind, shape=shape)
     start = start_of(task.students, QUICK.recipe, task.head, "mean")
     model = TunableStudents(task.students, start, "mean", task.objective.scale)
     indices = np.arange(7)
@@ -180,12 +220,13 @@ def test_the_loss_counts_every_number_of_students_and_the_first_twice(kind: str)
     expected = 2 * losses[0] + losses[1] + losses[2]
     if kind == CLASSIFICATION:
         assert task.taught.states is not None
-        says = states[:, :16] @ task.students.maps[0].weight.T + task.students.maps[0].bias
+        says = states[:, : shape.width] @ task.students.maps[0].weight.T + task.students.maps[0].bias
         expected = expected + task.taught.states.distance(says, indices)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     found.backward()
     assert all(one.grad is not None for one in model.trained().values())
-    assert all(one.grad is None for one in [*task.students.layers.parameters(), *task.students.maps.parameters()])
+    frozen = task.students.layers, task.students.maps, task.students.inputs
+    assert all(one.grad is None for part in frozen for one in part.parameters())
 
 
 def test_what_is_measured_is_what_is_stored() -> None:

@@ -28,9 +28,10 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.root.student_set import StudentSet, read_students, students_folder
+from backends.root.student_set import StudentSet, read_students
 from backends.scheduling.student_count import Backlog
 from backends.stack_key import FULL, STUDENTS
+from backends.storage import read_json, write_json
 from backends.wire import AUTO, EARLY, Ticket, encode_tickets, fold_rows
 from bench.kit.random_students import random_students, student_adapters_of
 from builder.construct.hplm.hplms import publish_artifact
@@ -38,6 +39,12 @@ from served_engine import HIDDEN, TINY, Responses, running
 
 COUNT, DEPTH = 3, 1 / 2
 LENGTHS = [3, 9, 20, 4, 17, 6]
+ERRORS = {
+    "gone": "made for other students of its root",
+    "newer": "in the format of a newer release",
+    "no inputs": "damaged",
+    "short layers": "damaged",
+}
 Row = np.ndarray[Any, Any]
 
 
@@ -51,9 +58,8 @@ class Offer:
         self.students = students_of(self.root)
         artifact = replace(read_artifact(home.path / model.folder, self.root.fingerprint), hplm=name)
         torch.manual_seed(seed)
-        heads = [
-            Head(torch.randn_like(artifact.head.weight), torch.randn_like(artifact.head.bias)) for _ in range(COUNT)
-        ]
+        size = len(artifact.head.bias), self.students.shape.width
+        heads = [Head(torch.randn(size), torch.randn_like(artifact.head.bias)) for _ in range(COUNT)]
         adapters = random_adapters(random.Random(seed), self.students.geometry, "lora")
         own = student_adapters_of(self.students, adapters, heads, best)
         self._depth = self.students.shape.depth(self.root.geometry)
@@ -135,6 +141,24 @@ def test_each_number_of_students_is_answered_as_named(tiny_home: Home, offer: Of
         assert {reason for _, reason in service.answers} == {"asked"}
 
 
+def test_narrow_students_of_several_tenants_answer_beside_each_other(tiny_home: Home) -> None:
+    """From hidden rows of the root's width, which rows of another width are not."""
+    root = RootFolder(tiny_home.root("tiny"))
+    students = random_students(root, COUNT, 2, torch.Generator().manual_seed(1), width=HIDDEN // 2)
+    offers = [Offer(tiny_home, "acme/topic", f"acme/narrow-{seed}", seed=seed) for seed in (1, 2)]
+    assert all(each.entry.students and each.entry.students.edition == students.fingerprint for each in offers)
+    with running(tiny_home) as service:
+        with service._loop._changed:  # so that rows of both are one batch
+            pending = [
+                (each, count, ask(service, each.entry, f"students-{count}")) for each in offers for count in (1, 3)
+            ]
+        for each, count, of_hplm in pending:
+            require_of(each, answers(of_hplm), count)
+        ticket, other = Ticket(offers[0].entry.key, 3, False, None, level=STUDENTS), queue.Queue[Any]()
+        service.submit(fold_rows([rows()[0][:, : HIDDEN // 2]]), encode_tickets([ticket]), [b""], other.put)
+        assert f"hidden rows are {HIDDEN // 2} wide, not {HIDDEN}" in str(other.get(timeout=30))
+
+
 def test_all_that_is_not_asked_for_stays_as_it_was(tiny_home: Home, offer: Offer) -> None:
     """The same hPLM with its other weights, and one without students."""
     topic = Registry.open(tiny_home).hplm("acme/topic")
@@ -193,15 +217,29 @@ def test_damaged_students_cost_their_own_answers_only(tiny_home: Home, offer: Of
         assert len(answers(ask(service, offer.entry, AUTO))) == len(LENGTHS)
 
 
-def test_a_damaged_set_costs_the_answers_of_students_only(tiny_home: Home, offer: Offer) -> None:
-    shutil.rmtree(students_folder(offer.root.path))
+@pytest.mark.parametrize("how", ["gone", "newer", "no inputs", "short layers"])
+def test_a_damaged_set_costs_the_answers_of_students_only(tiny_home: Home, how: str) -> None:
+    root = RootFolder(tiny_home.root("tiny"))
+    folder = random_students(root, COUNT, 1, torch.Generator().manual_seed(1), width=HIDDEN // 2).path
+    offer = Offer(tiny_home, "acme/topic", "acme/students")
+    if how == "gone":
+        shutil.rmtree(folder)
+    elif how == "newer":
+        write_json(folder / "manifest.json", {**read_json(folder / "manifest.json"), "format_version": 99})
+    elif how == "no inputs":
+        (folder / "inputs.safetensors").unlink()
+    else:
+        (folder / "layers.safetensors").write_bytes(b"short")
     with running(tiny_home) as service:
-        assert "made for other students of its root" in str(error(ask(service, offer.entry, STUDENTS)))
-        assert len(answers(ask(service, offer.entry, AUTO))) == len(LENGTHS)
+        for _ in range(2):  # a second time, too, they are not silently answered by all layers
+            assert ERRORS[how] in str(error(ask(service, offer.entry, STUDENTS)))
+        for level in (AUTO, FULL):
+            assert len(answers(ask(service, offer.entry, level))) == len(LENGTHS)
 
 
+@pytest.mark.parametrize("width", [HIDDEN, HIDDEN // 2])
 def test_rows_end_on_the_set_that_they_began_with(
-    tiny_home: Home, offer: Offer, monkeypatch: pytest.MonkeyPatch
+    tiny_home: Home, offer: Offer, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The set is replaced while rows run; a version for the new one runs beside the old until nothing is on that."""
     go, begun, run = threading.Event(), threading.Event(), StudentLayers.run
@@ -216,7 +254,7 @@ def test_rows_end_on_the_set_that_they_began_with(
         monkeypatch.setattr(StudentLayers, "run", held)
         pending = ask(service, offer.entry, STUDENTS)
         assert begun.wait(30)
-        new_set = random_students(offer.root, COUNT, 2, torch.Generator().manual_seed(9))
+        new_set = random_students(offer.root, COUNT, 2, torch.Generator().manual_seed(9), width)
         newer = Offer(tiny_home, "acme/topic", "acme/students", seed=3)
         assert newer.entry.stack(STUDENTS).edition == new_set.fingerprint != offer.entry.stack(STUDENTS).edition
         go.set()

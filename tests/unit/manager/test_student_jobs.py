@@ -89,6 +89,7 @@ def test_students_are_made_and_then_added(jobs: Jobs) -> None:
     assert waits_for(adding, unfinished) == [making.id] and [job.id for job in ready(unfinished)] == [making.id]
     made = jobs.run(making).result
     assert made is not None and (made["students"], made["layers"], made["live"]) == (1, 1, True)
+    assert (made["width"], made["depth"]) == (64, 0.5)
     assert made["fidelity"][0].keys() == {"cosine", "error"}
     added = jobs.run(adding).result
     assert added is not None and added["version"] == 2

@@ -18,14 +18,8 @@ from backends.errors import (
 from backends.root.encoder import padded_attention
 from backends.root.geometry import RootGeometry
 from backends.root.store import RootFolder
-from backends.root.student_set import (
-    OutputMaps,
-    StudentShape,
-    read_students,
-    students_folder,
-    write_students,
-)
-from backends.root.upper import UpperLayers
+from backends.root.student_set import StudentWeights, read_students, students_folder, write_students
+from backends.root.student_shape import StudentShape
 from backends.storage import read_json, write_json
 from bench.kit.random_root import random_root
 from bench.kit.random_students import random_students
@@ -47,19 +41,49 @@ def generator() -> torch.Generator:
 def test_students_are_read_as_they_were_written(root: RootFolder) -> None:
     assert read_students(root) is None
     shape = StudentShape(COUNT, LAYERS, 16)
-    layers, maps = UpperLayers(shape.geometry(GEOMETRY)), OutputMaps(shape, 16)
+    weights = StudentWeights.untrained(shape, GEOMETRY)
     folder = students_folder(root.path)
     folder.mkdir()
     fidelity = [{"cosine": 0.5 + number / 10} for number in range(COUNT)]
-    fingerprint = write_students(folder, root, shape, layers, maps, fidelity, {"steps": 3})
+    fingerprint = write_students(folder, root, shape, weights, fidelity, {"steps": 3})
     read = read_students(root)
     assert read is not None
     assert (read.shape, read.fingerprint, read.fidelity) == (shape, fingerprint, tuple(fidelity))
     assert read.geometry == replace(GEOMETRY, num_upper_layers=COUNT * LAYERS)
     read.verify()
-    for written, found in ((layers, read.layers()), (maps, read.maps())):
-        for name, weights in written.state_dict().items():
-            torch.testing.assert_close(found.state_dict()[name], weights.half().float())
+    assert not len(read.inputs()) and read_json(read.path / "manifest.json")["format_version"] == 1
+    for written, found in ((weights.layers, read.layers()), (weights.maps, read.maps())):
+        for name, tensor in written.state_dict().items():
+            torch.testing.assert_close(found.state_dict()[name], tensor.half().float())
+
+
+def test_narrow_students_are_read_as_they_were_written(root: RootFolder) -> None:
+    """With a map into their width, and as a format that releases before them do not read."""
+    read = random_students(root, COUNT, LAYERS, generator(), width=8)
+    assert (read.shape.width, read.hidden_size) == (8, 16)
+    assert read.geometry == replace(
+        GEOMETRY, num_upper_layers=COUNT * LAYERS, hidden_size=8, intermediate_size=16, num_heads=1
+    )
+    assert read_json(read.path / "manifest.json")["format_version"] == 2
+    hidden = torch.randn(5, 16, generator=generator())
+    for student, own in enumerate(read.inputs()):
+        expected = hidden @ own.get_parameter("weight").T + own.get_parameter("bias")
+        torch.testing.assert_close(read.inputs().enter(student, hidden), expected)
+    assert [each.get_parameter("weight").shape for each in read.maps()] == [(16, 8)] * COUNT
+    assert random_students(root, COUNT, LAYERS, generator()).inputs().enter(0, hidden) is hidden
+
+
+@pytest.mark.parametrize(("width", "depth"), [(16, 2 / 3), (8, (2 * (4 * 64 + 2 * 8 * 16) + 16 * 8) / (3 * 2048))])
+def test_a_student_costs_what_its_products_multiply(width: int, depth: float) -> None:
+    assert StudentShape(COUNT, LAYERS, width).depth(GEOMETRY) == pytest.approx(depth)
+
+
+@pytest.mark.parametrize(("width", "message"), [(17, "at most as wide"), (12, "multiple of 8"), (4, "multiple of 8")])
+def test_widths_that_do_not_fit_the_root_are_rejected(width: int, message: str) -> None:
+    shape = StudentShape(COUNT, LAYERS, width)
+    for use in (shape.geometry, shape.depth):
+        with pytest.raises(InvalidArgumentError, match=message):
+            use(GEOMETRY)
 
 
 def test_layers_of_a_span_are_one_student(root: RootFolder) -> None:
@@ -124,9 +148,9 @@ def test_damaged_manifests_are_rejected(root: RootFolder, how: str) -> None:
         read_students(root)
 
 
-@pytest.mark.parametrize("name", ["layers.safetensors", "maps.safetensors"])
+@pytest.mark.parametrize("name", ["layers.safetensors", "maps.safetensors", "inputs.safetensors"])
 def test_damaged_weights_are_rejected(root: RootFolder, name: str) -> None:
-    students = random_students(root, COUNT, LAYERS, generator())
+    students = random_students(root, COUNT, LAYERS, generator(), width=8)
     path = students.path / name
     damaged = bytearray(path.read_bytes())
     damaged[-1] ^= 1
@@ -134,7 +158,7 @@ def test_damaged_weights_are_rejected(root: RootFolder, name: str) -> None:
     with pytest.raises(CorruptFileError):
         students.verify()
     with pytest.raises(CorruptFileError):
-        students.layers() if name.startswith("layers") else students.maps()
+        getattr(students, name.removesuffix(".safetensors"))()
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 16), (1, 0, 16), (1, 1, 0)])
@@ -145,10 +169,10 @@ def test_sizes_are_positive(sizes: tuple[int, int, int]) -> None:
 
 def test_weights_that_fp16_does_not_hold_are_not_written(root: RootFolder, tmp_path: Path) -> None:
     shape = StudentShape(1, 1, 16)
-    layers, maps = UpperLayers(shape.geometry(GEOMETRY)), OutputMaps(shape, 16)
+    weights = StudentWeights.untrained(shape, GEOMETRY)
     with torch.no_grad():
-        maps[0].weight.fill_(1e6)
+        weights.maps[0].weight.fill_(1e6)
     (tmp_path / "students").mkdir()
     with pytest.raises(HplmError, match="not finite"):
-        write_students(tmp_path / "students", root, shape, layers, maps)
+        write_students(tmp_path / "students", root, shape, weights)
     assert not (tmp_path / "students" / "manifest.json").exists()

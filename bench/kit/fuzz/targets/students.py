@@ -17,8 +17,8 @@ from backends.adapters.student_adapters import (
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.root.student_set import OutputMaps, StudentSet, StudentShape, write_students
-from backends.root.upper import UpperLayers
+from backends.root.student_set import StudentSet, StudentWeights, write_students
+from backends.root.student_shape import StudentShape
 from backends.storage import read_errors_are_clear
 from bench.kit.fuzz.draw import Draw
 from bench.kit.fuzz.folders import BadFolder
@@ -36,11 +36,11 @@ class Students(Target):
         registry = Registry.open(home)
         self._root = RootFolder(home.root(registry.roots()[0].name))
         registry.close()
-        shape = StudentShape(2, 1, self._root.geometry.hidden_size)
+        shape = StudentShape(2, 1, self._root.geometry.hidden_size // 2)  # narrow ones have a file more
         folder = scratch / "set"
         folder.mkdir()
-        layers = UpperLayers(shape.geometry(self._root.geometry))
-        write_students(folder, self._root, shape, layers, OutputMaps(shape, shape.width), [{"cosine": 0.9}])
+        weights = StudentWeights.untrained(shape, self._root.geometry)
+        write_students(folder, self._root, shape, weights, [{"cosine": 0.9}])
         self._set = BadFolder(folder, folder)
         fingerprint = StudentSet(folder, self._root).fingerprint
         adapters = scratch / "adapters"
@@ -61,3 +61,4 @@ class Students(Target):
             if draw.happens(0.3):
                 students.layers()
                 students.maps()
+                students.inputs()
