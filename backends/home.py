@@ -58,6 +58,11 @@ class Home:
         """Return the folder of what was measured of a root on this machine: its cost model."""
         return self.path / "profiles" / root
 
+    @property
+    def placement(self) -> Path:
+        """What `hplm place` has decided: which stacks stand on which devices."""
+        return self.path / "profiles" / "placement.json"
+
     def plot(self, root: str, domain: str, version: int) -> Path:
         return self.path / "plots" / root / f"{domain}@{version}"
 

@@ -43,6 +43,10 @@ class Step:
 Report = Callable[[Step], None]
 
 
+def ignore(step: Step) -> None:
+    """Report to nobody."""
+
+
 @contextmanager
 def progress_bars(title: str, console: Console | None = None) -> Iterator[Report]:
     """A bar per phase on a terminal; a line every few seconds where the output is a file."""

@@ -16,6 +16,7 @@ from cli import (
     importing,
     loadtest,
     manager,
+    place,
     profile,
     quota,
     root,
@@ -49,6 +50,7 @@ select.register(app)
 loadtest.register(app)
 manager.register(app)
 simulate.register(app)
+place.register(app)
 audit.register(app)
 app.add_typer(token.app, name="token")
 app.add_typer(quota.app, name="quota")

@@ -12,7 +12,7 @@ _PANELS = {
     "Serve": ("export", "serve", "fleet", "infer", "manager", "doctor"),
     "Versions": ("list", "show", "tree", "versions", "rollback", "pin", "unpin", "delete", "gc", "verify"),
     "Access": ("token", "quota", "audit"),
-    "Measure": ("eval", "loadtest", "profile", "simulate", "traffic"),
+    "Measure": ("eval", "loadtest", "profile", "simulate", "traffic", "place"),
 }
 _FILES = "--train train.jsonl --dev dev.jsonl"
 _EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -50,6 +50,10 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "simulate": ("hplm simulate --load 0.8x --deadlines 5x-20x",),
     "traffic show": ("hplm traffic show --since 24h --by family",),
     "traffic export": ("hplm traffic export monday.csv --since 2026-11-23 --until 2026-11-24",),
+    "place": (
+        "hplm place --traffic monday.csv --devices 4x16GB",
+        "hplm place --traffic monday.csv --devices 2x16GB@alpha,2x24GB@beta --svg placement.svg",
+    ),
     "manager": ("hplm manager --port 8080",),
     "root add": ("hplm root add base --from hf:google-bert/bert-base-uncased --lower 6 --corpus texts.txt",),
     "root check": ("hplm root check base --texts texts.txt",),

@@ -37,6 +37,11 @@ _MANIFEST = "manifest.json"
 _VERSION_1_PART = {"name": "bottleneck.attention", "activation": "relu", "norm_first": False}
 
 
+def weights_bytes(folder: Path) -> int:
+    """Return what an hPLM's adapters and heads take on disk, which is about what its slot takes."""
+    return (folder / _WEIGHTS).stat().st_size
+
+
 @dataclass(frozen=True)
 class HplmArtifact:
     """The parts that make an hPLM of its root and domain; `origin` tells people where it came from."""

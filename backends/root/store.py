@@ -63,6 +63,11 @@ class RootFolder:
     def fingerprint(self) -> str:
         return self.manifest.fingerprint
 
+    @property
+    def upper_bytes(self) -> int:
+        """What the upper layers take on disk, in 16 bits."""
+        return self._files.part("upper.safetensors").whole("size_bytes")
+
     def tokenizer(self) -> RootTokenizer:
         self._check("tokenizer.json")
         return RootTokenizer(self.path / "tokenizer.json", self.geometry.max_tokens, self.geometry.pad_id)

@@ -1,0 +1,1 @@
+"""What `bench.placement` plans for: AlpaServe's published setting, grids of bursty traffic, and a large fleet."""

@@ -1,0 +1,182 @@
+"""Large fleets in cells of at most 64 devices: families go to cells by their peaks, and each cell is planned alone.
+
+A family is what is routed as one: a root's domain, or a tenant with much traffic. A family that is more than a cell's
+share stands in several, each of which gets a part of its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from builder.placement.planner.frames import by_host
+from builder.placement.planner.model import Model
+from builder.placement.planner.plan import Device
+from builder.placement.planner.problem import Problem
+from builder.placement.planner.search import best_selection
+from builder.placement.planner.selection import Selection
+from builder.placement.planner.traffic import Int64, Traffic
+from builder.progress import Report, Step, ignore
+
+MOST_DEVICES = 64
+_SLACK = 1.05
+"""What a cell may be filled to, of its share of all work."""
+
+
+@dataclass(frozen=True, eq=False)
+class Families:
+    """All families of a fleet.
+
+    Shape:
+        models: `[families]`, the place of each family's model.
+        peaks: `[families]`, how many devices its busiest span keeps busy.
+        requests: the traffic, whose models are places of families.
+    """
+
+    models: Int64
+    peaks: NDArray[np.float64]
+    requests: Traffic
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Some devices, as places, and what share of which families they serve."""
+
+    devices: tuple[int, ...]
+    shares: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedCell:
+    """A cell with its selection, whose devices and models are those of the fleet."""
+
+    cell: Cell
+    selection: Selection
+    attainment: float
+
+
+def plan_in_cells(
+    models: Sequence[Model],
+    devices: Sequence[Device],
+    families: Families,
+    seed: int,
+    hop_us: int = 0,
+    report: Report = ignore,
+) -> list[PlannedCell]:
+    """Plan each cell; cells of like devices and like work are planned once."""
+    cells = cells_of(families, [model.size_bytes for model in models], devices)
+    traffics = _dealt(families, cells, seed)
+    planned: dict[object, tuple[Selection, float]] = {}
+    found = []
+    for number, (cell, traffic) in enumerate(zip(cells, traffics, strict=True)):
+        report(Step("cells", number, len(cells)))
+        used = sorted({int(families.models[family]) for family, _ in cell.shares})
+        if not len(traffic):
+            continue
+        key = _likeness(cell, families, devices)
+        if key not in planned:
+            own = tuple(models[model] for model in used)
+            problem = Problem(own, tuple(devices[place] for place in cell.devices), _renumbered(traffic, used), hop_us)
+            best = best_selection(problem)
+            planned[key] = best.selection, best.played.attainment
+        selection, attainment = planned[key]
+        held = tuple(frozenset(used[model] for model in each) for each in selection.held)
+        there = selection.on(dict(enumerate(cell.devices)))
+        found.append(PlannedCell(cell, Selection(there.frames, held), attainment))
+    return found
+
+
+def cells_of(
+    families: Families, model_bytes: Sequence[int], devices: Sequence[Device], most: int = MOST_DEVICES
+) -> list[Cell]:
+    """Deal families to cells: the busiest first, to the first cell with room, where their root is if it can be."""
+    chunks = _chunks(devices, most)
+    total = float(families.peaks.sum())
+    targets = [total * len(chunk) / len(devices) for chunk in chunks]
+    memory = [sum(devices[place].memory_bytes for place in chunk) for chunk in chunks]
+    filling = _Filling(targets, memory, model_bytes)
+    for family in np.argsort(-families.peaks, kind="stable").tolist():
+        filling.add(family, int(families.models[family]), float(families.peaks[family]))
+    return [Cell(tuple(chunk), tuple(shares)) for chunk, shares in zip(chunks, filling.shares, strict=True)]
+
+
+class _Filling:
+    """Cells while families are put there."""
+
+    def __init__(self, targets: Sequence[float], memory: Sequence[int], model_bytes: Sequence[int]) -> None:
+        self.shares: list[list[tuple[int, float]]] = [[] for _ in targets]
+        self._targets, self._bytes = targets, model_bytes
+        self._load, self._memory = [0.0] * len(targets), list(memory)
+        self._roots: list[set[int]] = [set() for _ in targets]
+
+    def add(self, family: int, model: int, peak: float) -> None:
+        parts = max(1, int(np.ceil(peak / min(self._targets)))) if min(self._targets) else 1
+        parts = min(parts, len(self._targets))
+        taken: set[int] = set()
+        for _ in range(parts):
+            cell = self._cell_for(model, peak / parts, taken)
+            taken.add(cell)
+            self.shares[cell].append((family, 1 / parts))
+            self._load[cell] += peak / parts
+            if model not in self._roots[cell]:
+                self._roots[cell].add(model)
+                self._memory[cell] -= self._bytes[model]
+
+    def _cell_for(self, model: int, load: float, taken: set[int]) -> int:
+        free = [cell for cell in range(len(self._targets)) if cell not in taken]
+        roomy = [cell for cell in free if self._load[cell] + load <= _SLACK * self._targets[cell]]
+        at_home = [cell for cell in roomy if model in self._roots[cell]]
+        new = [cell for cell in roomy if self._bytes[model] <= self._memory[cell]]
+        for cells in (at_home, new):
+            if cells:
+                return cells[0]
+        return min(free, key=lambda cell: (model not in self._roots[cell], self._load[cell] / self._targets[cell]))
+
+
+def _chunks(devices: Sequence[Device], most: int) -> list[list[int]]:
+    """Cut the devices into cells, hosts whole where they are not larger than a cell."""
+    chunks: list[list[int]] = [[]]
+    for host in by_host(devices, range(len(devices))):
+        for begin in range(0, len(host), most):
+            part = host[begin : begin + most]
+            if len(chunks[-1]) + len(part) > most:
+                chunks.append([])
+            chunks[-1] += part
+    return chunks
+
+
+def _dealt(families: Families, cells: Sequence[Cell], seed: int) -> list[Traffic]:
+    """Deal the requests to cells: a family of several cells by chance, in the parts of its shares."""
+    requests, rng = families.requests, np.random.default_rng(seed)
+    count = len(families.models)
+    first, shared = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    homes: list[list[int]] = [[] for _ in range(count)]
+    for number, cell in enumerate(cells):
+        for family, _ in cell.shares:
+            homes[family].append(number)
+    for family, own in enumerate(homes):
+        shared[family] = len(own)
+    flat = np.array([cell for own in homes for cell in own], np.int64)
+    first[1:] = np.cumsum(shared)[:-1]
+    chosen = (rng.random(len(requests)) * shared[requests.models]).astype(np.int64)
+    cell_of = flat[first[requests.models] + chosen]
+    of_models = Traffic(requests.arrived_us, families.models[requests.models], requests.deadlines_us)
+    return [of_models.kept(cell_of == number) for number in range(len(cells))]
+
+
+def _renumbered(traffic: Traffic, used: Sequence[int]) -> Traffic:
+    return Traffic(traffic.arrived_us, np.searchsorted(used, traffic.models), traffic.deadlines_us)
+
+
+def _likeness(cell: Cell, families: Families, devices: Sequence[Device]) -> object:
+    """Return the same for cells of like devices whose roots have about the same work."""
+    work: dict[int, float] = {}
+    for family, share in cell.shares:
+        model = int(families.models[family])
+        work[model] = work.get(model, 0.0) + share * float(families.peaks[family])
+    hosts = {host: number for number, host in enumerate(dict.fromkeys(devices[place].host for place in cell.devices))}
+    kinds = tuple((devices[place].memory_bytes, hosts[devices[place].host]) for place in cell.devices)
+    return kinds, tuple(sorted((model, float(f"{each:.1g}")) for model, each in work.items()))

@@ -1,0 +1,112 @@
+"""AlpaServe's fast simulation of groups of devices: what a placement makes of a traffic, in a loop over its requests.
+
+A request goes to the group whose last stage is free first, of those that hold its model, and is rejected at once where
+the clocks of the group's stages say that it would be late. A group is first come, first served. Batches are not formed
+one by one: a request takes a stage for `busy_us`, its share of a full batch, and leaves it after `latency_us`, what a
+batch of it alone takes; without batching the two are the same. So it ranks placements; it does not replace
+`builder.placement.Simulator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from builder.placement.planner.stage_clocks import walk_stages
+from builder.placement.planner.traffic import Int64, Traffic
+
+
+class PlacedGroup(NamedTuple):
+    """A group as the search sees it: how many stages it has, and which models it holds."""
+
+    num_stages: int
+    models: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class StageTimes:
+    """What a request takes of each stage, whatever group it is on.
+
+    Attributes:
+        stage_counts: The number of stages of each shape.
+
+    Shape:
+        latency_us, busy_us: `[shapes, models, stages]`, with 0 for stages that a shape does not have.
+    """
+
+    stage_counts: tuple[int, ...]
+    latency_us: Int64
+    busy_us: Int64
+
+    @property
+    def num_models(self) -> int:
+        return int(self.latency_us.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """What became of a traffic.
+
+    Shape:
+        is_met: `[requests]`, answered in time; the others were rejected.
+        finished_us: `[requests]`, without meaning for those that were rejected.
+        used: `[groups]`, the share of the time in which a stage of the group worked, the mean of its stages.
+    """
+
+    traffic: Traffic
+    is_met: NDArray[np.bool_]
+    finished_us: Int64
+    used: NDArray[np.float64]
+
+    @property
+    def attainment(self) -> float:
+        return float(self.is_met.mean()) if len(self.traffic) else 1.0
+
+    @property
+    def mean_latency_us(self) -> float:
+        """The mean of what was answered; 0 where nothing was."""
+        latencies_us = (self.finished_us - self.traffic.arrived_us)[self.is_met]
+        return float(latencies_us.mean()) if len(latencies_us) else 0.0
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """What a search compares: first the attainment, then the latency."""
+        return self.attainment, -self.mean_latency_us
+
+    def unserved(self, num_models: int) -> Int64:
+        """Count the rejected requests of each model."""
+        return np.bincount(self.traffic.models[~self.is_met], minlength=num_models)
+
+
+class GroupSimulator:
+    """Plays one traffic on any number of placements."""
+
+    def __init__(self, traffic: Traffic, times: StageTimes) -> None:
+        self.traffic = traffic
+        columns = (traffic.arrived_us, traffic.models, traffic.deadlines_us)
+        self._columns = [np.ascontiguousarray(column, np.int64) for column in columns]
+        self._times = times
+        self._shapes = {count: shape for shape, count in enumerate(times.stage_counts)}
+
+    def play(self, groups: Sequence[PlacedGroup]) -> Played:
+        traffic, times = self.traffic, self._times
+        first_holder, holders = self._holders(groups)
+        num_stages = np.array([group.num_stages for group in groups], np.int64)
+        shape_of = np.array([self._shapes[group.num_stages] for group in groups], np.int64)
+        finished_us, is_met = np.zeros(len(traffic), np.int64), np.zeros(len(traffic), np.bool_)
+        used_us = np.zeros(len(groups), np.int64)
+        by_group = (first_holder, holders, num_stages, shape_of, times.latency_us, times.busy_us)
+        walk_stages(*self._columns, *by_group, finished_us, is_met, used_us)
+        return Played(traffic, is_met, finished_us, used_us / num_stages / max(1, traffic.duration_us))
+
+    def _holders(self, groups: Sequence[PlacedGroup]) -> tuple[Int64, Int64]:
+        """Return the groups that hold each model, one model after the other, and where each model's begin."""
+        holds = np.zeros((self._times.num_models, len(groups)), np.bool_)
+        for number, group in enumerate(groups):
+            holds[list(group.models), number] = True
+        models, holders = np.nonzero(holds)
+        return np.searchsorted(models, np.arange(self._times.num_models + 1)), np.ascontiguousarray(holders)

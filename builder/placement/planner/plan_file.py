@@ -1,0 +1,91 @@
+"""A plan as a file of its home: `profiles/placement.json`, which export, fleet and simulation read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from backends.errors import CorruptFileError, InvalidArgumentError
+from backends.fields import Fields, read_fields
+from backends.storage import write_json
+from builder.placement.planner.plan import MOST_STAGES, Alternative, Device, Group, Plan, Shape, Stack
+
+FORMAT_VERSION = 1
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    return {"format_version": FORMAT_VERSION, **asdict(plan)}
+
+
+def write_plan(path: Path, plan: Plan) -> None:
+    """Write a plan; an old one is replaced in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, plan_to_json(plan))
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan.
+
+    Raises:
+        FileError: It is damaged, contradicts itself, is of a newer format, or is no plan.
+    """
+    stored = read_fields(path, FORMAT_VERSION)
+    with _contradictions_are_damage(path):
+        return Plan(
+            problem=stored.text("problem"),
+            devices=tuple(map(_device, stored.parts("devices"))),
+            groups=tuple(map(_group, stored.parts("groups"))),
+            roots=_roots(stored.part("roots")),
+            verdict=stored.text("verdict"),
+            decisions=stored.texts("decisions"),
+            alternatives=tuple(map(_alternative, stored.parts("alternatives"))),
+            seed=stored.whole("seed"),
+        )
+
+
+@contextmanager
+def _contradictions_are_damage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except InvalidArgumentError as error:
+        raise CorruptFileError(f"{path} is no placement: {error}") from error
+
+
+def _device(stored: Fields) -> Device:
+    return Device(stored.text("name"), stored.whole("memory_bytes"), stored.text("host"))
+
+
+def _group(stored: Fields) -> Group:
+    shape = stored.part("shape")
+    return Group(
+        name=stored.text("name"),
+        devices=stored.texts("devices"),
+        shape=Shape(shape.whole("stages", 1, MOST_STAGES), shape.whole("ways", 1, MOST_STAGES)),
+        stacks=tuple(map(_stack, stored.parts("stacks"))),
+    )
+
+
+def _stack(stored: Fields) -> Stack:
+    return Stack(
+        root=stored.text("root"),
+        first_half=stored.whole("first_half"),
+        end_half=stored.whole("end_half"),
+        size_bytes=stored.whole("size_bytes"),
+        level=stored.text("level"),
+        stage=stored.whole("stage", 0, MOST_STAGES - 1),
+    )
+
+
+def _roots(stored: Fields) -> dict[str, str]:
+    return {name: stored.text(name) for name in stored.names()}
+
+
+def _alternative(stored: Fields) -> Alternative:
+    def share(name: str) -> float | None:
+        return None if stored.value(name) is None else stored.number(name, 0.0, 1.0)
+
+    mean_ms = None if stored.value("mean_ms") is None else stored.number("mean_ms", 0.0)
+    return Alternative(stored.text("name"), share("attainment"), share("held_out"), mean_ms)

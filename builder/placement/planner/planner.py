@@ -1,0 +1,137 @@
+"""A plan for devices and traffic: the search on some slices of it, the judgement on others, and the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import xxhash
+
+from backends.errors import InvalidArgumentError, shown
+from backends.storage import json_checksum
+from builder.placement.planner.baselines import baselines
+from builder.placement.planner.cells import MOST_DEVICES, Families, plan_in_cells
+from builder.placement.planner.cuts import stage_sums
+from builder.placement.planner.explaining import OWN, decisions, verdict_of
+from builder.placement.planner.frames import by_size
+from builder.placement.planner.group_simulator import GroupSimulator
+from builder.placement.planner.model import Model
+from builder.placement.planner.plan import Alternative, Device, Group, Plan, Shape, Stack
+from builder.placement.planner.problem import Problem
+from builder.placement.planner.room import Room
+from builder.placement.planner.search import best_selection
+from builder.placement.planner.selection import Frame, Selection
+from builder.placement.planner.slices import Slices, slices_of
+from builder.placement.planner.traffic import Traffic
+from builder.progress import Report, ignore
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """What is planned: roots with their fingerprints, the devices, and the traffic."""
+
+    models: tuple[Model, ...]
+    devices: tuple[Device, ...]
+    fingerprints: Mapping[str, str]
+    traffic: Traffic
+    hop_us: int = 0
+
+    def checksum(self) -> str:
+        """Tell whether a plan was made for this."""
+        digest = xxhash.xxh3_128()
+        for column in (self.traffic.arrived_us, self.traffic.models, self.traffic.deadlines_us):
+            digest.update(column.tobytes())
+        parts = {
+            "models": [asdict(model) for model in self.models],
+            "devices": [asdict(device) for device in self.devices],
+            "roots": dict(self.fingerprints),
+            "hop_us": self.hop_us,
+            "traffic": digest.hexdigest(),
+        }
+        return json_checksum(parts)
+
+
+def plan(fleet: Fleet, seed: int = 0, report: Report = ignore) -> Plan:
+    """Search for a placement.
+
+    Raises:
+        InvalidArgumentError: There is nothing to place or nowhere to, or no group of the devices holds a root.
+    """
+    slices = slices_of(fleet.traffic, seed)
+    problem = Problem(fleet.models, fleet.devices, slices.training, fleet.hop_us)
+    require_places(problem)
+    selection = _searched(problem, seed, report)
+    found = {OWN: selection, **{str(name): each for name, each in baselines(problem).items()}}
+    alternatives = {name: _judged(name, each, problem, slices) for name, each in found.items()}
+    return Plan(
+        problem=fleet.checksum(),
+        devices=fleet.devices,
+        groups=groups_of(problem, selection),
+        roots=dict(fleet.fingerprints),
+        verdict=verdict_of(problem, selection),
+        decisions=tuple(decisions(problem, selection, alternatives)),
+        alternatives=tuple(alternatives.values()),
+        seed=seed,
+    )
+
+
+def _searched(problem: Problem, seed: int, report: Report) -> Selection:
+    """Search for a placement of the whole fleet, or of a large one's cells, among which its roots are dealt."""
+    if len(problem.devices) <= MOST_DEVICES:
+        return best_selection(problem, report).selection
+    roots = Families(np.arange(len(problem.models)), np.array(problem.demand), problem.traffic)
+    whole = Selection((), ())
+    for cell in plan_in_cells(problem.models, problem.devices, roots, seed, problem.hop_us, report):
+        whole = whole.beside(cell.selection)
+    return whole
+
+
+def require_places(problem: Problem) -> None:
+    """Reject a problem with a model that fits on no group of its devices, even alone.
+
+    Raises:
+        InvalidArgumentError: There is such a model; the message says what it takes and what there is.
+    """
+    frames: list[Frame] = []
+    for size in problem.stage_counts:
+        frames += by_size(problem, range(len(problem.devices)), size)
+    room = Room(problem, frames)
+    for number, model in enumerate(problem.models):
+        if not room.fits(number).any():
+            largest = max(device.memory_bytes for device in problem.devices)
+            raise InvalidArgumentError(
+                f"root {shown(model.name)} takes {model.size_bytes:,} bytes and fits on no group of these devices, of "
+                f"which the largest has {largest:,}"
+            )
+
+
+def groups_of(problem: Problem, selection: Selection) -> tuple[Group, ...]:
+    """Write a selection as a plan has it: devices and stacks by name."""
+    pairs = sorted(zip(selection.frames, selection.held, strict=True), key=lambda pair: pair[0].devices)
+    return tuple(
+        Group(
+            name=f"g{number}",
+            devices=tuple(problem.devices[place].name for place in frame.devices),
+            shape=Shape(frame.num_stages),
+            stacks=tuple(stack for model in sorted(held) for stack in _stacks(problem, model, frame.num_stages)),
+        )
+        for number, (frame, held) in enumerate(pairs)
+    )
+
+
+def _stacks(problem: Problem, number: int, num_stages: int) -> Sequence[Stack]:
+    model, cut = problem.models[number], problem.forms.cuts[number][num_stages]
+    spans = zip((0, *cut), cut, stage_sums(model.halves_bytes, cut), strict=False)
+    return [Stack(model.root, *span, level=model.level, stage=stage) for stage, span in enumerate(spans)]
+
+
+def _judged(name: str, selection: Selection | None, problem: Problem, slices: Slices) -> Alternative:
+    if selection is None:
+        return Alternative(name, None)
+    played = GroupSimulator(slices.training, problem.forms.times).play(selection.groups)
+    held_out = None
+    if slices.held_out is not None:
+        held_out = GroupSimulator(slices.held_out, problem.forms.times).play(selection.groups).attainment
+    mean_ms = played.mean_latency_us / 1e3 if played.is_met.any() else None
+    return Alternative(name, played.attainment, held_out, mean_ms)

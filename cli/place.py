@@ -1,0 +1,139 @@
+"""`hplm place`: which roots stand on which devices, by simulating a recorded traffic."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from backends.errors import InvalidArgumentError
+from cli.option_groups import grouped
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows, read_span_s
+from cli.session import open_home
+
+if TYPE_CHECKING:
+    from builder.placement.planner.plan import Device, Plan
+    from builder.placement.planner.recorded import Recorded
+
+_HELP = """Decide which roots stand on which devices, by simulating a recorded traffic.
+
+Roots that all fit on every device stand everywhere, and none is cut in stages. Where they do not fit, groups of
+devices, stages and replicas are searched for, and compared with what one would do without a search.
+
+The traffic is a CSV or JSONL with the columns time_s and hplm, and with tokens and deadline_ms where they are known.
+Each root needs a cost model: 'hplm profile' makes it. The plan is written to profiles/placement.json of the home.
+"""
+
+
+@dataclass(frozen=True)
+class TrafficOptions:
+    traffic: Annotated[Path, typer.Option(help="The recorded requests: CSV or JSONL with time_s and hplm.")]
+    deadlines: Annotated[
+        str | None,
+        typer.Option(
+            help="By when they are to be answered: 200ms, 50ms-200ms, or 5x-20x times a full batch. "
+            "\\[default: the traffic's column deadline_ms]"
+        ),
+    ] = None
+    speed: Annotated[float, typer.Option(help="2 plays an hour of the traffic in half an hour.")] = 1.0
+    tokens: Annotated[float, typer.Option(help="Tokens of a text, where the traffic does not say.")] = 20.0
+    slots: Annotated[int, typer.Option(min=1, help="hPLMs of each root that a device keeps, at most.")] = 256
+
+    def recorded(self) -> Recorded:
+        from builder.placement.planner.recorded import Recorded
+
+        return Recorded(self.traffic, self.deadlines, self.speed, self.tokens, self.slots)
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    devices: Annotated[str, typer.Option(help="What there is: 4x16GB, or with hosts 2x16GB@alpha,2x24GB@beta.")]
+    reserve: Annotated[str, typer.Option(help="Memory of each device that is left to batches and to others.")] = "1GB"
+
+    hop: Annotated[
+        str, typer.Option(help="What handing a batch on to the next stage takes, where there are stages.")
+    ] = "0.5ms"
+
+    def hop_us(self) -> int:
+        return round(1e6 * read_span_s(self.hop, "--hop"))
+
+    def parsed(self) -> tuple[Device, ...]:
+        from builder.placement.planner.device_spec import parse_devices, read_size
+
+        return parse_devices(self.devices, read_size(self.reserve, "--reserve"))
+
+
+def register(app: typer.Typer) -> None:
+    app.command(help=_HELP)(grouped(place))
+
+
+def place(
+    traffic: TrafficOptions,
+    devices: DeviceOptions,
+    seed: Annotated[int, typer.Option(min=0, help="Which parts of the traffic are kept apart to judge by.")] = 2024,
+    svg: Annotated[Path | None, typer.Option(help="Draw the plan there.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and write none.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    opened, registry = open_home(home)
+    if svg is not None and not svg.parent.is_dir():
+        raise InvalidArgumentError(f"{svg.parent}, where --svg is to be written, is no folder")
+    parsed = devices.parsed()
+    from builder.placement.planner.plan_file import plan_to_json, write_plan
+    from builder.placement.planner.plan_picture import draw_plan
+    from builder.placement.planner.planner import plan
+    from builder.placement.planner.recorded import recorded_fleet
+    from builder.progress import progress_bars
+
+    fleet = recorded_fleet(opened, registry, traffic.recorded(), parsed, seed, devices.hop_us())
+    with progress_bars("placement") as report:
+        made = plan(fleet, seed, report)
+    if not dry_run:
+        write_plan(opened.placement, made)
+    if svg is not None:
+        svg.write_text(draw_plan(made), encoding="utf-8")
+    if as_json:
+        print_json(plan_to_json(made))
+    else:
+        _print(made)
+        if not dry_run:
+            typer.echo(f"written to {opened.placement}", err=True)
+
+
+def _print(made: Plan) -> None:
+    typer.echo(made.verdict)
+    print_rows(_group_rows(made), "groups", as_json=False)
+    print_rows([_alternative_row(asdict(each)) for each in made.alternatives], "in time, by simulation", as_json=False)
+    for decision in made.decisions:
+        typer.echo(decision)
+
+
+def _group_rows(made: Plan) -> list[dict[str, Any]]:
+    memory = {device.name: device.memory_bytes for device in made.devices}
+    return [
+        {
+            "group": group.name,
+            "devices": " ".join(group.devices),
+            "stages": group.shape.stages,
+            "roots": " ".join(group.roots),
+            "GB": round(max(group.stage_bytes(stage) for stage in range(group.shape.stages)) / 1e9, 3),
+            "of GB": round(min(memory[name] for name in group.devices) / 1e9, 3),
+        }
+        for group in made.groups
+    ]
+
+
+def _alternative_row(alternative: dict[str, Any]) -> dict[str, Any]:
+    def share(value: float | None) -> str:
+        return "does not fit" if value is None else f"{100 * value:.1f} %"
+
+    held_out, mean_ms = alternative["held_out"], alternative["mean_ms"]
+    return {
+        "": alternative["name"],
+        "in time": share(alternative["attainment"]),
+        "of unseen requests": "" if held_out is None else share(held_out),
+        "mean ms": "" if mean_ms is None else f"{mean_ms:.1f}",
+    }

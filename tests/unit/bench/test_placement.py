@@ -1,0 +1,98 @@
+"""`bench.placement`: what its figures are made of, on cases of a second or less."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench.kit.placing.grid import Case, GridSettings, grid_figures, grid_rows, largest_where
+from bench.kit.placing.large_fleet import FleetSettings, fleet_figures, fleet_row
+from bench.kit.placing.loads import devices, even_model, gamma_traffic, shares
+from bench.kit.placing.mixed_models import MixedSettings, mixed_figures, mixed_row
+from bench.kit.placing.published import PublishedSettings, problem_of, published_figures, published_rows
+from bench.kit.placing.small_cases import small_figures, small_rows
+
+
+def test_the_published_setting_is_that_of_the_paper() -> None:
+    problem = problem_of(5.0, 200.0, seed=1)
+    assert len(problem.models) == 24 and len(problem.devices) == 16
+    assert len(problem.traffic) == pytest.approx(8_000, rel=0.15)
+    counts = problem.traffic.counts(24)
+    assert counts[:4].sum() > 1.5 * counts[-4:].sum()
+    for stages in (2, 4, 8):
+        shape = problem.forms.shape(stages)
+        times = problem.forms.times.latency_us[shape, 0, :stages]
+        assert times.max() <= np.ceil(238_000 / stages) + 1, "stages are even"
+    assert problem.models[0].size_bytes * 2 < problem.devices[0].memory_bytes < problem.models[0].size_bytes * 3
+
+
+def test_replication_comes_out_as_published() -> None:
+    """One seed; seeds scatter by about a point."""
+    found = published_figures(published_rows(PublishedSettings(1), seed=2024))
+    assert found["replication_points_apart"] < 4
+    assert found["alpaserve_points_outside"] < 2
+
+
+def test_points_apart_are_the_largest() -> None:
+    row = {"replication": 0.5, "stages_4": 0.8, "stages_8": 0.9, "published_replication": 0.5}
+    rows = [{**row, "slo_scale": scale, "published_alpaserve": 0.85} for scale in (1.5, 2.0, 3.0, 5.0)]
+    rows[1] = {**rows[1], "replication": 0.47, "published_alpaserve": 0.92}
+    rows[2] = {**rows[2], "published_alpaserve": 0.75}
+    found = published_figures(rows)
+    assert found["replication_points_apart"] == pytest.approx(3)
+    assert found["alpaserve_points_outside"] == pytest.approx(5)
+
+
+def test_the_largest_load_is_found() -> None:
+    assert largest_where(lambda load: load <= 0.3, 0.01, 1.2, 20) == pytest.approx(0.3, rel=1e-3)
+    assert largest_where(lambda load: True, 0.01, 1.2, 3) == 1.2
+    assert largest_where(lambda load: False, 0.01, 1.2, 3) == 0.01
+
+
+def test_a_cell_of_the_grid_compares_plan_and_replication() -> None:
+    settings = GridSettings((Case(4, 0.0, 4.0),), 2_000, 3, 10)
+    (row,) = grid_rows(settings, seed=3)
+    assert (row["load_99_plan"] or 0) > (row["load_99_replication"] or 0)
+    assert (row["devices_plan"] or 0) <= 4 < (row["devices_replication"] or 0)
+    figures = grid_figures([row])
+    assert figures["rate_over_replication_99"] > 1.5 and figures["devices_saved_99"] > 1.5
+
+
+def test_grid_figures_are_geometric_means() -> None:
+    row = {"load_99_plan": 0.4, "load_99_replication": 0.1, "devices_plan": 4.0, "devices_replication": 4.0}
+    row |= {"plan": 0.9, "training": 0.95}
+    found = grid_figures([row, {**row, "load_99_plan": 0.1, "training": 0.85}])
+    assert found["rate_over_replication_99"] == pytest.approx(2)
+    assert found["devices_saved_99"] == pytest.approx(1)
+    assert found["held_out_loss_points"] == pytest.approx(2.5)
+
+
+def test_small_cases_are_compared_with_the_best_of_all() -> None:
+    rows = small_rows(4, 300, seed=1)
+    assert all(row["plan"] <= row["optimum"] + 1e-12 for row in rows)
+    assert small_figures(rows)["plan_over_optimum"] > 0.95
+    assert small_figures([{"plan": 0.5, "optimum": 1.0, "fast": 0.4, "full": 0.5}])["fast_over_full"] == 0.8
+
+
+def test_the_ablation_compares_three_ways() -> None:
+    row = mixed_row(MixedSettings(of_each=1, num_devices=5, rate_per_s=6.0, duration_s=60.0), seed=1)
+    assert row["plan"] >= row["round_robin"] - 0.02 and row["published_plan"] == 0.96
+    assert mixed_figures({"plan": 0.96, "round_robin": 0.8})["plan_over_round_robin"] == pytest.approx(1.2)
+
+
+def test_a_smaller_fleet_stands_for_a_large_one() -> None:
+    row = fleet_row(FleetSettings(16, tenants=20_000, families=100, roots=8, requests_per_cell=500), seed=1)
+    assert row["cells"] == 1 and row["in_time"] > 0.9
+    figures = fleet_figures({**row, "seconds": 2.0})
+    assert figures["plan_s_1000_gpus"] == 125 and figures["planned_devices"] == 16
+
+
+def test_loads_are_as_asked() -> None:
+    traffic = gamma_traffic([20.0, 5.0], 4.0, 2_000.0, [7, 9], seed=1)
+    np.testing.assert_allclose(traffic.counts(2) / 2_000, [20, 5], rtol=0.15)
+    gaps = np.diff(traffic.of([0]).arrived_us)
+    assert gaps.std() / gaps.mean() == pytest.approx(4, rel=0.2)
+    assert set((traffic.deadlines_us - traffic.arrived_us).tolist()) == {7, 9}
+    assert sum(shares(5, 0.5)) == pytest.approx(1) and shares(3, 1.0)[0] == pytest.approx(6 / 11)
+    assert sum(even_model("r", 100, 77).halves_us) == 100
+    assert len({device.host for device in devices(16, 1, 8)}) == 2

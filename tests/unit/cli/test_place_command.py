@@ -1,0 +1,151 @@
+"""`hplm place` on a home: the plan that it writes, and what it says of bad traffic, devices and profiles."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.home import Home
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.scheduling.cost_model import CostModel
+from backends.scheduling.cost_profile import CostProfile, Measured, write_profile
+from builder.placement.planner.plan_file import read_plan
+
+Run = Callable[..., str]
+MODEL = CostModel(2_000.0, 100.0, 30.0, 0.01, 50.0)
+
+
+def add_profile(home: Home, root: str, model: CostModel = MODEL, device: str = "H200") -> None:
+    measured = Measured(Registry.open(home).root(root).fingerprint, device, "bf16", "ragged", 2)
+    write_profile(home.profile(root), CostProfile(model, measured, "2", 100, 5.0))
+
+
+@pytest.fixture
+def home(tiny_home: Home) -> Home:
+    """Two roots of the same weights, with profiles."""
+    registry = Registry.open(tiny_home)
+    entry = registry.root("tiny")
+    shutil.copytree(tiny_home.path / entry.folder, tiny_home.root("twin"))
+    registry.publish_root("twin", entry.fingerprint, "roots/twin", "general", "plots/twin/general@1", {})
+    add_profile(tiny_home, "tiny")
+    add_profile(tiny_home, "twin")
+    return tiny_home
+
+
+@pytest.fixture
+def traffic(tmp_path: Path) -> Path:
+    """A minute of requests, with lengths and deadlines."""
+    rng = np.random.default_rng(1)
+    times = np.cumsum(rng.gamma(1 / 16, 16 / 60, 3_000))
+    names = rng.choice(["acme/topic", "acme/mood", "twin"], 3_000)
+    lines = [f"{time:.6f},{name},{rng.integers(5, 40)},200" for time, name in zip(times, names, strict=True)]
+    path = tmp_path / "monday.csv"
+    path.write_text("\n".join(["time_s,hplm,tokens,deadline_ms", *lines]))
+    return path
+
+
+@pytest.fixture
+def place(run_hplm: Run, home: Home, traffic: Path) -> Run:
+    def placed(*options: str, path: Path = traffic) -> str:
+        return run_hplm("place", "--home", home.path, "--traffic", path, *options)
+
+    return placed
+
+
+def test_a_plan_is_printed_and_kept(place: Run, home: Home, tmp_path: Path) -> None:
+    printed = place("--devices", "4x16GB", "--svg", str(tmp_path / "plan.svg"))
+    made = read_plan(home.placement)
+    assert made.verdict == "all everywhere, no stages" and printed.startswith(made.verdict)
+    assert {device.memory_bytes for device in made.devices} == {15 * 10**9}
+    assert {root for group in made.groups for root in group.roots} == {"tiny", "twin"}
+    assert "stages would only cost" in printed and "selective replication" in printed
+    assert (tmp_path / "plan.svg").read_text().startswith("<svg")
+    made.check_home({entry.name: entry.fingerprint for entry in Registry.open(home).roots()})
+    as_json = json.loads(place("--devices", "4x16GB", "--json"))
+    assert as_json["groups"][0]["name"] == "g0" and as_json["alternatives"][0]["held_out"] is not None
+
+
+def test_the_memory_of_devices_is_a_budget(place: Run, home: Home) -> None:
+    size = RootFolder(home.root("twin")).upper_bytes
+    needed = json.loads(place("--devices", "2x1GB", "--reserve", "0", "--json"))["groups"][0]["stacks"]
+    total = sum(stack["size_bytes"] for stack in needed)
+    assert total > 2 * size, "slots take memory too"
+    both = f"2x{(total + 1000) / 1e6:.6f}MB"
+    assert place("--devices", both, "--reserve", "0").startswith("all everywhere")
+    one = f"2x{0.7 * total / 1e6:.6f}MB"
+    assert "not all fit everywhere" in place("--devices", one, "--reserve", "0")
+    assert "fits on no group of these devices" in place("--devices", "2x0.01MB", "--reserve", "0")
+
+
+def test_a_dry_run_writes_nothing(place: Run, home: Home) -> None:
+    assert place("--devices", "16GB", "--dry-run").startswith("all everywhere")
+    assert not home.placement.exists()
+
+
+@pytest.mark.parametrize(
+    ("devices", "complaint"),
+    [
+        ("0x16GB", "there are 1 to 10,000 devices, not 0"),
+        ("-1x16GB", "there are 1 to 10,000 devices, not -1"),
+        ("20000x16GB", "not 20,000"),
+        ("4x0GB", "has no memory"),
+        ("4x-3GB", "has no memory"),
+        ("4x1GB", "1,000,000,000 are reserved"),
+        ("four", "is not of the form COUNTxMEMORY"),
+        ("4x16", "is not of the form COUNTxMEMORY"),
+    ],
+)
+def test_impossible_devices_are_rejected(devices: str, complaint: str, place: Run) -> None:
+    assert complaint in place("--devices", devices)
+
+
+def test_devices_have_hosts(place: Run) -> None:
+    made = json.loads(place("--devices", "2x16GB@alpha,2x24GiB@beta", "--json"))
+    assert [device["name"] for device in made["devices"]] == ["alpha/0", "alpha/1", "beta/0", "beta/1"]
+    assert made["devices"][3]["memory_bytes"] == 24 * 2**30 - 10**9
+
+
+def test_traffic_that_says_too_little_is_rejected(place: Run, tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    for content, complaint in (
+        ("", "no requests"),
+        ("time_s,hplm,deadline_ms\n", "no requests"),
+        ("time_s,hplm,deadline_ms\n0,acme/gone,5\n1,acme/topic,5\n", "requests for 'acme/gone', which are no hPLMs"),
+        ("time_s,hplm\n0,acme/topic\n1,acme/topic\n", "has no column deadline_ms; say --deadlines"),
+        ("time_s,deadline_ms\n0,5\n1,5\n", "has no column hplm, and this home has 2 roots"),
+        ("time_s,hplm,deadline_ms\n0,acme/topic,0\n", "line 2: a deadline is a whole number of milliseconds"),
+    ):
+        path.write_text(content)
+        assert complaint in place("--devices", "2x16GB", path=path)
+    assert "No such file" in place("--devices", "2x16GB", path=tmp_path / "none.csv")
+    assert "--hop" in place("--devices", "2x16GB", "--hop", "soon")
+    assert "speed must be" in place("--devices", "2x16GB", "--speed", "0")
+
+
+def test_deadlines_may_be_given_in_place_of_recorded_ones(place: Run, tmp_path: Path) -> None:
+    path = tmp_path / "plain.csv"
+    path.write_text("time_s,hplm\n" + "\n".join(f"{number / 100},acme/topic" for number in range(500)))
+    generous = json.loads(place("--devices", "2x16GB", "--deadlines", "5x-20x", "--json", path=path))
+    assert generous["alternatives"][0]["attainment"] == 1.0
+    tight = json.loads(place("--devices", "2x16GB", "--deadlines", "1ms", "--json", path=path))
+    assert tight["alternatives"][0]["attainment"] == 0.0
+
+
+def test_profiles_that_say_nothing_of_these_devices_are_rejected(place: Run, home: Home) -> None:
+    add_profile(home, "twin", device="another GPU")
+    assert "measured on 'another GPU', that of 'tiny' on 'H200'" in place("--devices", "2x16GB")
+    add_profile(home, "twin", CostModel(0.0, 0.0, 0.0, 0.0, 0.0))
+    assert "of root 'twin' a batch takes no time" in place("--devices", "2x16GB")
+    measured = Measured("older weights", "H200", "bf16", "ragged", 2)
+    write_profile(home.profile("twin"), CostProfile(MODEL, measured, "2", 100, 5.0))
+    assert "measured with other weights" in place("--devices", "2x16GB")
+    shutil.rmtree(home.profile("twin"))
+    assert "root 'twin' has no cost model yet; 'hplm profile --root twin' makes one" in place("--devices", "2x16GB")
+    shutil.rmtree(home.profile("tiny"))
+    assert "root 'tiny' has no cost model yet" in place("--devices", "2x16GB")
