@@ -164,8 +164,8 @@ def _cluster(protocol: Protocol, settings: GatewaySettings, upstreams: Sequence[
         "name": protocol,
         "type": "STATIC" if all(each.is_numeric for each in upstreams) else "STRICT_DNS",
         "connect_timeout": "1s",
-        # Its table deals tenants evenly, and a lost server moves hardly any but its own. Envoy's ring would move a sixth
-        # of the others' where one of three is lost, as the remaining ones then get more entries each.
+        # Its table deals tenants evenly, and a lost server moves hardly any but its own. Envoy's ring would move a
+        # sixth of the others' where one of three is lost, as the remaining ones then get more entries each.
         "lb_policy": "MAGLEV",
         "common_lb_config": {
             # Else Envoy asks all servers, ready or not, as soon as half of them are not.

@@ -17,6 +17,7 @@ from builder.placement.planner.plan import Device
 from builder.placement.planner.planner import Fleet
 from builder.placement.planner.traffic import Int64, Traffic
 from workload.checks import check_positive
+from workload.deadlines import LONGEST_DEADLINE_MS
 from workload.spec import parse_deadlines
 from workload.traces import Trace, read_trace
 
@@ -100,16 +101,18 @@ def _models(trace: Trace, path: Path, models: RootModels) -> Int64:
 def _patience_us(
     trace: Trace, path: Path, models: Sequence[Model], numbers: Int64, deadlines: str | None, seed: int
 ) -> Int64:
-    if deadlines is None:
+    spec = None if deadlines is None else parse_deadlines(deadlines)
+    if spec is None:
         if trace.deadlines_ms is None:
             raise InvalidArgumentError(
                 f"{path} has no column deadline_ms; say --deadlines 200ms, or 5x-20x full batches"
             )
-        return 1_000 * trace.deadlines_ms
+        own_ms = np.where(np.isfinite(trace.deadlines_ms), trace.deadlines_ms, LONGEST_DEADLINE_MS)
+        return (1_000 * own_ms).astype(np.int64)
     rng = np.random.default_rng(seed)
     patience_us = np.zeros(len(trace), np.int64)
     for number, model in enumerate(models):
         own = numbers == number
-        drawn_ms = parse_deadlines(deadlines).after(model.full_batch_us / 1e3).draw_ms(int(own.sum()), rng)
+        drawn_ms = spec.after(model.full_batch_us / 1e3).draw_ms(int(own.sum()), rng)
         patience_us[own] = 1_000 * drawn_ms
     return patience_us
