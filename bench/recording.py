@@ -1,9 +1,9 @@
 """What does it cost a request that its traffic is recorded?
 
-Requests of one row go through the service of `hplm_lower` of the tiny home in this process, in batches of `batch`, in
-turns without a recorder and with one. `recording_us` is the difference of the processor time of all threads, a request;
-`note_us` is what of it the requests' own threads take, the rest is the writer's. `buffer_mb` is the memory of a full
-buffer, `bytes_per_request` the disk space of a request.
+`note_us` is what noting a request of one row takes on the thread that serves it, `recording_us` that and the writer's
+part, both of processor time. `request_us` is what `hplm_lower` takes for such a request of the tiny home, in batches of
+`batch`, and `with_over_without` what it takes with a recorder over without, in turns; it is of all threads. `buffer_mb`
+is the memory of a full buffer, `bytes_per_request` the disk space of a request.
 """
 
 from __future__ import annotations
@@ -66,19 +66,29 @@ def serving_us(service: LowerService, requests: Sequence[TextRequest], batch: in
     return 1e6 * (time.process_time() - began) / len(requests)
 
 
-def noting_us(folder: Path, entry: HplmEntry, notes: int) -> float:
-    """Return the processor time of noting a request, on the thread that notes it."""
+@dataclass(frozen=True)
+class Noting:
+    """Processor time of a request in microseconds: of the thread that notes it, and of that and the writer together."""
+
+    note_us: float
+    recording_us: float
+
+
+def noting(folder: Path, entry: HplmEntry, notes: int) -> Noting:
+    """Measure without any serving beside it, half a buffer at a time."""
     recorder = TrafficRecorder(folder, "bench", _RECORDED)
     try:
-        asked, taken_s = Asked(now_us(), [entry], [20]), 0.0
-        for _ in range(0, notes, MOST_NOTES // 2):
+        at_once, asked = MOST_NOTES // 2, Asked(now_us(), [entry], [20])
+        turns = -(-notes // at_once)
+        noting_s, began_s = 0.0, time.process_time()
+        for _ in range(turns):
             began = time.thread_time()
-            for _ in range(MOST_NOTES // 2):
+            for _ in range(at_once):
                 recorder.note(asked, ACCEPTED, [20])
-            taken_s += time.thread_time() - began
+            noting_s += time.thread_time() - began
             while recorder.num_waiting:
-                time.sleep(0.01)
-        return 1e6 * taken_s / (-(-notes // (MOST_NOTES // 2)) * (MOST_NOTES // 2))
+                time.sleep(0.05)
+        return Noting(1e6 * noting_s / turns / at_once, 1e6 * (time.process_time() - began_s) / turns / at_once)
     finally:
         recorder.close()
 
@@ -134,9 +144,9 @@ def recording(options: Namespace) -> Result:
             entry = snapshot.live()[0]
             turns, request_bytes = _turns(home, snapshot, settings, options.seed)
             figures = {
-                "recording_us": median(turn.with_us - turn.without_us for turn in turns),
-                "note_us": noting_us(home.path / "noted", entry, settings.notes),
+                **asdict(noting(home.path / "noted", entry, settings.notes)),
                 "request_us": median(turn.without_us for turn in turns),
+                "with_over_without": median(turn.with_us / turn.without_us for turn in turns),
                 "buffer_mb": buffer_mb(home.path / "kept", entry),
                 "bytes_per_request": request_bytes,
             }

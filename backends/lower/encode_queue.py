@@ -227,7 +227,7 @@ class EncodeQueue:
             self._unopened.remove(waiting)
             self._leave(waiting)
             self._taken.append(waiting)
-            late.append((waiting, self._service.rejected(late_waiting())))
+            late.append((waiting, self._service.rejected(late_waiting(), waiting.request.asked)))
         return late
 
     def _is_engine_full(self) -> bool:

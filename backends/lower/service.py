@@ -18,6 +18,7 @@ from backends.home import Home
 from backends.lower.accepted_load import AcceptedLoad, Work
 from backends.lower.call_times import CallTimes
 from backends.lower.caller_check import Auth, CallerCheck
+from backends.lower.checked_text import checked_text, decoded, num_words
 from backends.lower.domains import OpenDomains
 from backends.lower.encoding import EncodedRow, Row, damaged, encode_rows
 from backends.lower.settings import FillingSettings, TextLimits
@@ -25,7 +26,6 @@ from backends.lower.tenant_rates import TenantRates
 from backends.lower.upkeep import Upkeep
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.root.tokenizer import Text
 from backends.scheduling.fair_share import NO_TENANT, tenant_of
 from backends.scheduling.rejection import (
     RejectedError,
@@ -182,7 +182,7 @@ class LowerService:
             if deadline is not None:
                 self._require_in_time(deadline, max(tokens), entries, wait_us, work)
             rows = [
-                Row(entry, _checked_text(entry, text), deadline, level, len(text) < len(whole), asked.is_canary)
+                Row(entry, checked_text(entry, text), deadline, level, len(text) < len(whole), asked.is_canary)
                 for entry, text, whole in zip(entries, cut, request.texts, strict=True)
             ]
             return AcceptedRequest(rows, deadline, work, sum(map(len, cut)), asked)
@@ -201,7 +201,7 @@ class LowerService:
             )
         self._require_size(request)
         parameters = parse_parameters(request.parameters)
-        entries = self._caller_check.entries([_decoded(model, "MODEL") for model in request.models], parameters)
+        entries = self._caller_check.entries([decoded(model, "MODEL") for model in request.models], parameters)
         in_us, level = deadline_in_us(parameters) or _default_in_us(entries), parameters.get("level", AUTO)
         for entry in entries:
             if level != AUTO:
@@ -249,6 +249,8 @@ class LowerService:
             try:
                 self.domains.prepare(domain)
             except Exception as error:
+                if self._traffic is not None:
+                    self._traffic.note(request.asked, FAILED)
                 return damaged(domain, error)
         return None
 
@@ -354,43 +356,12 @@ class LowerService:
         if (opened := self.domains.found(domain)) is None:
             return 1
         lower_model = opened.lower_model
-        return min(lower_model.num_special_tokens + _num_words(text, lower_model.max_tokens), lower_model.max_tokens)
+        return min(lower_model.num_special_tokens + num_words(text, lower_model.max_tokens), lower_model.max_tokens)
 
 
 def _default_in_us(entries: Sequence[HplmEntry]) -> int | None:
     """Return the deadline of a request that names none: the shortest default of its hPLMs."""
     return min((us for entry in entries if (us := entry.default_deadline_us) is not None), default=None)
-
-
-def _num_words(text: bytes, most: int) -> int:
-    """Count words up to `most`, without reading the rest of a long text."""
-    return min(len(text.split(None, most)), most)
-
-
-def _decoded(value: bytes, name: str) -> str:
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"{name} is not UTF-8 at byte {error.start}") from error
-
-
-def _checked_text(entry: HplmEntry, value: bytes) -> Text:
-    """Decode the text; an hPLM of pairs gets the segments before and after the first TAB.
-
-    Raises:
-        InvalidArgumentError: The text or a segment is empty, or not UTF-8.
-    """
-    text = _decoded(value, "TEXT")
-    if not text or text.isspace():
-        raise InvalidArgumentError("TEXT is empty")
-    if not entry.pair:
-        return text
-    first, tab, second = text.partition(PAIR_SEPARATOR)
-    if not tab:
-        raise InvalidArgumentError(f"hPLM {entry.id!r} reads pairs: TEXT needs a TAB between its segments")
-    if not first.strip() or not second.strip():
-        raise InvalidArgumentError("one segment of the pair in TEXT is empty")
-    return first, second
 
 
 def _folded(rows: Sequence[EncodedRow | HplmError], seal: Seal) -> HiddenRequest | HplmError:

@@ -60,8 +60,9 @@ class Asked(NamedTuple):
     is_canary: bool = False
 
 
-_Note = tuple[Asked, HplmEntry, int, int, str, bool]
-"""A request; of one of its hPLMs the rows and tokens; the outcome; whether it is the first hPLM."""
+_Note = tuple[int, int | None, str, HplmEntry, int, int, str, bool]
+"""Of a request when it arrived, its deadline and level; of one of its hPLMs the rows and tokens; the outcome; whether
+it is the first hPLM. It holds nothing else of the request, so that a full buffer has a known size."""
 
 
 class TrafficRecorder:
@@ -102,7 +103,9 @@ class TrafficRecorder:
         if len(self._notes) >= self._most_notes or self._has_ended:
             self._overflow.raise_by_one()
         elif len(lengths) == 1:
-            self._notes.append((asked, asked.entries[0], 1, lengths[0], outcome, True))
+            self._notes.append(
+                (asked.arrived_us, asked.in_us, asked.level, asked.entries[0], 1, lengths[0], outcome, True)
+            )
         else:
             self._note_rows(asked, lengths, outcome)
 
@@ -114,9 +117,9 @@ class TrafficRecorder:
             counts[0] += 1
             counts[1] += length
         by_key = {entry.key: entry for entry in asked.entries}
-        is_first = True
+        of_request, is_first = (asked.arrived_us, asked.in_us, asked.level), True
         for key, (rows, total) in sums.items():
-            self._notes.append((asked, by_key[key], rows, total, outcome, is_first))
+            self._notes.append((*of_request, by_key[key], rows, total, outcome, is_first))
             is_first = False
 
     @property
@@ -160,8 +163,9 @@ class TrafficRecorder:
     def _append(self, notes: list[_Note]) -> bool:
         """Write a block, or pause; returns whether it was written."""
         num_lost = self.num_lost = self._overflow.total() + self._num_unwritten
+        records, entries = _records_of(notes)
         try:
-            self._segments.append(_records_of(notes), [note[1] for note in notes], num_lost - self._num_told)
+            self._segments.append(records, entries, num_lost - self._num_told)
         except (OSError, StorageFullError) as error:
             self._num_unwritten += len(notes)
             if self._paused_until_us is None:
@@ -177,14 +181,14 @@ class TrafficRecorder:
         return True
 
 
-def _records_of(notes: Sequence[_Note]) -> Records:
-    """Make records of notes; the numbers of their hPLMs are those of a file, and still 0."""
+def _records_of(notes: Sequence[_Note]) -> tuple[Records, Sequence[HplmEntry]]:
+    """Make records of notes, and the hPLM of each; the numbers of hPLMs are those of a file, and still 0."""
     records = np.zeros(len(notes), RECORD)
-    if notes:
-        asked, _, rows, tokens, outcomes, are_first = zip(*notes, strict=True)
-        records["arrived_us"] = [one.arrived_us for one in asked]
-        records["rows"], records["tokens"], records["is_first"] = rows, tokens, are_first
-        records["deadline_us"] = [one.in_us or 0 for one in asked]
-        records["outcome"] = [_OUTCOME_OF[outcome] for outcome in outcomes]
-        records["level"] = [_LEVEL_OF[one.level] for one in asked]
-    return records
+    if not notes:
+        return records, ()
+    arrived_us, in_us, levels, entries, rows, tokens, outcomes, are_first = zip(*notes, strict=True)
+    records["arrived_us"], records["rows"], records["tokens"], records["is_first"] = arrived_us, rows, tokens, are_first
+    records["deadline_us"] = [us or 0 for us in in_us]
+    records["outcome"] = [_OUTCOME_OF[outcome] for outcome in outcomes]
+    records["level"] = [_LEVEL_OF[level] for level in levels]
+    return records, entries

@@ -24,8 +24,8 @@ from backends.traffic.recording import MOST_BLOCK_BYTES, SUFFIX, Block, Head
 from backends.traffic.records import RecordedHplm, Records
 from backends.traffic.settings import TrafficSettings
 
-_LONGEST_US = 3_600_000_000
-"""A file with records is followed by the next one after this time."""
+_LONGEST_US, _LONGEST_EMPTY_US = 3_600_000_000, 86_400_000_000
+"""A file is followed by the next one after the first time; while it has no records, after the second."""
 _CLOCK_SET_US = 1_000_000
 """The wall clock has been set if it differs by more from the one that only goes on."""
 _MODE = 0o600
@@ -158,7 +158,8 @@ class _Segment:
         path = folder / f"{moment:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}{SUFFIX}"
         file = FileIO(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _MODE), "w")
         try:
-            _can_lock(file)
+            with suppress(OSError):  # where the file system keeps no locks, none is removed either
+                fcntl.flock(file, fcntl.LOCK_EX)  # waits for a process that is just looking
             head = Head(process, socket.gethostname(), os.getpid(), began_us).to_bytes()
             _write_all(file, head)
         except OSError:
@@ -168,11 +169,11 @@ class _Segment:
         return cls(path, file, offset_us, len(head))
 
     def is_due(self, most_bytes: int, offset_us: int) -> bool:
-        """Whether the next file is to begin. One that has no records yet goes on, however old it is."""
+        """Whether the next file is to begin."""
         if not self._path.exists() or abs(offset_us - self._offset_us) > _CLOCK_SET_US:
             return True
-        is_full = self._size_bytes + MOST_BLOCK_BYTES > most_bytes or now_us() - self._began_us > _LONGEST_US
-        return bool(self._num_records) and is_full
+        longest_us = _LONGEST_US if self._num_records else _LONGEST_EMPTY_US
+        return self._size_bytes + MOST_BLOCK_BYTES > most_bytes or now_us() - self._began_us > longest_us
 
     def append(self, records: Records, entries: Sequence[HplmEntry], lost: int) -> None:
         numbers, new = self._numbers, []

@@ -8,7 +8,7 @@ from backends.home import Home
 from backends.registry.snapshot import RegistrySnapshot
 from backends.traffic.recorder import MOST_NOTES
 from backends.traffic.recording import read_recording
-from bench.recording import Settings, _turns, buffer_mb, noting_us
+from bench.recording import Settings, _turns, buffer_mb, noting
 
 
 def test_what_is_measured_is_recorded(tiny_home: Home, tmp_path: Path) -> None:
@@ -19,7 +19,8 @@ def test_what_is_measured_is_recorded(tiny_home: Home, tmp_path: Path) -> None:
     assert request_bytes == path.stat().st_size / 120
     assert len(turns) == 2 and all(turn.without_us > 0 for turn in turns)
     entry = snapshot.live()[0]
-    assert 0 < noting_us(tmp_path / "noted", entry, notes=1) < 1000
+    taken = noting(tmp_path / "noted", entry, notes=1)
+    assert 0 < taken.note_us < taken.recording_us < 1000
     assert 1 < buffer_mb(tmp_path / "kept", entry) < 50
     (path,) = (tmp_path / "kept").iterdir()
     read = read_recording(path)

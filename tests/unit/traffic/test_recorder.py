@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +75,20 @@ def test_more_than_the_buffer_holds_is_lost_and_counted(tmp_path: Path) -> None:
     recorder.close()
     read = only_file(tmp_path)
     assert (len(read.records), read.lost) == (100, 150)
+
+
+def test_a_note_of_many_rows_takes_no_more_memory_than_one_of_a_row(tmp_path: Path) -> None:
+    recorder = TrafficRecorder(tmp_path, "lower", RECORDED, write_every_s=60.0)
+    wait_until(lambda: any(tmp_path.iterdir()))
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(500):
+        recorder.note(Asked(now_us(), [ACME] * 1000, [300 + number + row for row in range(1000)]), ACCEPTED)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert recorder.num_waiting == 500
+    assert grown - before < 500 * 1000, "a thousand tokens would take thirty times that"
+    recorder.close()
 
 
 def test_many_threads_lose_no_note_and_no_count(tmp_path: Path) -> None:

@@ -130,8 +130,12 @@ def test_a_file_with_records_ends_after_an_hour_and_an_empty_one_goes_on(
     assert len(files_in(tmp_path)) == 1
     append(segments)
     append(segments)
-    segments.close()
     assert len(files_in(tmp_path)) == 2
+    monkeypatch.setattr(module, "_LONGEST_EMPTY_US", -1)
+    for _ in range(2):
+        append(segments, count=0)
+    segments.close()
+    assert len(files_in(tmp_path)) == 4, "a day later an empty one is followed, too, so that old ones go"
 
 
 def test_a_folder_that_is_removed_is_made_again(tmp_path: Path) -> None:
