@@ -17,6 +17,7 @@ from builder.placement.planner.plan import Device
 from builder.placement.planner.planner import Fleet
 from builder.placement.planner.traffic import Int64, Traffic
 from workload.checks import check_positive
+from workload.deadlines import LONGEST_DEADLINE_MS
 from workload.spec import parse_deadlines
 from workload.traces import Trace, read_trace
 
@@ -105,7 +106,8 @@ def _patience_us(
             raise InvalidArgumentError(
                 f"{path} has no column deadline_ms; say --deadlines 200ms, or 5x-20x full batches"
             )
-        return 1_000 * trace.deadlines_ms
+        own_ms = np.where(np.isfinite(trace.deadlines_ms), trace.deadlines_ms, LONGEST_DEADLINE_MS)
+        return (1_000 * own_ms).astype(np.int64)
     rng = np.random.default_rng(seed)
     patience_us = np.zeros(len(trace), np.int64)
     for number, model in enumerate(models):
