@@ -103,8 +103,8 @@ def _missing(problem: Problem, selection: Selection) -> Iterator[str]:
 
 
 def _compared(alternatives: Mapping[str, Alternative]) -> Iterator[str]:
-    own, *others = alternatives.values()
-    known = [each for each in others if each.attainment is not None]
+    own = alternatives[OWN]
+    known = [each for name in Baseline if (each := alternatives[name]).attainment is not None]
     if own.attainment is None or not known:
         return
     best = max(known, key=lambda each: each.attainment or 0.0)

@@ -19,6 +19,7 @@ from builder.placement.planner.group_simulator import GroupSimulator
 from builder.placement.planner.model import Model
 from builder.placement.planner.plan import Alternative, Device, Group, Plan, Shape, Stack
 from builder.placement.planner.problem import Problem
+from builder.placement.planner.replacing import FREE, LOADED_BYTES_PER_S, TIMED, replaced
 from builder.placement.planner.room import Room
 from builder.placement.planner.search import best_selection
 from builder.placement.planner.selection import Frame, Selection
@@ -64,6 +65,9 @@ def plan(fleet: Fleet, seed: int = 0, report: Report = ignore) -> Plan:
     selection = _searched(problem, seed, report)
     found = {OWN: selection, **{str(name): each for name, each in baselines(problem).items()}}
     alternatives = {name: _judged(name, each, problem, slices) for name, each in found.items()}
+    if len(fleet.devices) <= MOST_DEVICES:
+        for name, loaded_bytes_per_s in ((FREE, None), (TIMED, LOADED_BYTES_PER_S)):
+            alternatives[name] = Alternative(name, replaced(problem, loaded_bytes_per_s))
     return Plan(
         problem=fleet.checksum(),
         devices=fleet.devices,

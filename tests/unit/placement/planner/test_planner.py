@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from backends.errors import InvalidArgumentError
-from builder.placement.planner.baselines import baselines, everywhere
+from builder.placement.planner.baselines import baselines, everywhere, replicated
 from builder.placement.planner.group_simulator import GroupSimulator
 from builder.placement.planner.model import Model
 from builder.placement.planner.plan import Device, Plan
 from builder.placement.planner.plan_picture import draw_plan
 from builder.placement.planner.planner import Fleet, plan
 from builder.placement.planner.problem import Problem
+from builder.placement.planner.replacing import replaced
 from builder.placement.planner.search import best_selection
 from builder.placement.planner.slices import slices_of
 from builder.placement.planner.traffic import Traffic
@@ -128,6 +129,19 @@ def test_baselines_keep_to_the_memory_and_are_never_better(seed: int) -> None:
             played = GroupSimulator(problem.traffic, problem.forms.times).play(selection.groups)
             covers = selection.models == set(range(len(problem.models)))
             assert not covers or played.attainment <= found.played.attainment + 0.002
+
+
+def test_placing_anew_gains_where_traffic_moves_and_moves_take_time() -> None:
+    """Two roots, of which a device holds one; each is asked for half of the time, by more than one device answers."""
+    models = (model_of("early", 120_000, 600), model_of("late", 120_000, 600))
+    halves = [np.arange(0, 60_000_000, 70_000), np.arange(60_000_000, 120_000_000, 70_000)]
+    problem = Problem(models, devices(2), Traffic.of_models(halves, [600_000] * 2))
+    static = GroupSimulator(problem.traffic, problem.forms.times).play(replicated(problem).groups).attainment
+    free, timed = replaced(problem, None), replaced(problem, 60)
+    assert static < 0.7 and free == 1.0
+    # Four loads of 10 s, on both devices at both changes: nothing is answered meanwhile, the rest as before.
+    assert timed == pytest.approx(1 - 20 / 120, abs=0.02)
+    assert replaced(problem, 10**9) == pytest.approx(1.0, abs=0.01)
 
 
 def test_dedicated_gives_the_busy_root_more_devices() -> None:
