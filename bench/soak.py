@@ -27,12 +27,12 @@ from backends.registry.registry import Registry
 from bench.kit.entry import Result, at_most, bench
 from bench.kit.footprint import Footprint
 from bench.kit.marks import mark_all
-from bench.kit.mixed_load import MixedLoad
 from bench.kit.report import Report
 from bench.kit.served import Serving
 from bench.kit.soak.faults import Fault, faults
 from bench.kit.soak.growth import Look, folder_bytes, growth, num_restarts
 from bench.kit.soak.load import KINDS, ToldLoad, capacity_per_s, num_failed, num_wrong
+from bench.kit.soak.mixed_load import MixedLoad
 from bench.kit.soak.publications import PASSING, Publisher, is_marked_right
 from bench.kit.supervised import SupervisedServer, supervised
 from bench.kit.synthetic_home import SMALL, BaseHome, Family, Words

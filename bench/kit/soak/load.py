@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from bench.kit.mixed_load import MixedLoad
+from bench.kit.soak.mixed_load import MixedLoad
 from bench.kit.until_stopped import GoesOn, Tell
 
 _TOLD_EVERY_S = 1.0

@@ -12,14 +12,8 @@ import numpy as np
 
 from hplm_client import Answer, AsyncHplmClient, ClientError
 
-KINDS: Mapping[str, float] = {"grpc": 0.4, "http": 0.2, "deadline": 0.15, "cancelled": 0.15, "unknown": 0.1}
-"""And how often each is asked."""
 _LONGEST_DEADLINE_MS = 200
 _LONGEST_PATIENCE_S = 0.02
-
-
-def _any(answer: Answer) -> bool:
-    return True
 
 
 @dataclass(frozen=True)
@@ -28,8 +22,8 @@ class MixedLoad:
 
     Args:
         kinds: Shares that sum to 1. `passing` asks for hPLMs that come and go.
-        rate_per_s: Of all callers together, at random moments; what nobody is free to ask is left out. None: no pauses.
         is_right: Whether an answer is what it should be.
+        rate_per_s: Of all callers together, at random moments; what nobody is free to ask is left out. None: no pauses.
     """
 
     grpc_url: str
@@ -38,9 +32,9 @@ class MixedLoad:
     texts: Sequence[str]
     callers: int
     kinds: Mapping[str, float]
-    passing: Sequence[str] = ()
+    passing: Sequence[str]
+    is_right: Callable[[Answer], bool]
     rate_per_s: float | None = None
-    is_right: Callable[[Answer], bool] = _any
 
     async def play(self, duration_s: float, seed: int) -> Counter[str]:
         """What became of all, by kind and outcome."""
