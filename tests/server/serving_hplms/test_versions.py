@@ -86,7 +86,9 @@ def test_versions_come_and_go_while_serving(served: Served, client: HplmClient) 
     within_seconds(lambda: is_served(client, hplm, 1))
     assert same(scores(client, hplm), first)
 
-    removed = collect_garbage(home, registry, GarbageSettings(keep=0, grace_s=0)).removed
+    kept = collect_garbage(home, registry, GarbageSettings(keep=0, grace_s=0)).removed
+    assert not {"versions/mood@3", "farm@2"} & {removal.name for removal in kept}, "the server may still serve them"
+    removed = collect_garbage(home, registry, GarbageSettings(keep=0, grace_s=0, silence_s=0)).removed
     assert {"versions/mood@2", "versions/mood@3", "farm@2"} <= {removal.name for removal in removed}
     assert same(scores(client, hplm), first)
     registry.delete_hplm(hplm)

@@ -43,7 +43,8 @@ def test_what_is_missing_is_decided_by_the_export(tiny_home: Home, monkeypatch: 
         "60",
     )
     assert export(monkeypatch, tiny_home, *options) in (0, None)
-    others = {"max_text_bytes": "500", "stale_limit_s": "60", "auth": "off"}
+    traffic = {"record_traffic": "false", "traffic_days": "30", "traffic_mb": "256"}
+    others = {"max_text_bytes": "500", "stale_limit_s": "60", "auth": "off", **traffic}
     filling = {"missing": "learn", "overlay_mb": "12", "compute_limit": "34", "dtype": "bf16", **others}
     assert parameters(tiny_home) == {"home": "..", **filling, **QUEUE, "threads": "3"}
     assert export(monkeypatch, tiny_home) in (0, None)
@@ -55,6 +56,7 @@ def test_what_is_missing_is_decided_by_the_export(tiny_home: Home, monkeypatch: 
         "stale_limit_s": "86400",
         "max_text_bytes": "65536",
         "auth": "off",
+        **traffic,
     }
     assert parameters(tiny_home) == {"home": "..", **filling, **QUEUE, "threads": "1"}
 

@@ -268,7 +268,8 @@ def test_an_update_goes_on_with_the_ladder(run: Run, tmp_path: Path) -> None:
     picture = tmp_path / "levels.svg"
     _, out, _ = run("select", "acme/topic", "--show", "--svg", str(picture), "--json")
     told = json.loads(out)
-    assert [(each["after"], each["chosen"]) for each in told["candidates"]] == [(1, True), (2, False)]
+    assert {each["after"] for each in told["candidates"]} == {1, 2}
+    assert [each["after"] for each in told["candidates"] if each["chosen"]] == [1]
     assert picture.read_text().startswith("<svg") and "after 1: " in picture.read_text()
     _, out, _ = run("select", "acme/topic", "--show")
     assert "\t".join(told["candidates"][0]) in out
