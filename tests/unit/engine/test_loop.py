@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import queue
-import re
 import random
+import re
 import shutil
 import threading
 import time
