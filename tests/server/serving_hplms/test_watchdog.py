@@ -219,7 +219,10 @@ def test_whatever_dies_or_is_stopped_is_replaced(tiny_home: Home, fault: Callabl
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["hplm_lower", "hplm_upper"])
 def test_a_process_that_stood_still_longer_than_triton_waits_is_replaced(tiny_home: Home, model: str) -> None:
-    """The watchdog would let it be, but Triton has given up on it, and frees memory that it goes on to read."""
+    """The watchdog would let it be, but Triton has given up on it, and frees memory that it goes on to read.
+
+    Where that is the memory of the very call that waited, it dies before it notices.
+    """
     with operated(tiny_home) as server:
         answer, stubs = server.infer(), server.stubs(model)
         load = Load(f"grpc://{server.grpc}", threads=3)
@@ -236,7 +239,7 @@ def test_a_process_that_stood_still_longer_than_triton_waits_is_replaced(tiny_ho
         assert server.infer() == answer
         code, said = stop(server)
     assert code == 0
-    assert "has died (exit code 70); restart 1 of at most 5" in said
+    assert re.search(r"has died \((exit code 70|SIGSEGV)\); restart 1 of at most 5", said), said
 
 
 @pytest.mark.long
