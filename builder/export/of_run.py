@@ -19,7 +19,7 @@ class SettingsOfRun:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Those that are given, as `upper policy`."""
+        """Settings that are given, as `upper policy`."""
         return _given({"upper policy": self.policy, "lower auth": self.auth, "lower record_traffic": self._record})
 
     @property

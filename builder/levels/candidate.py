@@ -72,7 +72,7 @@ class Candidate:
 
     @property
     def full_weight(self) -> float | None:
-        """Of the full answers to rows that go on; None where they stand alone."""
+        """Weight of the full answers to rows that go on; None where they stand alone."""
         return None if self._answers.ensemble is None else self._answers.ensemble.full_weight
 
     @property

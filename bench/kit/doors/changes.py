@@ -54,7 +54,7 @@ class _Watched:
 
     @property
     def took_s(self) -> float:
-        """For how long after its revocation it was good."""
+        """Time for which it was good after its revocation."""
         return max(0.0, self.last_good_at - self.revoked_at)
 
 

@@ -54,7 +54,7 @@ def test_the_program_for_many(server):
 
 
 def test_the_program_with_several_addresses(server):
-    """Nobody listens at the second one, and the first one answers."""
+    """The first address answers; no server listens at the second."""
     assert run(PROGRAMS[4], server)[0] in ("first", "second")
 
 
