@@ -12,6 +12,8 @@ MAX_RESTARTS = 5
 WINDOW_S = 600.0
 _SHORT_LIFE_S = 3.0
 _MAX_DELAY_S = 30.0
+_MOST_DOUBLINGS = 5
+"""More would not wait longer."""
 
 
 class Restarts:
@@ -48,7 +50,9 @@ class Restarts:
         was_short = self._ready_s is None or now - self._ready_s < _SHORT_LIFE_S
         self._in_a_row = self._in_a_row + 1 if was_short else 0
         self._ready_s = None
-        return min(2.0 ** (self._in_a_row - 2), _MAX_DELAY_S) if self._in_a_row > 1 else 0.0
+        if self._in_a_row < 2:
+            return 0.0
+        return min(2.0 ** min(self._in_a_row - 2, _MOST_DOUBLINGS), _MAX_DELAY_S)
 
     @property
     def count(self) -> str:

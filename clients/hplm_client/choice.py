@@ -22,7 +22,8 @@ _OF_A_BAD_SERVER = (ConnectionFailedError, ConnectionLostError, NotReadyError, R
 
 @dataclass
 class _Health:
-    failures: int = 0
+    bad_s: float = 0.0
+    """How long the last failure made it bad."""
     bad_until_s: float = 0.0
 
 
@@ -61,6 +62,5 @@ class Choice:
         if not isinstance(error, _OF_A_BAD_SERVER):
             return
         with self._lock:
-            health = self._health[server]
-            bad_s = min(_LONGEST_BAD_S, _FIRST_BAD_S * 2.0**health.failures)
-            self._health[server] = _Health(health.failures + 1, time.monotonic() + bad_s)
+            bad_s = min(_LONGEST_BAD_S, max(_FIRST_BAD_S, 2.0 * self._health[server].bad_s))
+            self._health[server] = _Health(bad_s, time.monotonic() + bad_s)

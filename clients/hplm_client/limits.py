@@ -17,6 +17,8 @@ _DEFAULT_TIMEOUT_S = 30.0
 _GRACE_S = 1.0
 _LONGEST_TIMEOUT_S = 30 * 86400.0
 """The longest that sockets and gRPC can count; stands for no limit."""
+_MOST_DOUBLINGS = 30
+"""Longer pauses are no pauses, and a thousand doublings are more than a number can hold."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class RetryPolicy:
         """Return how long to wait before a retry: as long as the server says, if it does, and up to a half more."""
         if retry_after_s is not None:
             return jittered(retry_after_s)
-        ceiling_s = min(self.longest_pause_s, self.first_pause_s * 2.0**failures)
+        ceiling_s = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures, _MOST_DOUBLINGS))
         return random.uniform(ceiling_s / 2, ceiling_s)
 
 

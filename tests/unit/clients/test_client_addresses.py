@@ -249,6 +249,17 @@ def test_bad_servers_come_last_and_recover(monkeypatch: pytest.MonkeyPatch) -> N
     assert (choice.order("acme"), choice.order("globex"), choice.order()) == ([1, 0, 2], [2, 0, 1], [0, 1, 2])
 
 
+def test_a_server_may_be_away_for_any_number_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    choice = Choice(2)
+    for _ in range(2000):
+        choice.note_error(0, ConnectionFailedError("x"))
+    assert choice.order() == [1, 0]
+    now_s += 10.0
+    assert choice.order() == [0, 1]
+
+
 def test_so_many_tenants_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "_MOST_TENANTS", 3)
     choice = Choice(2)
