@@ -41,7 +41,7 @@ _SHUFFLED = 1000
 
 
 class _Unsealed(Seal):
-    """Signs everything, at once."""
+    """Takes no time to sign and to check."""
 
     def of(self, content: bytes) -> bytes:
         return bytes(16)
@@ -57,9 +57,8 @@ def ticket_us(turns: int) -> float:
         return 1e6 * (time.thread_time() - began) / _TICKETS
 
     unsealed = _Unsealed(bytes(32))
-    return median(
-        row_us(OWN_SEAL, TicketGate(OWN_SEAL).accept) - row_us(unsealed, decode_tickets) for _ in range(turns)
-    )
+    only_read = partial(decode_tickets, seal=unsealed)
+    return median(row_us(OWN_SEAL, TicketGate(OWN_SEAL).accept) - row_us(unsealed, only_read) for _ in range(turns))
 
 
 def token_us(turns: int) -> float:

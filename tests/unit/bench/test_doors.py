@@ -10,7 +10,7 @@ from backends.errors import InvalidArgumentError, UnavailableError
 from backends.seal import Seal
 from backends.wire import Ticket, encode_tickets
 from bench.kit.doors.calls import HIDDEN_ROWS, Told
-from bench.kit.doors.costs import MEGABYTE, _megabyte
+from bench.kit.doors.costs import MEGABYTE, _megabyte, ticket_us
 from bench.kit.doors.forging import Forger
 from bench.kit.doors.matrix import Asked
 from bench.kit.doors.tenants import FOREIGN, RIGHT
@@ -52,3 +52,7 @@ def test_what_is_wrong_is_found(kind: str, told: Told, is_right: bool, tells_apa
 
 def test_a_megabyte_is_one_whatever_it_is_of() -> None:
     assert {len(_megabyte(piece).encode()) for piece in ("a", "中文字符", "😀🚀")} == {MEGABYTE}
+
+
+def test_a_seal_costs_what_a_ticket_without_one_does_not() -> None:
+    assert ticket_us(turns=3) > 0
