@@ -54,6 +54,10 @@ def serve(
     address: Annotated[
         str, typer.Option(help="Where to listen; 0.0.0.0 for every network, which needs --auth tokens or --insecure.")
     ] = "127.0.0.1",
+    metrics_address: Annotated[
+        str | None,
+        typer.Option(help="Where metrics listen, which anybody may read there. \\[default: that of --address]"),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -129,6 +133,7 @@ def serve(
         config = ServerConfig(
             repository=opened.repository,
             address=address,
+            metrics_address=metrics_address,
             http_port=_port(http),
             grpc_port=_port(grpc),
             metrics_port=_port(metrics),

@@ -80,7 +80,7 @@ class Fleet:
         with ExitStack() as entered:
             entered.enter_context(self._folder.claimed())
             entered.callback(self._folder.forget)
-            ports = ClaimedPorts.take(settings.address, (settings.http, settings.grpc))
+            ports = ClaimedPorts.take([(settings.address, settings.http), (settings.address, settings.grpc)])
             entered.callback(ports.release)
             http, grpc = ports.numbers
             public = GatewaySettings(

@@ -22,11 +22,13 @@ _GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
 class ServerConfig:
     """A port of None means "any free one"; `environment` is added to that of the caller.
 
-    With `tls`, gRPC is encrypted; HTTP, which Triton cannot encrypt, then listens on this machine only.
+    With `tls`, gRPC is encrypted; HTTP, which Triton cannot encrypt, then listens on this machine only. Metrics listen
+    where the others do, unless they have an address of their own.
     """
 
     repository: Path
     address: str = "127.0.0.1"
+    metrics_address: str | None = None
     http_port: int | None = None
     grpc_port: int | None = None
     metrics_port: int | None = None
@@ -101,7 +103,7 @@ def _endpoint_arguments(config: ServerConfig, ports: Ports) -> list[str]:
     return [
         f"--http-address={config.http_address}",
         f"--grpc-address={config.address}",
-        f"--metrics-address={config.address}",
+        f"--metrics-address={config.metrics_address or config.address}",
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",

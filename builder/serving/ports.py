@@ -26,18 +26,20 @@ _MAX_TRIES = 200
 
 @dataclass(slots=True)
 class ClaimedPorts:
-    """Ports of one address, claimed until `release`."""
+    """Ports of this machine, claimed until `release`."""
 
     numbers: list[int]
     _sockets: list[socket.socket] = field(default_factory=list)
 
     @classmethod
-    def take(cls, address: str, given: Sequence[int | None]) -> Self:
-        """Claim the ports that are given, and free ones for each None; all or none."""
+    def take(cls, listeners: Sequence[tuple[str, int | None]]) -> Self:
+        """Claim a port for each address: the given one, or a free one for None; all or none."""
         sockets: list[socket.socket] = []
         try:
-            numbers = [None if port is None else _claim_given(address, port, sockets) for port in given]
-            claimed = [_claim_free(address, sockets) if number is None else number for number in numbers]
+            given = [port and _claim_given(address, port, sockets) for address, port in listeners]
+            claimed = [
+                number or _claim_free(address, sockets) for number, (address, _) in zip(given, listeners, strict=True)
+            ]
         except BaseException:
             _close_all(sockets)
             raise
@@ -57,7 +59,13 @@ class PortClaims:
     @classmethod
     def take(cls, config: ServerConfig) -> Self:
         """Claim the ports that are given, and free ones for the rest; all or none."""
-        claimed = ClaimedPorts.take(config.address, (config.http_port, config.grpc_port, config.metrics_port))
+        claimed = ClaimedPorts.take(
+            [
+                (config.http_address, config.http_port),
+                (config.address, config.grpc_port),
+                (config.metrics_address or config.address, config.metrics_port),
+            ]
+        )
         return cls(Ports(*claimed.numbers), claimed)
 
     def release(self) -> None:

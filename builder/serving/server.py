@@ -172,7 +172,8 @@ class TritonServer:
 
     @property
     def metrics_url(self) -> str:
-        return f"http://{_reachable(self.config.address)}:{self.ports.metrics}/metrics"
+        address = self.config.metrics_address or self.config.address
+        return f"http://{_reachable(address)}:{self.ports.metrics}/metrics"
 
     @property
     def admin_headers(self) -> dict[str, str]:

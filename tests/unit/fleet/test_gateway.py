@@ -64,7 +64,7 @@ class Asked:
 @contextmanager
 def before(count: int, folder: Path) -> Iterator[Asked]:
     servers = [StandIn(f"server-{number}") for number in range(1, count + 1)]
-    ports = ClaimedPorts.take("127.0.0.1", (None, None))
+    ports = ClaimedPorts.take([("127.0.0.1", None)] * 2)
     settings = GatewaySettings(http=ports.numbers[0], grpc=ports.numbers[1])
     gateway = Gateway(find_gateway(), settings, [each.upstream for each in servers], folder / "gateway.log")
     gateway.start()
@@ -219,7 +219,7 @@ def test_a_request_beyond_the_limit_reaches_no_server(asked: Asked) -> None:
 
 @contextmanager
 def front_of(server: StandIn, folder: Path, max_restarts: int, reports: list[str]) -> Iterator[Front]:
-    ports = ClaimedPorts.take("127.0.0.1", (None, None))
+    ports = ClaimedPorts.take([("127.0.0.1", None)] * 2)
     settings = GatewaySettings(http=ports.numbers[0], grpc=ports.numbers[1])
     front = Front(find_gateway(), settings, folder / "gateway.log", max_restarts, reports.append)
     front.start([server.upstream], lambda: None)

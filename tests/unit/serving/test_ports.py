@@ -2,6 +2,7 @@
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import pytest
@@ -98,3 +99,14 @@ def test_a_port_just_closed_with_lingering_connections_can_be_taken(config):
 def test_an_address_of_another_machine_is_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"192\.0\.2\.1"):
         PortClaims.take(ServerConfig(repository=tmp_path, address="192.0.2.1"))
+
+
+def test_each_port_is_checked_on_the_address_where_it_will_listen(config):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        elsewhere = replace(config, address="127.0.0.2", http_port=port)
+        PortClaims.take(elsewhere).release()
+        with pytest.raises(PortInUseError, match=str(port)):
+            PortClaims.take(replace(elsewhere, http_port=None, metrics_port=port, metrics_address="127.0.0.1"))

@@ -40,6 +40,7 @@ def test_every_setting_reaches_the_command_line(tmp_path):
     found = arguments(
         tmp_path,
         address="0.0.0.0",
+        metrics_address="10.0.0.1",
         log_verbose=2,
         exit_timeout_s=3,
         exit_on_error=False,
@@ -53,6 +54,7 @@ def test_every_setting_reaches_the_command_line(tmp_path):
     )
     assert {
         "--http-address=0.0.0.0",
+        "--metrics-address=10.0.0.1",
         "--log-verbose=2",
         "--exit-timeout-secs=3",
         "--exit-on-error=false",
