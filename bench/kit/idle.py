@@ -12,7 +12,8 @@ from builder.serving import TritonServer
 _WAITING = re.compile(r"^(?:nv_inference_pending_request_count|hplm_waiting_rows)\{[^}]*\} (\S+)", re.MULTILINE)
 _METRICS_TIMEOUT_S = 10.0
 _IDLE_S = 3
-_LONGEST_REST_S = 60
+_LONGEST_REST_S = 180
+"""A flood of rows without deadlines leaves a minute of work behind."""
 
 
 def wait_until_idle(server: TritonServer) -> None:
