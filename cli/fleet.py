@@ -19,6 +19,7 @@ from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RecordTrafficOptio
 from cli.session import open_home
 
 if TYPE_CHECKING:
+    from builder.fleet.fleet_placement import FleetPlacement
     from builder.fleet.settings import FleetSettings
 
 app = typer.Typer(help="Several servers behind a gateway, which keeps each tenant with one of them.")
@@ -120,14 +121,21 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     from builder.fleet.control import server_rows
     from builder.fleet.fleet_folder import FleetFolder
 
-    state = FleetFolder(Home(home)).running()
+    folder = FleetFolder(Home(home))
+    state = folder.running()
     rows = server_rows(state)
+    is_unfinished = folder.journal.exists()
     if as_json:
         gateway = {name: value for name, value in vars(state.gateway).items() if name != "admin"}
-        print_json({"pid": state.pid, "health": state.health, "gateway": gateway, "servers": rows})
+        said = {"pid": state.pid, "health": state.health, "gateway": gateway, "servers": rows}
+        print_json({**said, "is_apply_unfinished": is_unfinished})
         return
-    shown = ("server", "state", "in_gateway", "requests", "open", "restarts", "pid", "reason")
+    shown = ["server", "state", "in_gateway", "requests", "open", "restarts", "pid", "reason"]
+    if any(row["roots"] is not None for row in rows):
+        shown.insert(-1, "roots")
     print_rows([{name: row[name] for name in shown} for row in rows], "servers", as_json=False)
+    if is_unfinished:
+        typer.echo("an apply has begun and not ended: if none is at work, hplm fleet apply goes on with it", err=True)
     gateway_line = f"gateway {state.gateway.state}: grpc://{state.gateway.grpc}  http://{state.gateway.http}"
     typer.echo(f"{gateway_line}  health {state.health}/readyz", err=True)
 
@@ -153,6 +161,73 @@ def drain(
         if undone:
             raise UnavailableError(f"{server}: {'; '.join(undone)}")
         typer.echo(f"{server}: {'ready again' if restart else 'drained and stopped'}")
+
+
+@app.command()
+def apply(
+    home: HomeOption = DEFAULT_HOME,
+    placement: Annotated[
+        Path | None,
+        typer.Option(
+            help="From now on each server holds what this plan of hplm place says: HOME/profiles/placement.json."
+        ),
+    ] = None,
+    everywhere: Annotated[
+        bool, typer.Option("--everywhere", help="From now on each server holds all roots, as without a placement.")
+    ] = False,
+    host: Annotated[
+        str | None, typer.Option(help="Which host of the placement this machine is, where it has several.")
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Restart also servers that are as wanted.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Restart even the last server that is ready.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring the running fleet to what is exported, installed and placed by now, one server after the other.
+
+    Each server that runs with something else is drained and started again while the others answer. Where that was
+    interrupted, the same command goes on. A server that does not come back ends it; the others go on as they were.
+    """
+    from builder.fleet.apply import FleetApply
+    from builder.fleet.fleet_folder import FleetFolder
+    from builder.fleet.fleet_placement import FleetPlacement
+
+    opened = Home(home.absolute())
+    wanted = None
+    if placement is not None and everywhere:
+        raise InvalidArgumentError("--placement and --everywhere exclude each other")
+    if placement is not None:
+        wanted = _placement_of(opened, placement, host)
+    elif everywhere:
+        wanted = FleetPlacement()
+    elif host is not None:
+        raise InvalidArgumentError("--host goes with --placement")
+    work = FleetApply(opened, lambda line: typer.echo(line, err=True))
+    if dry_run:
+        print_rows([step.row() for step in work.steps(wanted, restart=restart)], "servers", as_json=as_json)
+        return
+    with work.begun(wanted, restart=restart):
+        restarted = work.run(force=force)
+    num_servers = len(FleetFolder(opened).running().servers)
+    if as_json:
+        print_json({"restarted": restarted, "servers": num_servers})
+    else:
+        typer.echo(f"restarted {len(restarted)} of {num_servers} servers" if restarted else "nothing to do")
+
+
+def _placement_of(home: Home, path: Path, host: str | None) -> FleetPlacement:
+    """Read a plan, and deal its groups to the servers that run."""
+    from builder.fleet.fleet_folder import FleetFolder
+    from builder.fleet.fleet_placement import FleetPlacement
+    from builder.placement.planner.plan_file import read_plan
+
+    servers = [each.server for each in FleetFolder(home).running().servers]
+    plan = read_plan(path)
+    _, registry = open_home(home.path)
+    fingerprints = {entry.name: entry.fingerprint for entry in registry.roots()}
+    registry.close()
+    plan.check_home(fingerprints)
+    return FleetPlacement.of_plan(plan, servers, list(fingerprints), host)
 
 
 @app.command()

@@ -95,6 +95,7 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "fleet serve": ("hplm fleet serve --servers 3", "hplm fleet serve --servers 2 --address 0.0.0.0 --auth tokens"),
     "fleet status": ("hplm fleet status", "hplm fleet status --json"),
     "fleet drain": ("hplm fleet drain server-1", "hplm fleet drain server-1 server-2 --restart"),
+    "fleet apply": ("hplm fleet apply", "hplm fleet apply --placement hplm_home/profiles/placement.json"),
     "fleet config": ("hplm fleet config --hosts hosts.toml --out envoy.json",),
     "loadtest steady": ("hplm loadtest steady --duration 1m --out steady",),
     "loadtest burst": ("hplm loadtest burst --protocol http --out burst",),

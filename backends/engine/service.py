@@ -32,6 +32,7 @@ from backends.engine.ticket_gate import TicketGate
 from backends.engine.version_lookups import VersionLookups
 from backends.errors import HplmError, InvalidArgumentError, OtherStudentsError, UnavailableError, presentable
 from backends.heartbeat import Beat, no_beat
+from backends.held_roots import Roots, holds
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
@@ -113,6 +114,7 @@ class UpperService:
         on_failure: Called once after a defect has ended the loop and all requests have been answered.
         gate: Which tickets are believed; by default those of this process.
         beat_of: Returns the beat of each of `LOOPS`.
+        roots: Loaded at once; others are loaded when they are asked for.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class UpperService:
         on_failure: Callable[[], None] = leave_failed,
         gate: TicketGate | None = None,
         beat_of: Callable[[str], Beat] = lambda _: no_beat,
+        roots: Roots = None,
     ) -> None:
         self._home = home
         self._gate = gate or TicketGate()
@@ -147,7 +150,7 @@ class UpperService:
         self._error_sender = ErrorSender()
         self._compute_pool = ComputePool(threads, torch.device(settings.device), beat_of(RUN))
         self._stacks = LoadedStacks(self._build, self.admission.serves, self._forget)
-        self._stacks.load({key for entry in snapshot.live() for key in entry.stacks})
+        self._stacks.load({key for entry in snapshot.live() for key in entry.stacks if holds(roots, key.root)})
         self._cold_starts = ColdStartQueue(self._stacks, admission.max_waiting)
         self._lookups = VersionLookups(snapshot)
         snapshot.prepare_with(lambda domain: self._stacks.of(StackKey(domain.root)))

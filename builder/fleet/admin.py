@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections.abc import Collection
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,15 @@ class Routed(NamedTuple):
     """Tries since the gateway started, failed ones included."""
     errors: int
     open: int
+
+    def beside(self, other: Routed) -> Routed:
+        """The same server as another cluster knows it."""
+        return Routed(
+            self.is_healthy and other.is_healthy,
+            self.requests + other.requests,
+            self.errors + other.errors,
+            self.open + other.open,
+        )
 
 
 class Admin:
@@ -43,9 +53,20 @@ class Admin:
         Raises:
             UnavailableError: The gateway does not answer.
         """
-        content = json.loads(self._ask("/clusters?format=json")[1])
-        hosts = [host for cluster in content["cluster_statuses"] for host in cluster.get("host_statuses", ())]
-        return {host["address"]["socket_address"]["port_value"]: _routed(host) for host in hosts}
+        found: dict[int, Routed] = {}
+        for cluster in self._clusters():
+            for host in cluster.get("host_statuses", ()):
+                port, routed = host["address"]["socket_address"]["port_value"], _routed(host)
+                found[port] = routed.beside(found[port]) if port in found else routed
+        return found
+
+    def knows(self, clusters: Collection[str]) -> bool:
+        """Whether it sends requests to all these clusters when it is told to."""
+        return {*clusters} <= {each["name"] for each in self._clusters()}
+
+    def _clusters(self) -> list[dict[str, Any]]:
+        content: dict[str, Any] = json.loads(self._ask("/clusters?format=json")[1])
+        return list(content["cluster_statuses"])
 
     def _ask(self, path: str) -> tuple[int, bytes]:
         connection = _UnixConnection(self.path)

@@ -73,4 +73,7 @@ def _row(entry: ServerEntry, routed: dict[int, Routed]) -> dict[str, Any]:
         "metrics": entry.metrics,
         "health": entry.health,
         "log": entry.log,
+        "release": entry.release,
+        "export": entry.export,
+        "roots": None if entry.roots is None else list(entry.roots),
     }

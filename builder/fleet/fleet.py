@@ -19,13 +19,15 @@ from types import TracebackType
 from typing import Self
 
 from backends.errors import ConflictError, NotFoundError, UnavailableError
+from backends.held_roots import Roots
 from backends.home import Home
 from builder.fleet.fleet_folder import FleetFolder, FleetState
 from builder.fleet.front import Front
 from builder.fleet.gateway_config import GatewaySettings
 from builder.fleet.gateway_program import find_gateway
 from builder.fleet.member import Member, MemberState
-from builder.fleet.member_plan import core_shares, member_config, member_supervision
+from builder.fleet.member_plan import core_shares, member_start, member_supervision
+from builder.fleet.placed_routes import PlacedRoutes
 from builder.fleet.settings import FleetSettings
 from builder.fleet.upstream import Upstream
 from builder.serving.errors import ServerStartError
@@ -70,6 +72,7 @@ class Fleet:
         shares = core_shares(cores if settings.own_cores else [], settings.num_servers)
         self.members = [self._member(index, share or frozenset(cores)) for index, share in enumerate(shares)]
         self._front: Front | None = None
+        self._routes: PlacedRoutes | None = None
         self._health: HealthPort | None = None
 
     def __enter__(self) -> Self:
@@ -88,6 +91,8 @@ class Fleet:
             )
             log = self._folder.log("gateway")
             self._front = Front(program, public, log, settings.max_restarts, self._report)
+            self._routes = PlacedRoutes(self._home, self._front, self._held, self._report)
+            entered.callback(self._routes.close)
             self._health = HealthPort("127.0.0.1", settings.health_port, self._probes(), self._orders())
             entered.callback(self._health.close)
             self._resources = entered.pop_all()
@@ -109,6 +114,12 @@ class Fleet:
         return self._front
 
     @property
+    def routes(self) -> PlacedRoutes:
+        if self._routes is None:
+            raise ServerStartError("the fleet was not started yet")
+        return self._routes
+
+    @property
     def health_url(self) -> str:
         if self._health is None:
             raise ServerStartError("the health port is not open")
@@ -126,7 +137,10 @@ class Fleet:
         try:
             for member in self.members:
                 member.start()
-            self.front.start(self._wait_for_ports(), self._tick)
+            upstreams = self._wait_for_ports()
+            self.routes.refresh()
+            self.front.start(upstreams, self._tick)
+            self.routes.start()
             self._wait_while(lambda: any(member.state is not MemberState.READY for member in self.members))
             self._wait_while(lambda: not all(map(self._is_routed, self.members)))
         except _StopRequestedError:
@@ -158,13 +172,16 @@ class Fleet:
         name = self._settings.names[index]
         return Member(
             name,
-            partial(member_config, self._home, self._settings, index),
+            partial(member_start, self._home, self._settings, index),
             member_supervision(self._settings, index),
             partial(some_hplms, self._home),
             cores,
             self._folder.log(name),
             self._report,
         )
+
+    def _held(self) -> dict[str, Roots]:
+        return {member.name: member.roots for member in self.members}
 
     def _wait_for_ports(self) -> list[Upstream]:
         found: list[Upstream] = []
@@ -251,14 +268,16 @@ class Fleet:
         """Drain a server, start it with what is exported and installed now, and wait until the gateway asks it."""
         with self._one_order():
             self._require_another(member, is_forced)
-            member.stop()
+            undone = [f"when it was stopped, {reason}" for reason in member.stop().reasons]
             member.start()
             state = member.wait_until_settled(_START_S)
+            self.routes.refresh()
             end = time.monotonic() + _ROUTED_S
             while not self._is_routed(member) and time.monotonic() < end:
                 time.sleep(_LOOK_EVERY_S)
-            is_so = state is MemberState.READY
-            return Verdict(is_so, [] if is_so else [f"{member.name} is {state}: {member.failure}"])
+            if state is not MemberState.READY:
+                undone.append(f"{member.name} is {state}: {member.failure}")
+            return Verdict(not undone, undone)
 
     def _one_order(self) -> ExitStack:
         """Hold what orders and the end of the fleet hold in turn.

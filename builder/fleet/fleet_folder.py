@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from backends.errors import ConflictError
 from backends.file_lock import locked
 from backends.home import Home
 from builder.fleet.errors import NoFleetError
+from builder.fleet.fleet_placement import FleetPlacement
+from builder.fleet.started_with import StartedWith
 
 _FORMAT = 1
 
@@ -30,6 +32,13 @@ class ServerEntry:
     pid: int | None
     restarts: int
     log: str
+    release: str = ""
+    export: str = ""
+    roots: tuple[str, ...] | None = None
+
+    @property
+    def started_with(self) -> StartedWith:
+        return StartedWith(self.release, self.export, self.roots)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +87,33 @@ class FleetFolder:
         by = f", as process {other.pid} of {other.host}" if other is not None else ""
         return locked(self._lock, f"a fleet runs on {self._home.path} already{by}; hplm fleet status shows it")
 
+    def applying(self) -> AbstractContextManager[None]:
+        """Hold what lets one program apply at a time.
+
+        Raises:
+            ConflictError: Another one does.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        return locked(self.path / ".apply.lock", f"another hplm fleet apply is at work on {self._home.path}")
+
+    @property
+    def journal(self) -> Path:
+        """What an apply that has not finished notes of itself."""
+        return self.path / "apply.json"
+
+    @property
+    def placement(self) -> Path:
+        """Which roots the servers are to hold; absent where each holds all."""
+        return self.path / "placement.json"
+
+    def wanted(self, server: str, placement: FleetPlacement) -> StartedWith:
+        """What a server would be started with now.
+
+        Raises:
+            NotFoundError: Nothing is exported.
+        """
+        return StartedWith.now(self._home.repository, placement.roots_of(server))
+
     def write(self, state: FleetState) -> None:
         """Replace what is said of the fleet."""
         new = self._state.with_suffix(".new")
@@ -107,11 +143,13 @@ class FleetFolder:
         return self.path / "fleet.json"
 
     def _read(self) -> FleetState | None:
-        """What the last fleet said; None where there was none, or one of another release."""
+        """What the last fleet said, perhaps of another release; None where there was none that can be read."""
         try:
             content: dict[str, Any] = json.loads(self._state.read_text(encoding="utf-8"))
-            servers = [ServerEntry(**each) for each in content.pop("servers")]
-            return FleetState(gateway=GatewayEntry(**content.pop("gateway")), servers=servers, **content)
+            servers = [ServerEntry(**_known(ServerEntry, each)) for each in content.pop("servers")]
+            servers = [replace(each, roots=None if each.roots is None else tuple(each.roots)) for each in servers]
+            gateway = GatewayEntry(**_known(GatewayEntry, content.pop("gateway")))
+            return FleetState(gateway=gateway, servers=servers, **_known(FleetState, content))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -124,3 +162,9 @@ class FleetFolder:
                 return False
         except ConflictError:
             return True
+
+
+def _known(kind: type[Any], content: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what another release says besides."""
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in content.items() if name in names}

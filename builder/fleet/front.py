@@ -12,6 +12,7 @@ from builder.fleet.fleet_folder import GatewayEntry
 from builder.fleet.gateway import Gateway
 from builder.fleet.gateway_config import GatewaySettings
 from builder.fleet.gateway_program import GatewayProgram
+from builder.fleet.routing import Routing
 from builder.fleet.upstream import Upstream
 from builder.serving.restarts import Restarts
 
@@ -44,7 +45,18 @@ class Front:
         self._restarts = Restarts(max_restarts)
         self._num_restarts = 0
         self._upstreams: Sequence[Upstream] = ()
+        self._routing = Routing()
         self._gateway: Gateway | None = None
+
+    def route(self, routing: Routing) -> None:
+        """Send requests otherwise from now on, or from the first gateway's start on.
+
+        Raises:
+            GatewayFailedError: The gateway does not take that in; requests go where they went.
+        """
+        self._routing = routing
+        if self._gateway is not None:
+            self._gateway.route(routing)
 
     def start(self, upstreams: Sequence[Upstream], on_poll: Callable[[], None]) -> None:
         """Start the first gateway and return once it listens; what `on_poll` raises ends the waiting.
@@ -104,7 +116,7 @@ class Front:
         return f"{_in_url(self._settings.address)}:{self._settings.grpc}"
 
     def _begin(self, on_poll: Callable[[], None]) -> None:
-        self._gateway = Gateway(self._program, self._settings, self._upstreams, self._log_path)
+        self._gateway = Gateway(self._program, self._settings, self._upstreams, self._log_path, self._routing)
         self._gateway.start()
         self._gateway.wait_ready(on_poll)
         self._restarts.note_ready()

@@ -21,7 +21,9 @@ from backends.errors import InvalidArgumentError
 from builder.fleet.admin import Admin
 from builder.fleet.errors import GatewayFailedError
 from builder.fleet.gateway_config import GatewaySettings, gateway_config
+from builder.fleet.gateway_files import GatewayFiles
 from builder.fleet.gateway_program import GatewayProgram
+from builder.fleet.routing import Routing, Servers
 from builder.fleet.upstream import Upstream
 from builder.serving.config import MEBIBYTE
 from builder.serving.kept import KeptProgram
@@ -30,6 +32,7 @@ from builder.serving.run_folder import RunFolder
 
 _MAX_LOG_BYTES = 16 * MEBIBYTE
 _READY_S = 20.0
+_ROUTED_S = 10.0
 _POLL_S = 0.05
 _GRACE_S = 2.0
 _LONGEST_SOCKET = 100
@@ -46,12 +49,21 @@ class Gateway:
     """A gateway that lives no longer than the program that started it; the caller has claimed its ports."""
 
     def __init__(
-        self, program: GatewayProgram, settings: GatewaySettings, upstreams: Sequence[Upstream], log_path: Path
+        self,
+        program: GatewayProgram,
+        settings: GatewaySettings,
+        upstreams: Sequence[Upstream],
+        log_path: Path,
+        routing: Routing = Routing(),
     ) -> None:
         self._program = program
         self._settings = settings
         self._upstreams = upstreams
         self._log_path = log_path
+        self._routing = routing
+        self._groups: set[Servers] = set()
+        """All that it was ever told: a cluster that goes would break requests that are on their way to it."""
+        self._files: GatewayFiles | None = None
         self._kept: KeptProgram | None = None
         self.pid: int | None = None
         self.admin: Admin | None = None
@@ -82,6 +94,24 @@ class Gateway:
             on_poll()
             time.sleep(_POLL_S)
 
+    def route(self, routing: Routing) -> None:
+        """Send requests otherwise from now on; none is lost. Does nothing where it has ended.
+
+        Raises:
+            GatewayFailedError: It does not take the servers in; requests go where they went.
+        """
+        files, admin = self._files, self.admin
+        if files is None or admin is None or routing == self._routing or self.poll() is not None:
+            return
+        names = self._write_clusters(files, routing)
+        end = time.monotonic() + _ROUTED_S
+        while not admin.knows(names):
+            if time.monotonic() > end:
+                raise GatewayFailedError(f"the gateway did not take in new groups of servers: {self.failure_reason()}")
+            time.sleep(_POLL_S)
+        files.write_routes(routing)
+        self._routing = routing
+
     def poll(self) -> int | None:
         """The exit code; None while it runs."""
         return self._kept.poll() if self._kept is not None else None
@@ -99,8 +129,12 @@ class Gateway:
         if len(str(socket)) > _LONGEST_SOCKET:
             raise InvalidArgumentError(f"{folder.path} is too long a path for a socket; give a shorter TMPDIR")
         settings = replace(self._settings, admin_socket=socket)
+        self._files = GatewayFiles(folder.path)
+        self._write_clusters(self._files, self._routing)
+        self._files.write_routes(self._routing)
         config = folder.path / "envoy.json"
-        config.write_text(json.dumps(gateway_config(settings, self._upstreams), indent=2), encoding="utf-8")
+        document = gateway_config(settings, self._upstreams, self._files)
+        config.write_text(json.dumps(document, indent=2), encoding="utf-8")
         arguments = gateway_arguments(config, num_threads(len(os.sched_getaffinity(0))))
         self._kept = KeptProgram(
             [str(self._program.binary), *arguments],
@@ -116,6 +150,10 @@ class Gateway:
             self._kept.stop()
             raise
         self.admin = Admin(socket)
+
+    def _write_clusters(self, files: GatewayFiles, routing: Routing) -> list[str]:
+        self._groups.update(routing.groups)
+        return files.write_clusters(self._settings.balance, self._upstreams, sorted(self._groups))
 
 
 def gateway_arguments(config: Path, threads: int) -> list[str]:

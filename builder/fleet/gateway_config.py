@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from backends.errors import InvalidArgumentError
-from builder.fleet.routes import MAX_REQUEST_BYTES, Protocol, virtual_host
+from builder.fleet.clusters import cluster
+from builder.fleet.gateway_files import GatewayFiles
+from builder.fleet.routes import MAX_REQUEST_BYTES, PROTOCOLS, Protocol, virtual_host
 from builder.fleet.upstream import Upstream
 from builder.serving.config import MAX_PORT
 from builder.serving.tls import Tls
 
 _TYPES = "type.googleapis.com/envoy.extensions"
-_MANY = 1_000_000
-"""Envoy's own limit of 1,024 requests to a server would reject before the server does."""
-_HEALTH_EVERY = "0.25s"
-"""A draining server says 503 for a second before it rejects requests; that has to be seen meanwhile."""
 _CONNECTIONS = "envoy.resource_monitors.global_downstream_max_connections"
 _MAX_CONNECTIONS = 50_000
 _IDLE = "900s"
@@ -61,8 +59,12 @@ class GatewaySettings:
             raise InvalidArgumentError(f"a balance of {self.balance} % cannot be kept: give 100 or more, or 0 for none")
 
 
-def gateway_config(settings: GatewaySettings, upstreams: Sequence[Upstream]) -> dict[str, Any]:
+def gateway_config(
+    settings: GatewaySettings, upstreams: Sequence[Upstream], files: GatewayFiles | None = None
+) -> dict[str, Any]:
     """Return Envoy's whole configuration.
+
+    With `files` it takes its routes, and clusters beside those of all servers, from there, whenever they change.
 
     Raises:
         InvalidArgumentError: There is no server, or a name or an address with its port is given twice.
@@ -70,11 +72,13 @@ def gateway_config(settings: GatewaySettings, upstreams: Sequence[Upstream]) -> 
     _check(upstreams)
     document: dict[str, Any] = {
         "static_resources": {
-            "listeners": [_listener("http", settings.http, settings), _listener("grpc", settings.grpc, settings)],
-            "clusters": [_cluster("http", settings, upstreams), _cluster("grpc", settings, upstreams)],
+            "listeners": [_listener(protocol, settings, files) for protocol in PROTOCOLS],
+            "clusters": [cluster(protocol, settings.balance, upstreams) for protocol in PROTOCOLS],
         },
         "overload_manager": {"resource_monitors": [_typed(_CONNECTIONS, _most_connections())]},
     }
+    if files is not None:
+        document |= {"node": dict.fromkeys(("id", "cluster"), "hplm"), "dynamic_resources": files.clusters_source()}
     if settings.admin_socket is not None:
         # A socket with a mode, since whoever reaches it can end the gateway.
         document["admin"] = {"address": {"pipe": {"path": str(settings.admin_socket), "mode": 0o600}}}
@@ -102,8 +106,10 @@ def _most_connections() -> dict[str, Any]:
     }
 
 
-def _listener(protocol: Protocol, port: int, settings: GatewaySettings) -> dict[str, Any]:
-    chain: dict[str, Any] = {"filters": [_typed("envoy.filters.network.http_connection_manager", _manager(protocol))]}
+def _listener(protocol: Protocol, settings: GatewaySettings, files: GatewayFiles | None) -> dict[str, Any]:
+    port = settings.http if protocol == "http" else settings.grpc
+    manager = _manager(protocol, files)
+    chain: dict[str, Any] = {"filters": [_typed("envoy.filters.network.http_connection_manager", manager)]}
     if settings.tls is not None:
         chain["transport_socket"] = _typed("envoy.transport_sockets.tls", _tls(settings.tls, protocol))
     return {
@@ -113,14 +119,15 @@ def _listener(protocol: Protocol, port: int, settings: GatewaySettings) -> dict[
     }
 
 
-def _manager(protocol: Protocol) -> dict[str, Any]:
+def _manager(protocol: Protocol, files: GatewayFiles | None) -> dict[str, Any]:
+    static = {"route_config": {"virtual_hosts": [virtual_host(protocol)]}}
     buffer = {"@type": f"{_TYPES}.filters.http.buffer.v3.Buffer", "max_request_bytes": MAX_REQUEST_BYTES}
     router = {"@type": f"{_TYPES}.filters.http.router.v3.Router", "suppress_envoy_headers": True}
     return {
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": protocol,
         "codec_type": "HTTP1" if protocol == "http" else "HTTP2",
-        "route_config": {"virtual_hosts": [virtual_host(protocol)]},
+        **(static if files is None else files.routes_source(protocol)),
         "early_header_mutation_extensions": [_typed("envoy.http.early_header_mutation.header_mutation", _unheard())],
         "generate_request_id": False,
         "stream_idle_timeout": _IDLE,
@@ -155,65 +162,6 @@ def _tls(tls: Tls, protocol: Protocol) -> dict[str, Any]:
 
 def _file(path: Path) -> dict[str, Any]:
     return {"filename": str(path.absolute())}
-
-
-def _cluster(protocol: Protocol, settings: GatewaySettings, upstreams: Sequence[Upstream]) -> dict[str, Any]:
-    balance = {"hash_balance_factor": settings.balance} if settings.balance else {}
-    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), _MANY)
-    return {
-        "name": protocol,
-        "type": "STATIC" if all(each.is_numeric for each in upstreams) else "STRICT_DNS",
-        "connect_timeout": "1s",
-        # Its table deals tenants evenly, and a lost server moves hardly any but its own. Envoy's ring would move a
-        # sixth of the others' where one of three is lost, as the remaining ones then get more entries each.
-        "lb_policy": "MAGLEV",
-        "common_lb_config": {
-            # Else Envoy asks all servers, ready or not, as soon as half of them are not.
-            "healthy_panic_threshold": {"value": 0},
-            "consistent_hashing_lb_config": balance,
-        },
-        "circuit_breakers": {"thresholds": [limits]},
-        "health_checks": [_health_check()],
-        "upstream_connection_options": {
-            # For a machine that vanishes without a word.
-            "tcp_keepalive": {"keepalive_probes": 3, "keepalive_time": 1, "keepalive_interval": 1}
-        },
-        "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _to(protocol)},
-        "load_assignment": {
-            "cluster_name": protocol,
-            "endpoints": [{"lb_endpoints": [_endpoint(each, getattr(each, protocol)) for each in upstreams]}],
-        },
-    }
-
-
-def _to(protocol: Protocol) -> dict[str, Any]:
-    options = "http_protocol_options" if protocol == "http" else "http2_protocol_options"
-    return {
-        "@type": f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions",
-        "explicit_http_config": {options: {}},
-    }
-
-
-def _health_check() -> dict[str, Any]:
-    return {
-        "timeout": "1s",
-        "interval": _HEALTH_EVERY,
-        # Else servers that nobody has asked yet are looked at once a minute.
-        "no_traffic_interval": _HEALTH_EVERY,
-        "unhealthy_threshold": 2,
-        "healthy_threshold": 1,
-        "http_health_check": {"path": "/readyz"},
-    }
-
-
-def _endpoint(upstream: Upstream, port: int) -> dict[str, Any]:
-    return {
-        "endpoint": {
-            "address": {"socket_address": {"address": upstream.address, "port_value": port}},
-            "health_check_config": {"port_value": upstream.health},
-        },
-        "metadata": {"filter_metadata": {"envoy.lb": {"hash_key": upstream.name}}},
-    }
 
 
 def _typed(name: str, config: Mapping[str, Any]) -> dict[str, Any]:

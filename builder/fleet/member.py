@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
 from backends.errors import HplmError
+from backends.held_roots import Roots
 from builder.fleet.fleet_folder import ServerEntry
+from builder.fleet.member_plan import MemberStart
+from builder.fleet.started_with import StartedWith
 from builder.fleet.upstream import Upstream
-from builder.serving.canary import FindHplms
 from builder.serving.config import Ports, ServerConfig
 from builder.serving.errors import ServerStartError
 from builder.serving.health import Verdict
@@ -53,9 +55,9 @@ class Member:
 
     Args:
         name: Of the server in this fleet.
-        config_of: Makes what it is started with; called for each start.
+        start_of: Makes what it is started with; called for each start.
         supervision: How it is looked after.
-        find_hplms: Returns hPLMs for the canary.
+        find_hplms: Returns hPLMs of some roots for the canary.
         cores: Where it computes.
         log_path: Its log.
         report: Takes lines for the operator.
@@ -64,21 +66,24 @@ class Member:
     def __init__(
         self,
         name: str,
-        config_of: Callable[[], ServerConfig],
+        start_of: Callable[[], MemberStart],
         supervision: Supervision,
-        find_hplms: FindHplms,
+        find_hplms: Callable[[Roots], Sequence[str]],
         cores: Collection[int],
         log_path: Path,
         report: Callable[[str], None],
     ) -> None:
         self.name = name
-        self._config_of = config_of
+        self._start_of = start_of
         self._supervision = supervision
         self._find_hplms = find_hplms
         self._cores = cores
         self._log_path = log_path
         self._report = report
         self._ports: Ports | None = None
+        self.roots: Roots = None
+        """What it holds, or held last."""
+        self._started_with = StartedWith("", "", None)
         self._stop = StopRequests(_BY)
         self._supervisor: Supervisor | None = None
         self._thread: threading.Thread | None = None
@@ -144,6 +149,9 @@ class Member:
             pid=_pid(supervisor) if self.is_running else None,
             restarts=supervisor.num_restarts if supervisor else 0,
             log=str(self._log_path),
+            release=self._started_with.release,
+            export=self._started_with.export,
+            roots=self._started_with.roots,
         )
 
     def wait_until_settled(self, timeout_s: float) -> MemberState:
@@ -171,30 +179,40 @@ class Member:
         os.sched_setaffinity(0, self._cores)
         self._failure = "a defect of its watchdog ended it"
         try:
-            self._serve(self._config_of())
+            self._serve(*self._start_of())
             self._failure = None
         except (HplmError, OSError) as error:
             self._failure = str(error)
             self._report(f"{self.name} has failed: {error}")
 
-    def _serve(self, config: ServerConfig) -> None:
+    def _serve(self, config: ServerConfig, roots: Roots) -> None:
+        self.roots = roots
         if self._ports is not None:
             ports = self._ports
             config = replace(config, http_port=ports.http, grpc_port=ports.grpc, metrics_port=ports.metrics)
         service = ServiceManager({})  # the fleet speaks for all of its servers
+        find_hplms = partial(self._find_hplms, roots)
         with Supervisor(
-            config, self._supervision, self._find_hplms, self._stop, self._say, self._on_log, service
+            config, self._supervision, find_hplms, self._stop, self._say, self._on_log, service
         ) as supervisor:
             self._supervisor = supervisor
             health_port = int(supervisor.health_url.rpartition(":")[2])
             self._supervision = replace(self._supervision, health_port=health_port)
-            if supervisor.start(partial(self._note_ports, supervisor)):
+            note_start = partial(self._note_start, config.repository, roots)
+            if supervisor.start(partial(self._note_ports, supervisor), note_start):
                 self._say("ready")
                 supervisor.stay()
                 self._say("stopped")
 
     def _note_ports(self, supervisor: Supervisor) -> None:
         self._ports = supervisor.server.ports
+
+    def _note_start(self, repository: Path, roots: Roots) -> None:
+        """Look at what a server is about to be started with, by its watchdog too; what is unknown counts as old."""
+        try:
+            self._started_with = StartedWith.now(repository, roots)
+        except (HplmError, OSError):
+            self._started_with = StartedWith("", "", roots)
 
     def _say(self, line: str) -> None:
         self._report(f"{self.name}: {line}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
+from backends.held_roots import Roots, roots_environment
 from backends.home import HOME_VARIABLE, Home
 from builder.cpu_flags import cpu_flags
 from builder.export.in_force import changes_of_run, configurations_of_run
 from builder.fleet.fleet_folder import FleetFolder
+from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.settings import PORTS_APART, FleetSettings
 from builder.serving.config import ServerConfig
 from builder.serving.supervisor import Supervision
@@ -17,23 +20,33 @@ _HTTP, _GRPC, _METRICS, _HEALTH = range(4)
 _GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
-def member_config(home: Home, settings: FleetSettings, index: int) -> ServerConfig:
-    """Return what a server is started with, as the home's export is now."""
+class MemberStart(NamedTuple):
+    """What a server is started with."""
+
+    config: ServerConfig
+    roots: Roots
+
+
+def member_start(home: Home, settings: FleetSettings, index: int) -> MemberStart:
+    """Return what a server is started with, as the home's export and the fleet's placement are now."""
+    folder, name = FleetFolder(home), settings.names[index]
+    roots = FleetPlacement.read(folder.placement).roots_of(name)
     changes = changes_of_run(home.repository, settings.of_run, cpu_flags())
-    environment = {HOME_VARIABLE: str(home.path.absolute()), **settings.of_run.environment}
+    environment = {HOME_VARIABLE: str(home.path.absolute()), **settings.of_run.environment, **roots_environment(roots)}
     if settings.gpus:
         environment[_GPU_VARIABLE] = settings.gpus[index]
-    return ServerConfig(
+    config = ServerConfig(
         repository=home.repository,
         http_port=_port(settings, index, _HTTP),
         grpc_port=_port(settings, index, _GRPC),
         metrics_port=_port(settings, index, _METRICS),
-        log_path=FleetFolder(home).log(settings.names[index]),
+        log_path=folder.log(name),
         log_verbose=settings.log_verbose,
         max_log_bytes=settings.max_log_bytes,
         environment=environment,
         configurations=configurations_of_run(home.repository, changes),
     )
+    return MemberStart(config, roots)
 
 
 def member_supervision(settings: FleetSettings, index: int) -> Supervision:

@@ -7,7 +7,7 @@ server meets two of them at most.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 HPLM_HEADER = "x-hplm"
@@ -23,12 +23,27 @@ _PATHS = {
     "GET": ("/v2", "/v2/health/live", "/v2/health/ready", _OF_MODEL, f"{_OF_MODEL}/ready"),
 }
 _CLOSED = "the gateway passes inference on the model hplm, and questions whether it is ready; nothing else"
+_OTHER_PRIORITY = {
+    "name": "envoy.retry_priorities.previous_priorities",
+    "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
+        "update_frequency": 1,
+    },
+}
 
 Protocol = Literal["http", "grpc"]
+PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
 
 
-def virtual_host(protocol: Protocol) -> dict[str, Any]:
-    """Return the routes of one protocol's public port, to the cluster of that name."""
+def virtual_host(protocol: Protocol, specifier: str | None = None) -> dict[str, Any]:
+    """Return the routes of one protocol's public port.
+
+    They lead to the cluster of the protocol's name, or where the cluster specifier of this name says. Its clusters have
+    servers that are asked first; a request that one of those has lost goes to one of the others.
+    """
+    route = _route({"cluster": protocol}, {})
+    if specifier is not None:
+        route = _route({"cluster_specifier_plugin": specifier}, {"retry_priority": _OTHER_PRIORITY})
     if protocol == "grpc":
         allowed = [{"path": f"{_SERVICE}/{method}", "headers": [_method_is("POST")]} for method in _METHODS]
     else:
@@ -38,7 +53,7 @@ def virtual_host(protocol: Protocol) -> dict[str, Any]:
         "name": protocol,
         "domains": ["*"],
         "request_body_buffer_limit": MAX_REQUEST_BYTES,
-        "routes": [*({"match": match, "route": _route(protocol)} for match in allowed), closed],
+        "routes": [*({"match": match, "route": route} for match in allowed), closed],
     }
 
 
@@ -50,9 +65,9 @@ def _method_is(method: str) -> dict[str, Any]:
     return {"name": ":method", "string_match": {"exact": method}}
 
 
-def _route(cluster: str) -> dict[str, Any]:
+def _route(to: Mapping[str, Any], retry: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "cluster": cluster,
+        **to,
         "timeout": "0s",  # a deadline is the server's affair; Envoy's own would be 15 s
         "hash_policy": [
             {
@@ -77,5 +92,6 @@ def _route(cluster: str) -> dict[str, Any]:
             ],
             # Another hash may lead to the same server.
             "host_selection_retry_max_attempts": _MANY,
+            **retry,
         },
     }

@@ -110,6 +110,7 @@ class Supervisor:
         self._complaints: list[Complaint] = []
         self._has_started = False
         self.num_restarts = 0
+        self._before_each: Callable[[], None] = lambda: None
         self._looked_s = time.monotonic()
         self._is_drain_ordered = False
         self._drained: Verdict | None = None
@@ -143,11 +144,14 @@ class Supervisor:
 
     # --- the main thread ---
 
-    def start(self, on_begun: Callable[[], None] = lambda: None) -> bool:
+    def start(
+        self, on_begun: Callable[[], None] = lambda: None, before_each: Callable[[], None] = lambda: None
+    ) -> bool:
         """Start the first server and return once it is ready; false where it is to stop before.
 
-        `on_begun` is called once the server's process runs.
+        `on_begun` is called once the server's process runs; `before_each` before this and every later one is started.
         """
+        self._before_each = before_each
         try:
             self._begin(on_begun)
         except _StopRequestedError:
@@ -171,6 +175,7 @@ class Supervisor:
             self._end(at_once=self._drained is None)
 
     def _begin(self, on_begun: Callable[[], None] = lambda: None) -> None:
+        self._before_each()
         self.server.start()
         on_begun()
         ports = self.server.ports

@@ -30,6 +30,7 @@ from backends.engine.settings import EngineSettings
 from backends.engine.ticket_gate import AGE_LIMIT_S, TicketGate
 from backends.errors import HplmError, InvalidArgumentError, presentable, shown
 from backends.heartbeat import Heartbeat
+from backends.held_roots import held_roots
 from backends.logs import configure_logging
 from backends.model_settings import ModelSettings
 from backends.registry.snapshot import RegistrySnapshot
@@ -75,6 +76,7 @@ class TritonPythonModel:
             end_process,
             _gate(self._batches_by_triton),
             self._heartbeat.beat_of,
+            held_roots(),
         )
         self._limit = CallLimit.from_triton(args)
         in_force = {

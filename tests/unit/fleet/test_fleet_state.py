@@ -18,7 +18,7 @@ from builder.fleet.errors import GatewayMissingError, NoFleetError
 from builder.fleet.fleet_folder import FleetFolder, FleetState, GatewayEntry, ServerEntry
 from builder.fleet.gateway_program import find_gateway
 from builder.fleet.hosts import read_hosts
-from builder.fleet.member_plan import core_shares, member_config, member_supervision
+from builder.fleet.member_plan import core_shares, member_start, member_supervision
 from builder.fleet.settings import FleetSettings
 
 SERVER = ServerEntry(
@@ -104,7 +104,7 @@ def test_settings_that_cannot_be(changes: dict, message: str) -> None:
 def test_servers_share_the_home_and_nothing_else(tiny_home: Home) -> None:
     render_repository(tiny_home.repository, ExportSettings())
     settings = FleetSettings(num_servers=3, gpus=("0", "1", "2"), of_run=SettingsOfRun("das", record_traffic=True))
-    configs = [member_config(tiny_home, settings, index) for index in range(3)]
+    configs = [member_start(tiny_home, settings, index).config for index in range(3)]
     ports = [
         port
         for index, config in enumerate(configs)

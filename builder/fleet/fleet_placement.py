@@ -1,0 +1,86 @@
+"""Which roots each server of the fleet on this machine is to hold: taken from a plan, kept in the fleet's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backends.errors import InvalidArgumentError, shown
+from backends.fields import read_fields
+from backends.held_roots import Roots
+from backends.storage import write_json
+from builder.placement.planner.plan import Group, Plan
+
+_FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class FleetPlacement:
+    """The roots of servers by their names; servers that are not named hold all."""
+
+    roots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def roots_of(self, server: str) -> Roots:
+        return self.roots.get(server)
+
+    @classmethod
+    def of_plan(cls, plan: Plan, servers: Sequence[str], home_roots: Sequence[str], host: str | None) -> FleetPlacement:
+        """Give the groups of one host to the servers, in their order.
+
+        Args:
+            plan: Of `hplm place`, checked against the home.
+            servers: Names of the fleet's servers.
+            home_roots: All roots of the home.
+            host: Which of the plan's hosts this machine is; not needed where the plan has one only.
+
+        Raises:
+            InvalidArgumentError: This fleet cannot do what the plan says.
+        """
+        groups = _groups_here(plan, host)
+        for group in groups:
+            _require_whole(group)
+        if len(groups) != len(servers):
+            raise InvalidArgumentError(
+                f"the placement has {len(groups)} groups of devices here, and the fleet {len(servers)} servers; start "
+                f"it with --servers {len(groups)}"
+            )
+        held = {server: tuple(sorted(group.roots)) for server, group in zip(servers, groups, strict=True)}
+        return cls({server: roots for server, roots in held.items() if set(roots) != set(home_roots)})
+
+    @classmethod
+    def read(cls, path: Path) -> FleetPlacement:
+        """Read what is to be held; where there is no file, all servers hold all roots.
+
+        Raises:
+            FileError: The file is damaged, or of a newer format.
+        """
+        if not path.exists():
+            return cls()
+        servers = read_fields(path, _FORMAT_VERSION).part("servers")
+        return cls({name: servers.texts(name) for name in servers.names()})
+
+    def write(self, path: Path) -> None:
+        """Write it, replacing an old one in one step."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        servers = {name: list(roots) for name, roots in self.roots.items()}
+        write_json(path, {"format_version": _FORMAT_VERSION, "servers": servers})
+
+
+def _groups_here(plan: Plan, host: str | None) -> list[Group]:
+    host_of = {device.name: device.host for device in plan.devices}
+    hosts = sorted(set(host_of.values()))
+    if host is None and len(hosts) == 1:
+        host = hosts[0]
+    if host not in hosts:
+        said = "which of them is this one" if host is None else f"{shown(host)} is none of them"
+        raise InvalidArgumentError(f"the placement is for the hosts {', '.join(hosts)}: --host, {said}")
+    return [group for group in plan.groups if host_of[group.devices[0]] == host]
+
+
+def _require_whole(group: Group) -> None:
+    if group.shape.num_devices > 1:
+        raise InvalidArgumentError(
+            f"group {shown(group.name)} of the placement cuts its roots in {group.shape.stages} stages of "
+            f"{group.shape.ways} devices; a server of a fleet runs whole roots on one device"
+        )
