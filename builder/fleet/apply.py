@@ -177,21 +177,23 @@ class FleetApply:
     def _settled(self) -> FleetState:
         """Wait for an order that is at work, perhaps that of an apply that was killed."""
         end = time.monotonic() + _SETTLED_S
-        while any(each.state in _BUSY for each in (state := self._folder.running()).servers):
+        while True:
+            state = self._folder.running()
+            busy = [f"{each.server} is {each.state}" for each in state.servers if each.state in _BUSY]
+            if not busy:
+                return state
             if time.monotonic() > end:
-                busy = ", ".join(f"{each.server} is {each.state}" for each in state.servers if each.state in _BUSY)
-                raise UnavailableError(f"the fleet is not done with another order: {busy}")
+                raise UnavailableError(f"the fleet is not done with another order: {', '.join(busy)}")
             time.sleep(_POLL_S)
-        return state
 
     def _require_another(self, server: str) -> None:
         """Wait a little for another server that answers while this one does not."""
         end = time.monotonic() + _PATIENCE_S
-        while not any(
-            each.state == MemberState.READY and each.server != server
-            for each in (state := self._folder.running()).servers
-        ):
-            if len(state.servers) == 1 or time.monotonic() > end:
+        while True:
+            servers = self._folder.running().servers
+            if any(each.state == MemberState.READY and each.server != server for each in servers):
+                return
+            if len(servers) == 1 or time.monotonic() > end:
                 raise ConflictError(f"{server} is the last server that is ready; --force restarts it all the same")
             time.sleep(_POLL_S)
 
