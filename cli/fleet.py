@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backends.errors import InvalidArgumentError, UnavailableError
+from backends.held_roots import in_words
 from backends.home import Home
 from backends.lower.caller_check import AUTH_VARIABLE, Auth
 from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
@@ -133,6 +134,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     shown = ["server", "state", "in_gateway", "requests", "open", "restarts", "pid", "reason"]
     if any(row["roots"] is not None for row in rows):
         shown.insert(-1, "roots")
+    rows = [{**row, "roots": in_words(row["roots"])} for row in rows]
     print_rows([{name: row[name] for name in shown} for row in rows], "servers", as_json=False)
     if is_unfinished:
         typer.echo("an apply has begun and not ended: if none is at work, hplm fleet apply goes on with it", err=True)

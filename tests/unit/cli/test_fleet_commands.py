@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from backends.home import Home
+from backends.registry.registry import Registry
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
+from builder.placement.planner.plan import Device, Group, Plan, Shape, Stack
+from builder.placement.planner.plan_file import write_plan
+from stand_in_fleet import StandInFleet
 
 FREE_PORTS = ("--http", "0", "--grpc", "0", "--health-port", "0", "--first-port", "0")
 
 
-@pytest.mark.parametrize("command", [("status",), ("status", "--json"), ("drain", "server-1")])
+@pytest.mark.parametrize("command", [("status",), ("status", "--json"), ("drain", "server-1"), ("apply",)])
 def test_without_a_fleet_there_is_nothing_to_ask(
     run_hplm: Callable[..., str], tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -75,3 +80,56 @@ def test_a_configuration_goes_to_the_screen_or_into_a_file(run_hplm: Callable[..
     assert json.loads(out.read_text()) == shown
     assert "is no file" in run_hplm("fleet", "config", "--hosts", hosts, "--out", tmp_path)
     assert "missing.toml" in run_hplm("fleet", "config", "--hosts", tmp_path / "missing.toml")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--everywhere", "--placement", "x.json"), "--placement and --everywhere exclude each other"),
+        (("--host", "alpha"), "--host goes with --placement"),
+        (("--placement", "missing.json"), "missing.json"),
+    ],
+)
+def test_an_apply_that_cannot_be(
+    run_hplm: Callable[..., str], tiny_home: Home, options: tuple[str, ...], message: str
+) -> None:
+    render_repository(tiny_home.repository, ExportSettings())
+    with StandInFleet(tiny_home, 2) as fleet:
+        assert message in run_hplm("fleet", "apply", "--home", tiny_home.path, *options)
+        assert not fleet.restarted and not fleet.folder.journal.exists()
+
+
+def test_a_plan_is_shown_then_applied_and_a_foreign_one_rejected(
+    run_hplm: Callable[..., str], tiny_home: Home, tmp_path: Path
+) -> None:
+    render_repository(tiny_home.repository, ExportSettings())
+    registry = Registry.open(tiny_home)
+    fingerprint = registry.root("tiny").fingerprint
+    registry.close()
+    plan = Plan(
+        problem="7f",
+        devices=(Device("d0", 1 << 30), Device("d1", 1 << 30)),
+        groups=(Group("g0", ("d0",), Shape(), (Stack("tiny", 0, 4, 1 << 20),)), Group("g1", ("d1",), Shape())),
+        roots={"tiny": fingerprint},
+        verdict="",
+        decisions=(),
+        alternatives=(),
+        seed=1,
+    )
+    own, foreign = tmp_path / "own.json", tmp_path / "foreign.json"
+    write_plan(own, plan)
+    write_plan(foreign, replace(plan, roots={"tiny": "other"}))
+    with StandInFleet(tiny_home, 2) as fleet:
+        command = ("fleet", "apply", "--home", tiny_home.path, "--placement")
+        assert "made for another root 'tiny'" in run_hplm(*command, foreign)
+        steps = json.loads(run_hplm(*command, own, "--dry-run", "--json"))
+        assert [(step["server"], step["action"]) for step in steps] == [("server-1", "none"), ("server-2", "restart")]
+        assert fleet.restarted == []
+        assert run_hplm(*command, own) == "restarted 1 of 2 servers\n"
+        assert fleet.restarted == ["server-2"] and fleet.entries["server-2"].roots == ()
+        shown = run_hplm("fleet", "status", "--home", tiny_home.path)
+        assert "none" in shown
+        assert json.loads(run_hplm("fleet", "apply", "--home", tiny_home.path, "--json")) == {
+            "restarted": [],
+            "servers": 2,
+        }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,16 @@ def test_two_fleets_on_one_home_are_rejected(folder: FleetFolder, tmp_path: Path
             pass
     with FleetFolder(Home(tmp_path)).claimed():
         pass
+
+
+def test_a_state_of_another_release_is_read_as_far_as_it_is_known(folder: FleetFolder) -> None:
+    content = asdict(STATE) | {"new": 1}
+    content["servers"] = [
+        {name: value for name, value in asdict(SERVER).items() if name not in ("release", "export", "roots")} | {"x": 2}
+    ]
+    with folder.claimed():
+        (folder.path / "fleet.json").write_text(json.dumps(content))
+        assert folder.running() == STATE
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"servers": 1}', '{"format": 9, "servers": [], "gateway": {}}'])

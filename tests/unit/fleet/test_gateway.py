@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from builder.fleet.gateway import Gateway
 from builder.fleet.gateway_config import GatewaySettings
 from builder.fleet.gateway_program import find_gateway
 from builder.fleet.routes import MAX_REQUEST_BYTES
+from builder.fleet.routing import Routing
 from builder.serving.errors import ServerStartError
 from builder.serving.ports import ClaimedPorts
 from stand_in_servers import INFER_METHOD, INFER_PATH, StandIn, wait_until
@@ -215,6 +217,67 @@ def test_a_request_beyond_the_limit_reaches_no_server(asked: Asked) -> None:
     assert asked.http("acme/x", body=bytes(MAX_REQUEST_BYTES // 2))[0] == 200
     assert asked.http("acme/x", body=bytes(MAX_REQUEST_BYTES + 1))[0] == 413
     assert sum(asked.asked()) == 1
+
+
+HELD = {"server-1": ("base",), "server-2": ("base", "small"), "server-3": ("large",)}
+ROOT_OF = {"acme/a": "base", "acme/b": "base", "acme/small": "small", "globex/a": "large", "umbrella/a": "unheld"}
+
+
+@contextmanager
+def placed(asked: Asked) -> Iterator[None]:
+    asked.gateway.route(Routing.of(HELD, ROOT_OF))
+    try:
+        yield
+    finally:
+        asked.gateway.route(Routing())
+        wait_until(lambda: len({asked.http(f"{number}/globex")[1] for number in range(20)}) == 3)
+
+
+def names(asked: Asked, hplm: str) -> set[str]:
+    return {asked.http(hplm)[1] for _ in range(8)} | {asked.grpc(hplm) for _ in range(8)}
+
+
+def test_requests_go_to_servers_that_hold_their_root(asked: Asked) -> None:
+    with placed(asked):
+        wait_until(lambda: names(asked, "globex/a") == {"server-3"})
+        assert names(asked, "acme/small") == {"server-2"}
+        assert names(asked, "acme/a") <= {"server-1", "server-2"}
+        assert names(asked, "acme/new") <= {"server-1", "server-2"}
+        assert names(asked, "globex/new") == {"server-3"}
+        others = {asked.http(f"tenant-{number}/x")[1] for number in range(30)}
+        assert others == {"server-1", "server-2", "server-3"}
+
+
+def test_a_holder_that_breaks_or_drains_loses_no_request(asked: Asked) -> None:
+    with placed(asked):
+        wait_until(lambda: names(asked, "globex/a") == {"server-3"})
+        asked.servers[2].behaviour = "break"
+        assert {asked.http("globex/a")[0] for _ in range(10)} == {200}
+        asked.servers[2].behaviour = "answer"
+        asked.servers[2].is_ready = False
+        wait_until(lambda: not names(asked, "globex/a") & {"server-3"})
+        asked.servers[2].is_ready = True
+        wait_until(lambda: names(asked, "globex/a") == {"server-3"})
+
+
+def test_other_routes_come_into_force_while_requests_go_on(asked: Asked) -> None:
+    statuses: list[int] = []
+    stopping = threading.Event()
+
+    def ask() -> None:
+        while not stopping.is_set():
+            statuses.append(asked.http("acme/a")[0])
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        with placed(asked):
+            wait_until(lambda: names(asked, "globex/a") == {"server-3"})
+    stopping.set()
+    for thread in threads:
+        thread.join()
+    assert set(statuses) == {200} and len(statuses) > 50
 
 
 @contextmanager

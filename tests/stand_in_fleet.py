@@ -1,0 +1,91 @@
+"""A fleet as `hplm fleet apply` sees it: a folder that says who runs, and a port that takes orders, without servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Self
+
+from backends.errors import ConflictError
+from backends.home import Home
+from builder.fleet.fleet_folder import FleetFolder, FleetState, GatewayEntry, ServerEntry
+from builder.fleet.fleet_placement import FleetPlacement
+from builder.serving.health import HealthPort, Verdict
+
+GATEWAY = GatewayEntry(state="ready", http="h:1", grpc="h:2", pid=6, restarts=0, admin=None, log="gateway.log")
+
+
+class StandInFleet:
+    """Restarts at once; `restarted` are its servers in the order of their restarts.
+
+    `failing` are servers that do not come back; `before_restart` is called with the name of each that is stopped.
+    """
+
+    def __init__(self, home: Home, count: int) -> None:
+        self.folder = FleetFolder(home)
+        self.restarted: list[str] = []
+        self.failing: set[str] = set()
+        self.before_restart: Callable[[str], None] = lambda _: None
+        self._pid = 100
+        self._resources = ExitStack()
+        self._names = [f"server-{number}" for number in range(1, count + 1)]
+        self.entries: dict[str, ServerEntry] = {}
+
+    def __enter__(self) -> Self:
+        self._resources.enter_context(self.folder.claimed())
+        orders = {
+            f"/restart/{name}{'/force' if is_forced else ''}": partial(self._restart, name, is_forced)
+            for name in self._names
+            for is_forced in (False, True)
+        }
+        self._health = HealthPort("127.0.0.1", None, {}, orders)
+        self._resources.callback(self._health.close)
+        for name in self._names:
+            self.entries[name] = self._started(name)
+        self.write()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def set(self, name: str, state: str, reason: str | None = None) -> None:
+        self.entries[name] = replace(self.entries[name], state=state, reason=reason)
+        self.write()
+
+    def write(self) -> None:
+        servers = list(self.entries.values())
+        self.folder.write(FleetState(pid=7, host="here", health=self._health.url, gateway=GATEWAY, servers=servers))
+
+    def _restart(self, name: str, is_forced: bool) -> Verdict:
+        others = [each for each in self.entries.values() if each.server != name and each.state == "ready"]
+        if not others and not is_forced and self.entries[name].state == "ready":
+            raise ConflictError(f"{name} is the last server that is ready")
+        self.before_restart(name)
+        self.restarted.append(name)
+        if name in self.failing:
+            self.set(name, "failed", "it ran out of luck")
+            return Verdict(False, [f"{name} is failed"])
+        self.entries[name] = self._started(name)
+        self.write()
+        return Verdict(True, [])
+
+    def _started(self, name: str) -> ServerEntry:
+        self._pid += 1
+        runs = self.folder.wanted(name, FleetPlacement.read(self.folder.placement))
+        return ServerEntry(
+            server=name,
+            state="ready",
+            reason=None,
+            http=1,
+            grpc=2,
+            metrics=3,
+            health=4,
+            pid=self._pid,
+            restarts=0,
+            log=f"{name}.log",
+            release=runs.release,
+            export=runs.export,
+            roots=runs.roots,
+        )
