@@ -1,0 +1,273 @@
+"""What do several servers behind a gateway answer, what does the gateway cost, and what is lost when one dies?
+
+Two real servers with a core each are kept full through the gateway, and one of them without it: rows a second for each
+core that clients and gateway leave. More servers than there are cores have devices that wait instead of computing
+("paced"). At 0.4 times the capacity a server is killed, one is stopped in the midst of its work, and servers are
+drained, restarted and upgraded in turn, over gRPC and HTTP, without repeated requests. One tenant asks for 50 times its
+share. The gateway keeps tenants with their servers, or is told no tenant ("affinity").
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bench.kit.entry import QUICK_LOADS_S, Result, at_least, at_most, bench
+from bench.kit.fleet.faults import FaultSettings, Story, befall
+from bench.kit.fleet.hot_tenant import HotSettings, HotTenant
+from bench.kit.fleet.judgement import Rate, linearity
+from bench.kit.fleet.load import FleetClients
+from bench.kit.fleet.paced import Pace, paced_code
+from bench.kit.fleet.picture import draw_story
+from bench.kit.fleet.real import RealFleet, RealSettings, real_fleet
+from bench.kit.fleet.rolling import DRAIN, ROLLING, UPGRADE, RollingSettings, num_failed, roll
+from bench.kit.fleet.running import running_fleet
+from bench.kit.progress import one_by_one
+from bench.kit.saturation import draw
+from bench.kit.served import Serving
+from bench.kit.synthetic_home import BERT_BASE, SMALL, TenantHome, tenant_home
+
+TINY = replace(
+    SMALL, hidden_size=64, intermediate_size=128, num_heads=2, num_lower_layers=1, num_upper_layers=1, max_tokens=64
+)
+PARTS = ("linear", "gateway", "affinity", "hot", "loss", "hang", "rolling", "paced")
+_MOST_PACED = 8
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PacedSettings:
+    """Fleets of so many servers, each as fast as its device of that pace."""
+
+    servers: tuple[int, ...]
+    rows_of_each: int
+    pace: Pace = field(default=Pace(constant_s=0.01, per_row_s=0.03))
+    max_rows: int = 8
+    in_flight_of_each: int = 24
+    tenants: int = 200
+
+
+@dataclass(frozen=True)
+class Settings:
+    real: RealSettings
+    paced: PacedSettings
+    fault: FaultSettings
+    rolling: RollingSettings
+    hot: HotSettings
+    turns: int
+    alone_rows: int
+    affinity_tenants: tuple[int, ...]
+
+
+FULL = Settings(
+    real=RealSettings(BERT_BASE, tenants=10_000, full_rows=2_048),
+    paced=PacedSettings((2, 4, _MOST_PACED), rows_of_each=600),
+    fault=FaultSettings(before_s=10.0, after_s=40.0),
+    rolling=RollingSettings(requests=100_000),
+    hot=HotSettings(duration_s=30.0, repeats=3),
+    turns=5,
+    alone_rows=1_000,
+    affinity_tenants=(1_000, 10_000),
+)
+QUICK = Settings(
+    real=RealSettings(SMALL, tenants=1_000, full_rows=768, busy=50),
+    paced=PacedSettings((2,), rows_of_each=150),
+    fault=FaultSettings(before_s=4.0, after_s=20.0, deadline_ms=2_000),
+    rolling=RollingSettings(requests=1_000, callers=32),
+    hot=HotSettings(duration_s=5.0, repeats=1),
+    turns=1,
+    alone_rows=60,
+    affinity_tenants=(100, 1_000),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one part has found."""
+
+    figures: Mapping[str, float]
+    rows: Sequence[Row]
+
+
+def linear(real: RealFleet, settings: Settings) -> Measured:
+    """One server and both in turns."""
+    one: list[Rate] = []
+    both: list[Rate] = []
+    for turn in range(settings.turns):
+        for measure, rates in ((real.full_server, one), (real.full_fleet, both))[:: 1 if turn % 2 == 0 else -1]:
+            rates.append(measure())
+    return Measured(linear_figures(one, both), [*_rate_rows("one server", one), *_rate_rows("two servers", both)])
+
+
+def linear_figures(one: Sequence[Rate], both: Sequence[Rate]) -> dict[str, float]:
+    over_one = [all_.rows_per_s / single.rows_per_s for single, all_ in zip(one, both, strict=True)]
+    return {
+        "fleet_linear_2": linearity(one, both),
+        "fleet_linear_2_raw": median(over_one) / 2,
+        "fleet_over_one_server": median(over_one),
+        "one_server_rows_per_s": median(rate.rows_per_s for rate in one),
+        "fleet_rows_per_s": median(rate.rows_per_s for rate in both),
+        "clients_and_gateway_cores": median(rate.others_cores for rate in both),
+    }
+
+
+def _rate_rows(what: str, rates: Sequence[Rate]) -> list[Row]:
+    return [
+        {
+            "part": what,
+            "rows a second": rate.rows_per_s,
+            "clients' and gateway's cores": rate.others_cores,
+            "rows a second for each core left": rate.per_core,
+        }
+        for rate in rates
+    ]
+
+
+def gateway(real: RealFleet, settings: Settings) -> Measured:
+    """The same requests through the gateway and without it, one at a time."""
+    urls = [real.fleet.grpc_url, *real.fleet.direct_urls()]
+    through, *direct = real.clients.alone_us(urls, real.rows(settings.alone_rows))
+    with_us, without_us = median(through), median([us for of_server in direct for us in of_server])
+    row = {"part": "gateway", "requests": len(through), "p50 us": with_us, "without it": without_us}
+    return Measured({"gateway_us": with_us - without_us, "gateway_p50_us": with_us}, [row])
+
+
+def affinity(real: RealFleet, settings: Settings) -> Measured:
+    """Both servers full, with and without the header that keeps tenants with their servers."""
+    figures: dict[str, float] = {}
+    rows: list[Row] = []
+    for tenants in settings.affinity_tenants:
+        hplms = real.home.hplms[:tenants]
+        rates: dict[bool, list[float]] = {True: [], False: []}
+        for turn in range(settings.turns):
+            for is_routed in (True, False) if turn % 2 == 0 else (False, True):
+                rates[is_routed].append(real.full_fleet(hplms, is_routed).rows_per_s)
+        gain = median(kept / dealt for kept, dealt in zip(rates[True], rates[False], strict=True))
+        figures[f"affinity_gain_{tenants}"] = gain
+        kept, dealt = median(rates[True]), median(rates[False])
+        rows.append({"part": "affinity", "tenants": tenants, "rows a second": kept, "without affinity": dealt})
+    return Measured(figures, rows)
+
+
+def hot(real: RealFleet, settings: Settings) -> Measured:
+    outcomes = HotTenant(real, settings.hot).outcomes()
+    return Measured({"hot_tenant_points": median(one.points for one in outcomes)}, [one.row() for one in outcomes])
+
+
+def fault(kind: str, picture: Path | None) -> Callable[[RealFleet, Settings], Measured]:
+    """A part in which a server dies or hangs, drawn where it is told."""
+
+    def part(real: RealFleet, settings: Settings) -> Measured:
+        story = befall(real, kind, settings.fault)
+        if picture is not None:
+            picture.write_text(draw_story(story), encoding="utf-8")
+        return Measured(fault_figures(kind, story), [story.row()])
+
+    return part
+
+
+def fault_figures(kind: str, story: Story) -> dict[str, float]:
+    return {
+        f"{kind}_failed": float(story.fault.num_failed),
+        f"{kind}_recovery_s": story.fault.recovery_s,
+        f"{kind}_on_time_after": story.fault.after,
+        f"{kind}_all_servers_s": story.ready_s - story.fault.at_s,
+    }
+
+
+def rolling(real: RealFleet, settings: Settings) -> Measured:
+    rolled = roll(real, settings.rolling, seed=settings.turns)
+    figures = {f"{kind}_failed": float(num_failed(rolled.of(kind))) for kind in (DRAIN, ROLLING, UPGRADE)}
+    figures |= {"rolled_failed": float(num_failed(rolled.requests)), "rolled_requests": float(len(rolled.requests))}
+    return Measured(figures, [rolled.row(kind) for kind in (DRAIN, ROLLING, UPGRADE)])
+
+
+def paced(settings: PacedSettings, seed: int) -> Measured:
+    """Fleets of paced servers, each beside one of its own servers."""
+    figures: dict[str, float] = {}
+    rows: list[Row] = []
+    with tenant_home(TINY, settings.tenants, [20], seed) as home, FleetClients() as clients:
+        code = paced_code(home.home.path / "paced", settings.pace)
+        rng = np.random.default_rng(seed)
+        for count in one_by_one(settings.servers, "fleet", "paced servers"):
+            one, all_ = _paced_rates(home, code, count, settings, clients, rng)
+            figures[f"fleet_linear_{count}_paced"] = all_ / (count * one)
+            rows.append({"part": "paced", "servers": count, "rows a second": all_, "one of them": one})
+    return Measured(figures, rows)
+
+
+def _paced_rates(
+    home: TenantHome, code: Path, count: int, settings: PacedSettings, clients: FleetClients, rng: np.random.Generator
+) -> tuple[float, float]:
+    upper = {"dtype": "fp32", "threads": "1", "max_rows": str(settings.max_rows)}
+    with running_fleet(home.home, Serving(upper=upper, code=code), count, ["--shared-cores"]) as fleet:
+        found = []
+        for url, servers in ((fleet.direct_urls()[0], 1), (fleet.grpc_url, count)):
+            in_flight = servers * settings.in_flight_of_each
+            for num_rows in (in_flight, servers * settings.rows_of_each):  # the first ones load what is asked for
+                played = clients.full(url, draw(home.hplms, home.texts[20], num_rows + in_flight, rng), in_flight)
+            found.append(played.rows_per_s(in_flight))
+    return found[0], found[1]
+
+
+def measure(settings: Settings, parts: Sequence[str], picture: Path | None, seed: int) -> Measured:
+    """Run the parts; all that need real servers share one fleet."""
+    on_real: dict[str, Callable[[RealFleet, Settings], Measured]] = {
+        "linear": linear,
+        "gateway": gateway,
+        "affinity": affinity,
+        "hot": hot,
+        "loss": fault("loss", picture),
+        "hang": fault("hang", None),
+        "rolling": rolling,
+    }
+    found: list[Measured] = []
+    chosen = [part for part in on_real if part in parts]
+    if chosen:
+        with real_fleet(settings.real, seed) as real:
+            found += [on_real[part](real, settings) for part in one_by_one(chosen, "fleet", "parts")]
+    if "paced" in parts:
+        found.append(paced(settings.paced, seed))
+    figures = {name: value for one in found for name, value in one.figures.items()}
+    return Measured(figures, [row for one in found for row in one.rows])
+
+
+def add_options(arguments: ArgumentParser) -> None:
+    arguments.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
+
+
+@bench(
+    "fleet",
+    quick_s=QUICK_LOADS_S,
+    bars={
+        "fleet_linear_2": at_least(0.95),
+        f"fleet_linear_{_MOST_PACED}_paced": at_least(0.95),
+        "gateway_us": at_most(300),
+        "loss_failed": at_most(0),
+        "loss_recovery_s": at_most(2),
+        "hang_failed": at_most(0),
+        "hang_recovery_s": at_most(4),
+        "drain_failed": at_most(0),
+        "rolling_failed": at_most(0),
+        "upgrade_failed": at_most(0),
+        "hot_tenant_points": at_most(2),
+    },
+    add_options=add_options,
+)
+def fleet(options: Namespace) -> Result:
+    settings = QUICK if options.quick else FULL
+    picture = None if options.json is None else options.json.with_suffix(".svg")
+    if picture is not None:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+    measured = measure(settings, options.only or PARTS, picture, options.seed)
+    return Result(asdict(settings), measured.figures, measured.rows)
+
+
+if __name__ == "__main__":
+    fleet.main()

@@ -1,0 +1,106 @@
+"""One tenant asks for far more than its share: what the others lose by it.
+
+As in `bench.fairness`: a share is what a tenant gets of all that is answered on time while one of them asks for that
+much, since its clients and its rejections take a part of the processor from everybody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.kit.fleet.real import SERVERS, RealFleet
+from loadtest.in_process import Played
+from loadtest.schedule import Row
+
+_BEGIN_S = 1.0
+_REST_S = 5.0
+"""For requests that clients have given up to be computed."""
+_BATCH = 64
+_DEADLINES_IN_BATCHES = (5, 20)
+
+
+@dataclass(frozen=True)
+class HotSettings:
+    duration_s: float
+    repeats: int
+    others: int = 20
+    times_its_share: int = 50
+
+
+@dataclass(frozen=True)
+class Hot:
+    """The same requests of the others, alone and beside the hot tenant."""
+
+    alone: Played
+    beside: Played
+    hot: str
+    share_per_s: float
+
+    @property
+    def others_beside(self) -> float:
+        requests = self.beside.requests
+        return float(requests.in_time[requests.hplms != self.hot].mean())
+
+    @property
+    def points(self) -> float:
+        return 100 * (self.alone.attainment - self.others_beside)
+
+    def row(self) -> dict[str, object]:
+        requests = self.beside.requests
+        return {
+            "part": "hot",
+            "requests": len(requests),
+            "a share, rows a second": self.share_per_s,
+            "others alone": self.alone.attainment,
+            "others beside": self.others_beside,
+            "points lost": self.points,
+            "the hot one": float(requests.in_time[requests.hplms == self.hot].mean()),
+        }
+
+
+class HotTenant:
+    """Loads of some tenants, of which the last asks for more than its share."""
+
+    def __init__(self, real: RealFleet, settings: HotSettings) -> None:
+        self._real, self._settings = real, settings
+        self._hplms = real.hplms[: settings.others + 1]
+        batch_ms = 1e3 * _BATCH * SERVERS / real.capacity_per_s()
+        self._deadlines_ms = [max(1, round(count * batch_ms)) for count in _DEADLINES_IN_BATCHES]
+
+    def outcomes(self) -> list[Hot]:
+        per_s = self._answered_per_s()
+        share_per_s = per_s / len(self._hplms)
+        found = []
+        for repeat in range(self._settings.repeats):
+            others = self._others(share_per_s)
+            plans = {"alone": others, "beside": self._with_hot(others, share_per_s)}
+            order = list(plans) if repeat % 2 == 0 else list(plans)[::-1]
+            played = {way: self._play(plans[way]) for way in order}
+            found.append(Hot(played["alone"], played["beside"], self._hplms[-1], share_per_s))
+        return found
+
+    def _answered_per_s(self) -> float:
+        """Answers on time a second during such an overload."""
+        share_per_s = self._real.capacity_per_s() / len(self._hplms)
+        played = self._play(self._with_hot(self._others(share_per_s), share_per_s))
+        return float(played.requests.in_time.sum()) / self._settings.duration_s
+
+    def _others(self, share_per_s: float) -> list[Row]:
+        return self._planned(self._hplms[:-1], self._settings.others * share_per_s)
+
+    def _with_hot(self, others: Sequence[Row], share_per_s: float) -> list[Row]:
+        return [*others, *self._planned(self._hplms[-1:], self._settings.times_its_share * share_per_s)]
+
+    def _planned(self, hplms: Sequence[str], rate_per_s: float) -> list[Row]:
+        shortest, longest = self._deadlines_ms
+        rng = self._real.rng
+        return self._real.planned(
+            rate_per_s, self._settings.duration_s, lambda: int(rng.integers(shortest, longest + 1)), hplms
+        )
+
+    def _play(self, rows: Sequence[Row]) -> Played:
+        played = self._real.clients.begin(self._real.fleet.grpc_url, rows, time.monotonic() + _BEGIN_S).result()
+        time.sleep(_REST_S)
+        return played
