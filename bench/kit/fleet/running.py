@@ -30,7 +30,7 @@ from builder.termination import termination_interrupts
 
 _HPLM = Path(sys.executable).with_name("hplm")
 _FREE_PORTS = ("--http", "0", "--grpc", "0", "--health-port", "0", "--first-port", "0")
-_POLL_S = 0.05
+_POLL_S = 0.2
 _READY_S = 300.0
 _ORDER_S = 900.0
 _STOP_S = 20.0
