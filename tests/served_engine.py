@@ -15,6 +15,7 @@ import torch
 from backends.engine.service import UpperService
 from backends.engine.stack import StackSettings, UpperStack
 from backends.errors import HplmError
+from backends.held_roots import Roots
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
@@ -29,11 +30,17 @@ Responses = queue.Queue[list[bytes] | HplmError]
 
 @contextmanager
 def running(
-    home: Home, num_slots: int = 8, capacity: Capacity | None = None, layout: str = "ragged", dtype: str = "fp32"
+    home: Home,
+    num_slots: int = 8,
+    capacity: Capacity | None = None,
+    layout: str = "ragged",
+    dtype: str = "fp32",
+    roots: Roots = None,
 ) -> Iterator[UpperService]:
     snapshot = RegistrySnapshot(Registry.open(home))
     limits = capacity or Capacity(max_adapters=num_slots - 1)
-    service = UpperService(home, snapshot, StackSettings(dtype=dtype, num_slots=num_slots, layout=layout), limits)
+    settings = StackSettings(dtype=dtype, num_slots=num_slots, layout=layout)
+    service = UpperService(home, snapshot, settings, limits, roots=roots)
     try:
         yield service
     finally:

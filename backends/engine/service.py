@@ -153,7 +153,7 @@ class UpperService:
         self._stacks.load({key for entry in snapshot.live() for key in entry.stacks if holds(roots, key.root)})
         self._cold_starts = ColdStartQueue(self._stacks, admission.max_waiting)
         self._lookups = VersionLookups(snapshot)
-        snapshot.prepare_with(lambda domain: self._stacks.of(StackKey(domain.root)))
+        snapshot.prepare_with(lambda domain: self._load_held(domain.root, roots))
         self._loop = loop_type(
             self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail, beat_of=beat_of
         )
@@ -279,6 +279,10 @@ class UpperService:
         self._loop.close()
         self._error_sender.close()
         self._compute_pool.close()
+
+    def _load_held(self, root: str, roots: Roots) -> None:
+        if holds(roots, root):
+            self._stacks.of(StackKey(root))
 
     def _fail(self) -> None:
         """Send the errors that wait to be sent before the process may end."""

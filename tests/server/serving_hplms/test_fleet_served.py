@@ -111,13 +111,15 @@ def fleet_of_two(home: Home) -> Iterator[Fleet]:
         process.communicate()
 
 
+def export(home: Home, **more: str) -> None:
+    parameters = {"dtype": "fp32", "slots": "4", "threads": "1", **more}
+    settings = ExportSettings(lower_instances=1, lower_parameters={"dtype": "fp32"}, upper_parameters=parameters)
+    render_repository(home.repository, settings)
+
+
 @pytest.fixture
 def fleet(tiny_home: Home) -> Iterator[Fleet]:
-    parameters = {"dtype": "fp32", "slots": "4", "threads": "1"}
-    render_repository(
-        tiny_home.repository,
-        ExportSettings(lower_instances=1, lower_parameters={"dtype": "fp32"}, upper_parameters=parameters),
-    )
+    export(tiny_home)
     with fleet_of_two(tiny_home) as fleet:
         yield fleet
 
@@ -137,10 +139,29 @@ def test_a_killed_and_a_drained_server_cost_no_request(fleet: Fleet) -> None:
         refused = fleet.command("drain", last)
         assert refused.returncode == 4 and f"{last} is the last server that is ready" in refused.stderr
         fleet.drain(victim["server"], "--restart")
+        upgraded_in_two_goes(fleet)
         time.sleep(1)
     assert load.outcomes.keys() == {"answered"}, f"{load.outcomes}\n{fleet.said()}"
     assert load.outcomes["answered"] > 200
     nothing_is_left_after_a_stop(fleet)
+
+
+def upgraded_in_two_goes(fleet: Fleet) -> None:
+    """A new export is applied to one server, the command is killed, and the next one goes on with the other."""
+    before = {each["server"]: each["export"] for each in fleet.servers()}
+    export(fleet.home, policy="das")
+    command = [HPLM, "fleet", "apply", "--home", str(fleet.home.path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as first:
+        assert first.stderr is not None
+        lines = [first.stderr.readline(), first.stderr.readline()]
+        first.kill()
+    assert "server-1: restarting (export" in lines[0] and "server-1: ready again" in lines[1], lines
+    rest = fleet.command("apply")
+    assert rest.returncode == 0 and "going on with an apply" in rest.stderr, rest.stderr
+    assert "server-2: ready again" in rest.stderr and "server-1: restarting" not in rest.stderr
+    after = {each["server"]: each["export"] for each in fleet.servers()}
+    assert len(set(after.values())) == 1 and after != before
+    assert fleet.command("apply").stdout == "nothing to do\n"
 
 
 def closed_endpoints_stay_closed(fleet: Fleet) -> None:

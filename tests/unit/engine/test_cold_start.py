@@ -10,8 +10,10 @@ import pytest
 
 from backends.engine.cold_start import ColdStartQueue
 from backends.engine.loaded_stacks import LoadedStacks
+from backends.home import Home
 from backends.scheduling.rejection import RejectedError, Rejection
 from backends.stack_key import StackKey
+from served_engine import TINY, ask, keys_of, running
 
 
 class SlowStacks:
@@ -80,3 +82,13 @@ def test_where_no_thread_can_be_started_only_that_request_fails(
     cold_starts.add(StackKey("one"), 5, lambda: taken.put(5))
     assert taken.get(timeout=30) == 5
     cold_starts.close()
+
+
+@pytest.mark.parametrize("roots", [None, ("tiny",), ("other",), ()])
+def test_a_server_loads_what_it_holds_and_answers_for_the_rest_too(
+    tiny_home: Home, roots: tuple[str, ...] | None
+) -> None:
+    key = keys_of(tiny_home)["acme/topic"]
+    with running(tiny_home, roots=roots) as service:
+        assert service._stacks.holds(TINY) is (roots is None or "tiny" in roots)
+        assert isinstance(ask(service, [key]).get(timeout=30), list)

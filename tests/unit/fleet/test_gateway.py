@@ -246,6 +246,7 @@ def test_requests_go_to_servers_that_hold_their_root(asked: Asked) -> None:
         assert names(asked, "globex/new") == {"server-3"}
         others = {asked.http(f"tenant-{number}/x")[1] for number in range(30)}
         assert others == {"server-1", "server-2", "server-3"}
+        assert asked.http(None)[0] == 200
 
 
 def test_a_holder_that_breaks_or_drains_loses_no_request(asked: Asked) -> None:
