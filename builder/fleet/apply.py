@@ -88,10 +88,10 @@ class FleetApply:
             state = self._folder.running()
             if self._folder.journal.exists():
                 self._report("going on with an apply that did not finish")
-            self._journal = self._journal_of(state, restart)
-            self._journal.write(self._folder.journal)
             if placement is not None:
                 placement.write(self._folder.placement)
+            self._journal = self._journal_of(state, restart)
+            self._journal.write(self._folder.journal)
             yield
 
     def run(self, *, force: bool) -> list[str]:
