@@ -76,14 +76,14 @@ FULL = Settings(
     affinity_tenants=(1_000, 10_000),
 )
 QUICK = Settings(
-    real=RealSettings(SMALL, tenants=1_000, full_rows=768, busy=50),
+    real=RealSettings(SMALL, tenants=10_000, full_rows=768, busy=50),
     paced=PacedSettings((2,), rows_of_each=150),
     fault=FaultSettings(before_s=4.0, after_s=20.0, deadline_ms=2_000),
     rolling=RollingSettings(requests=1_000, callers=32),
     hot=HotSettings(duration_s=5.0, repeats=1),
     turns=1,
     alone_rows=60,
-    affinity_tenants=(100, 1_000),
+    affinity_tenants=(1_000, 10_000),
 )
 
 
