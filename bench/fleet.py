@@ -62,7 +62,7 @@ class Settings:
     hot: HotSettings
     turns: int
     alone_rows: int
-    affinity_tenants: tuple[int, ...]
+    affinity_tenants: tuple[int, ...] = (1_000, 10_000)
 
 
 FULL = Settings(
@@ -73,7 +73,6 @@ FULL = Settings(
     hot=HotSettings(duration_s=30.0, repeats=3),
     turns=5,
     alone_rows=1_000,
-    affinity_tenants=(1_000, 10_000),
 )
 QUICK = Settings(
     real=RealSettings(SMALL, tenants=10_000, full_rows=768, busy=50),
@@ -83,7 +82,6 @@ QUICK = Settings(
     hot=HotSettings(duration_s=5.0, repeats=1),
     turns=1,
     alone_rows=60,
-    affinity_tenants=(1_000, 10_000),
 )
 
 
@@ -99,8 +97,9 @@ def linear(real: RealFleet, settings: Settings) -> Measured:
     """One server and both in turns."""
     one: list[Rate] = []
     both: list[Rate] = []
+    ways: list[tuple[Callable[[], Rate], list[Rate]]] = [(real.full_server, one), (real.full_fleet, both)]
     for turn in range(settings.turns):
-        for measure, rates in ((real.full_server, one), (real.full_fleet, both))[:: 1 if turn % 2 == 0 else -1]:
+        for measure, rates in ways if turn % 2 == 0 else ways[::-1]:
             rates.append(measure())
     return Measured(linear_figures(one, both), [*_rate_rows("one server", one), *_rate_rows("two servers", both)])
 
