@@ -55,10 +55,11 @@ def draw_story(story: Story) -> str:
     _draw_axes(canvas, shares, "answered on time, percent")
     share = np.where(offered > 0, 100 * on_time / np.maximum(offered, 1e-9), 100.0)
     canvas.path(_points(shares, centres_s, share), "curve-third", width=2)
-    for at_s, words in _moments(story):
+    for number, (at_s, words) in enumerate(_moments(story)):
         (x, top), (_, bottom) = servers.point(at_s, servers.most), shares.point(at_s, 0)
         canvas.path([(x, top), (x, bottom)], "line", width=1, dashes="4 3")
-        canvas.text(x + 5, top + 10, words, size=12, ink="quiet")
+        near, anchor = (-5, "end") if x > _WIDTH - _LEGEND_STEP else (5, "start")
+        canvas.text(x + near, top + 12 + 16 * number, words, size=12, ink="quiet", anchor=anchor)
     for at_s in np.linspace(0, end_s, 6).tolist():
         x, y = shares.point(at_s, 0)
         canvas.text(x, y + 20, f"{at_s:.3g} s", size=12, ink="quiet", anchor="middle")
