@@ -37,8 +37,8 @@ class PlacedRoutes:
         self, home: Home, front: Front, held: Callable[[], Mapping[str, Roots]], report: Callable[[str], None]
     ) -> None:
         self._home, self._front, self._held, self._report = home, front, held, report
-        self._root_of: Mapping[str, str] = {}
-        self._revision: int | None = None
+        self._made_of: tuple[int, Mapping[str, Roots]] | None = None
+        self._made = Routing()
         self._complaint: str | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -68,11 +68,11 @@ class PlacedRoutes:
         if all(roots is None for roots in held.values()):
             return Routing()
         with closing(Registry.open(self._home)) as registry:
-            revision = registry.revision()
-            if revision != self._revision:
-                self._root_of = {entry.id: entry.domain.root for entry in registry.hplms()}
-                self._revision = revision
-        return Routing.of(held, self._root_of)
+            made_of = (registry.revision(), held)
+            if made_of != self._made_of:
+                self._made = Routing.of(held, {entry.id: entry.domain.root for entry in registry.hplms()})
+                self._made_of = made_of
+        return self._made
 
     def _run(self) -> None:
         while not self._closed.wait(_EVERY_S):

@@ -32,7 +32,7 @@ VARIABLES = {
     "HPLM_POLICY": "the policy of one run of the server; goes before the export's",
     "HPLM_AUTH": "who may ask, for one run of the server: `off` or `tokens`; goes before the export's",
     "HPLM_RECORD_TRAFFIC": "whether one run of the server records its traffic: `1` or `0`; goes before the export's",
-    "HPLM_ROOTS": "roots that one run of the server loads at its start, by commas, set by `hplm fleet apply`; without it: all",
+    "HPLM_ROOTS": "roots that one run of the server loads at its start, set by `hplm fleet apply`; without it all",
     "HPLM_URL": "the server of `hplm infer`, of `HplmClient()` and of Locust users",
     "HPLM_TOKEN": "the token of `HplmClient()`, of `hplm infer` and of load tests",
     "HPLM_TOKEN_FILE": "a file with that token, where HPLM_TOKEN is not set",
