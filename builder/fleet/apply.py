@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from backends.errors import ConflictError, HplmError, UnavailableError
@@ -200,8 +200,7 @@ class FleetApply:
     def _require_registry(self, server: str) -> None:
         """A server that is started without the registry does not come back, so none is stopped then."""
         try:
-            with closing(Registry.open(self._home)) as registry:
-                registry.revision()
+            Registry.open(self._home).close()
         except (HplmError, OSError) as error:
             raise UnavailableError(
                 f"the registry is away, so {server} was not stopped: {error}; when it is back, {_GO_ON}"

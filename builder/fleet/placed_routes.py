@@ -68,7 +68,7 @@ class PlacedRoutes:
         if all(roots is None for roots in held.values()):
             return Routing()
         with closing(Registry.open(self._home)) as registry:
-            made_of = (registry.revision(), held)
+            made_of = (registry.revision, held)
             if made_of != self._made_of:
                 self._made = Routing.of(held, {entry.id: entry.domain.root for entry in registry.hplms()})
                 self._made_of = made_of
