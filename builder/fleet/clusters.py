@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from builder.fleet.routes import Protocol
@@ -13,29 +13,49 @@ _MANY = 1_000_000
 """Envoy's own limit of 1,024 requests to a server would reject before the server does."""
 _HEALTH_EVERY = "0.25s"
 """A draining server says 503 for a second before it rejects requests; that has to be seen meanwhile."""
+_CONNECT = "1s"
 _OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+_PARTS = "envoy.extensions.clusters.aggregate.v3.ClusterConfig"
 _WHILE_ANY = 10_000
 """In percent: others are asked only once none of the first ones is healthy."""
 
 
-def cluster(protocol: Protocol, balance: int, upstreams: Sequence[Upstream], first: Servers = ()) -> dict[str, Any]:
-    """Return the cluster of one protocol's ports.
+def cluster(protocol: Protocol, balance: int, upstreams: Sequence[Upstream]) -> dict[str, Any]:
+    """Return the cluster of one protocol's ports of all servers; `balance` as in `GatewaySettings`."""
+    return _cluster(protocol, protocol, balance, upstreams)
 
-    Args:
-        protocol: Which of the servers' ports.
-        balance: See `GatewaySettings`.
-        upstreams: All servers.
-        first: Names of those that are asked as long as one of them is healthy; none: all are equal.
+
+def group_clusters(
+    protocol: Protocol, balance: int, upstreams: Sequence[Upstream], servers: Servers
+) -> list[dict[str, Any]]:
+    """Return a cluster of some servers, and one that asks these as long as one of them is healthy, and else any.
+
+    Only a cluster made of clusters lets a request go elsewhere that one of the first servers has lost: with priorities
+    in one cluster it does not, where tenants are dealt by a table.
     """
-    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), _MANY)
-    assignment: dict[str, Any] = {"cluster_name": (name := cluster_name(protocol, first))}
-    if first:
-        assignment["policy"] = {"overprovisioning_factor": _WHILE_ANY}
-    assignment["endpoints"] = _by_priority(protocol, upstreams, first)
+    first = _cluster(f"{protocol}={'+'.join(servers)}", protocol, balance, [u for u in upstreams if u.name in servers])
+    first["load_assignment"]["policy"] = {"overprovisioning_factor": _WHILE_ANY}
+    parts = {"@type": f"type.googleapis.com/{_PARTS}", "clusters": [first["name"], protocol]}
+    either = {
+        "name": cluster_name(protocol, servers),
+        "connect_timeout": _CONNECT,
+        "lb_policy": "CLUSTER_PROVIDED",
+        "cluster_type": {"name": "envoy.clusters.aggregate", "typed_config": parts},
+        "circuit_breakers": {"thresholds": [_limits()]},
+    }
+    return [first, either]
+
+
+def cluster_name(protocol: Protocol, servers: Servers) -> str:
+    """Name the cluster that requests for these servers, or for any, are sent to."""
+    return f"{protocol}:{'+'.join(servers)}" if servers else protocol
+
+
+def _cluster(name: str, protocol: Protocol, balance: int, upstreams: Sequence[Upstream]) -> dict[str, Any]:
     return {
         "name": name,
         "type": "STATIC" if all(each.is_numeric for each in upstreams) else "STRICT_DNS",
-        "connect_timeout": "1s",
+        "connect_timeout": _CONNECT,
         # Its table deals tenants evenly, and a lost server moves hardly any but its own. Envoy's ring would move a
         # sixth of the others' where one of three is lost, as the remaining ones then get more entries each.
         "lb_policy": "MAGLEV",
@@ -44,30 +64,22 @@ def cluster(protocol: Protocol, balance: int, upstreams: Sequence[Upstream], fir
             "healthy_panic_threshold": {"value": 0},
             "consistent_hashing_lb_config": {"hash_balance_factor": balance} if balance else {},
         },
-        "circuit_breakers": {"thresholds": [limits]},
+        "circuit_breakers": {"thresholds": [_limits()]},
         "health_checks": [_health_check()],
         "upstream_connection_options": {
             # For a machine that vanishes without a word.
             "tcp_keepalive": {"keepalive_probes": 3, "keepalive_time": 1, "keepalive_interval": 1}
         },
         "typed_extension_protocol_options": {_OPTIONS: _to(protocol)},
-        "load_assignment": assignment,
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [_endpoint(each, getattr(each, protocol)) for each in upstreams]}],
+        },
     }
 
 
-def cluster_name(protocol: Protocol, first: Servers) -> str:
-    return f"{protocol}:{'+'.join(first)}" if first else protocol
-
-
-def _by_priority(protocol: Protocol, upstreams: Sequence[Upstream], first: Collection[str]) -> list[dict[str, Any]]:
-    preferred = [each for each in upstreams if not first or each.name in first]
-    others = [each for each in upstreams if first and each.name not in first]
-    return [
-        ({"priority": priority} if priority else {})
-        | {"lb_endpoints": [_endpoint(each, getattr(each, protocol)) for each in group]}
-        for priority, group in enumerate((preferred, others))
-        if group
-    ]
+def _limits() -> dict[str, int]:
+    return dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), _MANY)
 
 
 def _to(protocol: Protocol) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.fleet.clusters import cluster, cluster_name
+from builder.fleet.clusters import cluster_name, group_clusters
 from builder.fleet.routes import HPLM_HEADER, PROTOCOLS, Protocol, virtual_host
 from builder.fleet.routing import ANY, Routing, Servers
 from builder.fleet.upstream import Upstream
@@ -36,8 +36,9 @@ class GatewayFiles:
         return {"rds": {"route_config_name": protocol, "config_source": _source(self._routes(protocol))}}
 
     def write_clusters(self, balance: int, upstreams: Sequence[Upstream], groups: Sequence[Servers]) -> list[str]:
-        """Write a cluster of each protocol for each group of servers; returns their names."""
-        made = [cluster(protocol, balance, upstreams, group) for protocol in PROTOCOLS for group in groups]
+        """Write the clusters of each protocol for each group of servers; returns their names."""
+        each_of = [group_clusters(protocol, balance, upstreams, group) for protocol in PROTOCOLS for group in groups]
+        made = [cluster for pair in each_of for cluster in pair]
         _write(self._clusters, "config.cluster.v3.Cluster", made)
         return [each["name"] for each in made]
 
