@@ -48,9 +48,9 @@ def draw_story(story: Story) -> str:
     _draw_axes(canvas, servers, "requests a second, sent to")
     for number, (name, rates) in enumerate(sent.items()):
         curve = _CURVES[number % len(_CURVES)]
-        x = _LEFT + 190 + number * _LEGEND_STEP
-        canvas.dot(x, 96, curve)
-        canvas.text(x + 10, 100, name, size=12)
+        legend = _LEFT + 190 + number * _LEGEND_STEP
+        canvas.dot(legend, 96, curve)
+        canvas.text(legend + 10, 100, name, size=12)
         canvas.path(_points(servers, centres_s, rates), curve, width=2)
     _draw_axes(canvas, shares, "answered on time, percent")
     share = np.where(offered > 0, 100 * on_time / np.maximum(offered, 1e-9), 100.0)

@@ -144,7 +144,7 @@ def test_a_fault_is_drawn_and_said_in_words() -> None:
     drawn = draw_story(story)
     texts = [element.text for element in ElementTree.fromstring(drawn).iter() if element.text]
     assert "server-1 dies" in texts and "ready again" in texts and {"server-1", "server-2"} <= {*texts}
-    assert any("0 of 1,000 requests failed, on time again after 0.6 s" in text for text in texts)
+    assert any("0 of 1,000 requests failed, on time again after 0.58 s" in text for text in texts)
     assert fault_figures("loss", story)["loss_all_servers_s"] == 7.0
 
 

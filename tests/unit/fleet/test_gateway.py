@@ -272,7 +272,7 @@ def test_other_routes_come_into_force_while_requests_go_on(asked: Asked) -> None
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for _ in range(3):
+    for _ in range(2):
         with placed(asked):
             wait_until(lambda: names(asked, "globex/a") == {"server-3"})
     stopping.set()
