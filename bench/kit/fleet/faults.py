@@ -57,6 +57,8 @@ class Story:
             "on time again after s": self.fault.recovery_s,
             "on time then": self.fault.after,
             "all servers again after s": self.ready_s - self.fault.at_s,
+            "most failed by": next((reason for reason, _ in self.fault.failures.most_common(1)), None),
+            "most not answered by": next((reason for reason, _ in self.fault.unanswered.most_common(1)), None),
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -69,7 +70,17 @@ class Fault:
 
     @property
     def num_failed(self) -> int:
-        return int(failed(self.requests).sum())
+        return self.failures.total()
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Why they failed."""
+        return Counter(self.requests.reasons[failed(self.requests)].tolist())
+
+    @property
+    def unanswered(self) -> Counter[str]:
+        """Why requests were not answered, rejections too."""
+        return Counter(reason for reason in self.requests.reasons.tolist() if reason)
 
     @property
     def before(self) -> float:
