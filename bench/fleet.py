@@ -47,7 +47,7 @@ class PacedSettings:
 
     servers: tuple[int, ...]
     rows_of_each: int
-    pace: Pace = field(default=Pace(constant_s=0.01, per_row_s=0.03))
+    pace: Pace = field(default=Pace(constant_s=0.01, per_row_s=0.04))
     max_rows: int = 8
     in_flight_of_each: int = 24
     tenants: int = 200

@@ -19,6 +19,9 @@ class Routed(NamedTuple):
     """What the gateway knows of one server, over both protocols."""
 
     is_healthy: bool
+    """To all of its clusters that the server is in."""
+    may_be_asked: bool
+    """Whether it is healthy to any of them."""
     requests: int
     """Tries since the gateway started, failed ones included."""
     errors: int
@@ -28,6 +31,7 @@ class Routed(NamedTuple):
         """The same server as another cluster knows it."""
         return Routed(
             self.is_healthy and other.is_healthy,
+            self.may_be_asked or other.may_be_asked,
             self.requests + other.requests,
             self.errors + other.errors,
             self.open + other.open,
@@ -84,7 +88,7 @@ def _routed(host: dict[str, Any]) -> Routed:
     stats = {each["name"]: int(each.get("value", 0)) for each in host["stats"]}
     health = host.get("health_status", {})
     is_healthy = not (health.get("failed_active_health_check") or health.get("pending_active_hc"))
-    return Routed(is_healthy, stats["rq_total"], stats["rq_error"], stats["rq_active"])
+    return Routed(is_healthy, is_healthy, stats["rq_total"], stats["rq_error"], stats["rq_active"])
 
 
 class _UnixConnection(http.client.HTTPConnection):

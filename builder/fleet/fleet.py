@@ -21,6 +21,7 @@ from typing import Self
 from backends.errors import ConflictError, NotFoundError, UnavailableError
 from backends.held_roots import Roots
 from backends.home import Home
+from builder.fleet.admin import Routed
 from builder.fleet.fleet_folder import FleetFolder, FleetState
 from builder.fleet.front import Front
 from builder.fleet.gateway_config import GatewaySettings
@@ -178,6 +179,7 @@ class Fleet:
             cores,
             self._folder.log(name),
             self._report,
+            self._is_unrouted,
         )
 
     def _held(self) -> dict[str, Roots]:
@@ -300,11 +302,18 @@ class Fleet:
             raise ConflictError(f"{member.name} is the last server that is ready; --force drains it all the same")
 
     def _is_routed(self, member: Member) -> bool:
-        upstream = member.upstream()
+        routed = self._routed(member.upstream())
+        return bool(routed) and all(each.is_healthy for each in routed)
+
+    def _is_unrouted(self, upstream: Upstream | None) -> bool:
+        return not any(each.may_be_asked for each in self._routed(upstream))
+
+    def _routed(self, upstream: Upstream | None) -> list[Routed]:
+        """What the gateway says of a server's ports; nothing where there is none to ask."""
         if upstream is None or self.front.admin is None:
-            return False
+            return []
         try:
             routed = self.front.admin.routed()
         except UnavailableError:
-            return False
-        return all(routed[port].is_healthy for port in (upstream.http, upstream.grpc))
+            return []
+        return [routed[port] for port in (upstream.http, upstream.grpc)]

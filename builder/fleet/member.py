@@ -61,6 +61,7 @@ class Member:
         cores: Where it computes.
         log_path: Its log.
         report: Takes lines for the operator.
+        is_unrouted: Says whether the gateway has stopped to ask it.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Member:
         cores: Collection[int],
         log_path: Path,
         report: Callable[[str], None],
+        is_unrouted: Callable[[Upstream | None], bool],
     ) -> None:
         self.name = name
         self._start_of = start_of
@@ -80,6 +82,7 @@ class Member:
         self._cores = cores
         self._log_path = log_path
         self._report = report
+        self._is_unrouted = is_unrouted
         self._ports: Ports | None = None
         self.roots: Roots = None
         """What it holds, or held last."""
@@ -193,7 +196,14 @@ class Member:
         service = ServiceManager({})  # the fleet speaks for all of its servers
         find_hplms = partial(self._find_hplms, roots)
         with Supervisor(
-            config, self._supervision, find_hplms, self._stop, self._say, self._on_log, service
+            config,
+            self._supervision,
+            find_hplms,
+            self._stop,
+            self._say,
+            self._on_log,
+            service,
+            lambda: self._is_unrouted(self.upstream()),
         ) as supervisor:
             self._supervisor = supervisor
             health_port = int(supervisor.health_url.rpartition(":")[2])

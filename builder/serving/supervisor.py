@@ -36,6 +36,8 @@ from builder.termination import StopRequests
 _LOOK_EVERY_S = 0.2
 _NOTICE_S = 1.0
 """Time between 503 and the first rejection of a request, for those who look at `/readyz`."""
+_NOTICED_S = 5.0
+"""More time, for a gateway that is busy."""
 _DRAINED_LOOKS = 3
 """Looks in a row, a tenth of a second apart, that find no open request: one may be on its way between two models."""
 _DRAIN_POLL_S = 0.1
@@ -82,6 +84,7 @@ class Supervisor:
         report: Takes lines for the operator.
         on_log: Takes the lines of the servers' logs.
         service: What systemd is told by; by default, as the environment says.
+        is_noticed: Says whether those who send requests have seen that it is not ready, so that it may begin to reject.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Supervisor:
         report: Callable[[str], None],
         on_log: Callable[[str], None] | None = None,
         service: ServiceManager | None = None,
+        is_noticed: Callable[[], bool] = lambda: True,
     ) -> None:
         self._config = config
         self._supervision = supervision
@@ -101,6 +105,7 @@ class Supervisor:
         self._report = report
         self._on_log = on_log
         self._service = ServiceManager() if service is None else service
+        self._is_noticed = is_noticed
         self._restarts = Restarts(supervision.max_restarts)
         self.server = TritonServer(config, on_log)
         self._vital_signs: VitalSigns | None = None
@@ -249,6 +254,7 @@ class Supervisor:
         by = "POST /drain" if self._is_drain_ordered else self._stop.by
         self._report(f"draining by {by}: not ready any more; finishing what was accepted, for at most {limit_s:g} s")
         end = time.monotonic() + limit_s
+        self._wait_while(lambda: not self._is_noticed(), min(time.monotonic() + _NOTICED_S, end))
         self._wait_while(lambda: True, min(time.monotonic() + _NOTICE_S, end))
         try:
             begin_draining(self.server.run_folder)

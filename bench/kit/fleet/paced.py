@@ -1,6 +1,6 @@
 """Servers whose device waits instead of computing: eight of them run on two cores, each as fast as it is told.
 
-All else is real: gateway, Triton, lower half, queues, admission, answers. What a tiny root computes comes on top.
+All else is real: gateway, Triton, lower half, queues, admission, answers.
 """
 
 from __future__ import annotations
@@ -29,13 +29,20 @@ class Pace:
 
 
 def paced_loop(constant_s: float, per_row_s: float) -> type[ServeLoop]:
-    """A serve loop that waits for as long as a device of that pace would compute."""
+    """A serve loop that takes for each batch as long as a device of that pace would: it waits, then it computes.
+
+    What is about to be computed takes about as long as the batch before; the device waits for so much less.
+    """
     pace = Pace(constant_s, per_row_s)
 
     class PacedLoop(ServeLoop):
+        computed_s = 0.0
+
         def compute(self, runner: BatchRunner, batch: StagedBatch) -> None:
-            time.sleep(pace.batch_s(len(batch.jobs)))
+            time.sleep(max(0.0, pace.batch_s(len(batch.jobs)) - self.computed_s))
+            began_s = time.monotonic()
             super().compute(runner, batch)
+            self.computed_s = time.monotonic() - began_s
 
     return PacedLoop
 
