@@ -184,7 +184,7 @@ def nothing_is_left_after_a_stop(fleet: Fleet) -> None:
     fleet.process.terminate()
     assert fleet.process.wait(_PATIENCE_S) == 0
     said = fleet.said()
-    assert said.index("server-1: stopped") < said.index("server-2: stopping") < said.index("server-2: stopped")
+    assert said.rindex("server-1: stopped") < said.index("server-2: stopping") < said.rindex("server-2: stopped")
     assert not living(before)
     assert not [folder for folder in folders if list(SHARED_MEMORY.glob(f"{shm_prefix(folder)}*"))]
     assert fleet.command("status").returncode == 3
