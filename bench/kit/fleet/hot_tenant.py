@@ -7,6 +7,7 @@ much, since its clients and its rejections take a part of the processor from eve
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ _REST_S = 5.0
 """For requests that clients have given up to be computed."""
 _BATCH = 64
 _DEADLINES_IN_BATCHES = (5, 20)
+_MOST_LOST = 0.9
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,19 @@ class Hot:
         return float(requests.in_time[requests.hplms != self.hot].mean())
 
     @property
+    def others_unanswered(self) -> Counter[str]:
+        """Why requests of the others got no answer beside the hot tenant."""
+        requests = self.beside.requests
+        reasons = requests.reasons[requests.hplms != self.hot].tolist()
+        return Counter(reason.partition(":")[2].strip() for reason in reasons if reason)
+
+    def _worst_tenants(self) -> int:
+        """The number of others that lose more than a tenth of their requests."""
+        requests = self.beside.requests
+        others = {*requests.hplms.tolist()} - {self.hot}
+        return sum(bool(requests.in_time[requests.hplms == hplm].mean() < _MOST_LOST) for hplm in others)
+
+    @property
     def points(self) -> float:
         return 100 * (self.alone.attainment - self.others_beside)
 
@@ -57,6 +72,8 @@ class Hot:
             "others beside": self.others_beside,
             "points lost": self.points,
             "the hot one": float(requests.in_time[requests.hplms == self.hot].mean()),
+            "others lost by": next((reason for reason, _ in self.others_unanswered.most_common(1)), None),
+            "late or unanswered tenants": self._worst_tenants(),
         }
 
 
