@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from backends.errors import FingerprintMismatchError, InvalidArgumentError, NotFoundError, shown
 from backends.stack_key import FULL
+
+if TYPE_CHECKING:
+    from builder.placement.planner.change import Change
 
 MOST_STAGES = 64
 
@@ -77,6 +81,15 @@ class Stack:
         if self.size_bytes < 0:
             raise InvalidArgumentError(f"stage {self.stage} of {shown(self.root)} has {self.size_bytes} bytes")
 
+    @property
+    def name(self) -> str:
+        """The root, and its level unless that is all layers; the stages of a stack have one name."""
+        return level_name(self.root, self.level)
+
+
+def level_name(root: str, level: str) -> str:
+    return root if level == FULL else f"{root}/{level}"
+
 
 @dataclass(frozen=True)
 class Group:
@@ -99,7 +112,7 @@ class Group:
                 f"{self.shape.num_devices}"
             )
         for (root, level), stages in self._stages().items():
-            self._check_stages(root if level == FULL else f"{root}/{level}", stages)
+            self._check_stages(level_name(root, level), stages)
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -155,6 +168,7 @@ class Plan:
         verdict: The plan in a line.
         decisions: Why, a line each.
         alternatives: The plan itself, then what it was compared with.
+        change: How the placement that was there before becomes this one; None where none was named.
     """
 
     problem: str
@@ -165,16 +179,33 @@ class Plan:
     decisions: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
     seed: int
+    change: Change | None = None
 
     def __post_init__(self) -> None:
         _require_once("device", (device.name for device in self.devices))
         _require_once("group", (group.name for group in self.groups))
         known = {device.name: device for device in self.devices}
-        for group in self.groups:
+        of_steps = [] if self.change is None else [group for step in self.change.steps for group in step.groups]
+        for group in (*self.groups, *of_steps):
             _check_devices(group, known)
             if strange := set(group.roots) - set(self.roots):
                 raise InvalidArgumentError(f"group {shown(group.name)} holds an unknown root, {shown(min(strange))}")
         _require_once("device in groups", (name for group in self.groups for name in group.devices))
+
+    def require_devices(self, devices: Collection[Device]) -> None:
+        """Reject other devices than those of the plan.
+
+        Raises:
+            InvalidArgumentError: They differ; the message names the first difference.
+        """
+        own, others = set(self.devices), set(devices)
+        if own != others:
+            device = min(own ^ others, key=lambda each: each.name)
+            where = "the placement has it, and --devices has not" if device in own else "the placement does not have it"
+            raise InvalidArgumentError(
+                f"the placement is for other devices: {shown(device.name)} on host {shown(device.host)} with "
+                f"{device.memory_bytes:,} bytes: {where}; 'hplm place' without --from places anew"
+            )
 
     def groups_of(self, root: str) -> tuple[Group, ...]:
         return tuple(group for group in self.groups if root in group.roots)

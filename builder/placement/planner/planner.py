@@ -37,6 +37,8 @@ class Fleet:
     fingerprints: Mapping[str, str]
     traffic: Traffic
     hop_us: int = 0
+    num_hplms: tuple[int, ...] = ()
+    """Of each model, how many the traffic asks for; none where that is not known."""
 
     def checksum(self) -> str:
         """Tell whether a plan was made for this."""
@@ -60,14 +62,9 @@ def plan(fleet: Fleet, seed: int = 0, report: Report = ignore) -> Plan:
         InvalidArgumentError: There is nothing to place or nowhere to, or no group of the devices holds a root.
     """
     slices = slices_of(fleet.traffic, seed)
-    problem = Problem(fleet.models, fleet.devices, slices.training, fleet.hop_us)
-    require_places(problem)
-    selection = _searched(problem, seed, report)
-    found = {OWN: selection, **{str(name): each for name, each in baselines(problem).items()}}
-    alternatives = {name: _judged(name, each, problem, slices) for name, each in found.items()}
-    if len(fleet.devices) <= MOST_DEVICES:
-        for name, loaded_bytes_per_s in ((FREE, None), (TIMED, LOADED_BYTES_PER_S)):
-            alternatives[name] = Alternative(name, replaced(problem, loaded_bytes_per_s))
+    problem = problem_of(fleet, slices)
+    selection = searched(problem, seed, report)
+    alternatives = {OWN: judged(OWN, selection, problem, slices), **others(problem, slices)}
     return Plan(
         problem=fleet.checksum(),
         devices=fleet.devices,
@@ -80,7 +77,27 @@ def plan(fleet: Fleet, seed: int = 0, report: Report = ignore) -> Plan:
     )
 
 
-def _searched(problem: Problem, seed: int, report: Report) -> Selection:
+def problem_of(fleet: Fleet, slices: Slices) -> Problem:
+    """Return what is searched for with the traffic that a search may see.
+
+    Raises:
+        InvalidArgumentError: As `plan`.
+    """
+    problem = Problem(fleet.models, fleet.devices, slices.training, fleet.hop_us)
+    require_places(problem)
+    return problem
+
+
+def others(problem: Problem, slices: Slices) -> dict[str, Alternative]:
+    """Judge what a plan is compared with."""
+    found = {str(name): judged(name, each, problem, slices) for name, each in baselines(problem).items()}
+    if len(problem.devices) <= MOST_DEVICES:
+        for name, loaded_bytes_per_s in ((FREE, None), (TIMED, LOADED_BYTES_PER_S)):
+            found[name] = Alternative(name, replaced(problem, loaded_bytes_per_s))
+    return found
+
+
+def searched(problem: Problem, seed: int, report: Report) -> Selection:
     """Search for a placement of the whole fleet, or of a large one's cells, among which its roots are dealt."""
     if len(problem.devices) <= MOST_DEVICES:
         return best_selection(problem, report).selection
@@ -130,7 +147,7 @@ def _stacks(problem: Problem, number: int, num_stages: int) -> Sequence[Stack]:
     return [Stack(model.root, *span, level=model.level, stage=stage) for stage, span in enumerate(spans)]
 
 
-def _judged(name: str, selection: Selection | None, problem: Problem, slices: Slices) -> Alternative:
+def judged(name: str, selection: Selection | None, problem: Problem, slices: Slices) -> Alternative:
     if selection is None:
         return Alternative(name, None)
     played = GroupSimulator(slices.training, problem.forms.times).play(selection.groups)

@@ -53,7 +53,7 @@ def recorded_fleet(
     roots_of = {**{entry.id: entry.domain.root for entry in registry.hplms()}, **{root: root for root in roots}}
     models = models_of(home, registry, mean_tokens(trace, roots_of, roots, recorded.tokens), recorded.slots)
     traffic = traffic_of(trace, recorded.path, models, recorded.deadlines, recorded.speed, seed)
-    return Fleet(models.models, devices, models.fingerprints, traffic, hop_us)
+    return Fleet(models.models, devices, models.fingerprints, traffic, hop_us, num_hplms(trace, models))
 
 
 def mean_tokens(trace: Trace, roots_of: Mapping[str, str], roots: Sequence[str], default: float) -> dict[str, float]:
@@ -67,6 +67,12 @@ def mean_tokens(trace: Trace, roots_of: Mapping[str, str], roots: Sequence[str],
         if len(lengths := trace.tokens[of_requests == root]):
             found[root] = float(lengths.mean())
     return found
+
+
+def num_hplms(trace: Trace, models: RootModels) -> tuple[int, ...]:
+    """Count the hPLMs of each model that are asked."""
+    asked = [models.number_of[name] for name in trace.tenant_names] if trace.tenants is not None else []
+    return tuple(np.bincount(np.array(asked, np.int64), minlength=len(models.models)).tolist())
 
 
 def traffic_of(trace: Trace, path: Path, models: RootModels, deadlines: str | None, speed: float, seed: int) -> Traffic:
