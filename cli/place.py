@@ -15,9 +15,9 @@ from cli.session import open_home
 
 if TYPE_CHECKING:
     from builder.placement.planner.change import Step
+    from builder.placement.planner.hysteresis import Hysteresis
     from builder.placement.planner.plan import Device, Plan
     from builder.placement.planner.recorded import Recorded
-    from builder.placement.planner.replan import Window
 
 _HELP = """Decide which roots stand on which devices, by simulating a recorded traffic.
 
@@ -92,13 +92,10 @@ class ChangeOptions:
 
         return None if self.from_ is None else read_plan(self.from_)
 
-    def parsed(self) -> Window:
-        from builder.placement.planner.replan import Window
+    def parsed(self) -> Hysteresis:
+        from builder.placement.planner.hysteresis import Hysteresis
 
-        window_s = read_span_s(self.window, "--window")
-        if not window_s:
-            raise InvalidArgumentError("--window: a plan that is to stand for no time gains nothing")
-        return Window(window_s)
+        return Hysteresis(read_span_s(self.window, "--window"))
 
 
 def register(app: typer.Typer) -> None:
@@ -125,10 +122,10 @@ def place(
     from builder.placement.planner.replan import replan
     from builder.progress import progress_bars
 
-    previous, window = change.previous(), change.parsed()
+    previous, hysteresis = change.previous(), change.parsed()
     fleet = recorded_fleet(opened, registry, traffic.recorded(), devices.parsed(previous), seed, devices.hop_us())
     with progress_bars("placement") as report:
-        made = plan(fleet, seed, report) if previous is None else replan(fleet, previous, window, seed, report)
+        made = plan(fleet, seed, report) if previous is None else replan(fleet, previous, hysteresis, seed, report)
     is_written = not dry_run and (made.change is None or bool(made.change.steps))
     if is_written:
         write_plan(opened.placement, made)

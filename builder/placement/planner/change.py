@@ -10,9 +10,6 @@ from backends.storage import json_checksum
 from builder.placement.planner.move_costs import MoveCosts
 from builder.placement.planner.plan import Group
 
-LEAST_POINTS, LEAST_RETURN = 1.0, 2.0
-"""What a change has to gain: points, and how many times its cost."""
-
 
 @dataclass(frozen=True)
 class Step:
@@ -86,15 +83,6 @@ class Change:
     moves: Moves
     costs: MoveCosts
     steps: tuple[Step, ...]
-
-    @property
-    def is_gain(self) -> bool:
-        return self.gain_points >= LEAST_POINTS
-
-    @property
-    def pays(self) -> bool:
-        """Whether it gains enough, also for what it costs."""
-        return self.is_gain and self.gain_requests >= LEAST_RETURN * self.cost_requests
 
 
 def groups_checksum(groups: Sequence[Group]) -> str:

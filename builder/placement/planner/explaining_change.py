@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from builder.placement.planner.change import Change
+from builder.placement.planner.hysteresis import Hysteresis
 
 _NOTHING_BETTER = "No other placement answers more requests in time than the one that is there: it stays."
 
 
-def change_lines(change: Change, is_made: bool, fits: bool) -> Iterator[str]:
+def change_lines(change: Change, hysteresis: Hysteresis, is_made: bool, fits: bool) -> Iterator[str]:
     """Say what a change would gain and cost, whether it is made, and whom its steps interrupt."""
     if not change.steps:
         yield _NOTHING_BETTER
@@ -21,15 +22,22 @@ def change_lines(change: Change, is_made: bool, fits: bool) -> Iterator[str]:
     if not fits:
         yield "The placement that is there takes more memory than the devices have by now, so it changes in any case."
     elif is_made:
-        yield "That is a point or more, and twice the cost or more: the placement changes."
+        yield (
+            f"That is {_points(hysteresis)} or more, and {hysteresis.least_return:g} times the cost or "
+            "more: the placement changes."
+        )
     elif change.gain_points <= 0:
         yield "That is no gain: the placement stays."
-    elif not change.is_gain:
-        yield "That is less than a point: the placement stays."
+    elif not hysteresis.gains(change):
+        yield f"That is less than {_points(hysteresis)}: the placement stays."
     else:
-        yield "That is less than twice the cost: the placement stays."
+        yield f"That is less than {hysteresis.least_return:g} times the cost: the placement stays."
     if is_made:
         yield from _interruptions(change)
+
+
+def _points(hysteresis: Hysteresis) -> str:
+    return "a point" if hysteresis.least_points == 1 else f"{hysteresis.least_points:g} points"
 
 
 def _moves(change: Change) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from builder.placement.planner.aligning import aligned
 from builder.placement.planner.change import Change, Moves, Step, groups_checksum
 from builder.placement.planner.explaining import OWN, decisions, verdict_of
 from builder.placement.planner.explaining_change import change_lines
 from builder.placement.planner.group_simulator import GroupSimulator
-from builder.placement.planner.move_costs import MoveCosts
+from builder.placement.planner.hysteresis import Hysteresis
 from builder.placement.planner.plan import Alternative, Group, Plan
 from builder.placement.planner.planner import Fleet, groups_of, judged, others, problem_of, searched
 from builder.placement.planner.problem import Problem
@@ -23,15 +23,9 @@ from builder.progress import Report, ignore
 BEFORE, FOUND = "as it is placed", "best found"
 
 
-@dataclass(frozen=True)
-class Window:
-    """For how long a plan is to stand, and what moves cost."""
-
-    window_s: float = 3_600.0
-    costs: MoveCosts = field(default=MoveCosts())
-
-
-def replan(fleet: Fleet, previous: Plan, window: Window | None = None, seed: int = 0, report: Report = ignore) -> Plan:
+def replan(
+    fleet: Fleet, previous: Plan, hysteresis: Hysteresis | None = None, seed: int = 0, report: Report = ignore
+) -> Plan:
     """Search again, and return the better placement, or the one before where the change does not pay.
 
     The plan has a change without steps where the placement stays.
@@ -41,7 +35,7 @@ def replan(fleet: Fleet, previous: Plan, window: Window | None = None, seed: int
         FingerprintMismatchError: It was made for other weights of a root.
         InvalidArgumentError: It is for other devices, or as `plan`.
     """
-    window = window or Window()
+    hysteresis = hysteresis or Hysteresis()
     previous.check_home(fleet.fingerprints)
     previous.require_devices(fleet.devices)
     slices = slices_of(fleet.traffic, seed)
@@ -50,9 +44,9 @@ def replan(fleet: Fleet, previous: Plan, window: Window | None = None, seed: int
     found = aligned(problem, searched(problem, seed, report), before)
     ways = {BEFORE: judged(BEFORE, before, problem, slices), FOUND: judged(FOUND, found, problem, slices)}
     groups = named_as_before(previous.groups, groups_of(problem, found))
-    change = _change(fleet, problem, previous.groups, groups, ways, window)
+    change = _change(fleet, problem, previous.groups, groups, ways, hysteresis)
     fits = _fits(problem, before)
-    moves = bool(change.steps) and (change.pays or not fits)
+    moves = bool(change.steps) and (hysteresis.pays(change) or not fits)
     selection, groups = (found, groups) if moves else (before, previous.groups)
     own = replace(ways[FOUND if moves else BEFORE], name=OWN)
     alternatives = {OWN: own, **ways, **others(problem, slices)}
@@ -62,7 +56,7 @@ def replan(fleet: Fleet, previous: Plan, window: Window | None = None, seed: int
         groups=groups,
         roots=dict(fleet.fingerprints),
         verdict=verdict_of(problem, selection),
-        decisions=(*change_lines(change, moves, fits), *decisions(problem, selection, alternatives)),
+        decisions=(*change_lines(change, hysteresis, moves, fits), *decisions(problem, selection, alternatives)),
         alternatives=tuple(alternatives.values()),
         seed=seed,
         change=change if moves else replace(change, steps=()),
@@ -103,21 +97,21 @@ def _change(
     before: Sequence[Group],
     after: Sequence[Group],
     ways: Mapping[str, Alternative],
-    window: Window,
+    hysteresis: Hysteresis,
 ) -> Change:
     gain = _share(ways[FOUND]) - _share(ways[BEFORE])
     per_s = len(fleet.traffic) / max(1e-6, fleet.traffic.duration_us / 1e6)
-    steps = steps_between(before, after, fleet.devices, window.costs, _answered_per_s(fleet, problem, before))
+    steps = steps_between(before, after, fleet.devices, hysteresis.costs, _answered_per_s(fleet, problem, before))
     moves = _moves(fleet, before, after, steps)
     of_device = per_s * _share(ways[BEFORE]) / len(fleet.devices)
     return Change(
         previous=groups_checksum(before),
-        window_s=window.window_s,
+        window_s=hysteresis.window_s,
         gain_points=100 * gain,
-        gain_requests=gain * per_s * window.window_s,
-        cost_requests=sum(step.cost_requests for step in steps) + moves.hplms * window.costs.hplm_s * of_device,
+        gain_requests=gain * per_s * hysteresis.window_s,
+        cost_requests=sum(step.cost_requests for step in steps) + moves.hplms * hysteresis.costs.hplm_s * of_device,
         moves=moves,
-        costs=window.costs,
+        costs=hysteresis.costs,
         steps=steps,
     )
 

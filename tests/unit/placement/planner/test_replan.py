@@ -10,11 +10,12 @@ import pytest
 
 from backends.errors import FingerprintMismatchError, InvalidArgumentError, NotFoundError
 from builder.placement.planner.change import Change, groups_checksum
+from builder.placement.planner.hysteresis import Hysteresis
 from builder.placement.planner.model import Model
 from builder.placement.planner.move_costs import MoveCosts
 from builder.placement.planner.plan import Device, Group, Plan
 from builder.placement.planner.planner import Fleet, plan
-from builder.placement.planner.replan import Window, replan
+from builder.placement.planner.replan import replan
 from placement_cases import devices, gamma_traffic, model_of
 
 MODELS = tuple(model_of(f"r{number}", 120_000, 640) for number in range(4))
@@ -69,11 +70,11 @@ def test_a_change_that_is_dear_for_its_time_is_not_made() -> None:
     change = change_of(replan(tuesday, first))
     worth_s = 2 * change.cost_requests / change.gain_requests * change.window_s
     for window_s, is_made in ((0.9 * worth_s, False), (1.1 * worth_s, True)):
-        made = replan(tuesday, first, Window(window_s))
+        made = replan(tuesday, first, Hysteresis(window_s))
         assert bool(change_of(made).steps) == is_made
         assert (made.groups == first.groups) != is_made
-        assert any("less than twice the cost" in line for line in made.decisions) != is_made
-    dear = replan(tuesday, first, Window(costs=MoveCosts(reload_s=3_600.0)))
+        assert any("less than 2 times the cost" in line for line in made.decisions) != is_made
+    dear = replan(tuesday, first, Hysteresis(costs=MoveCosts(reload_s=3_600.0)))
     assert not change_of(dear).steps
 
 
@@ -84,7 +85,7 @@ def test_less_than_a_point_is_no_reason_to_change(seed: int) -> None:
     for number in range(8):
         shift = 0.5 * number / 8
         rates = [(1 - shift) * a + shift * b for a, b in zip(MONDAY, TUESDAY, strict=True)]
-        made = replan(fleet_of(rates, seed=int(rng.integers(1000))), first, Window(1e9, MoveCosts(0, 0, 1e18, 0)))
+        made = replan(fleet_of(rates, seed=int(rng.integers(1000))), first, Hysteresis(1e9, MoveCosts(0, 0, 1e18, 0)))
         change = change_of(made)
         assert bool(change.steps) <= (change.gain_points >= 1)
         assert change.steps or made.groups == first.groups
@@ -101,6 +102,11 @@ def test_a_placement_that_does_not_fit_any_more_changes() -> None:
     made = replan(fleet_of((2.0, 2.0), grown, count=2), first)
     assert change_of(made).steps and any("more memory than the devices have" in line for line in made.decisions)
     assert played(change_of(made), first.groups) == set(made.groups)
+
+
+def test_a_window_lasts() -> None:
+    with pytest.raises(InvalidArgumentError, match="longer --window"):
+        Hysteresis(0.0)
 
 
 def test_other_homes_and_other_devices_are_rejected() -> None:
