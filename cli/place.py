@@ -66,6 +66,15 @@ class DeviceOptions:
         str, typer.Option(help="What handing a batch on to the next stage takes, where there are stages.")
     ] = "0.5ms"
 
+    stages: Annotated[
+        bool, typer.Option("--stages/--no-stages", help="Whether roots may be cut; hplm fleet apply takes whole ones.")
+    ] = True
+
+    def stage_counts(self) -> tuple[int, ...]:
+        from builder.placement.planner.problem import NO_STAGES, STAGE_COUNTS
+
+        return STAGE_COUNTS if self.stages else NO_STAGES
+
     def hop_us(self) -> int:
         return round(1e6 * read_span_s(self.hop, "--hop"))
 
@@ -123,7 +132,8 @@ def place(
     from builder.progress import progress_bars
 
     previous, hysteresis = change.previous(), change.parsed()
-    fleet = recorded_fleet(opened, registry, traffic.recorded(), devices.parsed(previous), seed, devices.hop_us())
+    where, shapes = devices.parsed(previous), (devices.hop_us(), devices.stage_counts())
+    fleet = recorded_fleet(opened, registry, traffic.recorded(), where, seed, *shapes)
     with progress_bars("placement") as report:
         made = plan(fleet, seed, report) if previous is None else replan(fleet, previous, hysteresis, seed, report)
     is_written = not dry_run and (made.change is None or bool(made.change.steps))

@@ -18,7 +18,7 @@ from builder.placement.planner.frames import by_size
 from builder.placement.planner.group_simulator import GroupSimulator
 from builder.placement.planner.model import Model
 from builder.placement.planner.plan import Alternative, Device, Group, Plan, Shape, Stack
-from builder.placement.planner.problem import Problem
+from builder.placement.planner.problem import STAGE_COUNTS, Problem
 from builder.placement.planner.replacing import FREE, LOADED_BYTES_PER_S, TIMED, replaced
 from builder.placement.planner.room import Room
 from builder.placement.planner.search import best_selection
@@ -39,6 +39,7 @@ class Fleet:
     hop_us: int = 0
     num_hplms: tuple[int, ...] = ()
     """Of each model, how many the traffic asks for; none where that is not known."""
+    stage_counts: tuple[int, ...] = STAGE_COUNTS
 
     def checksum(self) -> str:
         """Tell whether a plan was made for this."""
@@ -50,6 +51,7 @@ class Fleet:
             "devices": [asdict(device) for device in self.devices],
             "roots": dict(self.fingerprints),
             "hop_us": self.hop_us,
+            "stage_counts": self.stage_counts,
             "traffic": digest.hexdigest(),
         }
         return json_checksum(parts)
@@ -83,7 +85,7 @@ def problem_of(fleet: Fleet, slices: Slices) -> Problem:
     Raises:
         InvalidArgumentError: As `plan`.
     """
-    problem = Problem(fleet.models, fleet.devices, slices.training, fleet.hop_us)
+    problem = Problem(fleet.models, fleet.devices, slices.training, fleet.hop_us, fleet.stage_counts)
     require_places(problem)
     return problem
 
@@ -103,7 +105,8 @@ def searched(problem: Problem, seed: int, report: Report) -> Selection:
         return best_selection(problem, report).selection
     roots = Families(np.arange(len(problem.models)), np.array(problem.demand), problem.traffic)
     whole = Selection((), ())
-    for cell in plan_in_cells(problem.models, problem.devices, roots, seed, problem.hop_us, report):
+    shapes = problem.hop_us, problem.stage_counts
+    for cell in plan_in_cells(problem.models, problem.devices, roots, seed, *shapes, report):
         whole = whole.beside(cell.selection)
     return whole
 

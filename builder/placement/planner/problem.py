@@ -12,6 +12,7 @@ from builder.placement.planner.plan import Device
 from builder.placement.planner.traffic import Traffic
 
 STAGE_COUNTS = (1, 2, 3, 4, 6, 8)
+NO_STAGES = (1,)
 
 
 @dataclass(frozen=True, eq=False)

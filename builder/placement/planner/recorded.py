@@ -16,6 +16,7 @@ from builder.placement.planner.home_models import HomeModels, models_of
 from builder.placement.planner.model import Model
 from builder.placement.planner.plan import Device
 from builder.placement.planner.planner import Fleet
+from builder.placement.planner.problem import STAGE_COUNTS
 from builder.placement.planner.traffic import Int64, Traffic
 from workload.checks import check_positive
 from workload.deadlines import LONGEST_DEADLINE_MS
@@ -44,7 +45,13 @@ class Recorded:
 
 
 def recorded_fleet(
-    home: Home, registry: Registry, recorded: Recorded, devices: tuple[Device, ...], seed: int, hop_us: int = 0
+    home: Home,
+    registry: Registry,
+    recorded: Recorded,
+    devices: tuple[Device, ...],
+    seed: int,
+    hop_us: int = 0,
+    stage_counts: tuple[int, ...] = STAGE_COUNTS,
 ) -> Fleet:
     """Read all that a plan is made of.
 
@@ -61,7 +68,7 @@ def recorded_fleet(
     numbers = _numbers(asked, models)
     traffic = traffic_of(trace, recorded.path, models, numbers, recorded.deadlines, recorded.speed, seed)
     hplms = num_hplms(trace, numbers, len(models.models))
-    return Fleet(models.models, devices, models.fingerprints, traffic, hop_us, hplms)
+    return Fleet(models.models, devices, models.fingerprints, traffic, hop_us, hplms, stage_counts)
 
 
 def num_hplms(trace: Trace, numbers: Int64, num_models: int) -> tuple[int, ...]:

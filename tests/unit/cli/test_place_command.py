@@ -85,6 +85,15 @@ def test_the_memory_of_devices_is_a_budget(place: Run, home: Home) -> None:
     assert "fits on no group of these devices" in place("--devices", "2x0.01MB", "--reserve", "0")
 
 
+def test_without_stages_each_device_is_a_group(place: Run, home: Home) -> None:
+    size = RootFolder(home.root("twin")).upper_bytes + 300_000
+    tight = ("--devices", f"8x{0.7 * size / 1e6:.6f}MB", "--reserve", "0")
+    assert "stages" in place(*tight, "--dry-run").splitlines()[0]
+    assert "fits on no group" in place(*tight, "--no-stages")
+    place("--devices", f"4x{1.2 * size / 1e6:.6f}MB", "--reserve", "0", "--no-stages")
+    assert [group.shape.num_devices for group in read_plan(home.placement).groups] == [1] * 4
+
+
 def test_a_dry_run_writes_nothing(place: Run, home: Home) -> None:
     assert place("--devices", "16GB", "--dry-run").startswith("all everywhere")
     assert not home.placement.exists()
