@@ -49,7 +49,7 @@ class DriftSettings:
         drifts: What happens at the begin of each window after the first: whether it drifts.
         observed: The share of a window that is recorded before a placement is made of it.
         surge: How many times as much the root is asked that surges in a drifting window.
-        load: Of all devices, in the mean, before the surge.
+        load: Of all devices, in the mean; that of the others falls where one surges.
     """
 
     num_roots: int = 12
@@ -113,16 +113,15 @@ def drift_figures(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def windows_of(settings: DriftSettings, seed: int) -> list[Window]:
     rng = np.random.default_rng(seed)
-    rates = (
-        settings.load * settings.num_devices * 1e6 / _ALONE_US * np.array(shares(settings.num_roots, settings.exponent))
-    )
+    total_per_s = settings.load * settings.num_devices * 1e6 / _ALONE_US
+    rates = total_per_s * np.array(shares(settings.num_roots, settings.exponent))
     found = [_window(settings, rates.tolist(), int(rng.integers(1 << 30)), drifts=False)]
     drifted = rates
     for drifts in settings.drifts:
         if drifts:
             drifted = rng.permutation(rates)
             drifted[rng.integers(len(rates) // 2)] *= settings.surge
-            drifted *= rates.sum() / drifted.sum()
+            drifted *= total_per_s / drifted.sum()
         found.append(_window(settings, drifted.tolist(), int(rng.integers(1 << 30)), drifts))
     return found
 
