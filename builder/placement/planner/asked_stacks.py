@@ -66,13 +66,14 @@ class AskedStacks:
         levels = trace.levels if trace.levels is not None else np.zeros(len(trace), np.int64)
         pairs, of_requests = np.unique(trace.tenants * num_levels + levels, return_inverse=True)
         names: dict[str, int] = {}
-        found = []
+        found: list[tuple[int, float, float]] = []
         for tenant, level in zip(*(each.tolist() for each in np.divmod(pairs, num_levels)), strict=True):
             named = trace.level_names[level] if trace.level_names else ""
-            name, *depths = _stack(hplms.get(trace.tenant_names[tenant]), trace.tenant_names[tenant], named or AUTO)
-            found.append((names.setdefault(name, len(names)), *depths))
-        stacks, likely, least = (np.array(column) for column in zip(*found, strict=True))
-        return cls(tuple(names), stacks[of_requests].astype(np.int64), likely[of_requests], least[of_requests])
+            hplm = trace.tenant_names[tenant]
+            name, likely, least = _stack(hplms.get(hplm), hplm, named or AUTO)
+            found.append((names.setdefault(name, len(names)), likely, least))
+        of_pairs = np.array(found)[of_requests]
+        return cls(tuple(names), of_pairs[:, 0].astype(np.int64), of_pairs[:, 1], of_pairs[:, 2])
 
     def means(self, tokens: Int64 | None, default: float, roots: Sequence[str]) -> dict[str, Asked]:
         """Return what requests for each stack are like; those for roots that nobody asks have the default length."""

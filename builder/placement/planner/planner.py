@@ -17,9 +17,10 @@ from builder.placement.planner.explaining import OWN, decisions, verdict_of
 from builder.placement.planner.frames import by_size
 from builder.placement.planner.group_simulator import GroupSimulator
 from builder.placement.planner.model import Model
+from builder.placement.planner.move_costs import MoveCosts
 from builder.placement.planner.plan import Alternative, Device, Group, Plan, Shape, Stack
 from builder.placement.planner.problem import STAGE_COUNTS, Problem
-from builder.placement.planner.replacing import FREE, LOADED_BYTES_PER_S, TIMED, replaced
+from builder.placement.planner.replacing import FREE, TIMED, replaced
 from builder.placement.planner.room import Room
 from builder.placement.planner.search import best_selection
 from builder.placement.planner.selection import Frame, Selection
@@ -94,7 +95,7 @@ def others(problem: Problem, slices: Slices) -> dict[str, Alternative]:
     """Judge what a plan is compared with."""
     found = {str(name): judged(name, each, problem, slices) for name, each in baselines(problem).items()}
     if len(problem.devices) <= MOST_DEVICES:
-        for name, loaded_bytes_per_s in ((FREE, None), (TIMED, LOADED_BYTES_PER_S)):
+        for name, loaded_bytes_per_s in ((FREE, None), (TIMED, round(MoveCosts().loaded_bytes_per_s))):
             found[name] = Alternative(name, replaced(problem, loaded_bytes_per_s))
     return found
 

@@ -166,7 +166,7 @@ class _Order:
             held += self._given[place] - self._taken[place]
             stays = {group.name for group in part.after}
             yield Step(
-                host=host_of[next(iter(sorted(_devices(part))))],
+                host=host_of[min(_devices(part))],
                 stops=tuple(group.name for group in part.before if group.name not in stays),
                 groups=part.after,
                 takes_s=self._actions[place].takes_s,

@@ -86,12 +86,17 @@ def test_the_memory_of_devices_is_a_budget(place: Run, home: Home) -> None:
 
 
 def test_without_stages_each_device_is_a_group(place: Run, home: Home) -> None:
-    size = RootFolder(home.root("twin")).upper_bytes + 300_000
-    tight = ("--devices", f"8x{0.7 * size / 1e6:.6f}MB", "--reserve", "0")
+    tight = ("--devices", f"8x{0.7 * largest_root(place) / 1e6:.6f}MB", "--reserve", "0")
     assert "stages" in place(*tight, "--dry-run").splitlines()[0]
     assert "fits on no group" in place(*tight, "--no-stages")
-    place("--devices", f"4x{1.2 * size / 1e6:.6f}MB", "--reserve", "0", "--no-stages")
+    place("--devices", f"4x{1.1 * largest_root(place) / 1e6:.6f}MB", "--reserve", "0", "--no-stages")
     assert [group.shape.num_devices for group in read_plan(home.placement).groups] == [1] * 4
+
+
+def largest_root(place: Run) -> int:
+    """Return the bytes of the largest root, with its slots."""
+    groups = json.loads(place("--devices", "1GB", "--reserve", "0", "--dry-run", "--json"))["groups"]
+    return max(stack["size_bytes"] for stack in groups[0]["stacks"])
 
 
 def test_a_dry_run_writes_nothing(place: Run, home: Home) -> None:
@@ -177,16 +182,10 @@ def drifting(tmp_path: Path) -> Callable[[str], Path]:
     return written
 
 
-@pytest.fixture
-def one_each(home: Home) -> str:
+def test_a_placement_stays_until_a_change_pays(place: Run, home: Home, drifting: Callable[[str], Path]) -> None:
     """Three devices with room for one root each."""
-    return f"3x{1.2 * (RootFolder(home.root('twin')).upper_bytes + 300_000) / 1e6:.6f}MB"
-
-
-def test_a_placement_stays_until_a_change_pays(
-    place: Run, home: Home, drifting: Callable[[str], Path], one_each: str
-) -> None:
-    place("--devices", one_each, "--reserve", "0", path=drifting("twin"))
+    devices = f"3x{1.1 * largest_root(place) / 1e6:.6f}MB"
+    place("--devices", devices, "--reserve", "0", path=drifting("twin"))
     first, content = read_plan(home.placement), home.placement.read_bytes()
     assert len(first.groups_of("twin")) == 2
     again = place("--from", str(home.placement), path=drifting("twin"))

@@ -15,6 +15,7 @@ from builder.placement.planner.model import Model
 from builder.placement.planner.move_costs import MoveCosts
 from builder.placement.planner.plan import Device, Group, Plan
 from builder.placement.planner.planner import Fleet, plan
+from builder.placement.planner.problem import NO_STAGES
 from builder.placement.planner.replan import replan
 from placement_cases import devices, gamma_traffic, model_of
 
@@ -26,7 +27,7 @@ def fleet_of(rates_per_s: Sequence[float], models: Sequence[Model] = MODELS, see
     patience_us = [5 * model.alone_us for model in models]
     traffic = gamma_traffic(rates_per_s, 1.0, 200.0, patience_us, np.random.default_rng(seed))
     fingerprints = {model.root: model.root for model in models}
-    return Fleet(tuple(models), devices(count), fingerprints, traffic, num_hplms=(10,) * len(models))
+    return Fleet(tuple(models), devices(count), fingerprints, traffic, 0, (10,) * len(models), NO_STAGES)
 
 
 def change_of(made: Plan) -> Change:
