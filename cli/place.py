@@ -15,8 +15,9 @@ from cli.session import open_home
 
 if TYPE_CHECKING:
     from builder.placement.planner.change import Step
+    from builder.placement.planner.group import Device
     from builder.placement.planner.hysteresis import Hysteresis
-    from builder.placement.planner.plan import Device, Plan
+    from builder.placement.planner.plan import Plan
     from builder.placement.planner.recorded import Recorded
 
 _HELP = """Decide which roots stand on which devices, by simulating a recorded traffic.

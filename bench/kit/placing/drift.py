@@ -15,10 +15,12 @@ from enum import StrEnum
 import numpy as np
 
 from bench.kit.placing.loads import devices, even_model, gamma_traffic, shares
+from builder.placement.planner.change import Step
+from builder.placement.planner.group import Group
 from builder.placement.planner.group_simulator import GroupSimulator, PlacedGroup
 from builder.placement.planner.hysteresis import Hysteresis
 from builder.placement.planner.move_costs import MoveCosts
-from builder.placement.planner.plan import Group, Plan
+from builder.placement.planner.plan import Plan
 from builder.placement.planner.planner import Fleet, plan, problem_of
 from builder.placement.planner.problem import NO_STAGES, Problem
 from builder.placement.planner.replan import replan, selection_of
@@ -89,8 +91,7 @@ def drift_rows(settings: DriftSettings, seed: int) -> list[dict[str, float]]:
         row[Way.STATIC] = _Played.whole(fleet, first.groups, window.traffic).attainment
         for way, hysteresis in hystereses.items():
             played, placed[way] = _replaced(fleet, placed[way], window.traffic, settings, hysteresis, seed)
-            steps = placed[way].change.steps if placed[way].change else ()
-            row |= {way: played.attainment, f"{way}_steps": len(steps), f"{way}_nowhere": played.nowhere}
+            row |= {way: played.attainment, f"{way}_steps": len(_steps(placed[way])), f"{way}_nowhere": played.nowhere}
         own = plan(_fleet(settings, window.alike), seed)
         row[Way.FREE] = _Played.whole(fleet, own.groups, window.traffic).attainment
         rows.append(row)
@@ -170,6 +171,10 @@ def _problem(fleet: Fleet) -> Problem:
     return problem_of(fleet, Slices(fleet.traffic, None))
 
 
+def _steps(made: Plan) -> Sequence[Step]:
+    return () if made.change is None else made.change.steps
+
+
 def _replaced(
     fleet: Fleet, before: Plan, traffic: Traffic, settings: DriftSettings, hysteresis: Hysteresis, seed: int
 ) -> tuple[_Played, Plan]:
@@ -180,7 +185,7 @@ def _replaced(
     groups = before.groups
     total = _Played.whole(fleet, groups, recorded)
     made = replan(replace(fleet, traffic=recorded), before, hysteresis, seed)
-    for step in made.change.steps if made.change else ():
+    for step in _steps(made):
         then_us = now_us + round(1e6 * step.takes_s)
         away = {group.name for group in step.groups} | set(step.stops)
         left = [group for group in groups if group.name not in away]

@@ -13,7 +13,7 @@ from backends.errors import InvalidArgumentError, NotFoundError, shown
 from backends.registry.entries import HplmEntry
 from backends.stack_key import FULL
 from backends.wire import AUTO
-from builder.placement.planner.plan import level_name
+from builder.placement.planner.group import level_name
 from builder.placement.planner.traffic import Int64
 from workload.traces import Trace
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from builder.placement.planner.frames import by_host
+from builder.placement.planner.group import Device
 from builder.placement.planner.model import Model
-from builder.placement.planner.plan import Device
 from builder.placement.planner.problem import STAGE_COUNTS, Problem
 from builder.placement.planner.search import best_selection
 from builder.placement.planner.selection import Selection

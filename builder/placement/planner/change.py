@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 from backends.errors import InvalidArgumentError, shown
 from backends.storage import json_checksum
+from builder.placement.planner.group import Group
 from builder.placement.planner.move_costs import MoveCosts
-from builder.placement.planner.plan import Group
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from backends.scheduling.settings import Capacity
 from backends.stack_key import FULL, STUDENTS
 from builder.placement.planner.asked_stacks import Asked
 from builder.placement.planner.cuts import half_layers
+from builder.placement.planner.group import level_name
 from builder.placement.planner.model import Model
-from builder.placement.planner.plan import level_name
 
 _SIZE_OF_DTYPE = {"fp32": 2.0, "int8": 0.5, "fp8": 0.5}
 """Of weights beside those on disk, which have two bytes each."""

@@ -12,8 +12,9 @@ from backends.errors import CorruptFileError, InvalidArgumentError
 from backends.fields import Fields, read_fields
 from backends.storage import write_json
 from builder.placement.planner.change import Change, Moves, Step
+from builder.placement.planner.group import MOST_STAGES, Device, Group, Shape, Stack
 from builder.placement.planner.move_costs import MoveCosts
-from builder.placement.planner.plan import MOST_STAGES, Alternative, Device, Group, Plan, Shape, Stack
+from builder.placement.planner.plan import Alternative, Plan
 
 FORMAT_VERSION = 1
 

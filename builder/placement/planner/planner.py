@@ -15,10 +15,11 @@ from builder.placement.planner.cells import MOST_DEVICES, Families, plan_in_cell
 from builder.placement.planner.cuts import stage_sums
 from builder.placement.planner.explaining import OWN, decisions, verdict_of
 from builder.placement.planner.frames import by_size
+from builder.placement.planner.group import Device, Group, Shape, Stack
 from builder.placement.planner.group_simulator import GroupSimulator
 from builder.placement.planner.model import Model
 from builder.placement.planner.move_costs import MoveCosts
-from builder.placement.planner.plan import Alternative, Device, Group, Plan, Shape, Stack
+from builder.placement.planner.plan import Alternative, Plan
 from builder.placement.planner.problem import STAGE_COUNTS, Problem
 from builder.placement.planner.replacing import FREE, TIMED, replaced
 from builder.placement.planner.room import Room

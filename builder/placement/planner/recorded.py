@@ -12,9 +12,9 @@ from backends.errors import InvalidArgumentError, NotFoundError, shown
 from backends.home import Home
 from backends.registry.registry import Registry
 from builder.placement.planner.asked_stacks import AskedStacks
+from builder.placement.planner.group import Device
 from builder.placement.planner.home_models import HomeModels, models_of
 from builder.placement.planner.model import Model
-from builder.placement.planner.plan import Device
 from builder.placement.planner.planner import Fleet
 from builder.placement.planner.problem import STAGE_COUNTS
 from builder.placement.planner.traffic import Int64, Traffic

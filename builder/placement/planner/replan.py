@@ -9,9 +9,10 @@ from builder.placement.planner.aligning import aligned
 from builder.placement.planner.change import Change, Moves, Step, groups_checksum
 from builder.placement.planner.explaining import OWN, decisions, verdict_of
 from builder.placement.planner.explaining_change import change_lines
+from builder.placement.planner.group import Group
 from builder.placement.planner.group_simulator import GroupSimulator
 from builder.placement.planner.hysteresis import Hysteresis
-from builder.placement.planner.plan import Alternative, Group, Plan
+from builder.placement.planner.plan import Alternative, Plan
 from builder.placement.planner.planner import Fleet, groups_of, judged, others, problem_of, searched
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.room import Room

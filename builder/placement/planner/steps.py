@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from builder.placement.planner.change import Step
+from builder.placement.planner.group import Device, Group
 from builder.placement.planner.move_costs import MoveCosts
-from builder.placement.planner.plan import Device, Group
 
 _MOST_ORDERED = 10
 """Of so many steps all orders are compared."""
@@ -41,18 +41,9 @@ def steps_between(
 
     `rates` says how many requests a second each stack answers in time, by its name.
     """
-    parts = _parts(before, after)
-    memory = {device.name: device.memory_bytes for device in devices}
     host_of = {device.name: device.host for device in devices}
-    whole = _Order([_Action.of(part, costs) for part in parts], before, after, rates)
-    in_two = [action for part in parts for action in _loads_first(part, memory, costs)]
-    best = whole.best()
-    if whole.interrupted(best) and len(in_two) > len(parts):
-        other = _Order(in_two, before, after, rates)
-        order = other.best()
-        if other.interrupted(order) < whole.interrupted(best):
-            whole, best = other, order
-    return tuple(whole.steps(best, host_of))
+    order = _Order([_Action.of(part, costs) for part in _parts(before, after)], before, after, rates)
+    return tuple(order.steps(host_of))
 
 
 @dataclass(frozen=True)
@@ -93,32 +84,12 @@ def _spans(group: Group) -> frozenset[tuple[str, int, int]]:
     return frozenset((stack.name, stack.first_half, stack.end_half) for stack in group.stacks)
 
 
-def _loads_first(part: _Part, memory: Mapping[str, int], costs: MoveCosts) -> list[_Action]:
-    """Change a group in two steps, if it stays and has room for what it holds before and after at once."""
-    whole = _Action.of(part, costs)
-    if not part.stays:
-        return [whole]
-    (old,), (new,) = part.before, part.after
-    kept = {stack.name for stack in new.stacks}
-    both = replace(new, stacks=(*new.stacks, *(stack for stack in old.stacks if stack.name not in kept)))
-    if len(both.stacks) in (len(old.stacks), len(new.stacks)) or not _fits(both, memory):
-        return [whole]
-    loads, drops = (_Action.of(_Part((first,), (then,)), costs) for first, then in ((old, both), (both, new)))
-    return [loads, replace(drops, follows_previous=True)]
-
-
-def _fits(group: Group, memory: Mapping[str, int]) -> bool:
-    stages = range(group.shape.stages)
-    return all(group.stage_bytes(stage) <= memory[name] for stage in stages for name in group.devices_of(stage))
-
-
 @dataclass(frozen=True)
 class _Action:
-    """A step, before it has its turn; `follows_previous` if it cannot come before the one before it in its list."""
+    """A step, before it has its turn."""
 
     part: _Part
     takes_s: float
-    follows_previous: bool = False
 
     @classmethod
     def of(cls, part: _Part, costs: MoveCosts) -> _Action:
@@ -147,18 +118,9 @@ class _Order:
         self._taken = [self._held(action.part.before) for action in actions]
         self._given = [self._held(action.part.after) for action in actions]
 
-    def best(self) -> list[int]:
-        return self._exact() if len(self._actions) <= _MOST_ORDERED else self._greedy()
-
-    def interrupted(self, order: Sequence[int]) -> float:
-        """Count the requests for stacks that stand nowhere when they come."""
-        held, total = self._at_first.copy(), 0.0
-        for place in order:
-            total += self._cost(place, held)
-            held += self._given[place] - self._taken[place]
-        return total
-
-    def steps(self, order: Sequence[int], host_of: Mapping[str, str]) -> Iterable[Step]:
+    def steps(self, host_of: Mapping[str, str]) -> Iterable[Step]:
+        """Yield the steps in the order that interrupts fewest requests for stacks that stand nowhere meanwhile."""
+        order = self._exact() if len(self._actions) <= _MOST_ORDERED else self._greedy()
         held = self._at_first.copy()
         for place in order:
             part, missing = self._actions[place].part, self._missing(place, held)
@@ -201,11 +163,7 @@ class _Order:
         return order
 
     def _open(self, done: int) -> list[int]:
-        return [
-            place
-            for place, action in enumerate(self._actions)
-            if not done >> place & 1 and (not action.follows_previous or done >> (place - 1) & 1)
-        ]
+        return [place for place in range(len(self._actions)) if not done >> place & 1]
 
     def _cost(self, place: int, held: Float64) -> float:
         return self._actions[place].takes_s * float(self._rates[self._missing(place, held)].sum())

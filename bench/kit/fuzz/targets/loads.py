@@ -19,8 +19,9 @@ from bench.kit.fuzz.target import Target
 from builder.placement.cost_file import read_cost_model
 from builder.placement.described_workload import DescribedWorkload, Machine
 from builder.placement.planner.change import Change, Moves, Step
+from builder.placement.planner.group import Device, Group, Shape, Stack
 from builder.placement.planner.move_costs import MoveCosts
-from builder.placement.planner.plan import Alternative, Device, Group, Plan, Shape, Stack
+from builder.placement.planner.plan import Alternative, Plan
 from builder.placement.planner.plan_file import read_plan, write_plan
 from workload.errors import WorkloadError
 from workload.forms import read_duration_s

@@ -26,7 +26,7 @@ from backends.stack_key import STUDENTS
 from bench.kit.random_students import random_students, student_adapters_of
 from builder.construct.hplm.hplms import publish_artifact
 from builder.placement.planner.asked_stacks import AskedStacks
-from builder.placement.planner.plan import Device
+from builder.placement.planner.group import Device
 from builder.placement.planner.planner import Fleet
 from builder.placement.planner.recorded import Recorded, recorded_fleet
 from workload.traces import read_trace

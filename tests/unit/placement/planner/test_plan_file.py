@@ -20,8 +20,9 @@ from backends.errors import (
 from backends.home import Home
 from backends.storage import write_json
 from builder.placement.planner.change import Change, Moves, Step, groups_checksum
+from builder.placement.planner.group import Device, Group, Shape, Stack
 from builder.placement.planner.move_costs import MoveCosts
-from builder.placement.planner.plan import Alternative, Device, Group, Plan, Shape, Stack
+from builder.placement.planner.plan import Alternative, Plan
 from builder.placement.planner.plan_file import plan_to_json, read_plan, write_plan
 
 GPU = 16 << 30
@@ -85,7 +86,7 @@ def change(*path: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
         (change("groups", 0, "stacks", 1, "end_half", to=5), "more stages than half layers"),
         (change("groups", 0, "stacks", 1, "first_half", to=6), "one after the other"),
         (change("groups", 0, "stacks", 1, "stage", to=0), "one after the other"),
-        (change("groups", 1, "stacks", 0, "size_bytes", to=GPU), "which has 17,179,869,184"),
+        (change("groups", 1, "stacks", 0, "size_bytes", to=GPU + 1), "which has 17,179,869,184"),
         (change("groups", 1, "stacks", 0, "root", to="huge"), "unknown root, 'huge'"),
         (change("alternatives", 0, "attainment", to=1.5), "attainment is 1.5, not a number from 0 to 1"),
         (change("seed", to=None), "seed is None"),

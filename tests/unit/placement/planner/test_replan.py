@@ -10,10 +10,11 @@ import pytest
 
 from backends.errors import FingerprintMismatchError, InvalidArgumentError, NotFoundError
 from builder.placement.planner.change import Change, groups_checksum
+from builder.placement.planner.group import Device, Group
 from builder.placement.planner.hysteresis import Hysteresis
 from builder.placement.planner.model import Model
 from builder.placement.planner.move_costs import MoveCosts
-from builder.placement.planner.plan import Device, Group, Plan
+from builder.placement.planner.plan import Plan
 from builder.placement.planner.planner import Fleet, plan
 from builder.placement.planner.problem import NO_STAGES
 from builder.placement.planner.replan import replan
@@ -75,7 +76,7 @@ def test_a_change_that_is_dear_for_its_time_is_not_made() -> None:
         assert bool(change_of(made).steps) == is_made
         assert (made.groups == first.groups) != is_made
         assert any("less than 2 times the cost" in line for line in made.decisions) != is_made
-    dear = replan(tuesday, first, Hysteresis(costs=MoveCosts(reload_s=3_600.0)))
+    dear = replan(tuesday, first, Hysteresis(costs=MoveCosts(reload_s=36_000.0)))
     assert not change_of(dear).steps
 
 
