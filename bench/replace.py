@@ -16,7 +16,7 @@ from bench.kit.entry import QUICK_LOADS_S, Result, at_least, bench
 from bench.kit.placing.drift import DriftSettings, Way, drift_figures, drift_rows
 
 _SEEDS, _QUICK_SEEDS = 5, 1
-_QUICK = DriftSettings(num_roots=8, num_devices=4, window_s=300.0)
+_QUICK = DriftSettings(num_roots=6, num_devices=5, window_s=300.0)
 
 
 @bench(

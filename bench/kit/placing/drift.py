@@ -55,7 +55,7 @@ class DriftSettings:
     """
 
     num_roots: int = 12
-    num_devices: int = 8
+    num_devices: int = 10
     drifts: tuple[bool, ...] = (True, False, True, False, True, True)
     window_s: float = 900.0
     observed: float = 0.1
