@@ -14,7 +14,10 @@ from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_
 from cli.session import open_home
 
 if TYPE_CHECKING:
-    from builder.placement.planner.plan import Device, Plan
+    from builder.placement.planner.change import Step
+    from builder.placement.planner.group import Device
+    from builder.placement.planner.hysteresis import Hysteresis
+    from builder.placement.planner.plan import Plan
     from builder.placement.planner.recorded import Recorded
 
 _HELP = """Decide which roots stand on which devices, by simulating a recorded traffic.
@@ -24,6 +27,9 @@ devices, stages and replicas are searched for, and compared with what one would 
 
 The traffic is a CSV or JSONL with the columns time_s and hplm, and with tokens and deadline_ms where they are known.
 Each root needs a cost model: 'hplm profile' makes it. The plan is written to profiles/placement.json of the home.
+
+With --from the placement stays, unless another one has a point more in time, and its gain within --window is twice what
+its moves cost. The plan then has the steps, one host at a time, for 'hplm fleet apply'.
 """
 
 
@@ -49,20 +55,57 @@ class TrafficOptions:
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    devices: Annotated[str, typer.Option(help="What there is: 4x16GB, or with hosts 2x16GB@alpha,2x24GB@beta.")]
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            help="What there is: 4x16GB, or with hosts 2x16GB@alpha,2x24GB@beta. \\[default with --from: its devices]"
+        ),
+    ] = None
     reserve: Annotated[str, typer.Option(help="Memory of each device that is left to batches and to others.")] = "1GB"
 
     hop: Annotated[
         str, typer.Option(help="What handing a batch on to the next stage takes, where there are stages.")
     ] = "0.5ms"
 
+    stages: Annotated[
+        bool, typer.Option("--stages/--no-stages", help="Whether roots may be cut; hplm fleet apply takes whole ones.")
+    ] = True
+
+    def stage_counts(self) -> tuple[int, ...]:
+        from builder.placement.planner.problem import NO_STAGES, STAGE_COUNTS
+
+        return STAGE_COUNTS if self.stages else NO_STAGES
+
     def hop_us(self) -> int:
         return round(1e6 * read_span_s(self.hop, "--hop"))
 
-    def parsed(self) -> tuple[Device, ...]:
+    def parsed(self, previous: Plan | None) -> tuple[Device, ...]:
         from builder.placement.planner.device_spec import parse_devices, read_size
 
-        return parse_devices(self.devices, read_size(self.reserve, "--reserve"))
+        if self.devices is not None:
+            return parse_devices(self.devices, read_size(self.reserve, "--reserve"))
+        if previous is None:
+            raise InvalidArgumentError("say what there is with --devices, such as 4x16GB, or name a plan with --from")
+        return previous.devices
+
+
+@dataclass(frozen=True)
+class ChangeOptions:
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="The plan that is applied. It stays, unless another one gains clearly more."),
+    ] = None
+    window: Annotated[str, typer.Option(help="With --from: for how long the next plan is to stand.")] = "1h"
+
+    def previous(self) -> Plan | None:
+        from builder.placement.planner.plan_file import read_plan
+
+        return None if self.from_ is None else read_plan(self.from_)
+
+    def parsed(self) -> Hysteresis:
+        from builder.placement.planner.hysteresis import Hysteresis
+
+        return Hysteresis(read_span_s(self.window, "--window"))
 
 
 def register(app: typer.Typer) -> None:
@@ -72,6 +115,7 @@ def register(app: typer.Typer) -> None:
 def place(
     traffic: TrafficOptions,
     devices: DeviceOptions,
+    change: ChangeOptions,
     seed: Annotated[int, typer.Option(min=0, help="Which parts of the traffic are kept apart to judge by.")] = 2024,
     svg: Annotated[Path | None, typer.Option(help="Draw the plan there.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and write none.")] = False,
@@ -81,17 +125,20 @@ def place(
     opened, registry = open_home(home)
     if svg is not None and not svg.parent.is_dir():
         raise InvalidArgumentError(f"{svg.parent}, where --svg is to be written, is no folder")
-    parsed = devices.parsed()
     from builder.placement.planner.plan_file import plan_to_json, write_plan
     from builder.placement.planner.plan_picture import draw_plan
     from builder.placement.planner.planner import plan
     from builder.placement.planner.recorded import recorded_fleet
+    from builder.placement.planner.replan import replan
     from builder.progress import progress_bars
 
-    fleet = recorded_fleet(opened, registry, traffic.recorded(), parsed, seed, devices.hop_us())
+    previous, hysteresis = change.previous(), change.parsed()
+    where, shapes = devices.parsed(previous), (devices.hop_us(), devices.stage_counts())
+    fleet = recorded_fleet(opened, registry, traffic.recorded(), where, seed, *shapes)
     with progress_bars("placement") as report:
-        made = plan(fleet, seed, report)
-    if not dry_run:
+        made = plan(fleet, seed, report) if previous is None else replan(fleet, previous, hysteresis, seed, report)
+    is_written = not dry_run and (made.change is None or bool(made.change.steps))
+    if is_written:
         write_plan(opened.placement, made)
     if svg is not None:
         svg.write_text(draw_plan(made), encoding="utf-8")
@@ -99,7 +146,7 @@ def place(
         print_json(plan_to_json(made))
     else:
         _print(made)
-        if not dry_run:
+        if is_written:
             typer.echo(f"written to {opened.placement}", err=True)
 
 
@@ -107,6 +154,8 @@ def _print(made: Plan) -> None:
     typer.echo(made.verdict)
     print_rows(_group_rows(made), "groups", as_json=False)
     print_rows([_alternative_row(asdict(each)) for each in made.alternatives], "in time, by simulation", as_json=False)
+    if made.change is not None and made.change.steps:
+        print_rows([_step_row(*each) for each in enumerate(made.change.steps, start=1)], "steps", as_json=False)
     for decision in made.decisions:
         typer.echo(decision)
 
@@ -124,6 +173,17 @@ def _group_rows(made: Plan) -> list[dict[str, Any]]:
         }
         for group in made.groups
     ]
+
+
+def _step_row(number: int, step: Step) -> dict[str, Any]:
+    return {
+        "step": number,
+        "host": step.host,
+        "stops": " ".join(step.stops),
+        "then": "; ".join(f"{group.name}: {' '.join(group.roots)}" for group in step.groups),
+        "takes": f"{step.takes_s:.0f} s",
+        "interrupts": " ".join(step.interrupts),
+    }
 
 
 def _alternative_row(alternative: dict[str, Any]) -> dict[str, Any]:

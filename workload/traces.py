@@ -6,6 +6,7 @@ A trace is a CSV with a header or JSONL, its columns found by their names:
     tokens    `tokens` · `ContextTokens` · `input_length`          may be missing
     tenant    `hplm` · `tenant` · `group`                          may be missing
     deadline  `deadline_ms`, empty where a request has none        may be missing
+    level     `level`, empty where a request names none            may be missing
 
 Times count from the first request and must not decrease; the error names the line. Equal times are simultaneous
 requests, in the order of the file. A file is read line by line and kept as 8 bytes per column and request.
@@ -33,7 +34,7 @@ from workload.errors import WorkloadError
 
 _TOKENS = ("tokens", "ContextTokens", "input_length")
 _TENANTS = ("hplm", "tenant", "group")
-_DEADLINE = "deadline_ms"
+_DEADLINE, _LEVEL = "deadline_ms", "level"
 
 Line = Mapping[str, object]
 
@@ -43,6 +44,7 @@ class Trace:
     """A trace as columns; None for a column that it does not have.
 
     `tenants` are indices into `tenant_names`; `deadlines_ms` count from the arrival, NaN where a request has none.
+    `levels` are indices into `level_names`, where the empty name says that a request names none.
 
     Shape: [requests] each.
     """
@@ -52,6 +54,8 @@ class Trace:
     tenants: NDArray[np.int64] | None
     tenant_names: tuple[str, ...]
     deadlines_ms: NDArray[np.float64] | None = None
+    levels: NDArray[np.int64] | None = None
+    level_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.times_s)
@@ -69,6 +73,7 @@ class TracedRequest:
     tokens: int | None
     tenant: str | None
     deadline_ms: float | None = None
+    level: str | None = None
 
 
 def read_trace(path: Path) -> Trace:
@@ -77,8 +82,9 @@ def read_trace(path: Path) -> Trace:
     Raises:
         WorkloadError: The file cannot be read or has no requests, or a line cannot be used; the message names it.
     """
-    times_s, tokens, tenants, deadlines_ms = array("d"), array("q"), array("q"), array("d")
+    times_s, tokens, tenants, deadlines_ms, levels = array("d"), array("q"), array("q"), array("d"), array("q")
     indices: dict[str, int] = {}
+    level_indices: dict[str, int] = {}
     for request in stream_trace(path):
         times_s.append(request.time_s)
         if request.tokens is not None:
@@ -86,6 +92,7 @@ def read_trace(path: Path) -> Trace:
         if request.tenant is not None:
             tenants.append(indices.setdefault(request.tenant, len(indices)))
         deadlines_ms.append(math.nan if request.deadline_ms is None else request.deadline_ms)
+        levels.append(level_indices.setdefault(request.level or "", len(level_indices)))
     if not times_s:
         raise WorkloadError(f"{path}: no requests")
     return Trace(
@@ -94,6 +101,8 @@ def read_trace(path: Path) -> Trace:
         np.frombuffer(tenants, np.int64) if tenants else None,
         tuple(indices),
         deadlines if np.isfinite(deadlines := np.frombuffer(deadlines_ms, np.float64)).any() else None,
+        np.frombuffer(levels, np.int64) if any(level_indices) else None,
+        tuple(level_indices) if any(level_indices) else (),
     )
 
 
@@ -135,7 +144,7 @@ def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, Line]]:
     reader = csv.DictReader(file)
     try:
         names = reader.fieldnames or ()
-        if doubled := [name for name in (*_TIMES, *_TOKENS, *_TENANTS, _DEADLINE) if names.count(name) > 1]:
+        if doubled := [name for name in (*_TIMES, *_TOKENS, *_TENANTS, _DEADLINE, _LEVEL) if names.count(name) > 1]:
             raise WorkloadError(f"{path}: more than one column is called {doubled[0]!r}")
         for line in reader:
             yield reader.line_num, line
@@ -175,7 +184,11 @@ class _Columns:
         time_s = self._seconds_of(line[self._time])
         self._start_s = time_s if self._start_s is None else self._start_s
         return TracedRequest(
-            time_s - self._start_s, self._tokens_of(line), self._tenant_of(line), self._deadline_ms_of(line)
+            time_s - self._start_s,
+            self._tokens_of(line),
+            self._tenant_of(line),
+            self._deadline_ms_of(line),
+            _level_of(line),
         )
 
     def _tokens_of(self, line: Line) -> int | None:
@@ -203,6 +216,13 @@ class _Columns:
         if not 0 < deadline_ms <= LONGEST_DEADLINE_MS:
             raise ValueError(f"a deadline is above 0 and {LONGEST_DEADLINE_MS} ms away at most, not {deadline_ms:g}")
         return deadline_ms
+
+
+def _level_of(line: Line) -> str | None:
+    level = line.get(_LEVEL)
+    if level is not None and not isinstance(level, str):
+        raise ValueError(f"the level is {reprlib.repr(level)}, not a name")
+    return level or None
 
 
 def _number(value: object) -> float:

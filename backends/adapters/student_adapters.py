@@ -35,6 +35,11 @@ STUDENT_FILES = (_MANIFEST, _WEIGHTS)
 _ADAPTERS_DTYPE, _HEAD_DTYPE = torch.bfloat16, torch.float16
 
 
+def student_weights_bytes(folder: Path) -> int:
+    """Return what an hPLM's parts for students take on disk, which is about what its slot among them takes."""
+    return (folder / _WEIGHTS).stat().st_size
+
+
 @dataclass(frozen=True)
 class StudentStep:
     """The level with m students.

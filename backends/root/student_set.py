@@ -134,6 +134,11 @@ class StudentSet:
         inputs = (_INPUTS,) if self.shape.is_narrow(self.hidden_size) else ()
         self._files = {name: files.part(name) for name in (_LAYERS, _MAPS, *inputs)}
 
+    @property
+    def served_bytes(self) -> int:
+        """What servers read of it, in 16 bits: all but the output maps."""
+        return sum(entry.whole("size_bytes") for name, entry in self._files.items() if name != _MAPS)
+
     def layers(self) -> UpperLayers:
         """Read the layers of all students: layer l of student k, both counted from 0, is layer k·N + l."""
         self._check(_LAYERS)

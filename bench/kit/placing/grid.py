@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import geometric_mean, mean
-from typing import NamedTuple
+from typing import Any
 
-from bench.kit.placing.loads import devices, even_model, gamma_traffic, shares
+from bench.kit.placing.loads import devices, even_model
+from bench.kit.placing.loads_by_rate import LoadByRate
 from builder.placement.planner.baselines import replicated, round_robin
 from builder.placement.planner.group_simulator import GroupSimulator
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.search import best_selection
 from builder.placement.planner.selection import Selection
-from builder.placement.planner.traffic import Traffic
 
 TARGET = 0.99
 WAYS = ("plan", "replication", "round_robin")
@@ -25,51 +25,29 @@ _ALONE_US, _SIZE_BYTES = 24_000, 1_000_000_000
 _ROOTS_PER_DEVICE = 1.5
 _SLO_SCALE = 5
 _LEAST_LOAD, _MOST_LOAD = 0.01, 1.2
-_HELD_OUT = 1_000_003
-"""Added to a seed for the traffic that judges."""
-
-
-class Case(NamedTuple):
-    """One cell of the grid: so many roots, with shares by rank to the power of the exponent, and gaps of a CV."""
-
-    num_roots: int
-    exponent: float
-    cv: float
 
 
 @dataclass(frozen=True)
 class GridSettings:
-    cases: tuple[Case, ...]
-    requests: int
+    """How finely loads are told apart, in halvings of their span, and how many devices are tried."""
+
     steps: int
-    """Halvings of the span of loads."""
     most_devices: int
 
 
-def grid_rows(settings: GridSettings, seed: int) -> list[dict[str, float | None]]:
-    return [_Cell(case, settings, seed).row() for case in settings.cases]
+def grid_rows(loads: Sequence[LoadByRate], settings: GridSettings) -> list[dict[str, Any]]:
+    return [_Cell(load, settings).row() for load in loads]
 
 
-def grid_figures(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
-    """Return geometric means over the grid; a way that reaches the target nowhere counts with the least load."""
+def grid_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return geometric means; a way that reaches the target nowhere counts with the least load."""
     return {
         "rate_over_replication_99": geometric_mean(
             [_ratio(row, "load_99_plan", "load_99_replication") for row in rows]
         ),
         "devices_saved_99": geometric_mean(_ratio(row, "devices_replication", "devices_plan") for row in rows),
-        "held_out_loss_points": 100 * mean(max(0.0, (row["training"] or 0.0) - (row["plan"] or 0.0)) for row in rows),
+        "held_out_loss_points": 100 * mean(max(0.0, row["training"] - row["plan"]) for row in rows),
     }
-
-
-def problem_of(case: Case, num_devices: int, rate_per_s: float, requests: int, seed: int) -> Problem:
-    models = tuple(even_model(f"r{number}", _ALONE_US, _SIZE_BYTES) for number in range(case.num_roots))
-    where = devices(num_devices, round(_ROOTS_PER_DEVICE * _SIZE_BYTES), num_devices)
-    return Problem(models, where, traffic_of(case, rate_per_s, requests, seed))
-
-
-def traffic_of(case: Case, rate_per_s: float, requests: int, seed: int) -> Traffic:
-    rates = [rate_per_s * share for share in shares(case.num_roots, case.exponent)]
-    return gamma_traffic(rates, case.cv, requests / rate_per_s, [_SLO_SCALE * _ALONE_US] * case.num_roots, seed)
 
 
 def placed(way: str, problem: Problem) -> Selection:
@@ -94,13 +72,14 @@ def largest_where(holds: Callable[[float], bool], least: float, most: float, ste
 
 
 class _Cell:
-    """One cell of the grid, at any load and on any number of devices."""
+    """One traffic, at any load and on any number of devices."""
 
-    def __init__(self, case: Case, settings: GridSettings, seed: int) -> None:
-        self._case, self._settings, self._seed = case, settings, seed
+    def __init__(self, load: LoadByRate, settings: GridSettings) -> None:
+        self._load, self._settings = load, settings
+        self._models = tuple(even_model(f"r{number}", _ALONE_US, _SIZE_BYTES) for number in range(load.num_roots))
 
-    def row(self) -> dict[str, float | None]:
-        case, num_devices = self._case, self._case.num_roots
+    def row(self) -> dict[str, Any]:
+        num_devices = self._load.num_roots
         steps = self._settings.steps
         loads = {
             way: largest_where(partial(self._reaches, way, num_devices), _LEAST_LOAD, _MOST_LOAD, steps)
@@ -109,9 +88,7 @@ class _Cell:
         needed = {f"devices_{way}": self._fewest_devices(way, loads["plan"]) for way in loads}
         found = {way: self._attained(way, num_devices, loads["plan"]) for way in WAYS}
         return {
-            "roots": case.num_roots,
-            "exponent": case.exponent,
-            "cv": case.cv,
+            **self._load.labels,
             **{f"load_99_{way}": load for way, load in loads.items()},
             **needed,
             **{way: held_out for way, (_, held_out) in found.items()},
@@ -121,23 +98,23 @@ class _Cell:
     def _reaches(self, way: str, num_devices: int, load: float) -> bool:
         return self._attained(way, num_devices, load)[1] >= TARGET
 
-    def _fewest_devices(self, way: str, load: float) -> float:
+    def _fewest_devices(self, way: str, load: float) -> int:
         """Return the fewest devices that reach the target at a rate; the most that are tried, if none do."""
-        count, most = max(1, round(self._case.num_roots / _ROOTS_PER_DEVICE)), self._settings.most_devices
+        count, most = max(1, round(self._load.num_roots / _ROOTS_PER_DEVICE)), self._settings.most_devices
         while count < most and not self._reaches(way, count, load):
             count += max(1, count // 8)
         return min(count, most)
 
     def _attained(self, way: str, num_devices: int, load: float) -> tuple[float, float]:
         """Return what is in time of the requests that the placement was made for, and of others."""
-        requests, rate_per_s = self._settings.requests, load * self._case.num_roots * 1e6 / _ALONE_US
-        problem = problem_of(self._case, num_devices, rate_per_s, requests, self._seed)
-        groups = placed(way, problem).groups
-        held_out = traffic_of(self._case, rate_per_s, requests, self._seed + _HELD_OUT)
-        times = problem.forms.times
-        training, unseen = (GroupSimulator(each, times).play(groups) for each in (problem.traffic, held_out))
-        return training.attainment, unseen.attainment
+        rate_per_s, patience_us = load * self._load.num_roots * 1e6 / _ALONE_US, _SLO_SCALE * _ALONE_US
+        seen, unseen = (self._load.traffic(rate_per_s, patience_us, is_judge) for is_judge in (False, True))
+        where = devices(num_devices, round(_ROOTS_PER_DEVICE * _SIZE_BYTES), num_devices)
+        problem = Problem(self._models, where, seen)
+        groups, times = placed(way, problem).groups, problem.forms.times
+        training, held_out = (GroupSimulator(each, times).play(groups).attainment for each in (seen, unseen))
+        return training, held_out
 
 
-def _ratio(row: Mapping[str, float | None], above: str, below: str) -> float:
-    return (row[above] or 0.0) / max(0.01, row[below] or 0.0)
+def _ratio(row: Mapping[str, Any], above: str, below: str) -> float:
+    return float(row[above]) / max(0.01, float(row[below]))

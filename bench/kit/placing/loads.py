@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from builder.placement.planner.group import Device
 from builder.placement.planner.model import Model
-from builder.placement.planner.plan import Device
 from builder.placement.planner.traffic import Traffic
 from workload.arrivals import GammaArrivals
 

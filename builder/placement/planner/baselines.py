@@ -49,8 +49,10 @@ def replicated(problem: Problem) -> Selection:
 
 
 def round_robin(problem: Problem) -> Selection:
-    """Deal the models in turn to groups of four stages, again and again while there is room."""
-    frames = by_size(problem, range(len(problem.devices)), min(_ROUND_ROBIN_STAGES, len(problem.devices)))
+    """Deal the models in turn to groups of up to four stages, again and again while there is room."""
+    most = min(_ROUND_ROBIN_STAGES, len(problem.devices))
+    stages = max(count for count in problem.stage_counts if count <= most)
+    frames = by_size(problem, range(len(problem.devices)), stages)
     room, state, turn, placed = Room(problem, frames), Selection.empty(frames), 0, True
     while placed:
         placed = False

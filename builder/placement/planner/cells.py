@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from builder.placement.planner.frames import by_host
+from builder.placement.planner.group import Device
 from builder.placement.planner.model import Model
-from builder.placement.planner.plan import Device
-from builder.placement.planner.problem import Problem
+from builder.placement.planner.problem import STAGE_COUNTS, Problem
 from builder.placement.planner.search import best_selection
 from builder.placement.planner.selection import Selection
 from builder.placement.planner.traffic import Int64, Traffic
@@ -64,6 +64,7 @@ def plan_in_cells(
     families: Families,
     seed: int,
     hop_us: int = 0,
+    stage_counts: tuple[int, ...] = STAGE_COUNTS,
     report: Report = ignore,
 ) -> list[PlannedCell]:
     """Plan each cell; cells of like devices and like work are planned once."""
@@ -79,7 +80,8 @@ def plan_in_cells(
         key = _likeness(cell, families, devices)
         if key not in planned:
             own = tuple(models[model] for model in used)
-            problem = Problem(own, tuple(devices[place] for place in cell.devices), _renumbered(traffic, used), hop_us)
+            where = tuple(devices[place] for place in cell.devices)
+            problem = Problem(own, where, _renumbered(traffic, used), hop_us, stage_counts)
             best = best_selection(problem)
             planned[key] = best.selection, best.played.attainment
         selection, attainment = planned[key]

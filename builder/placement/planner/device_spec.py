@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from backends.errors import InvalidArgumentError, shown
-from builder.placement.planner.plan import Device
+from builder.placement.planner.group import Device
 
 MOST_DEVICES = 10_000
 _PART = re.compile(r"(?:(-?\d+)x)?(-?\d+(?:\.\d+)?)(MB|GB|MiB|GiB)(?:@([A-Za-z0-9][A-Za-z0-9._-]*))?", re.ASCII)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import groupby
 
-from builder.placement.planner.plan import Device
+from builder.placement.planner.group import Device
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.selection import Frame
 

@@ -1,20 +1,26 @@
-"""The roots of a home as models to place: what their upper layers take, in time and in memory."""
+"""The stacks of a home as models to place: roots' upper layers and students, with their time and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from backends.adapters.bank import weights_bytes
-from backends.errors import InvalidArgumentError, NotFoundError, shown
+from backends.adapters.student_adapters import student_weights_bytes
+from backends.errors import InvalidArgumentError, shown
 from backends.home import Home
-from backends.registry.entries import RootEntry
+from backends.registry.entries import HplmEntry, RootEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from backends.root.student_set import StudentSet, read_students
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.cost_profile import CostProfile, ForeignProfileError, has_profile, read_profile
 from backends.scheduling.settings import Capacity
+from backends.stack_key import FULL, STUDENTS
+from builder.placement.planner.asked_stacks import Asked
 from builder.placement.planner.cuts import half_layers
+from builder.placement.planner.group import level_name
 from builder.placement.planner.model import Model
 
 _SIZE_OF_DTYPE = {"fp32": 2.0, "int8": 0.5, "fp8": 0.5}
@@ -23,60 +29,117 @@ _MOST_SAMPLED = 20
 
 
 @dataclass(frozen=True)
-class RootModels:
-    """Models in the order of the home's roots, and where requests for each hPLM go."""
+class HomeModels:
+    """All roots in the home's order, then the students of those that have some."""
 
     models: tuple[Model, ...]
     fingerprints: Mapping[str, str]
-    number_of: Mapping[str, int]
-    """By hPLM, and by root."""
+
+    @property
+    def number_of(self) -> Mapping[str, int]:
+        """By the model's name."""
+        return {model.name: number for number, model in enumerate(self.models)}
 
 
 @dataclass(frozen=True)
 class _Costs:
-    """What rows of a mean length take by themselves, and in full batches."""
+    """What a row takes by itself, and what full batches take, of rows as they are asked in the mean."""
 
     alone_us: float
     full_us: float
     rows: int
 
     @classmethod
-    def of(cls, model: CostModel, capacity: Capacity, tokens: float) -> _Costs:
+    def of(cls, model: CostModel, capacity: Capacity, asked: Asked, deepest: float) -> _Costs:
+        """Predict both by the root's profile; `deepest` is the depth of a full batch."""
+        tokens = asked.tokens
         rows = max(1, min(capacity.max_rows, capacity.max_adapters, int(capacity.max_tokens / tokens)))
-        alone = BatchShape(1, tokens, tokens**2, 1)
-        full = BatchShape(rows, rows * tokens, rows * tokens**2, rows)
+        likely, passed = asked.likely_depth, asked.least_depth * rows
+        alone = BatchShape(1, likely * tokens, likely * tokens**2, 1, likely)
+        full = BatchShape(rows, passed * tokens, passed * tokens**2, rows, deepest)
         return cls(model.predict_us(alone), model.predict_us(full), rows)
 
 
 def models_of(
-    home: Home, registry: Registry, tokens: Mapping[str, float], slots: int, capacity: Capacity | None = None
-) -> RootModels:
+    home: Home, registry: Registry, asked: Mapping[str, Asked], slots: int, capacity: Capacity | None = None
+) -> HomeModels:
     """Read each root's profile and sizes.
 
-    `tokens` are the mean lengths of the roots' texts. A device keeps `slots` adapters of each root, or fewer where a
-    root has fewer hPLMs.
+    `asked` says what requests are like, by the model's name. A device keeps `slots` adapters for each model, or fewer
+    where fewer hPLMs have some.
 
     Raises:
-        HplmError: There is no root, or one without a profile, or with one of another device than the others'.
+        HplmError: A root has no profile, or one of another device than the others'.
     """
     roots = registry.roots()
-    if not roots:
-        raise NotFoundError("this home has no root yet; 'hplm root add' makes one")
     profiles = [_profile(home, entry) for entry in roots]
     _require_one_device([entry.name for entry in roots], profiles)
-    folders_of: dict[str, list[str]] = {entry.name: [] for entry in roots}
-    number_of = {entry.name: number for number, entry in enumerate(roots)}
+    hplms: dict[str, list[HplmEntry]] = {entry.name: [] for entry in roots}
     for hplm in registry.hplms():
-        folders_of[hplm.domain.root].append(hplm.folder)
-        number_of[hplm.id] = number_of[hplm.domain.root]
-    models = []
-    for entry, profile in zip(roots, profiles, strict=True):
-        folder = RootFolder(home.path / entry.folder)
-        slot_bytes = _slots_bytes(home, folders_of[entry.name], slots)
-        weights = folder.upper_bytes * _SIZE_OF_DTYPE.get(profile.measured.dtype, 1.0)
-        costs = _Costs.of(profile.model, capacity or Capacity(), tokens[entry.name])
-        models.append(_model(entry.name, folder.geometry.num_upper_layers, costs, round(weights) + slot_bytes))
-    return RootModels(tuple(models), {entry.name: entry.fingerprint for entry in roots}, number_of)
+        hplms[hplm.domain.root].append(hplm)
+    parts = [
+        _Root(home, entry.name, profile, slots, capacity or Capacity(), hplms[entry.name])
+        for entry, profile in zip(roots, profiles, strict=True)
+    ]
+    folders = [RootFolder(home.path / entry.folder) for entry in roots]
+    full = [each.full(folder, asked) for each, folder in zip(parts, folders, strict=True)]
+    students = [each.students(folder, asked) for each, folder in zip(parts, folders, strict=True)]
+    models = (*full, *(each for each in students if each is not None))
+    return HomeModels(models, {entry.name: entry.fingerprint for entry in roots})
+
+
+@dataclass(frozen=True)
+class _Root:
+    """What the models of one root are made of."""
+
+    home: Home
+    name: str
+    profile: CostProfile
+    slots: int
+    capacity: Capacity
+    hplms: Sequence[HplmEntry]
+
+    def full(self, folder: RootFolder, asked: Mapping[str, Asked]) -> Model:
+        """Return its upper layers, all of which some row of a full batch passes, though others leave early."""
+        costs = _Costs.of(self.profile.model, self.capacity, asked[self.name], deepest=1.0)
+        return self._model(FULL, folder.geometry.num_upper_layers, costs, folder.upper_bytes, self.hplms, weights_bytes)
+
+    def students(self, folder: RootFolder, asked: Mapping[str, Asked]) -> Model | None:
+        """Return its students, if any hPLM answers by them; they cost a share of what the upper layers do."""
+        found = read_students(folder)
+        own = [] if found is None else [entry for entry in self.hplms if _goes_with(entry, found)]
+        if found is None or not own:
+            return None
+        means = asked.get(level_name(self.name, STUDENTS))
+        if means is None:
+            means = Asked(asked[self.name].tokens, found.shape.count * found.depth, found.depth)
+        costs = _Costs.of(self.profile.model, self.capacity, means, means.least_depth)
+        layers = found.shape.count * found.shape.layers
+        return self._model(STUDENTS, layers, costs, found.served_bytes, own, student_weights_bytes)
+
+    def _model(
+        self,
+        level: str,
+        layers: int,
+        costs: _Costs,
+        stored_bytes: int,
+        hplms: Sequence[HplmEntry],
+        slot_bytes_of: Callable[[Path], int],
+    ) -> Model:
+        slots_bytes = _slots_bytes([self.home.path / entry.folder for entry in hplms], self.slots, slot_bytes_of)
+        weights = stored_bytes * _SIZE_OF_DTYPE.get(self.profile.measured.dtype, 1.0)
+        return Model(
+            self.name,
+            half_layers(_even(round(costs.alone_us), layers)),
+            half_layers(_even(round(weights) + slots_bytes, layers)),
+            min(1.0, costs.full_us / costs.rows / costs.alone_us),
+            round(costs.full_us),
+            level,
+        )
+
+
+def _goes_with(entry: HplmEntry, students: StudentSet) -> bool:
+    return entry.students is not None and entry.students.edition == students.fingerprint
 
 
 def _profile(home: Home, entry: RootEntry) -> CostProfile:
@@ -107,27 +170,15 @@ def _require_one_device(roots: Sequence[str], profiles: Sequence[CostProfile]) -
             )
 
 
-def _slots_bytes(home: Home, folders: Sequence[str], slots: int) -> int:
+def _slots_bytes(folders: Sequence[Path], slots: int, size_of: Callable[[Path], int]) -> int:
     """Return what the slots take, by the mean size of some hPLMs' adapters."""
-    if not folders:
-        return 0
     sizes = []
     for folder in folders[:: max(1, len(folders) // _MOST_SAMPLED)]:
         try:
-            sizes.append(weights_bytes(home.path / folder))
+            sizes.append(size_of(folder))
         except OSError:  # such an hPLM is not served, and 'hplm verify' names it
             continue
     return round(min(slots, len(folders)) * sum(sizes) / max(1, len(sizes)))
-
-
-def _model(root: str, layers: int, costs: _Costs, size_bytes: int) -> Model:
-    return Model(
-        root,
-        half_layers(_even(round(costs.alone_us), layers)),
-        half_layers(_even(size_bytes, layers)),
-        min(1.0, costs.full_us / costs.rows / costs.alone_us),
-        round(costs.full_us),
-    )
 
 
 def _even(whole: int, count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""A placement as plain data: devices, and the groups of them with the stacks that they hold; checked as it is made."""
+"""A placement as plain data, with what it was made for and why it is so; checked as it is made."""
 
 from __future__ import annotations
 
@@ -7,126 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from backends.errors import FingerprintMismatchError, InvalidArgumentError, NotFoundError, shown
-from backends.stack_key import FULL
-
-MOST_STAGES = 64
-
-
-@dataclass(frozen=True)
-class Device:
-    """One accelerator, or the part of one that a server may use.
-
-    Attributes:
-        memory_bytes: What stacks and their adapter slots may take.
-        host: Devices of one host may form a group.
-    """
-
-    name: str
-    memory_bytes: int
-    host: str = "localhost"
-
-    def __post_init__(self) -> None:
-        if not self.name or not self.host:
-            raise InvalidArgumentError("a device and its host need names")
-        if self.memory_bytes <= 0:
-            raise InvalidArgumentError(f"device {shown(self.name)} has {self.memory_bytes} bytes; it needs more than 0")
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How a group's devices share the work: `stages` one after the other, each computed by `ways` devices at once."""
-
-    stages: int = 1
-    ways: int = 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.stages <= MOST_STAGES or not 1 <= self.ways <= MOST_STAGES:
-            raise InvalidArgumentError(f"a shape has 1 to {MOST_STAGES} stages and ways, not {self}")
-
-    @property
-    def num_devices(self) -> int:
-        return self.stages * self.ways
-
-    def __str__(self) -> str:
-        return f"{self.stages} x {self.ways}"
-
-
-@dataclass(frozen=True)
-class Stack:
-    """A root's upper half at one level, or a stage of it.
-
-    Attributes:
-        first_half: The first half layer that it runs: attention and feed-forward network are a half each.
-        end_half: The half layer before which it ends.
-        size_bytes: Its weights and adapter slots, of one device of its group.
-    """
-
-    root: str
-    first_half: int
-    end_half: int
-    size_bytes: int
-    level: str = FULL
-    stage: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.first_half < self.end_half:
-            raise InvalidArgumentError(
-                f"stage {self.stage} of {shown(self.root)} runs half layers {self.first_half} to {self.end_half}, "
-                "which are none; there are more stages than half layers"
-            )
-        if self.size_bytes < 0:
-            raise InvalidArgumentError(f"stage {self.stage} of {shown(self.root)} has {self.size_bytes} bytes")
-
-
-@dataclass(frozen=True)
-class Group:
-    """Devices that serve together; a request for a root goes to one group that holds it.
-
-    Attributes:
-        devices: Their names: the `ways` devices of stage 0 first.
-        stacks: For each root that it holds one for each stage.
-    """
-
-    name: str
-    devices: tuple[str, ...]
-    shape: Shape
-    stacks: tuple[Stack, ...] = ()
-
-    def __post_init__(self) -> None:
-        if len(self.devices) != self.shape.num_devices:
-            raise InvalidArgumentError(
-                f"group {shown(self.name)} has {len(self.devices)} devices, and its shape {self.shape} takes "
-                f"{self.shape.num_devices}"
-            )
-        for (root, level), stages in self._stages().items():
-            self._check_stages(root if level == FULL else f"{root}/{level}", stages)
-
-    @property
-    def roots(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(stack.root for stack in self.stacks))
-
-    def stage_bytes(self, stage: int) -> int:
-        """Return what the stacks of a stage take on each of its devices."""
-        return sum(stack.size_bytes for stack in self.stacks if stack.stage == stage)
-
-    def devices_of(self, stage: int) -> tuple[str, ...]:
-        return self.devices[stage * self.shape.ways : (stage + 1) * self.shape.ways]
-
-    def _stages(self) -> Mapping[tuple[str, str], list[Stack]]:
-        stages: dict[tuple[str, str], list[Stack]] = {}
-        for stack in self.stacks:
-            stages.setdefault((stack.root, stack.level), []).append(stack)
-        return stages
-
-    def _check_stages(self, what: str, stages: list[Stack]) -> None:
-        """Require each stage once, in order, and each to begin where the one before it ends."""
-        ends = [0, *(stack.end_half for stack in stages[:-1])]
-        in_order = [stack.stage for stack in stages] == [*range(self.shape.stages)]
-        if not in_order or [stack.first_half for stack in stages] != ends:
-            raise InvalidArgumentError(
-                f"the stages of {shown(what)} on group {shown(self.name)} are not the {self.shape.stages} of its "
-                "shape, one after the other"
-            )
+from builder.placement.planner.change import Change
+from builder.placement.planner.group import Device, Group
 
 
 @dataclass(frozen=True)
@@ -155,6 +37,7 @@ class Plan:
         verdict: The plan in a line.
         decisions: Why, a line each.
         alternatives: The plan itself, then what it was compared with.
+        change: How the placement that was there before becomes this one; None where none was named.
     """
 
     problem: str
@@ -165,16 +48,33 @@ class Plan:
     decisions: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
     seed: int
+    change: Change | None = None
 
     def __post_init__(self) -> None:
         _require_once("device", (device.name for device in self.devices))
         _require_once("group", (group.name for group in self.groups))
         known = {device.name: device for device in self.devices}
-        for group in self.groups:
+        of_steps = [] if self.change is None else [group for step in self.change.steps for group in step.groups]
+        for group in (*self.groups, *of_steps):
             _check_devices(group, known)
             if strange := set(group.roots) - set(self.roots):
                 raise InvalidArgumentError(f"group {shown(group.name)} holds an unknown root, {shown(min(strange))}")
         _require_once("device in groups", (name for group in self.groups for name in group.devices))
+
+    def require_devices(self, devices: Collection[Device]) -> None:
+        """Reject other devices than those of the plan.
+
+        Raises:
+            InvalidArgumentError: They differ; the message names the first difference.
+        """
+        own, others = set(self.devices), set(devices)
+        if own != others:
+            device = min(own ^ others, key=lambda each: each.name)
+            where = "the placement has it, and --devices has not" if device in own else "the placement does not have it"
+            raise InvalidArgumentError(
+                f"the placement is for other devices: {shown(device.name)} on host {shown(device.host)} with "
+                f"{device.memory_bytes:,} bytes: {where}; 'hplm place' without --from places anew"
+            )
 
     def groups_of(self, root: str) -> tuple[Group, ...]:
         return tuple(group for group in self.groups if root in group.roots)

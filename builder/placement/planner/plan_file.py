@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from backends.errors import CorruptFileError, InvalidArgumentError
 from backends.fields import Fields, read_fields
 from backends.storage import write_json
-from builder.placement.planner.plan import MOST_STAGES, Alternative, Device, Group, Plan, Shape, Stack
+from builder.placement.planner.change import Change, Moves, Step
+from builder.placement.planner.group import MOST_STAGES, Device, Group, Shape, Stack
+from builder.placement.planner.move_costs import MoveCosts
+from builder.placement.planner.plan import Alternative, Plan
 
 FORMAT_VERSION = 1
 
@@ -43,6 +46,7 @@ def read_plan(path: Path) -> Plan:
             decisions=stored.texts("decisions"),
             alternatives=tuple(map(_alternative, stored.parts("alternatives"))),
             seed=stored.whole("seed"),
+            change=None if stored.get("change") is None else _change(stored.part("change")),
         )
 
 
@@ -89,3 +93,28 @@ def _alternative(stored: Fields) -> Alternative:
 
     mean_ms = None if stored.value("mean_ms") is None else stored.number("mean_ms", 0.0)
     return Alternative(stored.text("name"), share("attainment"), share("held_out"), mean_ms)
+
+
+def _change(stored: Fields) -> Change:
+    costs, moves = stored.part("costs"), stored.part("moves")
+    return Change(
+        previous=stored.text("previous"),
+        window_s=stored.positive("window_s"),
+        gain_points=stored.number("gain_points", -100.0, 100.0),
+        gain_requests=stored.number("gain_requests"),
+        cost_requests=stored.number("cost_requests", 0.0),
+        moves=Moves(**{field.name: moves.whole(field.name) for field in fields(Moves)}),
+        costs=MoveCosts(**{field.name: costs.number(field.name, 0.0) for field in fields(MoveCosts)}),
+        steps=tuple(map(_step, stored.parts("steps"))),
+    )
+
+
+def _step(stored: Fields) -> Step:
+    return Step(
+        host=stored.text("host"),
+        stops=stored.texts("stops"),
+        groups=tuple(map(_group, stored.parts("groups"))),
+        takes_s=stored.number("takes_s", 0.0),
+        cost_requests=stored.number("cost_requests", 0.0),
+        interrupts=stored.texts("interrupts"),
+    )

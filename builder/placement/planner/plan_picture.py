@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from builder.canvas import Canvas
-from builder.placement.planner.plan import Device, Group, Plan
+from builder.placement.planner.group import Device, Group
+from builder.placement.planner.plan import Plan
 
 _WIDTH, _MARGIN, _GAP = 944, 28, 12
 _PER_ROW = 8

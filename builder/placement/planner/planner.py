@@ -15,11 +15,13 @@ from builder.placement.planner.cells import MOST_DEVICES, Families, plan_in_cell
 from builder.placement.planner.cuts import stage_sums
 from builder.placement.planner.explaining import OWN, decisions, verdict_of
 from builder.placement.planner.frames import by_size
+from builder.placement.planner.group import Device, Group, Shape, Stack
 from builder.placement.planner.group_simulator import GroupSimulator
 from builder.placement.planner.model import Model
-from builder.placement.planner.plan import Alternative, Device, Group, Plan, Shape, Stack
-from builder.placement.planner.problem import Problem
-from builder.placement.planner.replacing import FREE, LOADED_BYTES_PER_S, TIMED, replaced
+from builder.placement.planner.move_costs import MoveCosts
+from builder.placement.planner.plan import Alternative, Plan
+from builder.placement.planner.problem import STAGE_COUNTS, Problem
+from builder.placement.planner.replacing import FREE, TIMED, replaced
 from builder.placement.planner.room import Room
 from builder.placement.planner.search import best_selection
 from builder.placement.planner.selection import Frame, Selection
@@ -37,6 +39,9 @@ class Fleet:
     fingerprints: Mapping[str, str]
     traffic: Traffic
     hop_us: int = 0
+    num_hplms: tuple[int, ...] = ()
+    """Of each model, how many the traffic asks for; none where that is not known."""
+    stage_counts: tuple[int, ...] = STAGE_COUNTS
 
     def checksum(self) -> str:
         """Tell whether a plan was made for this."""
@@ -48,6 +53,7 @@ class Fleet:
             "devices": [asdict(device) for device in self.devices],
             "roots": dict(self.fingerprints),
             "hop_us": self.hop_us,
+            "stage_counts": self.stage_counts,
             "traffic": digest.hexdigest(),
         }
         return json_checksum(parts)
@@ -60,14 +66,9 @@ def plan(fleet: Fleet, seed: int = 0, report: Report = ignore) -> Plan:
         InvalidArgumentError: There is nothing to place or nowhere to, or no group of the devices holds a root.
     """
     slices = slices_of(fleet.traffic, seed)
-    problem = Problem(fleet.models, fleet.devices, slices.training, fleet.hop_us)
-    require_places(problem)
-    selection = _searched(problem, seed, report)
-    found = {OWN: selection, **{str(name): each for name, each in baselines(problem).items()}}
-    alternatives = {name: _judged(name, each, problem, slices) for name, each in found.items()}
-    if len(fleet.devices) <= MOST_DEVICES:
-        for name, loaded_bytes_per_s in ((FREE, None), (TIMED, LOADED_BYTES_PER_S)):
-            alternatives[name] = Alternative(name, replaced(problem, loaded_bytes_per_s))
+    problem = problem_of(fleet, slices)
+    selection = searched(problem, seed, report)
+    alternatives = {OWN: judged(OWN, selection, problem, slices), **others(problem, slices)}
     return Plan(
         problem=fleet.checksum(),
         devices=fleet.devices,
@@ -80,13 +81,34 @@ def plan(fleet: Fleet, seed: int = 0, report: Report = ignore) -> Plan:
     )
 
 
-def _searched(problem: Problem, seed: int, report: Report) -> Selection:
+def problem_of(fleet: Fleet, slices: Slices) -> Problem:
+    """Return what is searched for with the traffic that a search may see.
+
+    Raises:
+        InvalidArgumentError: As `plan`.
+    """
+    problem = Problem(fleet.models, fleet.devices, slices.training, fleet.hop_us, fleet.stage_counts)
+    require_places(problem)
+    return problem
+
+
+def others(problem: Problem, slices: Slices) -> dict[str, Alternative]:
+    """Judge what a plan is compared with."""
+    found = {str(name): judged(name, each, problem, slices) for name, each in baselines(problem).items()}
+    if len(problem.devices) <= MOST_DEVICES:
+        for name, loaded_bytes_per_s in ((FREE, None), (TIMED, round(MoveCosts().loaded_bytes_per_s))):
+            found[name] = Alternative(name, replaced(problem, loaded_bytes_per_s))
+    return found
+
+
+def searched(problem: Problem, seed: int, report: Report) -> Selection:
     """Search for a placement of the whole fleet, or of a large one's cells, among which its roots are dealt."""
     if len(problem.devices) <= MOST_DEVICES:
         return best_selection(problem, report).selection
     roots = Families(np.arange(len(problem.models)), np.array(problem.demand), problem.traffic)
     whole = Selection((), ())
-    for cell in plan_in_cells(problem.models, problem.devices, roots, seed, problem.hop_us, report):
+    shapes = problem.hop_us, problem.stage_counts
+    for cell in plan_in_cells(problem.models, problem.devices, roots, seed, *shapes, report):
         whole = whole.beside(cell.selection)
     return whole
 
@@ -130,7 +152,7 @@ def _stacks(problem: Problem, number: int, num_stages: int) -> Sequence[Stack]:
     return [Stack(model.root, *span, level=model.level, stage=stage) for stage, span in enumerate(spans)]
 
 
-def _judged(name: str, selection: Selection | None, problem: Problem, slices: Slices) -> Alternative:
+def judged(name: str, selection: Selection | None, problem: Problem, slices: Slices) -> Alternative:
     if selection is None:
         return Alternative(name, None)
     played = GroupSimulator(slices.training, problem.forms.times).play(selection.groups)

@@ -7,11 +7,12 @@ from functools import cached_property
 
 from backends.errors import InvalidArgumentError
 from builder.placement.planner.forms import Forms
+from builder.placement.planner.group import Device
 from builder.placement.planner.model import Model
-from builder.placement.planner.plan import Device
 from builder.placement.planner.traffic import Traffic
 
 STAGE_COUNTS = (1, 2, 3, 4, 6, 8)
+NO_STAGES = (1,)
 
 
 @dataclass(frozen=True, eq=False)

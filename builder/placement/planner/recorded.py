@@ -1,8 +1,8 @@
-"""A recorded traffic as the planner meets it: its hPLMs become the models of a home, its deadlines moments."""
+"""A recorded traffic as the planner meets it: requests for the models of a home, with moments as deadlines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,12 @@ import numpy as np
 from backends.errors import InvalidArgumentError, NotFoundError, shown
 from backends.home import Home
 from backends.registry.registry import Registry
-from builder.placement.planner.home_models import RootModels, models_of
+from builder.placement.planner.asked_stacks import AskedStacks
+from builder.placement.planner.group import Device
+from builder.placement.planner.home_models import HomeModels, models_of
 from builder.placement.planner.model import Model
-from builder.placement.planner.plan import Device
 from builder.placement.planner.planner import Fleet
+from builder.placement.planner.problem import STAGE_COUNTS
 from builder.placement.planner.traffic import Int64, Traffic
 from workload.checks import check_positive
 from workload.deadlines import LONGEST_DEADLINE_MS
@@ -22,7 +24,6 @@ from workload.spec import parse_deadlines
 from workload.traces import Trace, read_trace
 
 _US = 1_000_000
-_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -44,58 +45,70 @@ class Recorded:
 
 
 def recorded_fleet(
-    home: Home, registry: Registry, recorded: Recorded, devices: tuple[Device, ...], seed: int, hop_us: int = 0
+    home: Home,
+    registry: Registry,
+    recorded: Recorded,
+    devices: tuple[Device, ...],
+    seed: int,
+    hop_us: int = 0,
+    stage_counts: tuple[int, ...] = STAGE_COUNTS,
 ) -> Fleet:
-    """Read all that a plan is made of."""
+    """Read all that a plan is made of.
+
+    Raises:
+        HplmError: The home has no roots, a root no cost model, or the traffic asks for what is not there.
+    """
     check_positive(speed=recorded.speed, tokens=recorded.tokens)
     trace = read_trace(recorded.path)
     roots = [entry.name for entry in registry.roots()]
-    roots_of = {**{entry.id: entry.domain.root for entry in registry.hplms()}, **{root: root for root in roots}}
-    models = models_of(home, registry, mean_tokens(trace, roots_of, roots, recorded.tokens), recorded.slots)
-    traffic = traffic_of(trace, recorded.path, models, recorded.deadlines, recorded.speed, seed)
-    return Fleet(models.models, devices, models.fingerprints, traffic, hop_us)
+    if not roots:
+        raise NotFoundError("this home has no root yet; 'hplm root add' makes one")
+    asked = AskedStacks.of(trace, recorded.path, {entry.id: entry for entry in registry.hplms()}, roots)
+    models = models_of(home, registry, asked.means(trace.tokens, recorded.tokens, roots), recorded.slots)
+    numbers = _numbers(asked, models)
+    traffic = traffic_of(trace, recorded.path, models, numbers, recorded.deadlines, recorded.speed, seed)
+    hplms = num_hplms(trace, numbers, len(models.models))
+    return Fleet(models.models, devices, models.fingerprints, traffic, hop_us, hplms, stage_counts)
 
 
-def mean_tokens(trace: Trace, roots_of: Mapping[str, str], roots: Sequence[str], default: float) -> dict[str, float]:
-    """Return the mean length of the texts for each root; `default` where the traffic does not say."""
-    if trace.tokens is None or trace.tenants is None:
-        return dict.fromkeys(roots, default)
-    found = dict.fromkeys(roots, default)
-    names = np.array([roots_of.get(name, "") for name in trace.tenant_names])
-    of_requests = names[trace.tenants]
-    for root in roots:
-        if len(lengths := trace.tokens[of_requests == root]):
-            found[root] = float(lengths.mean())
-    return found
+def num_hplms(trace: Trace, numbers: Int64, num_models: int) -> tuple[int, ...]:
+    """Count the hPLMs that each model is asked for."""
+    if trace.tenants is None:
+        return (0,) * num_models
+    pairs = np.unique(np.stack([numbers, trace.tenants]), axis=1)
+    return tuple(np.bincount(pairs[0], minlength=num_models).tolist())
 
 
-def traffic_of(trace: Trace, path: Path, models: RootModels, deadlines: str | None, speed: float, seed: int) -> Traffic:
-    """Make the traffic of a trace, which `path` names in messages.
+def _numbers(asked: AskedStacks, models: HomeModels) -> Int64:
+    """Return the model of each request."""
+    number_of = models.number_of
+    if missing := [name for name in asked.names if name not in number_of]:
+        raise InvalidArgumentError(
+            f"the traffic asks for {shown(missing[0])}, and its root has no students that its hPLMs go with"
+        )
+    return np.array([number_of[name] for name in asked.names], np.int64)[asked.of_requests]
+
+
+def traffic_of(
+    trace: Trace,
+    path: Path,
+    models: HomeModels,
+    numbers: Int64,
+    deadlines: str | None,
+    speed: float,
+    seed: int,
+) -> Traffic:
+    """Make the traffic of a trace, which `path` names in messages; `numbers` are the models of its requests.
 
     `deadlines` are in the words of `hplm simulate`, and take the place of those of the trace. A speed of 2 plays an
     hour in half an hour, and leaves deadlines as they are.
 
     Raises:
-        NotFoundError: The trace has requests for hPLMs that this home does not have.
-        InvalidArgumentError: Nothing says which hPLMs are asked, or by when they are to answer.
+        InvalidArgumentError: Nothing says by when requests are to be answered.
     """
     arrived_us = (trace.times_s / speed * _US).astype(np.int64)
-    numbers = _models(trace, path, models)
     patience_us = _patience_us(trace, path, models.models, numbers, deadlines, seed)
     return Traffic(arrived_us, numbers, arrived_us + patience_us)
-
-
-def _models(trace: Trace, path: Path, models: RootModels) -> Int64:
-    if trace.tenants is None:
-        if len(models.models) == 1:
-            return np.zeros(len(trace), np.int64)
-        raise InvalidArgumentError(f"{path} has no column hplm, and this home has {len(models.models)} roots")
-    unknown = [name for name in trace.tenant_names if name not in models.number_of]
-    if unknown:
-        named = ", ".join(shown(name) for name in unknown[:_NAMED])
-        more = f" and {len(unknown) - _NAMED:,} more" if len(unknown) > _NAMED else ""
-        raise NotFoundError(f"{path} has requests for {named}{more}, which are no hPLMs and no roots of this home")
-    return np.array([models.number_of[name] for name in trace.tenant_names], np.int64)[trace.tenants]
 
 
 def _patience_us(

@@ -19,7 +19,6 @@ from builder.placement.planner.selection import Selection
 from builder.placement.planner.traffic import Int64, Traffic
 
 FREE, TIMED = "anew each window, moves free", "anew each window, moves timed"
-LOADED_BYTES_PER_S = 1_000_000_000
 _NUM_WINDOWS = 8
 
 

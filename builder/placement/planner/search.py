@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from builder.placement.planner.baselines import baselines, everywhere, fits_everywhere
 from builder.placement.planner.buckets import Bucket, bucketings, convoys, deals
 from builder.placement.planner.frames import framings, single_frames
-from builder.placement.planner.plan import Device
+from builder.placement.planner.group import Device
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.selecting import Selected, Selector
 from builder.placement.planner.selection import Selection

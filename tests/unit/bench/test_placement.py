@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from bench.kit.placing.grid import Case, GridSettings, grid_figures, grid_rows, largest_where
+from backends.errors import InvalidArgumentError
+from bench.kit.placing.grid import GridSettings, grid_figures, grid_rows, largest_where
 from bench.kit.placing.large_fleet import FleetSettings, fleet_figures, fleet_row
 from bench.kit.placing.loads import devices, even_model, gamma_traffic, shares
+from bench.kit.placing.loads_by_rate import GammaLoad, RecordedTrace, TraceLoad
 from bench.kit.placing.mixed_models import MixedSettings, mixed_figures, mixed_row
 from bench.kit.placing.published import PublishedSettings, problem_of, published_figures, published_rows
 from bench.kit.placing.small_cases import small_figures, small_rows
+from bench.placement import both_figures
 
 
 def test_the_published_setting_is_that_of_the_paper() -> None:
@@ -50,10 +56,9 @@ def test_the_largest_load_is_found() -> None:
 
 
 def test_a_cell_of_the_grid_compares_plan_and_replication() -> None:
-    settings = GridSettings((Case(4, 0.0, 4.0),), 2_000, 3, 10)
-    (row,) = grid_rows(settings, seed=3)
-    assert (row["load_99_plan"] or 0) > (row["load_99_replication"] or 0)
-    assert (row["devices_plan"] or 0) <= 4 < (row["devices_replication"] or 0)
+    (row,) = grid_rows([GammaLoad(4, 0.0, 4.0, 2_000, seed=3)], GridSettings(3, 10))
+    assert row["load_99_plan"] > row["load_99_replication"]
+    assert row["devices_plan"] <= 4 < row["devices_replication"]
     figures = grid_figures([row])
     assert figures["rate_over_replication_99"] > 1.5 and figures["devices_saved_99"] > 1.5
 
@@ -65,6 +70,55 @@ def test_grid_figures_are_geometric_means() -> None:
     assert found["rate_over_replication_99"] == pytest.approx(2)
     assert found["devices_saved_99"] == pytest.approx(1)
     assert found["held_out_loss_points"] == pytest.approx(2.5)
+
+
+def test_the_worse_of_grid_and_trace_counts() -> None:
+    row = {"load_99_plan": 0.4, "load_99_replication": 0.1, "devices_plan": 4, "devices_replication": 4}
+    row |= {"plan": 0.9, "training": 0.95}
+    worse = {**row, "load_99_plan": 0.2, "training": 0.92}
+    found = both_figures([row], [worse])
+    assert found["rate_over_replication_99"] == found["rate_over_replication_99_trace"] == pytest.approx(2)
+    assert found["held_out_loss_points"] == found["held_out_loss_points_grid"] == pytest.approx(5)
+    assert both_figures([row], []) == grid_figures([row])
+
+
+def test_a_recorded_trace_is_judged_by_other_days(tmp_path: Path) -> None:
+    """Each request is known by the second at which it came."""
+    path, rng = tmp_path / "trace.csv", np.random.default_rng(1)
+    begin, seconds = datetime(2024, 11, 15, 16, 57), np.sort(rng.choice(6 * 86_400, 3_000, replace=False))
+    names = rng.choice(["often", "seldom", "once"], 3_000, p=[0.7, 0.28, 0.02])
+    lines = [f"{begin + timedelta(seconds=int(each))},{name}" for each, name in zip(seconds, names, strict=True)]
+    path.write_text("\n".join(["time,base_model", *lines]))
+    trace = RecordedTrace.read(path).of_busiest(2)
+    assert len(trace.models) == np.count_nonzero(names != "once")
+    assert np.bincount(trace.models)[0] == np.count_nonzero(names == "often")
+    days = [trace.days(first) for first in (0, 1)]
+    assert sum(len(each.models) for each in days) == len(trace.models)
+    seen = [set((trace.arrived_us // 1_000_000)[(trace.arrived_us // 86_400_000_000) % 2 == first]) for first in (0, 1)]
+    back = [
+        {int(each) % 86_400 + (2 * (int(each) // 86_400) + first) * 86_400 for each in part.arrived_us // 1_000_000}
+        for first, part in enumerate(days)
+    ]
+    assert back == seen and not back[0] & back[1]
+    load = TraceLoad(trace, 2)
+    for rate_per_s in (5.0, 50.0):
+        parts = [load.traffic(rate_per_s, 7, is_judge) for is_judge in (False, True)]
+        total = sum(map(len, parts))
+        assert total == len(trace.models)
+        assert total / (sum(part.duration_us for part in parts) / 1e6) == pytest.approx(rate_per_s, rel=0.1)
+        assert set((parts[0].deadlines_us - parts[0].arrived_us).tolist()) == {7}
+
+
+def test_a_trace_that_is_none_is_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    for content, complaint in (
+        ("time,group\n2024-11-15,a\n", "no column base_model"),
+        ("time,base_model\n", "no requests"),
+        ("time,base_model\nsoon,a\n", "trace.csv"),
+    ):
+        path.write_text(content)
+        with pytest.raises(InvalidArgumentError, match=complaint):
+            RecordedTrace.read(path)
 
 
 def test_small_cases_are_compared_with_the_best_of_all() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.cost_profile import CostProfile, Measured, write_profile
-from builder.placement.planner.plan_file import read_plan
+from backends.storage import write_json
+from builder.placement.planner.plan_file import plan_to_json, read_plan, write_plan
 
 Run = Callable[..., str]
 MODEL = CostModel(2_000.0, 100.0, 30.0, 0.01, 50.0)
@@ -81,6 +83,20 @@ def test_the_memory_of_devices_is_a_budget(place: Run, home: Home) -> None:
     one = f"2x{0.7 * total / 1e6:.6f}MB"
     assert "not all fit everywhere" in place("--devices", one, "--reserve", "0")
     assert "fits on no group of these devices" in place("--devices", "2x0.01MB", "--reserve", "0")
+
+
+def test_without_stages_each_device_is_a_group(place: Run, home: Home) -> None:
+    tight = ("--devices", f"8x{0.7 * largest_root(place) / 1e6:.6f}MB", "--reserve", "0")
+    assert "stages" in place(*tight, "--dry-run").splitlines()[0]
+    assert "fits on no group" in place(*tight, "--no-stages")
+    place("--devices", f"4x{1.1 * largest_root(place) / 1e6:.6f}MB", "--reserve", "0", "--no-stages")
+    assert [group.shape.num_devices for group in read_plan(home.placement).groups] == [1] * 4
+
+
+def largest_root(place: Run) -> int:
+    """Return the bytes of the largest root, with its slots."""
+    groups = json.loads(place("--devices", "1GB", "--reserve", "0", "--dry-run", "--json"))["groups"]
+    return max(stack["size_bytes"] for stack in groups[0]["stacks"])
 
 
 def test_a_dry_run_writes_nothing(place: Run, home: Home) -> None:
@@ -149,3 +165,53 @@ def test_profiles_that_say_nothing_of_these_devices_are_rejected(place: Run, hom
     assert "root 'twin' has no cost model yet; 'hplm profile --root twin' makes one" in place("--devices", "2x16GB")
     shutil.rmtree(home.profile("tiny"))
     assert "root 'tiny' has no cost model yet" in place("--devices", "2x16GB")
+
+
+@pytest.fixture
+def drifting(tmp_path: Path) -> Callable[[str], Path]:
+    """Three seconds of requests, most of them for one of the roots, and more than one device answers."""
+
+    def written(busy: str) -> Path:
+        rng = np.random.default_rng(2)
+        names = rng.choice([busy, {"twin": "acme/topic", "acme/topic": "twin"}[busy]], 9_000, p=[0.9, 0.1])
+        lines = [f"{time:.6f},{name},20,100" for time, name in zip(np.sort(3 * rng.random(9_000)), names, strict=True)]
+        path = tmp_path / f"{busy.replace('/', '-')}.csv"
+        path.write_text("\n".join(["time_s,hplm,tokens,deadline_ms", *lines]))
+        return path
+
+    return written
+
+
+def test_a_placement_stays_until_a_change_pays(place: Run, home: Home, drifting: Callable[[str], Path]) -> None:
+    """Three devices with room for one root each."""
+    devices = f"3x{1.1 * largest_root(place) / 1e6:.6f}MB"
+    place("--devices", devices, "--reserve", "0", path=drifting("twin"))
+    first, content = read_plan(home.placement), home.placement.read_bytes()
+    assert len(first.groups_of("twin")) == 2
+    again = place("--from", str(home.placement), path=drifting("twin"))
+    assert "it stays" in again and home.placement.read_bytes() == content
+    brief = place("--from", str(home.placement), "--window", "1s", path=drifting("acme/topic"))
+    assert "less than 2 times the cost: the placement stays" in brief and home.placement.read_bytes() == content
+    tried = place("--from", str(home.placement), "--dry-run", path=drifting("acme/topic"))
+    assert "the placement changes" in tried and "14.7 s each" in tried and home.placement.read_bytes() == content
+    as_json = json.loads(place("--from", str(home.placement), "--json", path=drifting("acme/topic")))
+    made = read_plan(home.placement)
+    assert made.change is not None and len(made.change.steps) == len(as_json["change"]["steps"]) == 1
+    assert len(made.groups_of("tiny")) == 2
+    assert set(made.change.steps[0].after(first.groups)) == set(made.groups)
+
+
+def test_placements_of_something_else_are_rejected(place: Run, home: Home, tmp_path: Path) -> None:
+    assert "say what there is with --devices" in place()
+    place("--devices", "4x16GB")
+    plan = tmp_path / "placement.json"
+    plan.write_bytes(home.placement.read_bytes())
+    assert "other devices: '0' on host 'localhost'" in place("--from", str(plan), "--devices", "4x24GB")
+    assert "no time gains nothing" in place("--from", str(plan), "--window", "0")
+    write_json(plan, {**plan_to_json(read_plan(home.placement)), "format_version": 2})
+    assert "format version 2; this release reads up to 1" in place("--from", str(plan))
+    plan.write_text("{}")
+    assert "placement.json" in place("--from", str(plan))
+    assert "is missing" in place("--from", str(tmp_path / "none.json"))
+    write_plan(plan, replace(read_plan(home.placement), roots={"tiny": "elsewhere", "twin": "elsewhere"}))
+    assert "made for another root 'tiny'" in place("--from", str(plan))

@@ -14,6 +14,7 @@ import pytest
 from traffic_cases import BEGAN_US, HPLMS, Plain, S, drawn, write
 
 from backends.scheduling.cost_model import CostModel
+from backends.wire import AUTO, LEVELS
 from loadtest.scenarios import Content, Replay
 from loadtest.texts import WordTexts
 from workload.lengths import FixedLengths
@@ -72,13 +73,19 @@ def test_a_trace_has_each_row_with_its_time_hplm_tokens_and_deadline(
     assert run_hplm("traffic", "export", path, "--home", home).startswith(f"{path}: ")
     first = min(row[0] for row in rows)
     wanted = Counter(
-        (f"{(row[0] - first) / 1e6:.6f}", HPLMS[row[1]].id, str(-(-row[4] // 1000)) if row[4] else "")
+        (
+            f"{(row[0] - first) / 1e6:.6f}",
+            HPLMS[row[1]].id,
+            str(-(-row[4] // 1000)) if row[4] else "",
+            LEVELS[row[6]].replace(AUTO, ""),
+        )
         for row in rows
         for _ in range(row[2])
     )
     with path.open() as file:
         lines = list(csv.DictReader(file))
-    assert Counter((line["time_s"], line["hplm"], line["deadline_ms"]) for line in lines) == wanted
+    shown = ("time_s", "hplm", "deadline_ms", "level")
+    assert Counter(tuple(line[name] for name in shown) for line in lines) == wanted
     assert sum(int(line["tokens"]) for line in lines) == sum(row[3] for row in rows)
     trace = read_trace(path)
     assert len(trace) == len(lines) and set(trace.tenant_names) == {hplm.id for hplm in HPLMS}

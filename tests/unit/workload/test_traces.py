@@ -44,6 +44,17 @@ def test_recorded_traffic(tmp_path: Path) -> None:
     assert as_json.deadlines_ms.tolist() == pytest.approx([9, math.nan], nan_ok=True)
 
 
+def test_levels(tmp_path: Path) -> None:
+    lines = ("time_s,hplm,level", "0,a,", "1,a,students-2", "2,b,full", "3,a,students-2")
+    trace = read_trace(written(tmp_path / "t.csv", *lines))
+    assert trace.level_names == ("", "students-2", "full")
+    assert trace.levels is not None and trace.levels.tolist() == [0, 1, 2, 1]
+    without = read_trace(written(tmp_path / "u.csv", "time_s,level", "0,", "1,"))
+    assert without.levels is None and without.level_names == ()
+    with pytest.raises(WorkloadError, match="line 1: the level is 7, not a name"):
+        read_trace(written(tmp_path / "t.jsonl", '{"time_s": 0, "level": 7}'))
+
+
 def test_azure(tmp_path: Path) -> None:
     lines = ("2023-11-16 18:17:03.9799600,4808,10", "2023-11-16 18:17:04.0319600,3180,8")
     trace = read_trace(written(tmp_path / "azure.csv", "TIMESTAMP,ContextTokens,GeneratedTokens", *lines))

@@ -1,4 +1,4 @@
-"""Descriptions of workloads, traces and cost models, as simulations and load tests read them."""
+"""Descriptions of workloads, traces, cost models and placements, as simulations and load tests read them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ from bench.kit.fuzz.json_values import bad_json, encoded
 from bench.kit.fuzz.target import Target
 from builder.placement.cost_file import read_cost_model
 from builder.placement.described_workload import DescribedWorkload, Machine
+from builder.placement.planner.change import Change, Moves, Step
+from builder.placement.planner.group import Device, Group, Shape, Stack
+from builder.placement.planner.move_costs import MoveCosts
+from builder.placement.planner.plan import Alternative, Plan
+from builder.placement.planner.plan_file import read_plan, write_plan
 from workload.errors import WorkloadError
 from workload.forms import read_duration_s
 from workload.traces import read_trace
@@ -30,11 +35,18 @@ _DEADLINES = ("200ms", "100ms-400ms", "5x-20x", None)
 _CSV = "TIMESTAMP,ContextTokens,tenant\n2024-05-10 00:00:00.1,12,a\n2024-05-10 00:00:01,30,b\n2024-05-10 00:00:02,1,a\n"
 _JSONL = [{"timestamp": 0, "input_length": 6, "group": "a"}, {"timestamp": 1500, "input_length": 600, "group": "b"}]
 _MACHINE = Machine(OPTIMISTIC, Capacity())
+_GROUP = Group("g0", ("a0", "a1"), Shape(2), (Stack("mini", 0, 5, 7), Stack("mini", 5, 12, 9, stage=1)))
+_STEPS = (Step("a", ("g1",), (_GROUP,), 14.7, 2.5, ("mini",)),)
+_CHANGE = Change("7f", 3_600.0, 2.0, 90.0, 4.0, Moves(1, 0, 1, 3), MoveCosts(), _STEPS)
+_PLAN = Plan(
+    *("7f", (Device("a0", 99, "a"), Device("a1", 99, "a")), (_GROUP,), {"mini": "aa"}, "one group", ("why",)),
+    *((Alternative("this plan", 0.9, None, 3.0),), 3, _CHANGE),
+)
 _SPECIAL = ("nan", "inf", "-1", "0", "1e999", "1e-320", "9" * 400, "1_0", "１２", "", "1e18", "5x", "3h")
 
 
 class Loads(Target):
-    """Texts of the workload language, trace files and cost files with damage."""
+    """Texts of the workload language, trace files, cost files and placements with damage."""
 
     name = "loads"
     cases = 80_000
@@ -47,9 +59,13 @@ class Loads(Target):
         measured = Measured("0" * 16, "cpu", "fp32", "ragged", 2)
         write_profile(scratch / "profile", CostProfile(OPTIMISTIC, measured, "2.13", 100, 5.0))
         self._profile = BadFolder(scratch / "profile", scratch / "profile")
+        write_plan(scratch / "placement" / "placement.json", _PLAN)
+        self._placement = BadFolder(scratch / "placement", scratch / "placement")
 
     def attempt(self, draw: Draw) -> None:
-        reads: Sequence[Callable[[Draw], None]] = (self._described, self._described, self._traced, self._costed)
+        reads: Sequence[Callable[[Draw], None]] = (
+            *(self._described, self._described, self._traced, self._costed, self._placed),
+        )
         draw.choice(reads)(draw)
 
     def _described(self, draw: Draw) -> None:
@@ -85,6 +101,10 @@ class Loads(Target):
             return
         with self._profile.damaged(draw) as folder, read_errors_are_clear(folder):
             read_profile(folder)
+
+    def _placed(self, draw: Draw) -> None:
+        with self._placement.damaged(draw) as folder, read_errors_are_clear(folder):
+            read_plan(folder / "placement.json").require_devices(_PLAN.devices)
 
 
 def _text(draw: Draw, good: Sequence[str | None]) -> str | None:

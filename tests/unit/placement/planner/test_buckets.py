@@ -11,8 +11,8 @@ import pytest
 from backends.errors import InvalidArgumentError
 from builder.placement.planner.buckets import bucketings, convoys, deals
 from builder.placement.planner.frames import by_size, framings
+from builder.placement.planner.group import Device
 from builder.placement.planner.model import Model
-from builder.placement.planner.plan import Device
 from builder.placement.planner.problem import Problem
 from builder.placement.planner.traffic import Traffic
 from placement_cases import devices, model_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,10 @@ from backends.errors import (
 )
 from backends.home import Home
 from backends.storage import write_json
-from builder.placement.planner.plan import Alternative, Device, Group, Plan, Shape, Stack
+from builder.placement.planner.change import Change, Moves, Step, groups_checksum
+from builder.placement.planner.group import Device, Group, Shape, Stack
+from builder.placement.planner.move_costs import MoveCosts
+from builder.placement.planner.plan import Alternative, Plan
 from builder.placement.planner.plan_file import plan_to_json, read_plan, write_plan
 
 GPU = 16 << 30
@@ -36,12 +40,24 @@ PLAN = Plan(
     alternatives=(Alternative("this plan", 0.97, 0.96, 12.5), Alternative("all everywhere", None)),
     seed=3,
 )
+CHANGE = Change(
+    previous=groups_checksum(PLAN.groups),
+    window_s=3_600.0,
+    gain_points=2.5,
+    gain_requests=900.0,
+    cost_requests=12.5,
+    moves=Moves(1, 1, 0, 30),
+    costs=MoveCosts(),
+    steps=(Step("b", (), (replace(PLAN.groups[1], stacks=PLAN.groups[1].stacks[:1]),), 15.7, 12.0, ("small",)),),
+)
+CHANGED = replace(PLAN, groups=CHANGE.steps[0].after(PLAN.groups), change=CHANGE)
 
 
-def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("plan", [PLAN, CHANGED, replace(PLAN, change=replace(CHANGE, steps=()))])
+def test_a_plan_is_read_as_it_was_written(plan: Plan, tmp_path: Path) -> None:
     path = Home(tmp_path).placement
-    write_plan(path, PLAN)
-    assert read_plan(path) == PLAN
+    write_plan(path, plan)
+    assert read_plan(path) == plan
     assert path == tmp_path / "profiles" / "placement.json"
 
 
@@ -70,17 +86,23 @@ def change(*path: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
         (change("groups", 0, "stacks", 1, "end_half", to=5), "more stages than half layers"),
         (change("groups", 0, "stacks", 1, "first_half", to=6), "one after the other"),
         (change("groups", 0, "stacks", 1, "stage", to=0), "one after the other"),
-        (change("groups", 1, "stacks", 0, "size_bytes", to=GPU), "which has 17,179,869,184"),
+        (change("groups", 1, "stacks", 0, "size_bytes", to=GPU + 1), "which has 17,179,869,184"),
         (change("groups", 1, "stacks", 0, "root", to="huge"), "unknown root, 'huge'"),
         (change("alternatives", 0, "attainment", to=1.5), "attainment is 1.5, not a number from 0 to 1"),
         (change("seed", to=None), "seed is None"),
+        (change("change", to="later"), "is 'later', not an object"),
+        (change("change", "window_s", to=0), "window_s is 0, not above 0"),
+        (change("change", "moves", "loads", to=-1), "loads is -1, not a whole number"),
+        (change("change", "costs", "loaded_bytes_per_s", to=0), "no root would ever be loaded"),
+        (change("change", "steps", 0, "groups", 0, "devices", to=["c0"]), "unknown device, 'c0'"),
+        (change("change", "steps", 0, "groups", to=[]), "changes nothing"),
+        (change("change", "steps", 0, "stops", to=["g1"]), "stops and has group 'g1'"),
     ],
 )
 def test_a_plan_that_contradicts_itself_is_damaged(
     damage: Callable[[dict[str, Any]], None], complaint: str, tmp_path: Path
 ) -> None:
-    content = plan_to_json(PLAN)
-    content = {**content, "devices": [*content["devices"]], "groups": [*content["groups"]]}
+    content = json.loads(json.dumps(plan_to_json(CHANGED)))
     damage(content)
     write_json(tmp_path / "placement.json", content)
     with pytest.raises(CorruptFileError, match=r"placement\.json") as caught:
@@ -117,6 +139,13 @@ def test_a_plan_is_of_one_home() -> None:
 def test_a_device_has_memory(memory: int) -> None:
     with pytest.raises(InvalidArgumentError, match="needs more than 0"):
         Device("a0", memory)
+
+
+def test_a_plan_of_before_there_were_changes_is_read(tmp_path: Path) -> None:
+    content = plan_to_json(PLAN)
+    del content["change"]
+    write_json(tmp_path / "placement.json", content)
+    assert read_plan(tmp_path / "placement.json") == PLAN
 
 
 def test_groups_of_a_root() -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from backends.errors import InvalidArgumentError
 from builder.placement.planner.baselines import baselines, everywhere, replicated
+from builder.placement.planner.group import Device
 from builder.placement.planner.group_simulator import GroupSimulator
 from builder.placement.planner.model import Model
-from builder.placement.planner.plan import Device, Plan
+from builder.placement.planner.plan import Plan
 from builder.placement.planner.plan_picture import draw_plan
 from builder.placement.planner.planner import Fleet, plan
 from builder.placement.planner.problem import Problem
