@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -99,9 +99,9 @@ class Workload:
 class SimulatedLoad:
     """Requests in the order in which they reach the upper half's queue; all times count from the start.
 
-    Without deadlines all requests are best effort.
+    Without deadlines all requests are best effort. `tenants` are indices into `names`, where tenants have some.
 
-    Shape: [requests] each.
+    Shape: [requests] each, but for the names.
     """
 
     duration_s: float
@@ -110,6 +110,7 @@ class SimulatedLoad:
     tokens: Int64
     tenants: Int64
     deadlines_us: Int64 | None
+    names: tuple[str, ...] = ()
 
     @classmethod
     def in_order(
@@ -120,11 +121,28 @@ class SimulatedLoad:
         tokens: Int64,
         tenants: Int64,
         deadlines_us: Int64 | None,
+        names: tuple[str, ...] = (),
     ) -> SimulatedLoad:
         """Sort by the time of queueing; simultaneous requests stay in the order of arrival."""
-        order = np.argsort(queued_us, kind="stable")
-        deadlines_us = None if deadlines_us is None else deadlines_us[order]
-        return cls(duration_s, arrived_us[order], queued_us[order], tokens[order], tenants[order], deadlines_us)
+        columns = (duration_s, arrived_us, queued_us, tokens, tenants, deadlines_us, names)
+        return cls(*columns)._sorted(np.argsort(queued_us, kind="stable"))
+
+    def by_arrival(self) -> SimulatedLoad:
+        """Sort by the time of arrival; simultaneous requests stay in their order."""
+        return self._sorted(np.argsort(self.arrived_us, kind="stable"))
+
+    def undelayed(self) -> SimulatedLoad:
+        """Have all requests queue when they arrive."""
+        return replace(self, queued_us=self.arrived_us)
+
+    def tenant_name(self, tenant: int) -> str:
+        return self.names[tenant] if self.names else f"tenant{tenant}"
+
+    def _sorted(self, order: NDArray[np.int64]) -> SimulatedLoad:
+        columns = (self.arrived_us, self.queued_us, self.tokens, self.tenants)
+        deadlines_us = None if self.deadlines_us is None else self.deadlines_us[order]
+        arrived_us, queued_us, tokens, tenants = (column[order] for column in columns)
+        return SimulatedLoad(self.duration_s, arrived_us, queued_us, tokens, tenants, deadlines_us, self.names)
 
     def __len__(self) -> int:
         return len(self.arrived_us)

@@ -64,6 +64,15 @@ class SimulatedQueue:
         """
         return math.inf if self._takes_all_that_fit else self._next_deadline_us
 
+    @property
+    def next_deadline_us(self) -> float:
+        """No job that waits is late before it."""
+        return self._next_deadline_us
+
+    def left(self) -> list[SimulatedJob]:
+        """Return the jobs that wait."""
+        return [*self._room, *self._coming]
+
     def add(self, jobs: Sequence[SimulatedJob]) -> None:
         """Queue jobs behind all others, whatever admission would say."""
         self._coming.extend(jobs)

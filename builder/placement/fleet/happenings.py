@@ -1,0 +1,41 @@
+"""What happens to servers of a simulated fleet beside requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backends.errors import InvalidArgumentError
+
+NOTICED_US = 500_000
+"""Two of the gateway's health checks in a row, as `builder/fleet/gateway_config.py` has them."""
+
+
+@dataclass(frozen=True)
+class Happening:
+    """A server is out from one moment to another, or for good.
+
+    Attributes:
+        server: Its index.
+        at_us: From when on.
+        back_us: When another one, which knows nothing, is ready in its place; None for never.
+        noticed_us: So long after `at_us` the gateway asks it no more.
+    """
+
+    server: int
+    at_us: int
+    back_us: int | None = None
+    noticed_us: int = NOTICED_US
+
+    def __post_init__(self) -> None:
+        if self.server < 0 or self.at_us < 0 or self.noticed_us < 0:
+            raise InvalidArgumentError("a server's number, and when it is out, are 0 or more")
+        if self.back_us is not None and self.back_us < self.at_us + self.noticed_us:
+            raise InvalidArgumentError("a server is back at the earliest when the gateway has noticed that it is out")
+
+
+class Loss(Happening):
+    """It dies at once. Requests that it held, or that are sent to it until that is noticed, go to another server, once."""
+
+
+class Drain(Happening):
+    """It answers all that it holds, and is asked for a moment yet."""
