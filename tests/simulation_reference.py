@@ -188,10 +188,13 @@ class ReferenceLoop:
         return [request.exit_depth if request.is_sure or request.has_settled else 1.0 for request in batch]
 
     def _takes_us(self, batch: list[Request], depths: list[float]) -> int:
+        return max(1, round(self.cost_model.predict_us(self._shape(batch, depths))))
+
+    @staticmethod
+    def _shape(batch: list[Request], depths: list[float]) -> BatchShape:
         tokens = sum(depth * request.num_tokens for depth, request in zip(depths, batch, strict=True))
         squares = sum(depth * request.num_tokens**2 for depth, request in zip(depths, batch, strict=True))
-        shape = BatchShape(len(batch), tokens, squares, len({request.hplm_key for request in batch}), max(depths))
-        return max(1, round(self.cost_model.predict_us(shape)))
+        return BatchShape(len(batch), tokens, squares, len({request.hplm_key for request in batch}), max(depths))
 
     def _start(self, now_us: int) -> bool:
         if self.running is not None or self.staged is None:

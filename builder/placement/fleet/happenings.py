@@ -34,7 +34,7 @@ class Happening:
 
 
 class Loss(Happening):
-    """It dies at once. Requests that it held, or that are sent to it until that is noticed, go to another server, once."""
+    """It dies at once. What it held, or is sent until that is noticed, goes to another server, once."""
 
 
 class Drain(Happening):

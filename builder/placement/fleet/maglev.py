@@ -1,7 +1,7 @@
 """Envoy's deal of tenants to servers: its Maglev table, and what it does where a server holds too many requests.
 
-The product's gateway asks Envoy for `MAGLEV` by the hash of a tenant's name (`builder/fleet/`), so which server a tenant
-goes to is known without asking it. A test compares the two.
+The product's gateway asks Envoy for `MAGLEV` by the hash of a tenant's name (`builder/fleet/`), so which server that is
+is known without asking Envoy. A test compares the two.
 """
 
 from __future__ import annotations
