@@ -51,13 +51,19 @@ class ObservedDelays:
 
 @dataclass(frozen=True)
 class Workload:
-    """The distributions of a load; `retrieval` is the delay between arrival and the upper half's queue."""
+    """The distributions of a load.
+
+    Attributes:
+        retrieval: The delay between arrival and the upper half's queue.
+        names: Of the tenants, by their numbers; without any they are told apart by their numbers.
+    """
 
     arrivals: Arrivals
     lengths: Lengths
     tenants: Tenants
     deadlines: Deadlines | None = None
     retrieval: Delays = ConstantDelay()
+    names: tuple[str, ...] = ()
 
     def draw(self, duration_s: float, seed: int) -> SimulatedLoad:
         """Draw each column with a generator of its own, so that changing one distribution changes no other column."""
@@ -70,7 +76,7 @@ class Workload:
         if self.deadlines is not None:
             deadlines_us = arrived_us + 1_000 * self._deadlines_ms(self.deadlines, indices, count, rngs[3])
         queued_us = arrived_us + self.retrieval.draw_us(count, rngs[4])
-        return SimulatedLoad.in_order(duration_s, arrived_us, queued_us, tokens, tenants, deadlines_us)
+        return SimulatedLoad.in_order(duration_s, arrived_us, queued_us, tokens, tenants, deadlines_us, self.names)
 
     def _arrivals(self, duration_s: float, rng: np.random.Generator) -> tuple[Times, Int64 | None]:
         """Draw the times; for a replayed trace also the index of each request in it."""

@@ -244,8 +244,8 @@ def _check(happenings: Sequence[Happening], num_servers: int) -> None:
     by_server: dict[int, list[Happening]] = {}
     for one in sorted(happenings, key=lambda one: one.at_us):
         if one.server >= num_servers:
-            raise InvalidArgumentError(f"the fleet has {num_servers} servers; none has the index {one.server}")
+            raise InvalidArgumentError(f"the fleet has {num_servers} servers; there is no number {one.server + 1}")
         before = by_server.setdefault(one.server, [])
         if before and (before[-1].back_us is None or before[-1].back_us > one.at_us):
-            raise InvalidArgumentError(f"the server of index {one.server} is out already at {one.at_us / 1e6:g} s")
+            raise InvalidArgumentError(f"server {one.server + 1} is out already at {one.at_us / 1e6:g} s")
         before.append(one)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 from backends.errors import InvalidArgumentError
+from workload.forms import read_duration_s
 
 NOTICED_US = 500_000
 """Two of the gateway's health checks in a row, as `builder/fleet/gateway_config.py` has them."""
@@ -39,3 +42,21 @@ class Loss(Happening):
 
 class Drain(Happening):
     """It answers all that it holds, and is asked for a moment yet."""
+
+
+KindT = TypeVar("KindT", bound=Happening)
+
+
+def read_happening(kind: type[KindT], text: str, option: str) -> KindT:
+    """Read `2@30s`, or `2@30s-60s` of a server that is back then; servers are numbered from 1.
+
+    Raises:
+        InvalidArgumentError: It is none.
+        WorkloadError: A time is none.
+    """
+    number, at, times = text.partition("@")
+    begin, _, end = times.partition("-")
+    if not (at and number.isdecimal() and number != "0"):
+        raise InvalidArgumentError(f"{option}: {text!r} is not a server and a time, such as 2@30s or 2@30s-60s")
+    at_s, back_s = read_duration_s(begin, option), read_duration_s(end, option) if end else math.inf
+    return kind(int(number) - 1, round(1e6 * at_s), None if back_s == math.inf else round(1e6 * back_s))

@@ -210,9 +210,9 @@ def test_a_fleet_that_cannot_be() -> None:
     with pytest.raises(InvalidArgumentError, match="no ladders"):
         FleetSimulator({"a": Simulator(FirstComeFirstServed(), COST_MODEL, exits=Exits(0.5, 0.5))})
     load = load_of(10)
-    with pytest.raises(InvalidArgumentError, match="none has the index 2"):
+    with pytest.raises(InvalidArgumentError, match="there is no number 3"):
         fleet_of(2).run(load, [Loss(2, 0)])
-    with pytest.raises(InvalidArgumentError, match="out already at 1 s"):
+    with pytest.raises(InvalidArgumentError, match="server 1 is out already at 1 s"):
         fleet_of(2).run(load, [Drain(0, 0, back_us=1_500_000), Loss(0, 1_000_000)])
     with pytest.raises(InvalidArgumentError, match="back at the earliest"):
         Loss(0, 1_000_000, back_us=1_000_001)
