@@ -44,16 +44,17 @@ class ReferenceServer(ReferenceLoop):
     num_received: int = 0
     answering_until_us: int = 0
 
-    def play(self, requests: list[Request]) -> None:
+    def add(self, request: Request) -> None:
+        """Let a request leave at its time, which is not before those that have left already."""
         assert self.costs is not None
-        self.sent_us = sorted(request.arrived_us for request in requests)
-        for request in sorted(requests, key=lambda request: (request.arrived_us, request.index)):
-            heapq.heappush(self.events, request.arrived_us)
-            request.arrived_us += round(self.costs.front.reach_us)
-            self.on_the_way.append(request)
-            heapq.heappush(self.events, request.arrived_us)
-        while self.events:
-            self.step(heapq.heappop(self.events))
+        self.sent_us.append(request.arrived_us)
+        heapq.heappush(self.events, request.arrived_us)
+        request.arrived_us += round(self.costs.front.reach_us)
+        self.on_the_way.append(request)
+        heapq.heappush(self.events, request.arrived_us)
+
+    def held(self) -> list[Request]:
+        return [*self.on_the_way, *(request for request, _ in self.texts), *self.encoded, *super().held()]
 
     def step(self, now_us: int) -> None:
         self._note_sent(now_us)

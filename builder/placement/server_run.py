@@ -148,12 +148,13 @@ class ServerRun:
 
     def _wait_until(self, ready_us: int) -> Iterator[float]:
         while self.now_us < ready_us:
-            next_us = min(self._intake.next_us, ready_us)
+            next_us = min(self._next_us(), ready_us)
             if next_us >= self._known_us:
                 yield next_us
                 continue
             self.now_us = int(next_us)
             self._receive(self.now_us)
+            self._queue.drop_late(self.now_us)
 
     def _run_batch(self, jobs: list[SimulatedJob]) -> Iterator[float]:
         """Play until the batch is done; then it is known what runs next, if that is staged."""
@@ -180,7 +181,7 @@ class ServerRun:
         self._finish(jobs, shape, start_us)
 
     def _next_us(self) -> float:
-        """When something may happen before the batch that runs is done."""
+        """Return when something may happen before the batch that runs, or is staged, goes on."""
         if self._is_watched:
             return min(self._intake.next_us, self._queue.next_deadline_us)
         if self._staged is not None and not self._machine.is_slowed:

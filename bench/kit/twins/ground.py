@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,8 +153,3 @@ def _pin(pid: int, cores: set[int]) -> None:
     """Let all threads of a process run on some cores only; threads that they start inherit it."""
     for thread in psutil.Process(pid).threads():
         os.sched_setaffinity(thread.id, cores)
-
-
-def names_of(spans: Mapping[str, Sequence[TracedSpan]], process: str) -> dict[str, list[TracedSpan]]:
-    """Return the spans of one model's processes, by server."""
-    return {name: [span for span in of_server if span.process.startswith(process)] for name, of_server in spans.items()}

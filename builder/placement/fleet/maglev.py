@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 import numpy as np
 from xxhash import xxh64_intdigest
@@ -18,11 +19,12 @@ _MOST_ATTEMPTS = 100
 """As the route's `host_selection_retry_max_attempts`."""
 
 
-def maglev_table(names: Sequence[str]) -> list[int]:
+@lru_cache(maxsize=64)
+def maglev_table(names: tuple[str, ...]) -> tuple[int, ...]:
     """Deal the entries to servers of equal weight, by their names; returns the index of each entry's server."""
     order = sorted(range(len(names)), key=names.__getitem__)
-    entries = [xxh64_intdigest(names[index]) % TABLE_SIZE for index in order]
-    skips = [xxh64_intdigest(names[index], 1) % (TABLE_SIZE - 1) + 1 for index in order]
+    entries = [xxh64_intdigest(names[index].encode()) % TABLE_SIZE for index in order]
+    skips = [xxh64_intdigest(names[index].encode(), 1) % (TABLE_SIZE - 1) + 1 for index in order]
     table: list[int | None] = [None] * TABLE_SIZE
     filled = 0
     while filled < TABLE_SIZE:
@@ -33,7 +35,7 @@ def maglev_table(names: Sequence[str]) -> list[int]:
             table[entry] = index
             entries[turn] = (entry + skips[turn]) % TABLE_SIZE
         filled += len(order)
-    return [index for index in table if index is not None]
+    return tuple(index for index in table if index is not None)
 
 
 class Deal:
@@ -49,7 +51,7 @@ class Deal:
     def __init__(self, names: Sequence[str], among: Sequence[int], balance: int) -> None:
         self._among = list(among)
         self._balance = balance
-        self._table = [self._among[index] for index in maglev_table([names[index] for index in among])]
+        self._table = maglev_table(tuple(names[index] for index in among))
         self._hashes: dict[str, int] = {}
         self._firsts: dict[str, int] = {}
         self._others: dict[str, list[int]] = {}
@@ -66,7 +68,7 @@ class Deal:
         """
         first = self._firsts.get(tenant)
         if first is None:
-            first = self._firsts[tenant] = self._table[self._hash(tenant) % TABLE_SIZE]
+            first = self._firsts[tenant] = self._entry(self._hash(tenant))
         return self._bounded(tenant, first, num_open)
 
     def other_server_of(self, tenant: str, num_open: Sequence[int], tried: int) -> int:
@@ -76,13 +78,16 @@ class Deal:
             if server != tried:
                 break
             mutated = self._hash(tenant) ^ (_ALL_BITS - attempt + 1)
-            server = self._bounded(tenant, self._table[mutated % TABLE_SIZE], num_open)
+            server = self._bounded(tenant, self._entry(mutated), num_open)
         return server
+
+    def _entry(self, hashed: int) -> int:
+        return self._among[self._table[hashed % TABLE_SIZE]]
 
     def _hash(self, tenant: str) -> int:
         known = self._hashes.get(tenant)
         if known is None:
-            known = self._hashes[tenant] = xxh64_intdigest(tenant)
+            known = self._hashes[tenant] = xxh64_intdigest(tenant.encode())
         return known
 
     def _bounded(self, tenant: str, first: int, num_open: Sequence[int]) -> int:

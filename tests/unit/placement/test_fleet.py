@@ -22,6 +22,7 @@ from builder.placement.fleet.fleet_simulator import FleetSimulator
 from builder.placement.fleet.happenings import Drain, Happening, Loss
 from builder.placement.policies import POLICY_NAMES, policy_named
 from fleet_reference import ReferenceFleet
+from server_cases import random_costs, reference_of
 from simulation_reference import SIMULATED, ReferenceLoop, Request
 from workload.arrivals import PoissonArrivals
 from workload.deadlines import UniformDeadlines
@@ -53,6 +54,14 @@ def random_happenings(chance: random.Random, num_servers: int, until_us: int) ->
             back_us = chance.choice([None, at_us + noticed_us, at_us + noticed_us + 5_000])
             happenings.append(chance.choice([Loss, Drain])(server, at_us, back_us, noticed_us))
     return happenings
+
+
+def requests_of(sent: SimulatedLoad) -> list[Request]:
+    """As they come to the gateway."""
+    columns = (sent.arrived_us, sent.tenants, sent.tokens)
+    deadlines = [None] * len(sent) if sent.deadlines_us is None else sent.deadlines_us.tolist()
+    rows = zip(*(column.tolist() for column in columns), deadlines, strict=True)
+    return [Request(place, *row) for place, row in enumerate(rows)]
 
 
 def fates_of(fleet: FleetSimulation) -> list[str]:
@@ -119,13 +128,9 @@ def test_every_request_meets_the_fate_of_the_reference(asks_admission: bool, see
         }
         fleet = FleetSimulator(simulators, balance).run(load, happenings)
         sent = load.by_arrival()
-        columns = (sent.arrived_us, sent.tenants, sent.tokens)
-        deadlines = [None] * len(sent) if sent.deadlines_us is None else sent.deadlines_us.tolist()
-        rows = zip(*(column.tolist() for column in columns), deadlines, strict=True)
-        requests = [Request(place, *row) for place, row in enumerate(rows)]
         new_loop = partial(loop_of, policy, cost_model, capacity, max_waiting, asks_admission)
         reference = ReferenceFleet(names, balance, new_loop, happenings)
-        reference.play(requests, sent.queued_us.tolist())
+        reference.play(requests_of(sent), sent.queued_us.tolist())
         case = f"case {number} of seed {seed}"
         expected = expected_fates(reference, sent)
         assert fates_of(fleet) == expected, case
@@ -136,6 +141,30 @@ def test_every_request_meets_the_fate_of_the_reference(asks_admission: bool, see
             assert batches_of(fleet, name) == played, case
         seen |= set(expected)
     assert {"answered", "lost", Rejection.LATE_WAITING, Rejection.LATE_COMPUTED, Rejection.QUEUE_FULL} <= seen
+
+
+def test_servers_with_costs_meet_the_reference_too(seed: int) -> None:
+    chance = random.Random(seed)
+    seen: set[str | None] = set()
+    for number in range(60):
+        load, names = random_load(chance).by_arrival().undelayed(), ["server-1", "server-2", "server-3"]
+        capacity, model = Capacity(2 ** chance.randint(0, 3)), CostModel(4096, chance.choice([0, 500]), 30, 0, 0)
+        costs, settings = random_costs(chance, model), AdmissionSettings(chance.choice([5, 1_000]))
+        happenings = random_happenings(chance, len(names), int(load.arrived_us[-1]))
+        simulators = {
+            name: Simulator(policy_named("fcfs", model), model, capacity, settings, costs=costs) for name in names
+        }
+        fleet = FleetSimulator(simulators).run(load, happenings)
+        new_loop = partial(reference_of, costs, capacity, settings, "fcfs", 0)
+        reference = ReferenceFleet(names, 125, new_loop, happenings)
+        reference.play(requests_of(load), load.queued_us.tolist())
+        case = f"case {number} of seed {seed}"
+        assert list(fleet.routed.values()) == reference.routed, case
+        for index, name in enumerate(names):
+            played = [(start, end, sorted(places)) for start, end, places in reference.batches_of(index)]
+            assert batches_of(fleet, name) == played, case
+        seen |= set(fates_of(fleet))
+    assert {"answered", "lost", Rejection.PREDICTED_LATE, Rejection.LATE_COMPUTED} <= seen
 
 
 def fleet_of(count: int, balance: int = 125, admits: bool = True) -> FleetSimulator:
