@@ -5,8 +5,8 @@ arrive first, then the batch ends, then the next is chosen. What happens before 
 known that arrive before it; nothing that happens later is.
 
 Events that move nothing are not played: time goes from batch to batch, and from one arrival to the next only while a
-batch might be staged; from one passed deadline to the next only where the policy may choose otherwise for it. A server
-of a fleet plays them all, since the gateway sees how many requests each server holds.
+batch might be staged; from one passed deadline to the next only where the policy may choose otherwise for it. In a
+fleet each arrival is played at its time, since the gateway sees how many requests each server holds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from backends.scheduling.depth_choice import DepthChoice
 from backends.scheduling.rejection import Rejection
 from backends.scheduling.wait_forecast import FRESH_US, Told, WaitForecast
 from builder.placement.intake import Intake
+from builder.placement.late_watch import LateWatch
 from builder.placement.machine import Machine
 from builder.placement.simulated_exits import Answers, Exits
 from builder.placement.simulated_job import SimulatedJob
@@ -62,7 +63,7 @@ class ServerRun:
         admission: Decides about arriving rows; without it all wait, as long as no more than `max_waiting` do.
         max_waiting: Rows that may wait without admission.
         answering: What answers.
-        is_watched: Whether `num_open` is read while it runs.
+        late: Watches the queue, where `num_open` is read while it runs.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class ServerRun:
         admission: Admission[SimulatedJob] | None,
         max_waiting: int,
         answering: Answering = Answering(),
-        is_watched: bool = False,
+        late: LateWatch | None = None,
     ) -> None:
         self._intake = intake
         self._queue = queue
@@ -81,7 +82,7 @@ class ServerRun:
         self._admission = admission
         self._max_waiting = max_waiting
         self._answering = answering
-        self._is_watched = is_watched
+        self._late = late
         self._depths = None if admission is None else DepthChoice(admission)
         self._told: Told | None = None
         self._told_us = 0
@@ -89,6 +90,7 @@ class ServerRun:
         self._running: Sequence[SimulatedJob] = ()
         self._known_us: float = 0
         self._played = self._play()
+        self._is_over = False
         self.now_us = 0
         self.log = SimulationLog()
         self.wakes_us: float = intake.next_us
@@ -105,18 +107,21 @@ class ServerRun:
         while self.wakes_us < until_us:
             self.wakes_us = next(self._played, math.inf)
 
-    @property
-    def num_open(self) -> int:
-        """Rows that were added and have not been answered or rejected."""
+    def num_open(self, now_us: float) -> int:
+        """Count the rows that were added, and have not been answered or rejected before a moment."""
+        if self._is_over:
+            return 0
         staged = 0 if self._staged is None else len(self._staged.jobs)
-        return len(self._intake) + len(self._queue) + staged + len(self._running)
+        late = 0 if self._late is None else self._late.count(now_us)
+        return len(self._intake) + len(self._queue) - late + staged + len(self._running)
 
-    def kill(self) -> list[SimulatedJob]:
+    def kill(self, now_us: int) -> list[SimulatedJob]:
         """End it where it is; returns the rows that it held, in the order in which they were sent."""
         self._played.close()
-        self.wakes_us = math.inf
+        self._is_over, self.wakes_us = True, math.inf
         staged = [] if self._staged is None else self._staged.jobs
-        left = [*self._intake.left(), *self._queue.left(), *staged, *self._running]
+        waiting = [job for job in self._queue.left() if not job.is_late(now_us - 1)]
+        left = [*self._intake.left(), *waiting, *staged, *self._running]
         self._staged, self._running = None, ()
         return sorted(left, key=lambda job: job.place)
 
@@ -154,7 +159,6 @@ class ServerRun:
                 continue
             self.now_us = int(next_us)
             self._receive(self.now_us)
-            self._queue.drop_late(self.now_us)
 
     def _run_batch(self, jobs: list[SimulatedJob]) -> Iterator[float]:
         """Play until the batch is done; then it is known what runs next, if that is staged."""
@@ -182,16 +186,17 @@ class ServerRun:
 
     def _next_us(self) -> float:
         """Return when something may happen before the batch that runs, or is staged, goes on."""
-        if self._is_watched:
-            return min(self._intake.next_us, self._queue.next_deadline_us)
-        if self._staged is not None and not self._machine.is_slowed:
-            return math.inf
-        return min(self._intake.next_us, self._queue.next_change_us if self._staged is None else math.inf)
+        if self._staged is None:
+            return min(self._intake.next_us, self._queue.next_change_us)
+        # What comes behind a staged batch may come at once, but for whoever looks on meanwhile.
+        return self._intake.next_us if self._late is not None or self._machine.is_slowed else math.inf
 
     def _stage_if_full(self) -> None:
         """Stage the batch that has become full while another runs, if one has."""
+        if self._staged is not None:
+            return
         self._queue.drop_late(self.now_us)
-        if self._staged is None and (jobs := self._queue.full_batch(self.now_us)):
+        if jobs := self._queue.full_batch(self.now_us):
             self._staged = _Staged(jobs, self.now_us + self._machine.staging_us(jobs))
 
     def _finish(self, jobs: list[SimulatedJob], shape: BatchShape, start_us: int) -> None:
@@ -203,6 +208,7 @@ class ServerRun:
                 self._admission.accounts.spend_depth(job, job.passed)
             self._admission.batches.finished(end_us, passed=shape)
             if self._intake.forecasts:
+                self._queue.drop_late(end_us)
                 self._tell(self._admission, end_us)
                 self._intake.release(end_us)
 

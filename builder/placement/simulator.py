@@ -25,6 +25,7 @@ from backends.scheduling.policies import Policy
 from backends.scheduling.settings import AdmissionSettings, Capacity
 from builder.placement.front import FrontIntake
 from builder.placement.intake import Intake, OpenIntake, WholeIntake
+from builder.placement.late_watch import LateWatch
 from builder.placement.machine import FreeMachine, Machine, SharedMachine
 from builder.placement.server_costs import ServerCosts
 from builder.placement.server_run import Answering, ServerRun
@@ -89,7 +90,7 @@ class Simulator:
         """Play a load to its last answer."""
         # With a front, rows come to the engine when that has encoded them.
         load = load if self._costs is None else load.by_arrival().undelayed()
-        run = self._run_on(self.intake(load), load.arrived_us.tolist(), is_watched=False)
+        run = self._run_on(self.intake(load), load.arrived_us.tolist(), None)
         duration_s = round(load.duration_s)
         for until_us in range(_STEP_US, duration_s * 1_000_000, _STEP_US):
             run.advance(until_us)
@@ -104,7 +105,7 @@ class Simulator:
 
     def watched_run(self, offered_us: Sequence[int]) -> ServerRun:
         """Start a server of a fleet, which rows are added to; `offered_us` grows by what is sent to its host."""
-        return self._run_on(OpenIntake(), offered_us, is_watched=True)
+        return self._run_on(OpenIntake(), offered_us, LateWatch())
 
     def intake(self, load: SimulatedLoad) -> WholeIntake:
         """Make the jobs of a load, as this server answers them."""
@@ -134,14 +135,14 @@ class Simulator:
             return students.depths
         return Depths() if exits is None else exits.depths
 
-    def _run_on(self, intake: Intake, offered_us: Sequence[int], is_watched: bool) -> ServerRun:
+    def _run_on(self, intake: Intake, offered_us: Sequence[int], late: LateWatch | None) -> ServerRun:
         admission = self._new_admission()
-        queue = SimulatedQueue(self._policy, self._capacity, admission)
+        queue = SimulatedQueue(self._policy, self._capacity, admission, late)
         machine: Machine = FreeMachine(self._measured_us)
         if self._costs is not None:
             machine = SharedMachine(self._costs, self._cost_model, offered_us, np.random.default_rng(self._seed))
             intake = FrontIntake(intake, self._costs.front)
-        run = ServerRun(intake, queue, machine, admission, self._max_waiting, self._answering, is_watched)
+        run = ServerRun(intake, queue, machine, admission, self._max_waiting, self._answering, late)
         if isinstance(intake, FrontIntake):
             intake.reject_with(run.log.reject)
         return run

@@ -93,7 +93,7 @@ class _FleetRun:
         self._runs = [self._new_run(index) for index in range(len(servers))]
         self._logs = [[run.log] for run in self._runs]
         self._wakes_us = [run.wakes_us for run in self._runs]
-        self._num_open = [0] * len(servers)
+        self._none_open = [0] * len(servers)
         self._routed = [0] * len(servers)
         self._dead: set[int] = set()
         self._asked = set(range(len(servers)))
@@ -141,11 +141,7 @@ class _FleetRun:
         for index, wakes_us in enumerate(self._wakes_us):
             if wakes_us < until_us:
                 self._runs[index].advance(until_us)
-                self._look_at(index)
-
-    def _look_at(self, index: int) -> None:
-        run = self._runs[index]
-        self._wakes_us[index], self._num_open[index] = run.wakes_us, run.num_open
+                self._wakes_us[index] = self._runs[index].wakes_us
 
     # --- requests ---
 
@@ -154,10 +150,11 @@ class _FleetRun:
         if self._deal is None:
             self._lost.append(job.place)
             return
+        num_open = [run.num_open(now_us) for run in self._runs] if self._balance else self._none_open
         if tried is None:
-            index = self._deal.server_of(job.tenant, self._num_open)
+            index = self._deal.server_of(job.tenant, num_open)
         else:
-            index = self._deal.other_server_of(job.tenant, self._num_open, tried)
+            index = self._deal.other_server_of(job.tenant, num_open, tried)
         self._routed[index] += 1
         self._offered[index].append(now_us)
         if index in self._dead:
@@ -166,7 +163,6 @@ class _FleetRun:
         job.arrived_us = now_us + self._delays_us[job.place]
         self._runs[index].add(job)
         self._wakes_us[index] = self._runs[index].wakes_us
-        self._num_open[index] += 1
 
     def _retry(self, job: SimulatedJob, tried: int, now_us: int) -> None:
         """Have a request come again, if it has not yet; its deadline then begins anew, as no server knows better."""
@@ -190,9 +186,9 @@ class _FleetRun:
 
     def _lose(self, index: int, now_us: int) -> None:
         self._dead.add(index)
-        for job in self._runs[index].kill():
+        for job in self._runs[index].kill(now_us):
             self._retry(job, index, now_us)
-        self._wakes_us[index], self._num_open[index] = math.inf, 0
+        self._wakes_us[index] = math.inf
 
     def _leave_out(self, index: int) -> None:
         self._asked.discard(index)
@@ -203,7 +199,7 @@ class _FleetRun:
         self._runs[index].advance(math.inf)
         self._runs[index] = self._new_run(index)
         self._logs[index].append(self._runs[index].log)
-        self._look_at(index)
+        self._wakes_us[index] = self._runs[index].wakes_us
         self._dead.discard(index)
         self._asked.add(index)
         self._deal = self._new_deal()
