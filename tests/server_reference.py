@@ -137,16 +137,17 @@ class ReferenceServer(ReferenceLoop):
         self.encoded += taken
 
     def _hand_over(self, now_us: int) -> None:
-        last = None
-        while self.encoded and self.encoded[0].arrived_us <= now_us:
-            request = self.encoded.pop(0)
+        handed = [request for request in self.encoded if request.arrived_us <= now_us]
+        self.encoded = self.encoded[len(handed) :]
+        for request in handed:
             request.arrived_us = now_us
             self._expire(now_us)
             self._enter(request, now_us)
-            last = request
-        if last is not None and self.running is not None and self.staged is None and self.admission is not None:
-            left_us = self.admission.batches.left_us(now_us)
-            self.gate_us = now_us + max(0, round(min(50_000, left_us - 10_000)))
+        if self.running is not None and self.admission is not None and len(handed) < 32:
+            held_us = 50_000.0
+            if self.staged is None:
+                held_us = min(held_us, self.admission.batches.left_us(now_us) - 10_000)
+            self.gate_us = now_us + max(0, round(held_us))
 
     def _enter(self, request: Request, now_us: int) -> None:
         assert self.admission is not None

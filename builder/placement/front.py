@@ -31,7 +31,8 @@ _MAX_BATCHING_DELAY_US = 25_000
 _TOLD_WITHIN_US = 300_000
 _LONGEST_HOLD_US = 50_000
 _BEFORE_END_US = 10_000
-"""As the serve loop: calls are held back until shortly before the next batch is chosen."""
+_ROWS_OF_FULL_CALL = 32
+"""As the serve loop: calls are held back until shortly before the next batch is chosen, but not behind a full one."""
 
 
 class _Worker:
@@ -176,8 +177,9 @@ class FrontIntake:
     def hear(self, told: Told) -> None:
         self._told = told
 
-    def hold(self, now_us: int, left_us: float) -> None:
-        self._gate_us = now_us + max(0, round(min(_LONGEST_HOLD_US, left_us - _BEFORE_END_US)))
+    def hold(self, now_us: int, left_us: float, num_rows: int) -> None:
+        if num_rows < _ROWS_OF_FULL_CALL:
+            self._gate_us = now_us + max(0, round(min(_LONGEST_HOLD_US, left_us - _BEFORE_END_US)))
 
     def release(self, now_us: int) -> None:
         self._gate_us = min(self._gate_us, now_us)

@@ -51,8 +51,8 @@ class Intake(Protocol):
         """Take what the engine forecasts."""
         ...
 
-    def hold(self, now_us: int, left_us: float) -> None:
-        """Know that the engine's batch goes on for so long, and that the next one is not staged yet."""
+    def hold(self, now_us: int, left_us: float, num_rows: int) -> None:
+        """Know that so many rows have come, and in how long the next batch is chosen."""
         ...
 
     def release(self, now_us: int) -> None:
@@ -68,7 +68,7 @@ class _Unforecast:
     def hear(self, told: Told) -> None:
         pass
 
-    def hold(self, now_us: int, left_us: float) -> None:
+    def hold(self, now_us: int, left_us: float, num_rows: int) -> None:
         pass
 
     def release(self, now_us: int) -> None:

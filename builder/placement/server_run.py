@@ -237,8 +237,10 @@ class ServerRun:
             if self._admission is not None:
                 for job in jobs:
                     self._ask(self._admission, job)
-                if jobs and self._intake.forecasts:
-                    self._hold(self._admission, jobs[-1].arrived_us)
+                if jobs and self._running and self._intake.forecasts:
+                    now_us = jobs[-1].arrived_us
+                    left_us = self._admission.batches.left_us(now_us) if self._staged is None else math.inf
+                    self._intake.hold(now_us, left_us, len(jobs))
             elif len(self._queue) + len(jobs) <= self._max_waiting:
                 self._queue.add(jobs)
             else:
@@ -268,10 +270,6 @@ class ServerRun:
             self._told_us = now_us
             self._told = Told(now_us, WaitForecast.of(admission, now_us))
             self._intake.hear(self._told)
-
-    def _hold(self, admission: Admission[SimulatedJob], now_us: int) -> None:
-        if self._running and self._staged is None:
-            self._intake.hold(now_us, admission.batches.left_us(now_us))
 
     def _add_if_not_full(self, job: SimulatedJob) -> None:
         self._queue.drop_late(job.arrived_us)
