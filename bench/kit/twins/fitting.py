@@ -188,11 +188,9 @@ def _linear(pairs: Sequence[tuple[int, float]]) -> Linear:
     if not pairs:
         return Linear()
     rows, took = np.array(pairs, np.float64).T
-    terms = np.stack((np.ones(len(rows)), rows), axis=1)
     slope = float(np.cov(rows, took, bias=True)[0, 1] / rows.var()) if rows.var() else 0.0
     slope = min(max(0.0, slope), float(took.mean() / rows.mean()))
-    constant, per_row = float(took.mean() - slope * terms[:, 1].mean()), slope
-    return Linear(max(0.0, constant), per_row)
+    return Linear(max(0.0, float(took.mean() - slope * rows.mean())), slope)
 
 
 def _durations(spans: Sequence[TracedSpan], lane: Lane, name: str) -> list[tuple[int, float]]:

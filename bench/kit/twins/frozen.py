@@ -135,7 +135,7 @@ def predict(
         cells = [(process, load) for process in settings.processes for load in settings.loads]
         predicted = [
             _predict(ground, twin, loads, process, load, settings.repeats, seed + 100 + number)
-            for number, (process, load) in enumerate(one_by_one(cells, f"simulator {variant.name}", "loads"))
+            for number, (process, load) in enumerate(one_by_one(cells, "simulator", f"predict {variant.name}"))
         ]
     if hashlib.sha256(path.read_bytes()).hexdigest() != frozen:
         raise CorruptFileError(f"{path} was changed while it was predicted by")
@@ -187,8 +187,10 @@ def _calibrate(
     ground: Ground, home: OverloadHome, variant: Variant, loads: Loads, settings: FrozenSettings, seed: int
 ) -> ServerCosts:
     alone = ask_alone(ground, home)
-    schedules = [loads.schedule(POISSON, load, seed + number) for number, load in enumerate(settings.calibration_loads)]
-    observed = [observe(ground, schedule) for schedule in one_by_one(schedules, f"calibrate {variant.name}", "loads")]
+    observed = [
+        observe(ground, loads.schedule(POISSON, load, seed + number))
+        for number, load in enumerate(one_by_one(settings.calibration_loads, "simulator", f"calibrate {variant.name}"))
+    ]
     measured = {"variant": variant.name, "loads": list(settings.calibration_loads), "machine": machine()}
     return fit_costs(
         home.cost_model,
