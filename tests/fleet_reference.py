@@ -86,7 +86,8 @@ class ReferenceFleet:
         if isinstance(one, Loss) and one.at_us == now_us:
             self.dead.add(one.server)
             server = self.servers[one.server]
-            server.batches = [batch for batch in server.batches if batch[1] < now_us]
+            if server.running is not None:
+                server.batches.pop()
             for request in sorted(self.servers[one.server].held(), key=lambda request: request.index):
                 self._lose(request, one.server, now_us)
         if one.at_us + one.noticed_us == now_us:

@@ -66,7 +66,7 @@ class ReferenceServer(ReferenceLoop):
         while self._start(now_us) or self._stage(now_us) or self._front(now_us):
             pass  # of calls that were held back until a batch was done, the next one knows nothing
         for event_us in (self.ends_us, self.ready_us, self.looks_us, self.encodes_until_us, self.gate_us):
-            if event_us is not None and event_us > now_us:
+            if event_us is not None and event_us > now_us and event_us not in self.events:
                 heapq.heappush(self.events, event_us)
 
     # --- the front ---

@@ -8,6 +8,7 @@ anything.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from dataclasses import dataclass, field
 
 from backends.scheduling.admission import Admission
@@ -94,8 +95,7 @@ class ReferenceLoop:
         heapq.heappush(self.events, request.arrived_us)
         if request.deadline_us is not None:
             heapq.heappush(self.events, request.deadline_us)
-        self.coming.append(request)
-        self.coming.sort(key=lambda one: one.arrived_us)
+        insort(self.coming, request, key=lambda one: one.arrived_us)
 
     def step(self, now_us: int) -> None:
         self._expire(now_us)

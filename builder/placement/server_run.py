@@ -12,7 +12,7 @@ fleet each arrival is played at its time, since the gateway sees how many reques
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from backends.scheduling.admission import Admission
@@ -127,7 +127,7 @@ class ServerRun:
 
     # --- batches ---
 
-    def _play(self) -> Iterator[float]:
+    def _play(self) -> Generator[float, None, None]:
         """Yield the next moment again and again until all is known that comes by then."""
         while True:
             self._queue.drop_late(self.now_us)

@@ -203,13 +203,13 @@ def test_a_bound_spreads_the_requests_of_one_tenant() -> None:
     load = load_of(2_500, tenants=1)
     bound, free = fleet_of(4).run(load), fleet_of(4, balance=0).run(load)
     assert sorted(free.routed.values())[:3] == [0, 0, 0]
-    assert min(bound.routed.values()) > 0.15 * len(load)
+    assert sum(count > 0.15 * len(load) for count in bound.routed.values()) >= 3
     assert bound.attainment > free.attainment + 0.3
 
 
 def test_a_lost_server_loses_no_request_where_another_one_has_room() -> None:
     load = load_of(700)
-    fleet = fleet_of(2).run(load, [Loss(0, 1_000_000, back_us=2_000_000)])
+    fleet = fleet_of(2, balance=0).run(load, [Loss(0, 1_000_000, back_us=2_000_000)])
     assert len(fleet.lost) == 0 and fleet.num_retried > 50
     assert fleet.attainment > 0.98
     gone = fleet.batches["server-1"].started_us

@@ -118,8 +118,8 @@ def attainment(costs: ServerCosts | None, rate_per_s: float) -> float:
 
 def test_what_serving_takes_is_missing_at_the_batches() -> None:
     nothing = ServerCosts(MODEL)
-    assert attainment(nothing, 1_000) == pytest.approx(attainment(None, 1_000), abs=0.03)
-    assert attainment(COSTS, 1_000) < attainment(nothing, 1_000) - 0.2
+    assert attainment(nothing, 600) == pytest.approx(attainment(None, 600), abs=0.03)
+    assert attainment(COSTS, 600) < attainment(nothing, 600) - 0.2
     assert attainment(COSTS, 50) > 0.99
 
 
