@@ -195,6 +195,7 @@ class SimulationLog:
         levels = np.zeros(len(load), np.int8)
         levels[places] = np.frombuffer(self._levels, np.int8) if self._levels else 0
         rejections = {reason: _column(rejected) for reason, rejected in self._rejected.items()}
+        rejections.pop(Rejection.LATE_WAITING, None)  # they are among those that nothing else became of
         rejections[Rejection.LATE_COMPUTED] = np.sort(places[is_late[1] & ~is_late[0]])
         is_told = is_answered.copy()
         is_told[list(lost)] = True
