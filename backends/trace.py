@@ -132,6 +132,10 @@ def stop_tracing() -> None:
         tracer.close()
 
 
+def is_tracing() -> bool:
+    return _tracer is not None
+
+
 def span(lane: Lane, name: str, **args: int) -> AbstractContextManager[Any]:
     """Record a span around a block; costs a tenth of a microsecond while tracing is off."""
     tracer = _tracer

@@ -1,139 +1,174 @@
-"""Does the simulator come out as the real server does, and how long does an hour take it?
+"""Does the simulator come out as the real servers do, and how long does an hour take it?
 
-The hour is one of 1,000 requests a second, on machines that could answer twice as many, just as many, and half as many.
-The server is asked at several loads, open-loop, with deadlines; the simulator meets the very same requests. It stands
-for the server as far as its cost model does, and that is what batches took in the same run. Beside it what came of one
-that was measured on the same server just before: "foretold".
+The hour is one of 1,000 requests a second, on machines that could answer twice as many, just as many, and half as many;
+then the same on four servers behind a gateway. The real servers are asked open-loop, with deadlines, in several ways to
+run them. What serving takes there is measured in a calibration, by other loads than those that are predicted, and
+frozen in a file. The simulator gets nothing of a run but the moments at which its requests left.
 """
 
 from __future__ import annotations
 
-import gc
-import time
+import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from backends.scheduling.cost_model import CostModel
-from backends.scheduling.settings import Capacity
+from backends.errors import InvalidArgumentError
 from bench.kit.entry import QUICK_LOADS_S, Result, at_most, bench
 from bench.kit.synthetic_home import BERT_BASE, SMALL
-from bench.kit.twin import Calibration, Comparison, TwinSettings, compare
-from builder.placement import ConstantDelay, Simulator, Workload
-from builder.placement.described_workload import Machine
-from builder.placement.policies import POLICY_NAMES, policy_named
-from workload.arrivals import PoissonArrivals
-from workload.deadlines import UniformDeadlines
-from workload.lengths import NormalLengths
-from workload.tenants import ZipfTenants
-
-RATE_PER_S = 1_000.0
-LENGTHS = NormalLengths(standard_deviation=20)
-TENANTS = ZipfTenants(1_000)
-SHAPE_OF_COSTS = CostModel(2_000.0, 100.0, 30.0, 0.01, 50.0)
+from bench.kit.twins.frozen import Frozen, FrozenSettings, Predicted, predict
+from bench.kit.twins.loads import GAMMA, POISSON, TRACE, trace_of
+from bench.kit.twins.simulated_hours import hour_figures, hour_rows
+from bench.kit.twins.variants import VARIANTS
+from builder.placement.policies import POLICY_NAMES
 
 
 @dataclass(frozen=True)
 class Settings:
     simulated_s: float
-    twin: TwinSettings
-    loads: tuple[float, ...] = (0.5, 1.0, 2.0)
+    frozen: FrozenSettings
+    variants: tuple[str, ...]
+    hour_loads: tuple[float, ...] = (0.5, 1.0, 2.0)
 
 
 FULL = Settings(
-    simulated_s=3_600.0,
-    twin=TwinSettings(BERT_BASE, (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0), 150.0, 64, 1_920, 80, (5.0, 20.0)),
+    3_600.0,
+    FrozenSettings(
+        BERT_BASE,
+        calibration_loads=(0.5, 1.2, 2.5),
+        loads=(0.8, 1.0, 1.5, 2.0, 3.0),
+        processes=(POISSON, GAMMA),
+        repeats=3,
+        duration_s=20.0,
+        least_batches=80,
+        max_rows=64,
+        profiled_batches=80,
+        capacity_batches=30,
+        paced_rows_per_s=240.0,
+    ),
+    tuple(VARIANTS),
 )
-QUICK = Settings(simulated_s=20.0, twin=TwinSettings(SMALL, (0.5, 1.2, 2.0), 15.0, 64, 512, 40, (5.0, 20.0)))
+QUICK = Settings(
+    20.0,
+    FrozenSettings(
+        SMALL,
+        calibration_loads=(0.5, 1.2, 2.5),
+        loads=(0.8, 2.0),
+        processes=(POISSON,),
+        repeats=2,
+        duration_s=5.0,
+        least_batches=40,
+        max_rows=64,
+        profiled_batches=40,
+        capacity_batches=8,
+        paced_rows_per_s=240.0,
+    ),
+    ("shared", "paced_1"),
+)
 
 
-def hour_rows(settings: Settings, policies: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    # A quick run is so short that one collection of all that was imported would be most of an hour.
-    gc.collect()
-    gc.freeze()
-    return [_hour(settings, policy, load, seed) for policy in policies for load in settings.loads]
+def twin_rows(frozen: Frozen) -> list[dict[str, Any]]:
+    return [_row(frozen, one) for one in frozen.predicted]
 
 
-def _hour(settings: Settings, policy: str, load: float, seed: int) -> dict[str, Any]:
-    """The machine is as fast as makes the rate this much of its capacity; drawing the load counts."""
-    own_rate_per_s = Machine(SHAPE_OF_COSTS, Capacity()).rate_per_s(LENGTHS, TENANTS)
-    model = SHAPE_OF_COSTS.scaled(load * own_rate_per_s / RATE_PER_S)
-    batch_ms = 64_000.0 / RATE_PER_S * load
-    deadlines = UniformDeadlines(round(5 * batch_ms), round(20 * batch_ms))
-    workload = Workload(PoissonArrivals(RATE_PER_S), LENGTHS, TENANTS, deadlines, ConstantDelay(2_000))
-    start_s = time.perf_counter()
-    simulation = Simulator(policy_named(policy, model), model).run(workload.draw(settings.simulated_s, seed))
-    taken_s = time.perf_counter() - start_s
+def _row(frozen: Frozen, one: Predicted) -> dict[str, Any]:
+    runs = [run.played for run in one.runs]
     return {
-        "policy": policy,
-        "load": load,
-        "attainment": simulation.attainment,
-        "rows per batch": float(simulation.batches.rows.mean()),
-        "simulated hour s": 3_600 * taken_s / settings.simulated_s,
-        "us per request": 1e6 * taken_s / len(simulation.load),
+        "what": frozen.variant.name,
+        "arrivals": one.process,
+        "load": one.load,
+        "requests": len(runs[0].requests),
+        "attainment": one.real,
+        "predicted": mean(one.simulated),
+        "points": one.points,
+        "runs apart by": one.repeat_points,
+        "without serving": mean(one.plain),
+        "points without": one.plain_points,
+        "p50 ms": mean(run.latency_ms(50) for run in runs),
+        "client cores": mean(run.client_cores for run in runs),
+        "sent late p99 ms": max(run.lag_p99_ms for run in runs),
     }
 
 
-def twin_rows(policy: str, comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
-    return [
-        {
-            "policy": policy,
-            "load": one.load,
-            "requests": len(one.played.requests),
-            "attainment": one.attainment,
-            "seen by clients": one.played.attainment,
-            "simulated": one.simulated.attainment,
-            "points apart": one.error_points,
-            "foretold": one.foretold.attainment,
-            "points from foretold": one.foretold_error_points,
-            "batches slower by": one.slowdown,
-            "p50 ms": one.played.latency_ms(50),
-            "simulated p50 ms": one.simulated.figures().get("p50_ms"),
-            "client cores": one.played.client_cores,
-            "sent late p99 ms": one.played.lag_p99_ms,
-            "first error": next(iter(one.played.reasons), None),
-        }
-        for one in comparisons
-    ]
+def variant_figures(frozen: Frozen) -> dict[str, float]:
+    """Return a variant's figures by its name."""
+    errors = [abs(one.points) for one in frozen.predicted]
+    repeat = mean(one.repeat_points for one in frozen.predicted)
+    values = {
+        "frozen_error_points": mean(errors),
+        "worst_error_points": max(errors),
+        "bias_points": mean(one.points for one in frozen.predicted),
+        "real_repeat_points": repeat,
+        "plain_error_points": mean(abs(one.plain_points) for one in frozen.predicted),
+        "rows_per_s": frozen.capability.rows_per_s,
+    }
+    return {f"{name}_{frozen.variant.name}": value for name, value in values.items()}
 
 
-def figures(hours: Sequence[dict[str, Any]], calibration: Calibration, twin: Sequence[Comparison]) -> dict[str, float]:
-    errors = [one.error_points for one in twin]
-    foretold_errors = [one.foretold_error_points for one in twin]
-    slowest: dict[str, float] = {}
-    for row in hours:
-        name = f"simulated_hour_s_{row['policy'].replace('-', '_')}"
-        slowest[name] = max(slowest.get(name, 0.0), row["simulated hour s"])
+def frozen_figures(variants: Sequence[Frozen]) -> dict[str, float]:
+    """Return the largest of the variants, and each of them by name; of biases the one that is furthest from 0."""
+    by_name = [variant_figures(frozen) for frozen in variants]
+    named = {name: value for of_variant in by_name for name, value in of_variant.items()}
+
+    def of_all(figure: str) -> list[float]:
+        return [named[f"{figure}_{frozen.variant.name}"] for frozen in variants]
+
+    beyond = (
+        worst - repeat for worst, repeat in zip(of_all("worst_error_points"), of_all("real_repeat_points"), strict=True)
+    )
     return {
-        "simulated_hour_s": max(slowest.values()),
-        **slowest,
-        "simulator_error_points": max(errors),
-        "simulator_error_points_mean": mean(errors),
-        "foretold_error_points": max(foretold_errors),
-        "foretold_error_points_mean": mean(foretold_errors),
-        "server_rows_per_s": calibration.rate_per_s,
-        "server_full_batch_ms": calibration.full_batch_us / 1e3,
+        "frozen_error_points": max(of_all("frozen_error_points")),
+        "worst_error_points": max(of_all("worst_error_points")),
+        "worst_beyond_repeat_points": max(beyond),
+        "bias_points": max(map(abs, of_all("bias_points"))),
+        "real_repeat_points": max(of_all("real_repeat_points")),
+        "plain_error_points": max(of_all("plain_error_points")),
+        **named,
     }
 
 
 def add_options(arguments: ArgumentParser) -> None:
-    arguments.add_argument("--policy", default="fcfs", choices=POLICY_NAMES, help="what the server runs by")
+    arguments.add_argument("--policy", default="fcfs", choices=POLICY_NAMES, help="what the servers run by")
+    arguments.add_argument("--variants", nargs="*", choices=list(VARIANTS), help="ways to run servers; by default all")
+    arguments.add_argument("--trace", type=Path, metavar="FILE", help="also replay pieces of a trace with tenants")
+    arguments.add_argument("--costs", type=Path, metavar="FOLDER", help="keep the frozen costs there")
 
 
 @bench(
     "simulator",
     quick_s=QUICK_LOADS_S,
-    bars={"simulated_hour_s": at_most(30), "simulator_error_points": at_most(2)},
+    bars={
+        "simulated_hour_s": at_most(30),
+        "simulated_hour_s_fleet": at_most(90),
+        "frozen_error_points": at_most(2),
+        "worst_beyond_repeat_points": at_most(2),
+        "bias_points": at_most(1),
+    },
     add_options=add_options,
 )
 def simulator(options: Namespace) -> Result:
     settings = QUICK if options.quick else FULL
-    hours = hour_rows(settings, POLICY_NAMES, options.seed)
-    calibration, comparisons = compare(settings.twin, options.policy, options.seed)
-    rows = [*hours, *twin_rows(options.policy, comparisons)]
-    return Result(asdict(settings), figures(hours, calibration, comparisons), rows)
+    names = settings.variants if options.variants is None else options.variants
+    if not names:
+        raise InvalidArgumentError("--variants needs one name at least")
+    trace = trace_of(options.trace)
+    frozen_settings = settings.frozen
+    if trace is not None:
+        frozen_settings = replace(frozen_settings, processes=(*frozen_settings.processes, TRACE))
+    hours = hour_rows(settings.simulated_s, settings.hour_loads, POLICY_NAMES, options.seed)
+    with tempfile.TemporaryDirectory(prefix="hplm-bench-") as scratch:
+        folder = options.costs or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        variants = [
+            predict(VARIANTS[name], frozen_settings, options.policy, folder, trace, options.seed) for name in names
+        ]
+    rows = [*hours, *(row for frozen in variants for row in twin_rows(frozen))]
+    costs = {frozen.variant.name: asdict(frozen.costs.cores) for frozen in variants}
+    described = {**asdict(settings), "frozen": asdict(frozen_settings), "costs": costs}
+    return Result(described, {**hour_figures(hours), **frozen_figures(variants)}, rows)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -18,10 +19,15 @@ from cli.workload_help import LANGUAGE, SIMULATED
 
 if TYPE_CHECKING:
     from backends.scheduling.cost_model import CostModel
+    from backends.scheduling.policies import Policy
     from backends.scheduling.settings import Capacity
-    from builder.placement import Exits, Students
+    from builder.placement import Exits, SimulatedLoad, Simulator, Students
     from builder.placement.described_workload import DescribedWorkload
+    from builder.placement.fleet.happenings import Happening
+    from builder.placement.server_costs import ServerCosts
+    from builder.progress import Report
 
+_MOST_SERVERS = 64
 _HELP = f"""Play a load against a cost model in virtual time.
 
 An hour of a thousand requests a second takes half a minute, by slotted-das up to four.
@@ -36,6 +42,7 @@ hplm simulate --load 300/s --arrivals bursts --tenants zipf:count=500 --duration
 hplm simulate --arrivals trace:monday.csv --lengths trace --tenants trace --deadlines trace
 hplm simulate --load 1.2x --deadlines 5x-20x --early-share 0.6 --early-after 2/6
 hplm simulate --load 0.6x --arrivals bursts:ratio=3 --deadlines 5x-20x --students 2 --student-depth 1/3
+hplm simulate --servers 4 --load 0.7x --deadlines 5x-20x --lose 2@10m-11m --drain 3@30m-31m
 """
 
 
@@ -50,12 +57,26 @@ class MachineOptions:
     max_rows: Annotated[int, typer.Option(help="Rows in a batch, at most.")] = 64
     max_tokens: Annotated[int, typer.Option(help="Tokens in a batch, at most.")] = 4096
     max_adapters: Annotated[int, typer.Option(help="Different hPLMs in a batch, at most.")] = 64
+    server_costs: Annotated[
+        Path | None,
+        typer.Option(
+            help="What serving takes beside batches, as 'python -m bench.simulator --costs' measures it. "
+            "\\[default: nothing]"
+        ),
+    ] = None
+
+    def costs(self) -> ServerCosts | None:
+        from builder.placement.server_costs import ServerCosts
+
+        return None if self.server_costs is None else ServerCosts.read(self.server_costs)
 
     def model(self) -> CostModel:
         from builder.placement.cost_file import cost_model_of, read_cost_model
 
         if self.cost_model is not None:
             return read_cost_model(self.cost_model)
+        if (costs := self.costs()) is not None:
+            return costs.model
         opened, registry = open_home(self.home)
         return cost_model_of(opened, chosen_root(registry, self.root))
 
@@ -175,6 +196,50 @@ class StudentOptions:
         return Students(self.students, _share_of(self.student_depth, "--student-depth"), self.always)
 
 
+@dataclass(frozen=True)
+class FleetOptions:
+    servers: Annotated[
+        int | None,
+        typer.Option(help="So many servers behind a gateway; --load 1x is what all of them can do. \\[default: one]"),
+    ] = None
+    balance: Annotated[
+        int,
+        typer.Option(help="With --servers: open requests of a server over the mean of all, in percent; 0: no bound."),
+    ] = 125
+    lose: Annotated[
+        list[str] | None,
+        typer.Option(help="With --servers: the second one dies at 30 s, for good or until 60 s: 2@30s or 2@30s-60s."),
+    ] = None
+    drain: Annotated[
+        list[str] | None, typer.Option(help="With --servers: the same of one that first answers what it holds.")
+    ] = None
+
+    @property
+    def count(self) -> int:
+        if self.servers is None and (self.lose or self.drain):
+            raise InvalidArgumentError("--lose and --drain name servers of --servers, which is not given")
+        if self.servers is not None and not 1 <= self.servers <= _MOST_SERVERS:
+            raise InvalidArgumentError(f"--servers is 1 to {_MOST_SERVERS}, not {self.servers}")
+        return self.servers or 1
+
+    def happenings(self) -> list[Happening]:
+        from builder.placement.fleet.happenings import Drain, Loss, read_happening
+
+        lost = [read_happening(Loss, text, "--lose") for text in self.lose or ()]
+        return [*lost, *(read_happening(Drain, text, "--drain") for text in self.drain or ())]
+
+    def played(self, make: Callable[[int], Simulator], load: SimulatedLoad, report: Report) -> dict[str, Any]:
+        """Play a load; `make` makes a server by its number."""
+        from builder.placement.fleet.fleet_simulator import FleetSimulator
+
+        if self.servers is None:
+            simulation = make(0).run(load, report)
+            return {**simulation.figures(), "rejected": simulation.rejected()}
+        servers = {f"server-{number}": make(number) for number in range(1, self.count + 1)}
+        fleet = FleetSimulator(servers, self.balance).run(load, self.happenings(), report)
+        return {**fleet.figures(), "rejected": fleet.together.rejected(), "servers": fleet.rows()}
+
+
 def _share_of(text: str, option: str) -> float:
     try:
         return float(Fraction(text))
@@ -191,6 +256,7 @@ def simulate(
     workload: WorkloadOptions,
     ladders: ExitOptions,
     students: StudentOptions,
+    fleet: FleetOptions,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="What runs next; may be repeated, all meet the same load. \\[default: fcfs]"),
@@ -206,17 +272,26 @@ def simulate(
     from builder.placement.policies import policy_named
     from builder.progress import progress_bars
 
-    model, capacity, exits = machine.model(), machine.capacity(), ladders.exits()
+    model, capacity, costs, count = machine.model(), machine.capacity(), machine.costs(), fleet.count
+    fleet.happenings()  # what is wrong there is said before anything is drawn
+    exits, of_students = ladders.exits(), students.made()
     policies = {name: policy_named(name, model) for name in policy or ["fcfs"]}
     described = workload.described()
-    load = described.on(Machine(model, capacity)).draw(described.duration_s(workload.duration_s()), workload.seed)
+    load = described.on(Machine(model, capacity, count)).draw(
+        described.duration_s(workload.duration_s()), workload.seed
+    )
+    settings = AdmissionSettings(predicts=admission)
     results = []
     for name, chosen in policies.items():
+
+        def make(number: int, chosen: Policy = chosen) -> Simulator:
+            seed = workload.seed + number
+            return Simulator(
+                chosen, model, capacity, settings, exits=exits, students=of_students, costs=costs, seed=seed
+            )
+
         with progress_bars(name) as report:
-            settings = AdmissionSettings(predicts=admission)
-            simulator = Simulator(chosen, model, capacity, settings, exits=exits, students=students.made())
-            simulation = simulator.run(load, report)
-        results.append({"policy": name, **simulation.figures(), "rejected": simulation.rejected()})
+            results.append({"policy": name, **fleet.played(make, load, report)})
     _print(results, as_json)
 
 
@@ -228,6 +303,8 @@ def _print(results: list[dict[str, Any]], as_json: bool) -> None:
     described = [_described(one) for one in results]
     if len(described) == 1:
         print_entry(described[0], as_json=False)
+        if "servers" in results[0]:
+            print_rows(results[0]["servers"], "servers", as_json=False)
         return
     names = dict.fromkeys(name for one in described for name in one)
     rows = [{"": name, **{one["policy"]: one.get(name, "") for one in described}} for name in names if name != "policy"]
@@ -236,7 +313,7 @@ def _print(results: list[dict[str, Any]], as_json: bool) -> None:
 
 def _described(one: dict[str, Any]) -> dict[str, str]:
     rejected = {f"rejected: {reason}": f"{count:,}" for reason, count in one["rejected"].items()}
-    figures = {name: _shown(value) for name, value in one.items() if name != "rejected"}
+    figures = {name: _shown(value) for name, value in one.items() if name not in ("rejected", "servers")}
     return {**figures, **rejected}
 
 

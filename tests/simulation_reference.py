@@ -8,6 +8,7 @@ anything.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from dataclasses import dataclass, field
 
 from backends.scheduling.admission import Admission
@@ -80,22 +81,37 @@ class ReferenceLoop:
     batches: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
     batches_taken: int = 0
 
+    coming: list[Request] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+
     def play(self, requests: list[Request]) -> None:
-        self._events: list[int] = [request.arrived_us for request in requests]
-        self._events += [request.deadline_us for request in requests if request.deadline_us is not None]
-        heapq.heapify(self._events)
-        coming = sorted(requests, key=lambda request: (request.arrived_us, request.index))
-        while self._events:
-            now_us = heapq.heappop(self._events)
+        for request in sorted(requests, key=lambda request: (request.arrived_us, request.index)):
+            self.add(request)
+        while self.events:
+            self.step(heapq.heappop(self.events))
+
+    def add(self, request: Request) -> None:
+        """Let a request come at its time; those of one time come as they were added."""
+        heapq.heappush(self.events, request.arrived_us)
+        if request.deadline_us is not None:
+            heapq.heappush(self.events, request.deadline_us)
+        insort(self.coming, request, key=lambda one: one.arrived_us)
+
+    def step(self, now_us: int) -> None:
+        self._expire(now_us)
+        while self.coming and self.coming[0].arrived_us <= now_us:
+            self._arrive(self.coming.pop(0), now_us)
             self._expire(now_us)
-            while coming and coming[0].arrived_us <= now_us:
-                self._arrive(coming.pop(0), now_us)
-                self._expire(now_us)
-            self._answer_early(now_us)
-            if self.ends_us is not None and self.ends_us <= now_us:
-                self._finish(now_us)
-            while self._start(now_us) or self._stage(now_us):
-                pass
+        self._answer_early(now_us)
+        if self.ends_us is not None and self.ends_us <= now_us:
+            self._finish(now_us)
+        while self._start(now_us) or self._stage(now_us):
+            pass
+
+    def held(self) -> list[Request]:
+        """All that it has been sent and is not done with."""
+        running = [request for request in self.running or () if request.fate is None]
+        return [*self.coming, *self.waiting, *(self.staged or ()), *running]
 
     def _arrive(self, request: Request, now_us: int) -> None:
         if self.admission is None:
@@ -172,10 +188,13 @@ class ReferenceLoop:
         return [request.exit_depth if request.is_sure or request.has_settled else 1.0 for request in batch]
 
     def _takes_us(self, batch: list[Request], depths: list[float]) -> int:
+        return max(1, round(self.cost_model.predict_us(self._shape(batch, depths))))
+
+    @staticmethod
+    def _shape(batch: list[Request], depths: list[float]) -> BatchShape:
         tokens = sum(depth * request.num_tokens for depth, request in zip(depths, batch, strict=True))
         squares = sum(depth * request.num_tokens**2 for depth, request in zip(depths, batch, strict=True))
-        shape = BatchShape(len(batch), tokens, squares, len({request.hplm_key for request in batch}), max(depths))
-        return max(1, round(self.cost_model.predict_us(shape)))
+        return BatchShape(len(batch), tokens, squares, len({request.hplm_key for request in batch}), max(depths))
 
     def _start(self, now_us: int) -> bool:
         if self.running is not None or self.staged is None:
@@ -197,11 +216,11 @@ class ReferenceLoop:
             dues = [request.deadline_us - 2_000 for request in batch if request.deadline_us is not None]
             for event_us in (self.exits_us, *dues):
                 if now_us < event_us < self.ends_us:
-                    heapq.heappush(self._events, event_us)
+                    heapq.heappush(self.events, event_us)
             self.batches.append((now_us, self.ends_us, tuple(request.index for request in batch)))
             if self.students:
                 self.counts.append(max(self.student_depths.index(request.depth) for request in batch) + 1)
-            heapq.heappush(self._events, self.ends_us)
+            heapq.heappush(self.events, self.ends_us)
         elif self.admission:
             self.admission.batches.finished(now_us, has_run=False)
         return True

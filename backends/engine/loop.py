@@ -296,7 +296,7 @@ class ServeLoop:
 
         runner = BatchRunner(batch.stack, batch.jobs, batch.open_jobs, conclude, self._note_no_memory)
         try:
-            with span(Lane.COMPUTE, "run", rows=len(batch.jobs)):
+            with span(Lane.COMPUTE, "run", **batch.trace_arguments):
                 self.compute(runner, batch)
             failed: Mapping[Job, HplmError] = {
                 job: error for job, error in runner.faults.items() if job in batch.open_jobs

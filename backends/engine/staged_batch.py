@@ -8,6 +8,7 @@ from typing import Any
 
 from backends.engine.job import Job
 from backends.engine.stack_protocol import Stack
+from backends.trace import is_tracing
 
 
 @dataclass(eq=False)
@@ -32,3 +33,13 @@ class StagedBatch:
     def __post_init__(self) -> None:
         self.open_jobs = set(self.jobs)
         self.is_isolated = len(self.jobs) == 1 or any(job.is_retried for job in self.jobs)
+
+    @property
+    def trace_arguments(self) -> dict[str, int]:
+        """All that the cost of the batch depends on, where a trace is written; else its rows."""
+        if not is_tracing():
+            return {"rows": len(self.jobs)}
+        lengths = [job.num_tokens for job in self.jobs]
+        squares = sum(length * length for length in lengths)
+        hplms = len({job.hplm_key for job in self.jobs})
+        return {"rows": len(lengths), "tokens": sum(lengths), "squares": squares, "hplms": hplms}

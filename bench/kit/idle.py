@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 import urllib.request
+from typing import Protocol
 
 from backends.errors import HplmError
-from builder.serving import TritonServer
 
 _WAITING = re.compile(r"^(?:nv_inference_pending_request_count|hplm_waiting_rows)\{[^}]*\} (\S+)", re.MULTILINE)
 _METRICS_TIMEOUT_S = 10.0
@@ -16,7 +16,12 @@ _LONGEST_REST_S = 180
 """A flood of rows without deadlines leaves a minute of work behind."""
 
 
-def wait_until_idle(server: TritonServer) -> None:
+class Measured(Protocol):
+    @property
+    def metrics_url(self) -> str: ...
+
+
+def wait_until_idle(server: Measured) -> None:
     """Requests that clients have given up would be computed beside the next server's.
 
     They wait in Triton's queues or in the engine, whose last batch has run when no row has waited for seconds.

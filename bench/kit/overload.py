@@ -37,10 +37,14 @@ class Engine:
     batch: int = 64
     max_tokens: int = 2048
     dtype: str = "bf16"
+    threads: int | None = None
+    policy: str | None = None
 
     @property
     def parameters(self) -> dict[str, str]:
-        return {"dtype": self.dtype, "max_rows": str(self.batch), "max_tokens": str(self.max_tokens)}
+        others = {"threads": self.threads, "policy": self.policy}
+        given = {name: str(value) for name, value in others.items() if value is not None}
+        return {"dtype": self.dtype, "max_rows": str(self.batch), "max_tokens": str(self.max_tokens), **given}
 
 
 @dataclass(frozen=True)

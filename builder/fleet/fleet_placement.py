@@ -10,7 +10,8 @@ from backends.errors import InvalidArgumentError, shown
 from backends.fields import read_fields
 from backends.held_roots import Roots
 from backends.storage import write_json
-from builder.placement.planner.plan import Group, Plan
+from builder.placement.planner.group import Group
+from builder.placement.planner.plan import Plan
 
 _FORMAT_VERSION = 1
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from backends.scheduling.cost_model import BatchShape, CostModel
+from backends.scheduling.fair_share import tenant_of
 from backends.scheduling.settings import Capacity
 from builder.placement.simulated_load import ConstantDelay, Workload
 from workload.arrivals import Arrivals, TraceArrivals
@@ -38,6 +39,8 @@ class Machine:
 
     cost_model: CostModel
     capacity: Capacity
+    count: int = 1
+    """How many such machines share a load; a full batch is that of one."""
 
     def full_batch(self, lengths: Lengths, tenants: Tenants) -> BatchShape:
         """A batch of typical rows, as many as fit."""
@@ -50,12 +53,12 @@ class Machine:
         return BatchShape(rows, round(rows * float(tokens.mean())), round(rows * squares), adapters)
 
     def rate_per_s(self, lengths: Lengths, tenants: Tenants) -> float:
-        """The rate of such requests that one full batch after the other answers."""
+        """Return the rate of such requests that one full batch after the other answers."""
         batch = self.full_batch(lengths, tenants)
         batch_us = self.cost_model.predict_us(batch)
         if not batch_us:
             raise WorkloadError("by this cost model a batch takes no time, so there is no load that fills it")
-        return 1e6 * batch.rows / batch_us
+        return self.count * 1e6 * batch.rows / batch_us
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,14 @@ class DescribedWorkload:
             raise WorkloadError(f"a retrieval takes 0 to {_LONGEST_RETRIEVAL_MS:,} ms, not {self.retrieval_ms}")
         arrivals = self._arrivals(load, machine.rate_per_s(lengths, tenants))
         deadlines = None if self.deadlines is None else self._deadlines(self.deadlines, machine, lengths, tenants)
-        return Workload(arrivals, lengths, tenants, deadlines, ConstantDelay(round(1_000 * self.retrieval_ms)))
+        retrieval = ConstantDelay(round(1_000 * self.retrieval_ms))
+        return Workload(arrivals, lengths, tenants, deadlines, retrieval, self._names(tenants))
+
+    def _names(self, tenants: Tenants) -> tuple[str, ...]:
+        """Return the tenants' names, where a trace has them."""
+        if self.trace is None or not isinstance(tenants, TraceTenants):
+            return ()
+        return tuple(map(tenant_of, self.trace.tenant_names))
 
     def duration_s(self, requested_s: float | None) -> float:
         """The requested duration, but a trace ends with its last request; by default an hour, or the whole trace."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -51,13 +51,19 @@ class ObservedDelays:
 
 @dataclass(frozen=True)
 class Workload:
-    """The distributions of a load; `retrieval` is the delay between arrival and the upper half's queue."""
+    """The distributions of a load.
+
+    Attributes:
+        retrieval: The delay between arrival and the upper half's queue.
+        names: Of the tenants, by their numbers; without any they are told apart by their numbers.
+    """
 
     arrivals: Arrivals
     lengths: Lengths
     tenants: Tenants
     deadlines: Deadlines | None = None
     retrieval: Delays = ConstantDelay()
+    names: tuple[str, ...] = ()
 
     def draw(self, duration_s: float, seed: int) -> SimulatedLoad:
         """Draw each column with a generator of its own, so that changing one distribution changes no other column."""
@@ -70,7 +76,7 @@ class Workload:
         if self.deadlines is not None:
             deadlines_us = arrived_us + 1_000 * self._deadlines_ms(self.deadlines, indices, count, rngs[3])
         queued_us = arrived_us + self.retrieval.draw_us(count, rngs[4])
-        return SimulatedLoad.in_order(duration_s, arrived_us, queued_us, tokens, tenants, deadlines_us)
+        return SimulatedLoad.in_order(duration_s, arrived_us, queued_us, tokens, tenants, deadlines_us, self.names)
 
     def _arrivals(self, duration_s: float, rng: np.random.Generator) -> tuple[Times, Int64 | None]:
         """Draw the times; for a replayed trace also the index of each request in it."""
@@ -99,9 +105,9 @@ class Workload:
 class SimulatedLoad:
     """Requests in the order in which they reach the upper half's queue; all times count from the start.
 
-    Without deadlines all requests are best effort.
+    Without deadlines all requests are best effort. `tenants` are indices into `names`, where tenants have some.
 
-    Shape: [requests] each.
+    Shape: [requests] each, but for the names.
     """
 
     duration_s: float
@@ -110,6 +116,7 @@ class SimulatedLoad:
     tokens: Int64
     tenants: Int64
     deadlines_us: Int64 | None
+    names: tuple[str, ...] = ()
 
     @classmethod
     def in_order(
@@ -120,11 +127,28 @@ class SimulatedLoad:
         tokens: Int64,
         tenants: Int64,
         deadlines_us: Int64 | None,
+        names: tuple[str, ...] = (),
     ) -> SimulatedLoad:
         """Sort by the time of queueing; simultaneous requests stay in the order of arrival."""
-        order = np.argsort(queued_us, kind="stable")
-        deadlines_us = None if deadlines_us is None else deadlines_us[order]
-        return cls(duration_s, arrived_us[order], queued_us[order], tokens[order], tenants[order], deadlines_us)
+        columns = (duration_s, arrived_us, queued_us, tokens, tenants, deadlines_us, names)
+        return cls(*columns)._sorted(np.argsort(queued_us, kind="stable"))
+
+    def by_arrival(self) -> SimulatedLoad:
+        """Sort by the time of arrival; simultaneous requests stay in their order."""
+        return self._sorted(np.argsort(self.arrived_us, kind="stable"))
+
+    def undelayed(self) -> SimulatedLoad:
+        """Have all requests queue when they arrive."""
+        return replace(self, queued_us=self.arrived_us)
+
+    def tenant_name(self, tenant: int) -> str:
+        return self.names[tenant] if self.names else f"tenant{tenant}"
+
+    def _sorted(self, order: NDArray[np.int64]) -> SimulatedLoad:
+        columns = (self.arrived_us, self.queued_us, self.tokens, self.tenants)
+        deadlines_us = None if self.deadlines_us is None else self.deadlines_us[order]
+        arrived_us, queued_us, tokens, tenants = (column[order] for column in columns)
+        return SimulatedLoad(self.duration_s, arrived_us, queued_us, tokens, tenants, deadlines_us, self.names)
 
     def __len__(self) -> int:
         return len(self.arrived_us)

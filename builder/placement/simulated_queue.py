@@ -19,6 +19,7 @@ from backends.scheduling.policies import (
 from backends.scheduling.rejection import RejectedError
 from backends.scheduling.settings import Capacity
 from backends.scheduling.waiting_room import WaitingRoom
+from builder.placement.late_watch import LateWatch
 from builder.placement.simulated_job import SimulatedJob
 
 _TAKE_ALL_THAT_FITS = (
@@ -40,10 +41,17 @@ class SimulatedQueue:
     choose.
     """
 
-    def __init__(self, policy: Policy, capacity: Capacity, admission: Admission[SimulatedJob] | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        capacity: Capacity,
+        admission: Admission[SimulatedJob] | None = None,
+        late: LateWatch | None = None,
+    ) -> None:
         self._policy = policy
         self._capacity = capacity
         self._admission = admission
+        self._late = late
         self._takes_all_that_fit = type(policy) in _TAKE_ALL_THAT_FITS
         self._room: WaitingRoom[SimulatedJob] = WaitingRoom() if admission is None else admission.waiting
         self._coming: list[SimulatedJob] = []
@@ -63,6 +71,10 @@ class SimulatedQueue:
         A job that leaves late leaves room in a batch of all that wait. Another policy may choose quite another batch.
         """
         return math.inf if self._takes_all_that_fit else self._next_deadline_us
+
+    def left(self) -> list[SimulatedJob]:
+        """Return the jobs that wait."""
+        return [*self._room, *self._coming]
 
     def add(self, jobs: Sequence[SimulatedJob]) -> None:
         """Queue jobs behind all others, whatever admission would say."""
@@ -139,9 +151,13 @@ class SimulatedQueue:
         self._coming = []
         self._rows = self._tokens = 0
         self._next_deadline_us = math.inf
+        if self._late is not None:
+            self._late.leave(jobs)
         return jobs
 
     def _note_entered(self, jobs: Sequence[SimulatedJob]) -> None:
+        if self._late is not None:
+            self._late.enter(jobs)
         self._rows += len(jobs)
         for job in jobs:
             self._tokens += job.num_tokens
@@ -149,6 +165,8 @@ class SimulatedQueue:
                 self._next_deadline_us = job.deadline_us
 
     def _note_gone(self, jobs: Sequence[SimulatedJob]) -> None:
+        if self._late is not None:
+            self._late.leave(jobs)
         self._rows -= len(jobs)
         self._tokens -= sum(job.num_tokens for job in jobs)
 

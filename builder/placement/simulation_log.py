@@ -167,9 +167,22 @@ class SimulationLog:
     def reject(self, job: SimulatedJob, reason: Rejection) -> None:
         self._rejected.setdefault(reason, array("q")).append(job.place)
 
-    def judged(self, load: SimulatedLoad) -> Simulation:
-        """Judge each request; one that was admitted and ran in no batch was late in the queue."""
-        batches = Batches(_column(self._places), *map(_column, self._columns))
+    def batches(self) -> Batches:
+        return Batches(_column(self._places), *map(_column, self._columns))
+
+    def extend(self, other: SimulationLog) -> None:
+        """Add what is in another log, of other requests."""
+        self._places.extend(other._places)
+        self._answered_us.extend(other._answered_us)
+        self._levels.extend(other._levels)
+        for column, others in zip(self._columns, other._columns, strict=True):
+            column.extend(others)
+        for reason, places in other._rejected.items():
+            self._rejected.setdefault(reason, array("q")).extend(places)
+
+    def judged(self, load: SimulatedLoad, lost: Sequence[int] = ()) -> Simulation:
+        """Judge each request; one that was admitted, ran in no batch and is not lost was late in the queue."""
+        batches = self.batches()
         places = batches.places
         started_us, done_us = np.repeat(batches.started_us, batches.rows), _column(self._answered_us)
         is_late = np.zeros((2, len(places)), bool)
@@ -182,8 +195,10 @@ class SimulationLog:
         levels = np.zeros(len(load), np.int8)
         levels[places] = np.frombuffer(self._levels, np.int8) if self._levels else 0
         rejections = {reason: _column(rejected) for reason, rejected in self._rejected.items()}
+        rejections.pop(Rejection.LATE_WAITING, None)  # they are among those that nothing else became of
         rejections[Rejection.LATE_COMPUTED] = np.sort(places[is_late[1] & ~is_late[0]])
         is_told = is_answered.copy()
+        is_told[list(lost)] = True
         for rejected in rejections.values():
             is_told[rejected] = True
         rejections[Rejection.LATE_WAITING] = np.flatnonzero(~is_told)

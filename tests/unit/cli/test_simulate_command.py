@@ -11,6 +11,7 @@ import pytest
 from backends.home import Home
 from backends.scheduling.cost_model import CostModel
 from backends.scheduling.cost_profile import CostProfile, Measured, write_profile
+from builder.placement.server_costs import CoreCosts, Linear, ServerCosts
 
 Run = Callable[..., str]
 MODEL = CostModel(2_000.0, 100.0, 30.0, 0.01, 50.0)
@@ -91,6 +92,48 @@ def test_students_answer_what_all_layers_could_not(run: Run, tmp_path: Path) -> 
     assert (three["students"], three["changes_per_minute"]) == (3, 0)
     assert "of 3 students 1 to 3 answer, not 4" in run(*at, *of_students, "--always", "4")
     assert "no exits" in run(*at, *of_students, "--early-share", "0.5")
+
+
+def test_a_fleet_loses_a_server_and_hardly_a_request(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(MODEL.to_json()))
+    at = ("--cost-model", str(path), "--duration-s", "8", "--deadlines", "5x-20x", "--load", "0.4x", "--servers", "3")
+    (whole,), (less,) = (
+        json.loads(run(*at, "--json", *more))
+        for more in ((), ("--lose", "2@2s-4s", "--drain", "1@5s", "--balance", "0"))
+    )
+    assert whole["requests"] == less["requests"] and whole["attainment"] > 0.99
+    assert (whole["retried"], less["lost"]) == (0, 0) and less["retried"] > 0
+    assert sum(row["requests"] for row in less["servers"]) == less["requests"] + less["retried"]
+    (alone,) = json.loads(run("--cost-model", str(path), "--duration-s", "8", "--load", "0.4x", "--json"))
+    assert whole["requests"] == pytest.approx(3 * alone["requests"], rel=0.05)
+    said = run(*at)
+    assert "server-3" in said and "rows_per_batch" in said
+
+
+def test_what_serving_takes_is_read_from_a_file(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    ServerCosts(MODEL, CoreCosts(1.5, 500.0, 500.0, 3.0), staging=Linear(2_000.0)).write(path)
+    (with_costs,) = json.loads(run("--server-costs", str(path), *SHORT, "--json"))
+    model = tmp_path / "model.json"
+    model.write_text(json.dumps(MODEL.to_json()))
+    (without,) = json.loads(run("--cost-model", str(model), *SHORT, "--json"))
+    assert with_costs["requests"] == without["requests"]
+    assert with_costs["attainment"] < without["attainment"] - 0.05
+    assert "does not match its checksum" in run("--server-costs", str(model), *SHORT)
+
+
+def test_a_fleet_that_cannot_be_is_one_line(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(MODEL.to_json()))
+    at = ("--cost-model", str(path), *SHORT)
+    assert "--servers is 1 to 64, not 0" in run(*at, "--servers", "0")
+    assert "name servers of --servers" in run(*at, "--lose", "1@2s")
+    assert "'soon' is not a server and a time" in run(*at, "--servers", "2", "--lose", "soon")
+    assert "there is no number 5" in run(*at, "--servers", "2", "--drain", "5@1s")
+    assert "--lose" in run(*at, "--servers", "2", "--lose", "1@later")
+    assert "balance of 50 %" in run(*at, "--servers", "2", "--balance", "50")
+    assert "no ladders" in run(*at, "--servers", "2", "--early-share", "0.5")
 
 
 def test_what_cannot_be_simulated_is_one_line(run: Run, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from builder.fleet.gateway_config import GatewaySettings
 from builder.fleet.gateway_program import find_gateway
 from builder.fleet.routes import MAX_REQUEST_BYTES
 from builder.fleet.routing import Routing
+from builder.placement.fleet.maglev import Deal
 from builder.serving.errors import ServerStartError
 from builder.serving.ports import ClaimedPorts
 from stand_in_servers import INFER_METHOD, INFER_PATH, StandIn, wait_until
@@ -125,6 +126,19 @@ def test_only_a_lost_servers_tenants_move(asked: Asked) -> None:
     wait_until(lambda: all(asked.http(tenant)[1] != "server-1" for tenant in tenants))
     then = {tenant: asked.http(tenant)[1] for tenant in tenants}
     assert all(then[tenant] == server or server == "server-1" for tenant, server in at_first.items())
+    names = [server.name for server in asked.servers]
+    for among, observed in (([0, 1, 2], at_first), ([1, 2], then)):
+        deal = Deal(names, among, asked.settings.balance)
+        assert {tenant: names[deal.server_of(tenant.partition("/")[0], [0, 0, 0])] for tenant in tenants} == observed
+
+
+def test_a_broken_connections_next_server_is_foreseen(asked: Asked) -> None:
+    names = [server.name for server in asked.servers]
+    deal = Deal(names, [0, 1, 2], asked.settings.balance)
+    tenants = [tenant for tenant in map("tenant-{}".format, range(60)) if deal.server_of(tenant, [0, 0, 0]) == 1]
+    asked.servers[1].behaviour = "break"
+    foreseen = [names[deal.other_server_of(tenant, [0, 0, 0], tried=1)] for tenant in tenants]
+    assert len(tenants) > 5 and [asked.http(f"{tenant}/x")[1] for tenant in tenants] == foreseen
 
 
 @pytest.mark.parametrize("headers", [{}, {"x_envoy_retry_on": "5xx", "x_envoy_retry_grpc_on": "unavailable"}])

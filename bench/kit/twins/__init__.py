@@ -1,0 +1,1 @@
+"""Real servers, and simulated ones beside them whose costs were frozen before."""

@@ -1,0 +1,155 @@
+"""Running servers of a variant: where they are asked, which processes they are, and what they wrote of themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from backends.errors import UnavailableError
+from backends.home import Home
+from backends.trace import TRACE_VARIABLE
+from bench.kit.idle import wait_until_idle
+from bench.kit.overload import OverloadHome
+from bench.kit.served import Serving, served
+from bench.kit.twins.paced import paced_code
+from bench.kit.twins.variants import Variant
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
+from builder.serving import TracedSpan
+from builder.serving.trace_file import read_spans
+
+_HPLM = str(Path(sys.executable).with_name("hplm"))
+_ANY_PORTS = ("--http", "0", "--grpc", "0", "--health-port", "0", "--first-port", "0")
+_UPPER = "hplm_upper"
+_STOP_S = 60.0
+_GRPC = re.compile(r"grpc://([\d.:]+)")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One server that runs."""
+
+    name: str
+    pid: int
+    metrics_url: str
+
+    def processes(self) -> dict[int, str]:
+        """Return the command lines of its processes."""
+        of_server = [psutil.Process(self.pid), *psutil.Process(self.pid).children(recursive=True)]
+        return {process.pid: " ".join(process.cmdline()) for process in of_server}
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where a variant is asked; one server's name is the variant's."""
+
+    url: str
+    servers: Sequence[Standing]
+    trace: Path
+
+    def wait_until_idle(self) -> None:
+        for server in self.servers:
+            wait_until_idle(server)
+
+    def spans_by_server(self) -> dict[str, list[TracedSpan]]:
+        """Read what each server's processes have traced so far."""
+        spans = read_spans(self.trace)
+        pids = {server.name: server.processes().keys() for server in self.servers}
+        return {name: [span for span in spans if span.pid in of_server] for name, of_server in pids.items()}
+
+
+@contextmanager
+def ground_of(variant: Variant, home: OverloadHome) -> Iterator[Ground]:
+    """Start the servers of a variant, traced."""
+    with tempfile.TemporaryDirectory(prefix="hplm-trace-") as trace:
+        code = paced_code(home.home.path / "paced", home.cost_model) if variant.is_paced else None
+        started = _alone(variant, home, code, trace) if variant.servers == 1 else _behind(variant, home, code, trace)
+        with started as (url, servers):
+            yield Ground(url, servers, Path(trace))
+
+
+@contextmanager
+def _alone(
+    variant: Variant, home: OverloadHome, code: Path | None, trace: str
+) -> Iterator[tuple[str, Sequence[Standing]]]:
+    serving = Serving(upper=home.engine.parameters, code=code, environment={TRACE_VARIABLE: trace})
+    with served(home.home, serving) as server:
+        standing = Standing(variant.name, server.pid, server.metrics_url)
+        if variant.is_isolated:
+            with _isolated(standing):
+                yield server.grpc_url, [standing]
+        else:
+            yield server.grpc_url, [standing]
+
+
+@contextmanager
+def _behind(
+    variant: Variant, home: OverloadHome, code: Path | None, trace: str
+) -> Iterator[tuple[str, Sequence[Standing]]]:
+    """Start `hplm fleet serve` as an operator does."""
+    exported = ExportSettings(
+        lower_instances=1, lower_parameters={"missing": "fallback"}, upper_parameters=home.engine.parameters
+    )
+    render_repository(home.home.repository, exported, code)
+    command = [_HPLM, "fleet", "serve", "--home", str(home.home.path), "--servers", str(variant.servers), *_ANY_PORTS]
+    log = home.home.path / "fleet.log"
+    with log.open("w", encoding="utf-8") as err:
+        environment = {**os.environ, TRACE_VARIABLE: trace}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, env=environment)
+    try:
+        yield _ready(process, log), _servers_of(home.home)
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def _ready(process: subprocess.Popen[str], log: Path) -> str:
+    """Wait until the fleet is ready; returns where it is asked."""
+    for line in process.stdout or ():
+        if line.startswith("ready:") and (found := _GRPC.search(line)):
+            return found.group(1)
+    raise UnavailableError(f"the fleet did not start: {log.read_text(encoding='utf-8').strip()[-500:]}")
+
+
+def _servers_of(home: Home) -> list[Standing]:
+    command = [_HPLM, "fleet", "status", "--home", str(home.path), "--json"]
+    status = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return [
+        Standing(row["server"], row["pid"], f"http://127.0.0.1:{row['metrics']}/metrics") for row in status["servers"]
+    ]
+
+
+@contextmanager
+def _isolated(server: Standing) -> Iterator[None]:
+    """Give the engine's process the first core for itself; this process and all others of the server get the rest."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise UnavailableError("an engine alone on a core needs a second one for all else")
+    own, others = {cores[0]}, set(cores[1:])
+    for pid, command in server.processes().items():
+        _pin(pid, own if _UPPER in command else others)
+    _pin(os.getpid(), others)
+    try:
+        yield
+    finally:
+        _pin(os.getpid(), set(cores))
+
+
+def _pin(pid: int, cores: set[int]) -> None:
+    """Let all threads of a process run on some cores only; threads that they start inherit it."""
+    for thread in psutil.Process(pid).threads():
+        os.sched_setaffinity(thread.id, cores)

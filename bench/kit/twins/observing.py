@@ -1,0 +1,89 @@
+"""Loads on running servers, with the moments at which requests really left."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backends.scheduling.fair_share import tenant_of
+from bench.kit.fates import Fate, Fates
+from bench.kit.overload import OverloadHome
+from bench.kit.twins.ground import Ground
+from builder.placement import SimulatedLoad
+from hplm_client import HplmClient
+from loadtest.in_process import Played, play
+from loadtest.outcome import Kind
+from loadtest.schedule import Schedule
+from loadtest.sender import Target
+
+_ALONE = 20
+_ALONE_TOKENS = 20
+_LEAD_S = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """A load that was played; `began_us` is its start on the machine's monotonic clock."""
+
+    played: Played
+    began_us: float
+
+    @property
+    def attainment(self) -> float:
+        """The share of requests whose answers left the server in time, whatever a busy client did with them."""
+        return Fates(self.played).share(Fate.ON_TIME, Fate.OVERTAKEN)
+
+    @property
+    def sent_us(self) -> NDArray[np.float64]:
+        """When requests left, ascending, on the machine's monotonic clock."""
+        requests = self.played.requests
+        return np.sort(self.began_us + 1e6 * requests.sent_s[~self._unsent])
+
+    def replayed(self, hplms: Sequence[str], reach_us: float = 0.0) -> SimulatedLoad:
+        """Return what was sent, when it was sent; deadlines count from when a server sees a request."""
+        requests, is_sent = self.played.requests, ~self._unsent
+        sent_us = (1e6 * requests.sent_s[is_sent]).astype(np.int64)
+        left_ms = np.floor(requests.deadline_ms[is_sent] - 1e3 * (requests.sent_s - requests.scheduled_s)[is_sent])
+        deadlines_us = sent_us + round(reach_us) + (1e3 * left_ms).astype(np.int64)
+        numbers = {hplm: number for number, hplm in enumerate(hplms)}
+        tenants = np.array([numbers[hplm] for hplm in requests.hplms[is_sent].tolist()], np.int64)
+        names = tuple(map(tenant_of, hplms))
+        duration_s = float(requests.sent_s.max(initial=0.0))
+        return SimulatedLoad.in_order(
+            duration_s, sent_us, sent_us, requests.tokens[is_sent], tenants, deadlines_us, names
+        )
+
+    @property
+    def _unsent(self) -> NDArray[np.bool_]:
+        return np.equal(self.played.requests.kinds, str(Kind.UNSENT))
+
+
+def observe(ground: Ground, schedule: Schedule) -> Observed:
+    """Play a load, and wait until nothing of it is left."""
+    starts_at = time.monotonic() + _LEAD_S
+    played = play(Target(ground.url), schedule, starts_at=starts_at)
+    ground.wait_until_idle()
+    return Observed(played, 1e6 * starts_at)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Requests one after the other on idle servers: when each was sent, and what it took."""
+
+    sent_us: Sequence[float]
+    took_us: float
+
+
+def ask_alone(ground: Ground, home: OverloadHome) -> Alone:
+    sent_us, took_us = [], []
+    with HplmClient(ground.url) as client:
+        for number in range(_ALONE):
+            sent_us.append(1e6 * time.monotonic())
+            client.infer(home.hplms[number % len(home.hplms)], home.texts[_ALONE_TOKENS])
+            took_us.append(1e6 * time.monotonic() - sent_us[-1])
+    return Alone(sent_us, statistics.median(took_us))

@@ -1,0 +1,1 @@
+"""Several simulated servers behind a gateway."""

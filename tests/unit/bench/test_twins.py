@@ -1,0 +1,128 @@
+"""Costs are fitted to what servers traced; loads are replayed as they left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from backends.errors import InvalidArgumentError
+from backends.scheduling.cost_model import BatchShape, CostModel
+from backends.trace import Lane
+from bench.kit.twins.fitting import LOWER, UPPER, fit_costs
+from bench.kit.twins.observing import Alone, Observed
+from builder.placement.server_costs import CoreCosts
+from builder.serving import TracedSpan
+from loadtest.in_process import Played
+from loadtest.outcome import Outcome
+from loadtest.requests import Requests
+from loadtest.schedule import Row, Schedule
+from loadtest.sender import Effort
+
+MODEL = CostModel(5_000.0, 0.0, 100.0, 0.0, 0.0)
+TRUE = CoreCosts(1.3, 400.0, 250.0, 3.0)
+HPLMS = ("acme/a", "acme/b", "globex/a")
+
+
+def span(lane: Lane, name: str, process: str, start_us: float, duration_us: float, **arguments: int) -> TracedSpan:
+    return TracedSpan(lane, name, f"{process}_0", 1 if process == UPPER else 2, start_us, duration_us, 0.0, arguments)
+
+
+def observed(began_us: float, sent_s: Sequence[float], lag_s: float = 0.0, deadline_ms: int = 500) -> Observed:
+    schedule = Schedule.of(Row(at, HPLMS[number % 3], "one two", deadline_ms) for number, at in enumerate(sent_s))
+    outcomes = [
+        Outcome(number, at + lag_s, at + lag_s + 0.01, "answered", "", 1)
+        if deadline_ms > 1e3 * lag_s
+        else Outcome.unsent(number, at + lag_s)
+        for number, at in enumerate(schedule.times_s.tolist())
+    ]
+    return Observed(Played(Requests.of(schedule, outcomes), Effort(10.0, 1.0)), began_us)
+
+
+def traced_load(began_us: float, rate_per_s: float, rng: np.random.Generator) -> tuple[Observed, list[TracedSpan]]:
+    """Twenty seconds on a server whose batches take what `TRUE` says, with a scatter of 5 %."""
+    load = observed(began_us, np.sort(rng.uniform(0, 20, round(20 * rate_per_s))))
+    received_us = load.sent_us[rng.random(len(load.sent_us)) < min(1.0, 200 / rate_per_s)] + 3_000
+    spans = [span(Lane.QUEUE, "read", UPPER, at_us, 10.0, requests=1) for at_us in received_us.tolist()]
+    now_us = began_us + 100_000
+    while now_us < began_us + 19e6:
+        rows = int(rng.integers(40, 65))
+        tokens = 20 * rows
+        end_us = now_us + TRUE.slowness * rng.normal(1, 0.05) * MODEL.predict_us(BatchShape(rows, tokens, 0, 1))
+        alone_us = end_us - now_us
+        for _ in range(20):
+            counts = (int(((times >= now_us) & (times < end_us)).sum()) for times in (load.sent_us, received_us))
+            end_us = now_us + alone_us + TRUE.taken_us(*counts)
+        spans.append(
+            span(Lane.COMPUTE, "run", UPPER, now_us, end_us - now_us, rows=rows, tokens=tokens, squares=0, hplms=1)
+        )
+        spans.append(span(Lane.STAGING, "stage", UPPER, now_us, 700 + 20 * rows, rows=rows))
+        spans.append(span(Lane.ANSWERING, "answer", UPPER, now_us, 300 + 90 * rows, rows=rows))
+        now_us = end_us + 500
+    return load, spans
+
+
+def ways(began_us: float) -> tuple[Alone, list[TracedSpan]]:
+    """Requests that come alone reach the lower model in 1.5 ms, and the engine 0.8 ms after they are encoded."""
+    sent_us = [began_us + 50_000 * number for number in range(9)]
+    spans = []
+    for at_us in sent_us:
+        spans.append(span(Lane.RETRIEVAL, "read", LOWER, at_us + 1_500, 100, requests=1))
+        spans.append(span(Lane.RETRIEVAL, "tokenise", LOWER, at_us + 1_700, 300, rows=1))
+        spans.append(span(Lane.RETRIEVAL, "fold", LOWER, at_us + 3_500, 500, rows=1))
+        spans.append(span(Lane.QUEUE, "read", UPPER, at_us + 4_800, 100, requests=1))
+    return Alone(sent_us, 30_000.0), spans
+
+
+def test_costs_are_found_again(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    alone, spans = ways(0.0)
+    loads = []
+    for number, rate_per_s in enumerate((100.0, 250.0, 500.0)):
+        load, of_load = traced_load(1e6 + 30e6 * number, rate_per_s, rng)
+        loads.append(load)
+        spans += of_load
+    spans.sort(key=lambda one: one.start_us)
+    costs = fit_costs(MODEL, {"a": spans}, loads, alone, 3.0, 64, {"variant": "test"})
+    assert costs.cores.slowness == pytest.approx(TRUE.slowness, rel=0.05)
+    for rate_per_ms in (0.1, 0.25, 0.5):
+        received = min(rate_per_ms, 0.2)
+        found, true = (
+            cores.taken_us(1, 0) * rate_per_ms + cores.taken_us(0, 1) * received for cores in (costs.cores, TRUE)
+        )
+        assert found == pytest.approx(true, abs=20), f"at {rate_per_ms} requests per ms, seed {seed}"
+    assert (costs.front.reach_us, costs.front.hop_us) == (pytest.approx(1_500), pytest.approx(800))
+    assert costs.front.encoding.of(1) == pytest.approx(2_300)
+    assert costs.staging.of(50) == pytest.approx(1_700) and costs.answering.of(50) == pytest.approx(4_800)
+    assert np.std(costs.scatter) == pytest.approx(0.05, abs=0.02)
+    assert np.mean(costs.scatter) == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_device_that_nothing_slows_is_found_to_be_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    load = observed(0.0, np.sort(rng.uniform(0, 30, 3_000)))
+    spans = [
+        span(Lane.COMPUTE, "run", UPPER, at_us, 131_000.0, rows=63, tokens=1_260, squares=0, hplms=1)
+        for at_us in range(100_000, 29_000_000, 140_000)
+    ]
+    costs = fit_costs(MODEL, {"a": spans}, [load], Alone([0.0], 1.0), 5.0, 64, {})
+    assert costs.cores.slowness == pytest.approx(1.0, rel=0.01)
+    assert costs.cores.taken_us(14, 0) < 2_000
+
+
+def test_too_little_cannot_be_fitted() -> None:
+    load = observed(0.0, [0.1, 0.2])
+    with pytest.raises(InvalidArgumentError, match="too few batches"):
+        fit_costs(MODEL, {"a": []}, [load], Alone([0.0], 1.0), 3.0, 64, {})
+
+
+def test_what_left_late_is_replayed_late_and_what_did_not_leave_is_not() -> None:
+    run = observed(5e6, [0.5, 1.0, 1.5], lag_s=0.2, deadline_ms=300)
+    load = run.replayed(HPLMS, reach_us=2_000)
+    assert load.arrived_us.tolist() == [700_000, 1_200_000, 1_700_000]
+    assert load.deadlines_us is not None
+    assert (load.deadlines_us - load.arrived_us).tolist() == [pytest.approx(102_000, abs=1_000)] * 3
+    assert [load.tenant_name(tenant) for tenant in load.tenants.tolist()] == ["acme", "acme", "globex"]
+    assert run.sent_us.tolist() == pytest.approx([5.7e6, 6.2e6, 6.7e6])
+    assert len(observed(5e6, [0.5], lag_s=0.4, deadline_ms=300).replayed(HPLMS)) == 0
