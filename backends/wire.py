@@ -1,4 +1,8 @@
-"""The wire contract between the client, `hplm_lower` and `hplm_upper`: tensor names, tickets, hidden rows, words."""
+"""The wire contract between the client, `hplm_lower` and `hplm_upper`: tensor names, tickets, hidden rows, words.
+
+The tensor WORDS says of texts in which entities are looked for what their words are, and of texts that may lose words
+on their way where these begin; of others it is empty.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ import numpy.typing as npt
 
 from backends.clock import now_us
 from backends.errors import InvalidArgumentError, shown
+from backends.root.word_marks import CONTINUES_WORD, WordMarks
 from backends.root.words import Int32, RowWords, letter_end
 from backends.seal import OWN_SEAL, SEAL_BYTES, Seal
 from backends.stack_key import FULL, STUDENTS
@@ -192,6 +197,21 @@ def decode_words(row: bytes) -> TextWords:
     if not words.lie_within(len(text)):
         raise InvalidArgumentError(f"{WORDS} has words that lie beyond its text")
     return TextWords(text, words)
+
+
+def encode_marks(marks: WordMarks) -> bytes:
+    """Encode where the words of a row begin, if some may be left out: a byte for each token."""
+    return marks.tobytes()
+
+
+def decode_marks(row: bytes, num_tokens: int) -> WordMarks:
+    """Decode what `encode_marks` made of a row of so many tokens."""
+    marks: WordMarks = np.frombuffer(row, np.uint8)
+    if len(marks) != num_tokens:
+        raise InvalidArgumentError(f"{WORDS} has {len(marks)} marks for the {num_tokens} tokens of its row")
+    if marks.max(initial=0) > CONTINUES_WORD:
+        raise InvalidArgumentError(f"{WORDS} has mark {marks.max()}, and the last one is {CONTINUES_WORD}")
+    return marks
 
 
 def fold_words(rows: Sequence[bytes]) -> UInt8Array:

@@ -6,6 +6,8 @@ ways take turns in one run.
 - `exit_efficiency_60` is the time that is saved where 60 % leave, as a share of the ideal: of the layers that these
   rows do not pass.
 - `no_exit_overhead` is the time with an early head for every row where none leaves, against none with one.
+- `pruning_efficiency` is the time that is saved where all rows go on, each without the words that `alpha` leaves out,
+  as a share of the ideal: of the layers that their tokens do not pass. Choosing the words is part of the time.
 - `continue_over_recompute_70` compares going on with beginning again: the 30 % of rows that stay are laid out anew and
   pass all six layers, as they would in a second model.
 """
@@ -14,17 +16,20 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from backends.adapters.head import Head
-from backends.engine.exits import Exit
+from backends.engine.exits import Early, Exit
+from backends.engine.pruning import Prunable
 from backends.engine.stack import ReadyHplm, UpperStack
+from backends.root.word_marks import BEGINS_WORD, CONTINUES_WORD, OF_NO_WORD, WordMarks
 from bench.kit.bare import ROWS, bare_engine, fast_dtypes, interleaved
 from bench.kit.entry import Result, at_least, at_most, bench
 from bench.kit.random_root import BERT_BASE_UPPER
@@ -34,6 +39,7 @@ _LABELS = 3
 _SURE, _NEVER = None, 2.0
 _LENGTHS = {128: "", 20: "_short"}
 _RECOMPUTED = 70
+_CONTINUING = 0.25
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Settings:
     layers: int = BERT_BASE_UPPER.num_upper_layers
     rows: int = ROWS
     leaving_percent: tuple[int, ...] = (60, 70, 80)
+    alpha: float = 0.6
     timing: str = "all ways in turn, the median of the ratios within each turn"
 
 
@@ -58,6 +65,10 @@ class Batches:
         size = rows[0].shape[1]
         head = Head(torch.randn(_LABELS, size) / size**0.5, torch.zeros(_LABELS))
         self._leaves, self._stays = (Exit(after, head, 1.0, threshold) for threshold in (_SURE, _NEVER))
+        rng = np.random.default_rng(3)
+        self._marks = [_marks(len(row), rng) for row in rows]
+        self.kept = 1.0
+        """Share of their tokens that rows kept which lost words last."""
         self._order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(3)).tolist()
 
     def plain(self) -> None:
@@ -68,6 +79,11 @@ class Batches:
         exits = [self._leaves if row in gone else self._stays for row in range(len(self._rows))]
         self._run(range(len(self._rows)), exits)
 
+    def pruned(self, alpha: float) -> None:
+        """No row leaves, and each loses words there."""
+        exits = [replace(self._stays, prunable=Prunable(alpha, marks)) for marks in self._marks]
+        self.kept = mean(early.kept or 0.0 for early in self._run(range(len(self._rows)), exits).values())
+
     def recomputing(self, percent: int) -> None:
         """All rows leave early, and those that would have gone on begin again."""
         self.leaving(100)
@@ -77,9 +93,18 @@ class Batches:
     def _gone(self, percent: int) -> set[int]:
         return set(self._order[: round(percent / 100 * len(self._rows))])
 
-    def _run(self, rows: Sequence[int], exits: Sequence[Exit] | None) -> None:
-        hplms = [self._hplms[row] for row in rows]
-        self._stack.run(self._stack.pack([self._rows[row] for row in rows], hplms), hplms, None, exits)
+    def _run(self, rows: Sequence[int], exits: Sequence[Exit] | None) -> dict[int, Early]:
+        hplms, early = [self._hplms[row] for row in rows], dict[int, Early]()
+        packed = self._stack.pack([self._rows[row] for row in rows], hplms)
+        self._stack.run(packed, hplms, None, exits, early.update)
+        return early
+
+
+def _marks(length: int, rng: np.random.Generator) -> WordMarks:
+    """Where words begin of which one in four has a second token or more."""
+    marks = np.where(rng.random(length) < _CONTINUING, CONTINUES_WORD, BEGINS_WORD).astype(np.uint8)
+    marks[[0, -1]] = OF_NO_WORD
+    return marks
 
 
 def measure(settings: Settings, seed: int) -> list[dict[str, Any]]:
@@ -93,6 +118,7 @@ def measure(settings: Settings, seed: int) -> list[dict[str, Any]]:
                 batches = Batches(stack, waiting.rows, waiting.hplms, settings.after)
                 ways: dict[str, Callable[[], object]] = {"full": batches.plain, "none": partial(batches.leaving, 0)}
                 ways |= {f"{percent} %": partial(batches.leaving, percent) for percent in settings.leaving_percent}
+                ways["pruned"] = partial(batches.pruned, settings.alpha)
                 ways["anew"] = partial(batches.recomputing, _RECOMPUTED)
                 seconds = interleaved(ways, settings.repeats)
                 ideal = 1 - settings.after / settings.layers
@@ -101,6 +127,8 @@ def measure(settings: Settings, seed: int) -> list[dict[str, Any]]:
                 for percent in settings.leaving_percent:
                     saved = [1 - b / a for a, b in zip(seconds["full"], seconds[f"{percent} %"], strict=True)]
                     row[f"efficiency {percent}"] = median(saved) / (ideal * percent / 100)
+                saved = [1 - b / a for a, b in zip(seconds["none"], seconds["pruned"], strict=True)]
+                row |= {"kept": batches.kept, "efficiency pruned": median(saved) / (ideal * (1 - batches.kept))}
                 row["overhead"] = _ratio(seconds["none"], seconds["full"])
                 row["anew over going on"] = _ratio(seconds["anew"], seconds[f"{_RECOMPUTED} %"])
                 found.append(row)
@@ -118,6 +146,8 @@ def figures_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     for row in rows:
         suffix = _LENGTHS[row["tokens"]] + ("_int8" if row["dtype"] == "int8" else "")
         found |= {f"exit_efficiency_{percent}{suffix}": row[f"efficiency {percent}"] for percent in (60, 80)}
+        found[f"kept_tokens{suffix}"] = row["kept"]
+        found[f"pruning_efficiency{suffix}"] = row["efficiency pruned"]
         found[f"no_exit_overhead{suffix}"] = row["overhead"]
         found[f"continue_over_recompute_{_RECOMPUTED}{suffix}"] = row["anew over going on"]
     return found

@@ -6,13 +6,14 @@ Where that lets none leave, all go on. What is lost is measured over all test te
 measure; the time is that of the bare engine for batches of them, with and without in turns.
 
 - Pruning: of a text that goes on, words whose score is at most α times the mean of its words are left out of the other
-  layers. The score is the attention that a token receives in the layer before the exit, or how far it moves the early
-  answer between its two likeliest labels, which costs next to nothing.
+  layers, by the engine as it serves. The score is how far a token moves the early answer between its two likeliest
+  labels.
 - The ensemble: the answer is w times the full probabilities plus 1 - w times the early ones, both calibrated.
 
-`saved_attention` and `saved_head` are the largest share of time that some α saves on some task at `most_points` lost at
-most; 0 where none does. The least of the turns counts, so that one slow turn is not taken for a saving. The α is chosen
-on the texts that it is measured on, which flatters pruning, and the loss says little where `±` is above `most_points`.
+`saved` is the largest share of time that some α saves on some task at `most_points` lost at most; 0 where none does.
+The least of the turns counts, so that one slow turn is not taken for a saving. The α is chosen on the texts that it is
+measured on, which flatters pruning, and the loss says little where `±` is above `most_points`. `computed_tokens` is the
+share of all tokens' layers that is computed then, and `computed_tokens_whole` what is computed without pruning.
 `ensemble_points_90` is what w = 0.9 gains on the texts that go on, the mean over tasks after the default exit.
 """
 
@@ -24,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,14 +34,14 @@ from torch import Tensor
 from backends.adapters.bank import HEAD_DTYPE, HplmArtifact
 from backends.adapters.head import Head
 from backends.engine.exits import NEVER, Early, Exit
-from backends.engine.stack import StackSettings
+from backends.engine.pruning import Prunable
+from backends.engine.stack import ReadyHplm, StackSettings, UpperStack
 from backends.home import Home
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
-from backends.root.tokenizer import RootTokenizer, Text
+from backends.root.word_marks import WordMarks
 from bench.kit.bare import fast_dtypes, interleaved
 from bench.kit.entry import Result, bench
-from bench.kit.pruning_stack import NO_WORD, Int64, PrunableRow, PrunedRow, Pruning, PruningStack
 from bench.tasks.cut import cut_task
 from bench.tasks.data import Caps
 from builder.construct.hplm.states import encoded_set
@@ -53,7 +54,7 @@ from builder.levels.certificate import certify
 from builder.levels.early_head import HeadData, fit_early_head
 from builder.levels.exit_layers import default_exit
 from builder.levels.guarantee import Each
-from builder.levels.served import answered_rows, served_rows
+from builder.levels.served import answered_rows, served_rows, word_marks
 from builder.progress import Report, progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
 from builder.settings.hplm import TuneSettings
@@ -73,17 +74,11 @@ class Settings:
     epochs: int = TuneSettings.epochs
     max_drop: float = 1.0
     most_points: float = 0.2
-    attention_alphas: tuple[float, ...] = (0.5, 0.7, 0.9)
-    head_alphas: tuple[float, ...] = (0.1, 0.2, 0.4)
+    alphas: tuple[float, ...] = (0.1, 0.2, 0.4, 0.6)
     rows: int = 64
     timed_batches: int = 2
     repeats: int = 5
     seed: int = 17
-
-    @property
-    def prunings(self) -> list[Pruning]:
-        by_attention = [Pruning("attention", alpha) for alpha in self.attention_alphas]
-        return by_attention + [Pruning("head", alpha) for alpha in self.head_alphas]
 
 
 FULL = Settings()
@@ -93,8 +88,7 @@ QUICK = Settings(
     test_texts=64,
     epochs=1,
     max_drop=5.0,
-    attention_alphas=(0.5,),
-    head_alphas=(0.2,),
+    alphas=(0.4,),
     timed_batches=1,
     repeats=1,
 )
@@ -105,7 +99,16 @@ class Batch:
     """Test texts that run together."""
 
     rows: Sequence[Tensor]
-    prunable: Sequence[PrunableRow]
+    hplms: Sequence[ReadyHplm]
+    middles: Sequence[int | None]
+    marks: Sequence[WordMarks]
+
+
+class Answered(NamedTuple):
+    """The logits of a row, and the share of its tokens that passed the layers behind the exit; 0 if it left there."""
+
+    logits: Tensor
+    kept: float
 
 
 class Task:
@@ -133,10 +136,8 @@ class Task:
             tuned.head,
             self.objective.about_pairs,
         )
-        self.stack = PruningStack(root, StackSettings(dtype=fast_dtypes()[0], num_slots=_HPLMS + 1))
-        texts, tokenizer = [task_text(example) for example in content.test], root.tokenizer()
-        rows = zip(texts, self.test.lengths, self.test.middles, strict=True)
-        self._words = [words_of(tokenizer, text, int(length), middle) for text, length, middle in rows]
+        self.stack = UpperStack(root, StackSettings(dtype=fast_dtypes()[0], num_slots=_HPLMS + 1))
+        self._marks = word_marks(root.tokenizer(), [task_text(example) for example in content.test])
 
     @property
     def num_layers(self) -> int:
@@ -159,49 +160,31 @@ class Task:
         early, full = (StepAnswers.of(self.objective, each, self.dev.targets) for each in (found.early, found.full))
         return early, full
 
-    def batches(self, at_exit: Exit) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch]:
         hplms = [self.stack.ready(key, lambda: self.artifact) for key in range(_HPLMS)]
         for start in range(0, len(self.test.targets), self.settings.rows):
             rows = range(start, min(start + self.settings.rows, len(self.test.targets)))
-            prunable = [
-                PrunableRow(hplms[row % _HPLMS], at_exit, self.test.middles[row], self._words[row]) for row in rows
-            ]
-            yield Batch([self.test.rows[row] for row in rows], prunable)
+            yield Batch(
+                [self.test.rows[row] for row in rows],
+                [hplms[row % _HPLMS] for row in rows],
+                [self.test.middles[row] for row in rows],
+                [self._marks[row] for row in rows],
+            )
         for hplm in hplms:
             self.stack.release(hplm)
 
-    def run(self, batch: Batch, pruning: Pruning | None) -> list[PrunedRow]:
-        hplms = [row.hplm for row in batch.prunable]
-        packed = self.stack.pack(batch.rows, hplms)
-        if pruning is not None:
-            return self.stack.run_pruned(packed, batch.prunable, pruning)
+    def run(self, batch: Batch, at_exit: Exit, alpha: float | None) -> list[Answered]:
+        """Run a batch whose rows all have the same exit, and lose words there if there is an alpha."""
+        prunable = [None if alpha is None else Prunable(alpha, marks) for marks in batch.marks]
+        exits = [replace(at_exit, prunable=each) for each in prunable]
         early: dict[int, Early] = {}
-        columns = [row.middle for row in batch.prunable], [row.exit for row in batch.prunable]
-        logits = self.stack.run(packed, hplms, *columns, early.update)
-        return [
-            PrunedRow(each, None if early[index].leaves else len(batch.rows[index]))
-            for index, each in enumerate(logits)
-        ]
+        packed = self.stack.pack(batch.rows, batch.hplms)
+        logits = self.stack.run(packed, batch.hplms, batch.middles, exits, early.update)
+        return [Answered(each, _kept(early[index])) for index, each in enumerate(logits)]
 
 
-def words_of(tokenizer: RootTokenizer, text: Text, length: int, middle: int | None) -> Int64:
-    """Return the index of each token's word in a row; a text that was cut ends earlier."""
-    words = np.full(length, NO_WORD, np.int64)
-    segments = [(text, 1, length - 1)] if isinstance(text, str) else _segments(text, length, middle)
-    number = 0
-    for segment, start, end in segments:
-        (found,) = tokenizer.encode([segment], [True]).words
-        firsts = [] if found is None else [first for first in found.first_tokens + start - 1 if first < end]
-        for first, next_one in zip(firsts, [*firsts[1:], end], strict=True):
-            words[first:next_one] = number
-            number += 1
-    return words
-
-
-def _segments(pair: tuple[str, str], length: int, middle: int | None) -> list[tuple[str, int, int]]:
-    if middle is None:
-        return [(pair[0], 1, length - 1)]
-    return [(pair[0], 1, middle - 1), (pair[1], middle, length - 1)]
+def _kept(early: Early) -> float:
+    return 0.0 if early.leaves else 1.0 if early.kept is None else early.kept
 
 
 class Measured:
@@ -218,9 +201,9 @@ class Measured:
         certificate = certify(confidence[certifies], is_harm[certifies], settings.max_drop / 100, Each(_RISK))
         threshold = NEVER if certificate is None else certificate.threshold
         self._exit = Exit(after, head, self._temperatures[0], threshold)
-        self._batches = list(task.batches(self._exit))
-        self._plain = self._run(None)
-        self._goes_on = np.array([row.kept_tokens is not None for row in self._plain])
+        self._batches = list(task.batches())
+        self._plain = self._run(self._exit, None)
+        self._goes_on = np.array([row.kept > 0 for row in self._plain])
         self._is_right = self._right([row.logits for row in self._plain])
         self._described = {
             "task": task.name,
@@ -232,41 +215,50 @@ class Measured:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield one row for each way to prune, and one for each weight of the ensemble."""
-        yield from (self._pruned(pruning) for pruning in self._task.settings.prunings)
+        yield from (self._pruned(alpha) for alpha in self._task.settings.alphas)
         early = self._early()
         yield from (self._ensemble(weight, early) for weight in _WEIGHTS)
 
-    def _run(self, pruning: Pruning | None) -> list[PrunedRow]:
-        return [row for batch in self._batches for row in self._task.run(batch, pruning)]
+    def _run(self, at_exit: Exit, alpha: float | None) -> list[Answered]:
+        return [row for batch in self._batches for row in self._task.run(batch, at_exit, alpha)]
 
     def _right(self, logits: Sequence[Tensor]) -> Bools:
         return self._task.answers(logits, self._task.test).is_right
 
-    def _pruned(self, pruning: Pruning) -> dict[str, Any]:
-        found = self._run(pruning)
-        tokens = sum(row.kept_tokens or 0 for row in self._plain)
+    def _pruned(self, alpha: float) -> dict[str, Any]:
+        found = self._run(self._exit, alpha)
+        whole, computed = self._computed(self._plain), self._computed(found)
         return {
             **self._described,
-            "measure": pruning.score,
-            "alpha": pruning.alpha,
-            "tokens pruned": 1 - sum(row.kept_tokens or 0 for row in found) / tokens,
+            "measure": "pruning",
+            "alpha": alpha,
+            "computed tokens, whole": whole,
+            "computed tokens": computed,
             **self._points(self._right([row.logits for row in found]), np.ones_like(self._goes_on)),
-            **self._saved(pruning),
+            **self._saved(alpha),
         }
 
-    def _saved(self, pruning: Pruning) -> dict[str, float]:
-        """Say which share of the bare engine's time is saved, as the median and the least of the turns."""
+    def _computed(self, rows: Sequence[Answered]) -> float:
+        """Return the share of all tokens' layers that is computed."""
+        lengths, early = self._task.test.lengths, self._exit.after / self._task.num_layers
+        kept = float(np.average([row.kept for row in rows], weights=lengths))
+        return early + (1 - early) * kept
+
+    def _saved(self, alpha: float) -> dict[str, float]:
+        """Say what a row takes in the bare engine, and what is saved, as the median and the least of the turns."""
         timed = self._batches[: self._task.settings.timed_batches]
         ways: dict[str, Callable[[], object]] = {
-            name: partial(self._run_all, timed, each) for name, each in (("plain", None), ("pruned", pruning))
+            name: partial(self._run_all, timed, each) for name, each in (("whole", None), ("pruned", alpha))
         }
         seconds = interleaved(ways, self._task.settings.repeats)
-        saved = [1 - ours / plain for ours, plain in zip(seconds["pruned"], seconds["plain"], strict=True)]
-        return {"time saved": median(saved), "least saved": min(saved)}
+        saved = [1 - ours / whole for ours, whole in zip(seconds["pruned"], seconds["whole"], strict=True)]
+        num_rows = sum(len(batch.rows) for batch in timed)
+        a_row = {f"{name} us a row": 1e6 * median(times) / num_rows for name, times in seconds.items()}
+        return {**a_row, "time saved": median(saved), "least saved": min(saved)}
 
-    def _run_all(self, batches: Sequence[Batch], pruning: Pruning | None) -> None:
+    def _run_all(self, batches: Sequence[Batch], alpha: float | None) -> None:
         for batch in batches:
-            self._task.run(batch, pruning)
+            self._task.run(batch, self._exit, alpha)
 
     def _ensemble(self, weight: float, early: Sequence[Tensor]) -> dict[str, Any]:
         of_early, of_full = self._temperatures
@@ -282,8 +274,7 @@ class Measured:
         }
 
     def _early(self) -> list[Tensor]:
-        leaving = replace(self._exit, threshold=None)
-        return [row.logits for batch in self._task.batches(leaving) for row in self._task.run(batch, None)]
+        return [row.logits for row in self._run(replace(self._exit, threshold=None), None)]
 
     def _points(self, is_right: Bools, among: Bools) -> dict[str, float]:
         """Say what a measure loses among some rows, with the standard error of the difference."""
@@ -292,7 +283,12 @@ class Measured:
 
 
 def figures_of(rows: Sequence[Mapping[str, Any]], most_points: float) -> dict[str, float]:
-    figures = {f"saved_{score}": _most_saved(rows, score, most_points) for score in ("attention", "head")}
+    best = _most_saving(rows, most_points)
+    figures = {
+        "saved": 0.0 if best is None else max(0.0, float(best["least saved"])),
+        "computed_tokens": 1.0 if best is None else float(best["computed tokens"]),
+        "computed_tokens_whole": 1.0 if best is None else float(best["computed tokens, whole"]),
+    }
     ensembles = [row for row in rows if row["measure"] == "ensemble" and row["after"] == default_exit(row["layers"])]
     for weight in _WEIGHTS:
         gained = [-row["points lost"] for row in ensembles if row["weight"] == weight]
@@ -300,9 +296,9 @@ def figures_of(rows: Sequence[Mapping[str, Any]], most_points: float) -> dict[st
     return figures
 
 
-def _most_saved(rows: Sequence[Mapping[str, Any]], score: str, most_points: float) -> float:
-    harmless = [row for row in rows if row["measure"] == score and row["points lost"] <= most_points]
-    return max([0.0, *(float(row["least saved"]) for row in harmless)])
+def _most_saving(rows: Sequence[Mapping[str, Any]], most_points: float) -> Mapping[str, Any] | None:
+    harmless = [row for row in rows if row["measure"] == "pruning" and row["points lost"] <= most_points]
+    return max(harmless, key=lambda row: float(row["least saved"]), default=None)
 
 
 def add_options(arguments: ArgumentParser) -> None:

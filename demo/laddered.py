@@ -136,7 +136,7 @@ def _candidates(profile: Profile) -> Table:
     for row, each in zip(profile.rows, profile.candidates, strict=True):
         lost = "–" if each.lost is None else f"{100 * each.lost:.2f}"
         bound, kib = f"{100 * each.bound:.2f}", f"{each.memory_bytes / 1024:.1f}"
-        layers = f"{each.after} of {profile.layers}"
+        layers = f"{each.after} of {profile.layers}" + ("" if each.alpha is None else ", then fewer words")
         table.add_row("yes" if row["chosen"] else "", layers, f"{each.answered_early:.0%}", lost, bound, kib)
     return table
 

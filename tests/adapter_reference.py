@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -81,6 +82,16 @@ def reference_logits(root: RootFolder, artifact: HplmArtifact, hidden: Tensor, n
     layers = range(num_layers or root.geometry.num_upper_layers)
     states = _states(root.geometry, _weights(root), artifact.adapters, hidden, layers)
     return _answer(artifact.head, _pooled(artifact.pooling, states, None))
+
+
+def reference_states(root: RootFolder, artifact: HplmArtifact, hidden: Tensor, layers: range) -> Tensor:
+    """One row `[L, H]` as it comes to some layers → as it leaves them."""
+    own = artifact.adapters if layers.start == 0 else replace(artifact.adapters, entrance=None)
+    return _states(root.geometry, _weights(root), own, hidden, layers)
+
+
+def reference_answer(head: Head, pooling: str, states: Tensor, middle: int | None) -> Tensor:
+    return _answer(head, _pooled(pooling, states, middle))
 
 
 def reference_student_logits(

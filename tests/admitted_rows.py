@@ -27,6 +27,7 @@ class Row:
     depth: float = 1.0
     least_depth: float = 1.0
     most_depth: float = 1.0
+    kept: float = 1.0
     settles: bool = False
 
     def settle(self) -> bool:

@@ -43,6 +43,7 @@ class Request:
     has_settled: bool = False
     level: str = "full"
     most_depth: float = 1.0
+    kept: float = 1.0
 
     def settle(self) -> bool:
         if self.has_settled or self.exit_depth == 1.0 or not self.may_settle:

@@ -109,6 +109,8 @@ class HplmArtifact:
                 raise CorruptFileError(f"the ladder of {self.hplm} is of another task than {self.task}")
             if ladder.ensemble is not None and self.task != "classification":
                 raise CorruptFileError(f"the ladder of {self.hplm} mixes answers, which a {self.task} cannot")
+            if ladder.pruning is not None and self.task != "classification":
+                raise CorruptFileError(f"the ladder of {self.hplm} leaves out words, which a {self.task} needs")
             if not 0 < early.after < num_layers or tuple(early.head.weight.shape) != shape:
                 raise CorruptFileError(
                     f"the ladder of {self.hplm} has a head of {list(early.head.weight.shape)} after {early.after} "

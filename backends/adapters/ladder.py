@@ -23,10 +23,10 @@ from backends.stack_key import FULL
 from backends.storage import check_file, file_checksum, write_json, write_tensors
 from backends.wire import EARLY
 
-LADDER_FORMAT_VERSION = 3
-"""2 is of regressions, which releases that read 1 would take for labels; 3 is of ensembles, which those that read 2
-would leave out; all others are written as 1."""
-_OF_LABELS, _OF_NUMBERS = 1, 2
+LADDER_FORMAT_VERSION = 4
+"""2 is of regressions, which releases that read 1 would take for labels; 3 is of ensembles and 4 of pruned words, which
+those that read less would leave out; all others are written as 1."""
+_OF_LABELS, _OF_NUMBERS, _OF_ENSEMBLES = 1, 2, 3
 _MANIFEST = "levels.json"
 _HEADS = "exits.safetensors"
 LADDER_FILES = (_MANIFEST, _HEADS)
@@ -58,6 +58,11 @@ class EarlyStep:
         """The head in the precision of its file; that of a regression holds the scale of its values."""
         return self.head.to(_STORED_DTYPE if self.scale is None else torch.float32)
 
+    @property
+    def served_head(self) -> Head:
+        """The stored head as it is computed with."""
+        return self.stored_head.to(torch.float32)
+
 
 @dataclass(frozen=True)
 class Ensemble:
@@ -73,6 +78,19 @@ class Ensemble:
 
 
 @dataclass(frozen=True)
+class Pruning:
+    """Which words a row that goes on loses on its way.
+
+    Attributes:
+        alpha: A word stays if a token of it has a score above so many times the mean of the row's words.
+        temperature: Makes the confidence of answers true that all layers give without those words.
+    """
+
+    alpha: float
+    temperature: float
+
+
+@dataclass(frozen=True)
 class Ladder:
     """The early step of a version, and the temperature of its full one.
 
@@ -83,12 +101,15 @@ class Ladder:
             answers stand alone, as those to requests for `full` always do.
         certified: What was promised and measured when it was made. The audit compares early answers by its
             `disagreement`; the other figures are for people.
+        pruning: Of a classification: the words that rows lose that were not sure enough early; None where they keep
+            all, as rows of requests for `full` always do.
     """
 
     early: EarlyStep
     full_temperature: float
     certified: Mapping[str, Any] = field(default_factory=dict)
     ensemble: Ensemble | None = None
+    pruning: Pruning | None = None
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -97,14 +118,16 @@ class Ladder:
     @property
     def format_version(self) -> int:
         """The oldest format that says all of it, so that releases before this one read what they can serve."""
-        if self.ensemble is not None:
+        if self.pruning is not None:
             return LADDER_FORMAT_VERSION
+        if self.ensemble is not None:
+            return _OF_ENSEMBLES
         return _OF_LABELS if self.early.scale is None else _OF_NUMBERS
 
 
 def write_ladder(folder: Path, ladder: Ladder, root_fingerprint: str) -> None:
     """Write a ladder beside a version's weights, into a staging folder."""
-    early, mixed = ladder.early, ladder.ensemble
+    early, mixed, pruned = ladder.early, ladder.ensemble, ladder.pruning
     heads = folder / _HEADS
     write_tensors(heads, {f"{EARLY}.{name}": each for name, each in early.stored_head.named().items()})
     write_json(
@@ -120,11 +143,13 @@ def write_ladder(folder: Path, ladder: Ladder, root_fingerprint: str) -> None:
                     "threshold": early.threshold,
                     **({} if early.scale is None else {"scale": early.scale}),
                     **({} if mixed is None else {"weight": 1 - mixed.full_weight}),
+                    **({} if pruned is None else {"alpha": pruned.alpha}),
                 },
                 {
                     "level": FULL,
                     "temperature": ladder.full_temperature,
                     **({} if mixed is None else {"weight": mixed.full_weight, "mixed_temperature": mixed.temperature}),
+                    **({} if pruned is None else {"pruned_temperature": pruned.temperature}),
                 },
             ],
             "certified": dict(ladder.certified),
@@ -162,7 +187,8 @@ def read_ladder(folder: Path, root_fingerprint: str) -> Ladder | None:
         early.number("threshold"),
         early.positive("scale") if "scale" in early else None,
     )
-    return Ladder(step, full.positive("temperature"), _certified(manifest.part("certified")), _ensemble(early, full))
+    certified = _certified(manifest.part("certified"))
+    return Ladder(step, full.positive("temperature"), certified, _ensemble(early, full), _pruning(early, full))
 
 
 def _ensemble(early: Fields, full: Fields) -> Ensemble | None:
@@ -173,6 +199,13 @@ def _ensemble(early: Fields, full: Fields) -> Ensemble | None:
     if not math.isclose(sum(weights), 1, abs_tol=_SUM_PRECISION):
         raise CorruptFileError(f"{full.where} has weights that add up to {sum(weights):g}, not 1")
     return Ensemble(weights[1], full.positive("mixed_temperature"))
+
+
+def _pruning(early: Fields, full: Fields) -> Pruning | None:
+    """Read which words rows lose, if they lose any."""
+    if "alpha" not in early and "pruned_temperature" not in full:
+        return None
+    return Pruning(early.positive("alpha"), full.positive("pruned_temperature"))
 
 
 def _early_head(tensors: Mapping[str, Tensor]) -> Head:

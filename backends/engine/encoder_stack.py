@@ -1,8 +1,8 @@
 """The stack of all upper layers of an encoder: runs the serve loop's jobs on an `UpperStack`.
 
 A job whose hPLM has a ladder may end between two layers; one that goes on keeps what was known of it there. Where the
-ladder has an ensemble, that is mixed with its last answer. Some that end there stay in their batch, so that the audit
-can compare both answers.
+ladder has an ensemble, that is mixed with its last answer; where it prunes words, some of them stay behind. Some jobs
+that end there stay in their batch, so that the audit can compare both answers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from backends.engine.ensemble import Mixture, mixed
 from backends.engine.exits import NEVER, Early, Exit, are_same
 from backends.engine.job import Job
 from backends.engine.packing import PackedRows
+from backends.engine.pruning import Prunable
 from backends.engine.stack import OnEarly, ReadyHplm, UpperStack
 from backends.engine.stack_protocol import Done, Emit, SoFar
 from backends.engine.streams import Mark
@@ -99,6 +100,7 @@ class EncoderStack:
         left: set[int] = set()
         compared: dict[int, Tensor] = {}
         mixtures: dict[int, Mixture] = {}
+        kept: dict[int, float] = {}
 
         def on_early(found: Sequence[tuple[int, Early]]) -> None:
             for index, early in found:
@@ -110,9 +112,11 @@ class EncoderStack:
                 level = self._early_level(job, hplm, early)
                 if early.leaves:
                     left.add(index)
-                    job.passed = 1.0 if index in audited else self._passed(exits[index])
+                    job.passed = self._passed(exits[index], float(index in audited))
                     emit(job, Done(early.logits, level))
                     continue
+                if early.kept is not None:
+                    kept[index] = early.kept
                 if (mixture := self._mixture_of(job, hplm, early)) is not None:
                     mixtures[index] = mixture
                 if early.confidence > 0 and job.entry.may_settle:  # what is no number is no fallback
@@ -120,13 +124,13 @@ class EncoderStack:
 
         # A job's lease ends with its early answer, while others of its batch may be computed beside its tokens.
         with self._pinned([hplm for hplm, each in zip(batch.hplms, exits, strict=True) if each is not None]):
-            staying = [replace(audited[i], threshold=NEVER) if i in audited else each for i, each in enumerate(exits)]
+            staying = [replace(audited[i], is_compared=True) if i in audited else each for i, each in enumerate(exits)]
             logits = self._logits(batch, staying, on_early)
         of_mixtures = mixed(logits, mixtures)
         for index, job in enumerate(batch.jobs):
             if index not in left:
-                job.passed = 1.0
-                emit(job, _last(logits[index], batch.hplms[index].ladder, of_mixtures.get(index)))
+                job.passed = self._passed(exits[index], kept.get(index, 1.0))
+                emit(job, _last(logits[index], batch.hplms[index].ladder, of_mixtures.get(index), index in kept))
         for index, early_logits in compared.items():
             ladder = batch.hplms[index].ladder
             if ladder is not None and torch.isfinite(logits[index]).all():
@@ -143,7 +147,14 @@ class EncoderStack:
         early = hplm.ladder.early
         words = None if job.words is None else job.words.words.first_tokens.tolist()
         threshold = None if job.settles else self._trusted_from(job, early)
-        return Exit(early.after, early.head, early.temperature, threshold, words, early.scale)
+        prunable = self._prunable(job, hplm.ladder)
+        return Exit(early.after, early.head, early.temperature, threshold, words, early.scale, prunable=prunable)
+
+    def _prunable(self, job: Job, ladder: Ladder) -> Prunable | None:
+        """Return what a row may lose; nothing where the audit says that early answers have changed."""
+        if ladder.pruning is None or job.marks is None or self._audit.has_failed(job.hplm_key):
+            return None
+        return Prunable(ladder.pruning.alpha, job.marks)
 
     def _early_level(self, job: Job, hplm: ReadyHplm, early: Early) -> AnswerLevel | None:
         if hplm.ladder is None:
@@ -163,8 +174,10 @@ class EncoderStack:
         """Return the least confidence of an early answer that stands for the full one."""
         return NEVER if self._audit.has_failed(job.hplm_key) else step.threshold
 
-    def _passed(self, leaving: Exit | None) -> float:
-        return 1.0 if leaving is None else leaving.after / self.upper.num_layers
+    def _passed(self, at: Exit | None, kept: float) -> float:
+        """Return the share of the layers that a row passes of whose tokens this share passes those behind its exit."""
+        early = 1.0 if at is None else at.after / self.upper.num_layers
+        return early + kept * (1 - early)
 
     @contextmanager
     def _pinned(self, hplms: Sequence[ReadyHplm]) -> Iterator[None]:
@@ -181,10 +194,12 @@ class EncoderStack:
             return self.upper.run(rows, batch.hplms, [job.middle for job in batch.jobs], exits, on_early)
 
 
-def _last(full: Tensor, ladder: Ladder | None, mixture: Tensor | None) -> Done:
+def _last(full: Tensor, ladder: Ladder | None, mixture: Tensor | None, has_lost_words: bool) -> Done:
     """Return the outcome of a row that has passed all layers: the mixture where there is one."""
     if ladder is None:
         return Done(full)
+    if has_lost_words and ladder.pruning is not None:
+        return Done(full, AnswerLevel(FULL, ladder.pruning.temperature))
     if mixture is None or ladder.ensemble is None:
         return Done(full, AnswerLevel(FULL, ladder.full_temperature))
     return Done(mixture, AnswerLevel(FULL, ladder.ensemble.temperature))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from backends.adapters.head import Head
 from backends.engine.early_numbers import differ, number_confidences
+from backends.engine.pruning import Prunable
 
 NEVER = 2.0
 """A threshold that no confidence reaches."""
@@ -28,7 +29,9 @@ class Exit:
         threshold: Least confidence of a row that leaves here; None if it leaves whatever it is.
         answers: The tokens whose answers count, as those of words; None for the row's one answer.
         scale: Of the numbers of a regression, as in its early step; None of labels.
-        later: Where the row may leave if it does not leave here.
+        later: Where the row may leave if it does not leave here; none of a row that may lose words.
+        prunable: Which words the row loses where it is not sure enough to leave here; None if it keeps all.
+        is_compared: It goes on, with all its words, also where it is sure enough: its answers are to be compared.
     """
 
     after: int
@@ -38,9 +41,16 @@ class Exit:
     answers: Sequence[int] | None = None
     scale: float | None = None
     later: Exit | None = None
+    prunable: Prunable | None = None
+    is_compared: bool = False
 
     def lets_go(self, confidence: float) -> bool:
+        """Whether an answer is sure enough here."""
         return self.threshold is None or confidence >= self.threshold
+
+    def lost_words(self, confidence: float) -> Prunable | None:
+        """Return which words a row loses here whose answer is so sure."""
+        return None if self.lets_go(confidence) else self.prunable
 
 
 class Early(NamedTuple):
@@ -50,11 +60,13 @@ class Early(NamedTuple):
         logits: In fp32 on the CPU, `[C]`, or `[L, C]` without pooling; `[2]` of a regression.
         confidence: Of the answer, or of the least sure word; 1 where there is no word, and 0 where it is no number.
         leaves: Whether the row passes no more layers.
+        kept: Share of its tokens that passes the others; None if none were chosen.
     """
 
     logits: Tensor
     confidence: float
     leaves: bool
+    kept: float | None = None
 
 
 def cuts_of(exits: Iterable[Exit | None], num_layers: int) -> list[int]:

@@ -11,6 +11,7 @@ from backends.clock import now_us
 from backends.engine.answer_level import Scored
 from backends.errors import HplmError
 from backends.registry.entries import HplmEntry
+from backends.root.word_marks import WordMarks
 from backends.scheduling.fair_share import NO_TENANT, tenant_of
 from backends.stack_key import FULL, StackKey
 from backends.wire import AUTO, EARLY, Float16Array, TextWords
@@ -40,6 +41,7 @@ class Job:
     Attributes:
         hidden: `[L, H]`, the engine's own copy; a NumPy array, as each step with a tensor lets other threads go first.
         words: Only where the task asks about them.
+        marks: Where its words begin; only of a row that may lose some.
         middle: The first token of a pair's second segment.
         exact: False where shorter fragments stand in for some that no table holds; the answer says so.
         computing_us: Processor time of `hplm_lower` for fragments of this row; its tenant is charged.
@@ -50,7 +52,9 @@ class Job:
         level: What the request asks for, one of `LEVELS`.
         lacks_ladder: Whatever the registry says, its rows pass all layers: the ladder is damaged.
         is_canary: The server's own watchdog asks; no tenant is charged, and no metric counts the answer.
-        depth: Share of the layers that the row is likely to pass; once its batch runs, that was chosen for it.
+        depth: Share of the layers that the row is likely to pass; once its batch runs, that was chosen for it. Layers
+            that it passes with fewer tokens count as far as it has kept them, here and in `passed`.
+        kept: Share of its tokens that it is likely to keep if it goes on at its exit.
         least_depth: Share after which it can be answered at the earliest.
         most_depth: Share that it may be given.
         settles: It is answered as early as it can be, however sure it is: so it was asked for, or so the load wants it.
@@ -72,6 +76,7 @@ class Job:
     is_canary: bool = False
     arrived_us: int = field(default_factory=now_us)
     is_wanted: IsWanted = always
+    marks: WordMarks | None = None
     tenant: str = field(init=False)
     num_tokens: int = field(init=False)
     stack: StackKey = field(init=False)
@@ -79,19 +84,20 @@ class Job:
     fallback: Scored | None = field(init=False, default=None)
     is_retried: bool = field(init=False, default=False)
     depth: float = field(init=False)
+    kept: float = field(init=False)
     least_depth: float = field(init=False)
     most_depth: float = field(init=False)
     settles: bool = field(init=False)
     passed: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.depth = self.entry.likely_depth(self.level)
+        self.depth, self.kept = self.entry.likely_depth(self.level), self.entry.kept_tokens(self.level)
         self.least_depth = self.entry.least_depth(self.level)
         self.most_depth = self.entry.most_depth(self.level)
         self.stack = self.entry.stack(self.level)
         self.settles = self.level == EARLY or self.stack.level != FULL
         if self.lacks_ladder and self.stack.level == FULL:
-            self.depth = self.least_depth = 1.0
+            self.depth = self.least_depth = self.kept = 1.0
         self.tenant = NO_TENANT if self.is_canary else tenant_of(self.entry.id)
         self.num_tokens = len(self.hidden)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from backends.adapters.product import BatchAdapters
 from backends.adapters.segments import Segment
 from backends.conversion import concatenated, converted
 from backends.engine.layouts import Grid, Layout, narrowed
+from backends.engine.pruning import Bools
 
 
 @dataclass(frozen=True)
@@ -34,18 +37,25 @@ class MicroBatch:
         """Whether rows can be left out; between rows with padding they are computed on."""
         return self.grid.is_packed
 
-    def narrowed(self, states: Tensor, kept: Sequence[int], slots: Sequence[int]) -> MicroBatch:
+    def narrowed(
+        self, states: Tensor, kept: Sequence[int], slots: Sequence[int], words: Mapping[int, Bools]
+    ) -> MicroBatch:
         """Go on with some of the rows, at the states that they have by now.
 
         Args:
             states: Of all tokens, `[T, H]`.
             kept: Positions of the rows that stay, ascending.
             slots: Slots of these.
+            words: Which of its tokens a row keeps, by its position; all of a row that is not among them.
         """
-        grid, starts, lengths = narrowed(self.grid, kept), self.grid.starts, self.grid.lengths
-        tokens = torch.cat([torch.arange(starts[row], starts[row] + lengths[row]) for row in kept])
-        hidden = states.index_select(0, tokens.to(states.device))
+        tokens = [self._tokens_of(row, words.get(row)) for row in kept]
+        grid = narrowed(self.grid, kept, [len(each) for each in tokens])
+        hidden = states.index_select(0, torch.from_numpy(np.concatenate(tokens)).to(states.device))
         return MicroBatch(grid, self.adapters.narrowed(_segments(grid, slots)), hidden)
+
+    def _tokens_of(self, row: int, words: Bools | None) -> npt.NDArray[np.int64]:
+        tokens = self.grid.starts[row] + np.arange(self.grid.lengths[row])
+        return tokens if words is None else tokens[words]
 
 
 @dataclass(frozen=True)

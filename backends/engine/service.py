@@ -23,6 +23,7 @@ from backends.engine.job import Job
 from backends.engine.loaded_stacks import LoadedStacks
 from backends.engine.loop import RUN, ServeLoop
 from backends.engine.open_request import Answered, OpenRequest, RespondRequest
+from backends.engine.row_words import brought_words
 from backends.engine.settings import EngineSettings
 from backends.engine.stack import StackSettings, UpperStack
 from backends.engine.stack_protocol import Stack
@@ -52,9 +53,7 @@ from backends.wire import (
     WORDS,
     Float16Array,
     Int64Array,
-    TextWords,
     Ticket,
-    decode_words,
     owned,
     require_hidden,
     unfold_rows,
@@ -334,6 +333,7 @@ class UpperService:
         open_request = OpenRequest(len(request.tickets), respond)
         # Rows get the engine's dtype when they are packed, all at once.
         hidden_rows = unfold_rows(request.hidden, [ticket.num_tokens for ticket in request.tickets])
+        words = list(map(brought_words, request.entries, request.tickets, request.words))
         jobs = [
             Job(
                 entry=request.entries[number],
@@ -341,7 +341,8 @@ class UpperService:
                 truncated=ticket.truncated,
                 deadline_us=ticket.deadline_us,
                 respond=open_request.row(number),
-                words=_words_of(ticket, words_row),
+                words=brought.words,
+                marks=brought.marks,
                 middle=ticket.middle,
                 exact=ticket.exact,
                 computing_us=ticket.computing_us,
@@ -350,9 +351,7 @@ class UpperService:
                 is_canary=ticket.is_canary,
                 is_wanted=open_request.is_open,
             )
-            for number, (ticket, row, words_row) in enumerate(
-                zip(request.tickets, hidden_rows, request.words, strict=True)
-            )
+            for number, (ticket, row, brought) in enumerate(zip(request.tickets, hidden_rows, words, strict=True))
         ]
         for job in jobs:
             if job.level == AUTO and self.audit.has_failed(job.hplm_key):
@@ -394,13 +393,3 @@ class UpperService:
     def _forget(self, key: StackKey) -> None:
         self.admission.no_longer_serves(key)
         self._costs.forget(key)
-
-
-def _words_of(ticket: Ticket, row: bytes) -> TextWords | None:
-    """Decode the words of a row; raises InvalidArgumentError where they are not those of its tokens."""
-    if not row:
-        return None
-    decoded = decode_words(row)
-    if not decoded.words.have_tokens_of(ticket.num_tokens):
-        raise InvalidArgumentError(f"{WORDS} has words of other tokens than the {ticket.num_tokens} of its row")
-    return decoded

@@ -21,6 +21,7 @@ from backends.engine.heads import HeadRow, logits
 from backends.engine.layouts import MakeLayout
 from backends.engine.packing import MicroBatch, PackedRows
 from backends.engine.precision import precision_of, smoothing_of
+from backends.engine.pruning import Bools, Prunable, RowAtExit, kept_tokens
 from backends.engine.slotted_layers import AdaptersOf, SlottedLayers, StackSettings, on_cpu, pays
 from backends.root.int8_file import Smoothing
 from backends.root.store import RootFolder
@@ -39,6 +40,8 @@ class ReadyHplm(NamedTuple):
 
 OnEarly = Callable[[Sequence[tuple[int, Early]]], None]
 """Takes what is known of rows at their exits, each with its index, from any compute thread."""
+Words = dict[int, Bools]
+"""Which of its tokens a row keeps, by its position."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,10 @@ class _Row:
     middle: int | None
     exit: Exit | None
 
-    def past_exit(self) -> _Row:
-        return self if self.exit is None else replace(self, exit=self.exit.later)
+    def past_exit(self, words: Bools | None) -> _Row:
+        """Return the row behind its exit, where it has kept these of its tokens, or all."""
+        first = self.middle if self.middle is None or words is None else int(words[: self.middle].sum())
+        return self if self.exit is None else replace(self, middle=first, exit=self.exit.later)
 
 
 class UpperStack(SlottedLayers):
@@ -155,15 +160,16 @@ class UpperStack(SlottedLayers):
             hidden = self._layers(hidden, attend, batch.adapters, range(first, last))
             first, num_left = last, len(left)
             judged = [position for position, row in enumerate(rows) if _may_leave(row, last) and row.index not in left]
-            left |= self._judge(batch, hidden, rows, judged, on_early)
+            of_exits, words = self._judge(batch, hidden, rows, judged, on_early)
+            left |= of_exits
             for position in judged:
-                rows[position] = rows[position].past_exit()
+                rows[position] = rows[position].past_exit(words.get(position))
             stay = [position for position, row in enumerate(rows) if row.index not in left]
             if not stay:
                 return left
-            if len(left) > num_left and pays(batch, stay, 1 - last / num_layers):
+            if words or (len(left) > num_left and pays(batch, stay, 1 - last / num_layers)):
                 rows = [rows[position] for position in stay]
-                batch = batch.narrowed(hidden, stay, [row.hplm.lease.slot for row in rows])
+                batch = batch.narrowed(hidden, stay, [row.hplm.lease.slot for row in rows], words)
                 hidden, attend = batch.hidden, self.attention(batch)
         states = self._layers(hidden, attend, batch.adapters, range(first, num_layers))
         stay = [position for position, row in enumerate(rows) if row.index not in left]
@@ -173,24 +179,51 @@ class UpperStack(SlottedLayers):
 
     def _judge(
         self, batch: MicroBatch, states: Tensor, rows: Sequence[_Row], positions: Sequence[int], on_early: OnEarly
-    ) -> dict[int, Tensor]:
-        """Answer rows at their exits, tell it, and return the logits of those that leave, by their indices."""
-        at_exit = [(rows[position].index, each) for position in positions if (each := rows[position].exit) is not None]
+    ) -> tuple[dict[int, Tensor], Words]:
+        """Answer rows at their exits, and tell it.
+
+        Returns:
+            The logits of the rows that leave, by their indices, and the tokens that others keep which lose words.
+        """
+        at_exit = [(position, each) for position in positions if (each := rows[position].exit) is not None]
         exits = [each for _, each in at_exit]
-        heads = [_head_row(batch, at, rows[at], each.head) for at, each in zip(positions, exits, strict=True)]
+        heads = [_head_row(batch, position, rows[position], each.head) for position, each in at_exit]
         outputs = on_cpu(logits(states, heads))
+        sure = confidences(outputs, exits)
+        words: Words = {}
+        if batch.may_narrow:
+            lost = [each.lost_words(confidence) for each, confidence in zip(exits, sure, strict=True)]
+            words = _kept_words(states, [position for position, _ in at_exit], heads, outputs, lost)
         found = [
-            (index, Early(output, confidence, each.lets_go(confidence)))
-            for (index, each), output, confidence in zip(at_exit, outputs, confidences(outputs, exits), strict=True)
+            (rows[position].index, _early(output, confidence, each, words.get(position)))
+            for (position, each), output, confidence in zip(at_exit, outputs, sure, strict=True)
         ]
         if found:
             on_early(found)
-        return {index: early.logits for index, early in found if early.leaves}
+        return {index: early.logits for index, early in found if early.leaves}, words
 
     def _own_ladder(self, ladder: Ladder | None) -> Ladder | None:
         if ladder is None:
             return None
         return replace(ladder, early=replace(ladder.early, head=ladder.early.head.map(self.own)))
+
+
+def _early(logits: Tensor, confidence: float, leaving: Exit, words: Bools | None) -> Early:
+    leaves = leaving.lets_go(confidence) and not leaving.is_compared
+    return Early(logits, confidence, leaves, None if words is None else float(words.mean()))
+
+
+def _kept_words(
+    states: Tensor,
+    positions: Sequence[int],
+    heads: Sequence[HeadRow],
+    outputs: Sequence[Tensor],
+    lost: Sequence[Prunable | None],
+) -> Words:
+    """Choose the tokens that rows keep, of those that lose some."""
+    columns = zip(positions, heads, outputs, lost, strict=True)
+    pruned = {at: RowAtExit(head, output, words) for at, head, output, words in columns if words is not None}
+    return dict(zip(pruned, kept_tokens(states, [*pruned.values()]), strict=True)) if pruned else {}
 
 
 def _may_leave(row: _Row, after: int) -> bool:

@@ -158,7 +158,7 @@ class StudentLayers(SlottedLayers):
         indices = [batch.grid.order[position] for position in positions]
         slots = [self.slots.check(rows[index].hplm.lease) for index in indices]
         if pays(batch, positions, remaining=1.0):
-            batch = batch.narrowed(batch.hidden, positions, slots)
+            batch = batch.narrowed(batch.hidden, positions, slots, {})
             positions = list(range(len(indices)))
         hidden = self._inputs[share.student](batch.hidden) if self._inputs else batch.hidden
         states = self._layers(hidden, self.attention(batch), batch.adapters, self.shape.span(share.student))

@@ -18,9 +18,10 @@ from backends.lower.model import EncodedTexts, PendingTexts
 from backends.plot.askers import Askers, asker_number
 from backends.registry.entries import DomainEntry, HplmEntry
 from backends.root.tokenizer import MOST_CHARACTERS, Text
+from backends.root.word_marks import WordMarks
 from backends.root.words import RowWords
 from backends.scheduling.fair_share import tenant_of
-from backends.wire import AUTO, Float16Array, TextWords, Ticket
+from backends.wire import AUTO, Float16Array, TextWords, Ticket, encode_marks, encode_words
 
 LOGGER = logging.getLogger(__name__)
 _CHARACTER_US = 0.2
@@ -49,12 +50,22 @@ class Row:
         """What reading a long text takes; its tenant is charged, for it may come to no more tokens than a word."""
         return _CHARACTER_US * max(0, min(self.num_characters, MOST_CHARACTERS) - _CHARACTERS_FREE)
 
+    @property
+    def may_lose_words(self) -> bool:
+        return self.level == AUTO and self.entry.prunes_words
+
 
 @dataclass(frozen=True)
 class EncodedRow:
     hidden: Float16Array
     ticket: Ticket
     words: TextWords | None
+    marks: WordMarks | None = None
+
+    @property
+    def encoded_words(self) -> bytes:
+        """What the tensor WORDS says of the row."""
+        return encode_words(self.words) if self.marks is None else encode_marks(self.marks)
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,14 @@ class _Group:
 
     def finish(self) -> EncodedTexts:
         return self.domain.lower_model.finish(self.texts)
+
+    def word_marks(self) -> Sequence[WordMarks | None]:
+        """Return where words begin, of those rows that may lose some."""
+        may_lose = [row.may_lose_words for row in self.rows]
+        if not any(may_lose):
+            return [None] * len(self.rows)
+        marks = self.domain.lower_model.word_marks(self.texts)
+        return [each if may else None for each, may in zip(marks, may_lose, strict=True)]
 
 
 def encode_rows(domains: OpenDomains, rows: Sequence[Row]) -> list[EncodedRow | HplmError]:
@@ -124,7 +143,7 @@ def _begin(
 def _finish(domains: OpenDomains, group: _Group) -> dict[int, EncodedRow | HplmError]:
     """Aggregate rows together; if that fails, look up and aggregate each one anew."""
     try:
-        encoded = group.finish()
+        encoded, marks = group.finish(), group.word_marks()
     except Exception as error:
         if len(group.rows) == 1:
             return {group.indices[0]: damaged(group.rows[0].entry.domain, error)}
@@ -134,10 +153,10 @@ def _finish(domains: OpenDomains, group: _Group) -> dict[int, EncodedRow | HplmE
                 finished |= _finish(domains, begun) if isinstance(begun, _Group) else begun
         return finished
     domains.note(group.rows[0].entry.domain, encoded.statistics.counts)
-    return dict(zip(group.indices, _encoded(group.rows, encoded), strict=True))
+    return dict(zip(group.indices, _encoded(group.rows, encoded, marks), strict=True))
 
 
-def _encoded(rows: Sequence[Row], encoded: EncodedTexts) -> Iterator[EncodedRow]:
+def _encoded(rows: Sequence[Row], encoded: EncodedTexts, marks: Sequence[WordMarks | None]) -> Iterator[EncodedRow]:
     columns = zip(
         rows,
         encoded.rows,
@@ -145,15 +164,16 @@ def _encoded(rows: Sequence[Row], encoded: EncodedTexts) -> Iterator[EncodedRow]
         encoded.exact.tolist(),
         encoded.computing_us.tolist(),
         encoded.words,
+        marks,
         encoded.middles,
         strict=True,
     )
-    for row, hidden, cut, exact, computing_us, words, middle in columns:
+    for row, hidden, cut, exact, computing_us, words, of_row, middle in columns:
         charged_us = round(computing_us + row.reading_us)
         is_cut = cut or row.is_cut
         facts = (middle, exact, charged_us, row.level, row.is_canary)
         ticket = Ticket(row.entry.key, len(hidden), is_cut, row.deadline_us, *facts)
-        yield EncodedRow(hidden, ticket, _text_words(row, words))
+        yield EncodedRow(hidden, ticket, _text_words(row, words), of_row)
 
 
 def _text_words(row: Row, words: RowWords | None) -> TextWords | None:

@@ -25,6 +25,7 @@ from backends.plot.table import Table
 from backends.registry.entries import DomainEntry
 from backends.root.store import RootFolder
 from backends.root.tokenizer import RootTokenizer, Text, TokenRows
+from backends.root.word_marks import WordMarks
 from backends.root.words import RowWords
 from backends.trace import Lane, span
 from backends.wire import Float16Array
@@ -145,6 +146,12 @@ class LowerModel:
         with span(Lane.RETRIEVAL, "look up", rows=len(texts)):
             lookup = self._chain.begin(tokens.token_ids, tokens.row_offsets)
         return PendingTexts(tokens, lookup, np.zeros(len(texts)))
+
+    def word_marks(self, pending: PendingTexts) -> list[WordMarks]:
+        """Return where the words of each text begin."""
+        tokens = pending.tokens
+        marks = self._front.tokenizer.word_marks(tokens.token_ids)
+        return [marks[start:end] for start, end in pairwise(tokens.row_offsets.tolist())]
 
     @torch.inference_mode()
     def finish(self, pending: PendingTexts) -> EncodedTexts:

@@ -46,7 +46,6 @@ from backends.wire import (
     Int64Array,
     deadline_in_us,
     encode_tickets,
-    encode_words,
     fold_rows,
     parse_parameters,
 )
@@ -375,6 +374,6 @@ def _folded(rows: Sequence[EncodedRow | HplmError], seal: Seal) -> HiddenRequest
     try:
         hidden = fold_rows([row.hidden for row in good])
         tickets = encode_tickets([row.ticket for row in good], seal)
-        return HiddenRequest(hidden, tickets, [encode_words(row.words) for row in good])
+        return HiddenRequest(hidden, tickets, [row.encoded_words for row in good])
     except Exception as error:  # a defect; raised, it would fail all requests of the call
         return presentable(error)

@@ -143,14 +143,34 @@ class HplmEntry:
         return (full,) if self.students is None else (full, self.stack(STUDENTS))
 
     def likely_depth(self, level: str) -> float:
-        """Return the share of the upper layers that a row is likely to pass, where a request asks for a level."""
+        """Return the share of the upper layers that a row is likely to pass, where a request asks for a level.
+
+        Layers that it passes with fewer tokens count as far as it has kept them.
+        """
         if _is_of_students(level):
             return self.least_depth(level)
         ladder = self.metrics.get("ladder")
         if ladder is None or level == FULL:
             return 1.0
-        leaving = 1.0 if level in self.levels else ladder["answered_early"]
-        return float(1.0 - leaving * (1.0 - ladder["after"] / ladder["layers"]))
+        early = ladder["after"] / ladder["layers"]
+        going_on = 0.0 if level in self.levels else 1.0 - ladder["answered_early"]
+        return float(early + going_on * self.kept_tokens(level) * (1.0 - early))
+
+    @property
+    def prunes_words(self) -> bool:
+        """Whether texts that are not sure enough at their exit go on without some of their words."""
+        return self._kept_tokens is not None
+
+    def kept_tokens(self, level: str) -> float:
+        """Return the share of its tokens that a row which goes on at its exit is likely to keep."""
+        kept = None if level in self.levels or _is_of_students(level) else self._kept_tokens
+        return 1.0 if kept is None else kept
+
+    @property
+    def _kept_tokens(self) -> float | None:
+        """Only a classification prunes: a word that is left out has no tag, and a number no likeliest labels."""
+        kept = (self.metrics.get("ladder") or {}).get("kept_tokens")
+        return None if kept is None or self.task != "classification" else float(kept)
 
     def least_depth(self, level: str) -> float:
         """Return the share of the upper layers after which a row can be answered, however sure it is.
@@ -195,6 +215,8 @@ def readable_metrics(metrics: Fields) -> dict[str, Any]:
         ladder = metrics.part("ladder")
         ladder.number("answered_early", 0.0, 1.0)
         ladder.number("after", 0.0, ladder.positive("layers"))
+        if ladder.get("kept_tokens") is not None:
+            ladder.number("kept_tokens", 0.0, 1.0)
     if metrics.get("declared") is not None:
         declared = metrics.part("declared")
         if declared.get("default_deadline"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
 from backends.errors import CorruptFileError
+from backends.root.word_marks import WordMarks, marks_of_vocabulary
 from backends.root.words import RowWords
 
 Text = str | tuple[str, str]
@@ -100,6 +102,17 @@ class RootTokenizer:
         ]
         middles = [None if isinstance(text, str) else _middle(one) for one, text in zip(encodings, texts, strict=True)]
         return _token_rows(encodings, truncated, words, middles, self._pad_id)
+
+    def word_marks(self, token_ids: npt.NDArray[np.int64]) -> WordMarks:
+        """Return what each of some tokens is to the words of its text.
+
+        Shape: `[T]` → `[T]`
+        """
+        return self._marks[exchanged(token_ids, self._pad_id)]
+
+    @cached_property
+    def _marks(self) -> WordMarks:
+        return marks_of_vocabulary(self._tokenizer)
 
 
 def exchanged(ids: npt.NDArray[np.int64], pad_id: int) -> npt.NDArray[np.int64]:

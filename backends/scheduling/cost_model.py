@@ -35,11 +35,19 @@ class BatchShape:
     @classmethod
     def of(cls, jobs: Sequence[Waiting], depths: Sequence[float] | None = None) -> BatchShape:
         """Add up jobs, at the depths that they are likely to pass, or at those that they pass."""
-        deepest = _likely_deepest(jobs) if depths is None else max(depths, default=1.0)
+        deepest = _likely_deepest(jobs) if depths is None else _deepest(jobs, depths)
         depths = [job.depth for job in jobs] if depths is None else depths
         passed = [depth * job.num_tokens for depth, job in zip(depths, jobs, strict=True)]
         squares = sum(tokens * job.num_tokens for tokens, job in zip(passed, jobs, strict=True))
         return cls(len(jobs), sum(passed), squares, len({job.hplm_key for job in jobs}), deepest)
+
+
+def _deepest(jobs: Sequence[Waiting], depths: Sequence[float]) -> float:
+    """Return the share of the layers that the deepest row passes, with however few of its tokens."""
+    return max(
+        (1.0 if job.kept < 1.0 and job.least_depth < depth else depth for job, depth in zip(jobs, depths, strict=True)),
+        default=1.0,
+    )
 
 
 def _likely_deepest(jobs: Sequence[Waiting]) -> float:
@@ -52,7 +60,7 @@ def _likely_deepest(jobs: Sequence[Waiting]) -> float:
         least = job.least_depth if job.root.level == FULL else job.depth
         leaving = max(leaving, least)
         if least < job.depth:
-            all_leave *= (1 - job.depth) / (1 - least)
+            all_leave *= 1 - min(1.0, (job.depth - least) / (job.kept * (1 - least)))
     return all_leave * leaving + (1 - all_leave)
 
 

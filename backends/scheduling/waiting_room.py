@@ -35,7 +35,12 @@ class Waiting(Protocol):
     def arrived_us(self) -> int: ...
     @property
     def depth(self) -> float:
-        """The share of the layers that it is likely to pass; 1 unless it may leave early."""
+        """The share of the layers that it is likely to pass; 1 unless it may leave early, or lose words on its way."""
+        ...
+
+    @property
+    def kept(self) -> float:
+        """The share of its tokens that it is likely to keep if it goes on at its exit."""
         ...
 
     @property

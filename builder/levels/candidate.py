@@ -68,7 +68,12 @@ class Candidate:
         return self._answers.counted(self._trial.target).of(self._trial.certifies)
 
     def ladder(self, figures: dict[str, Any]) -> Ladder:
-        return Ladder(self._step, self._of_full, figures, self._answers.ensemble)
+        return Ladder(self._step, self._of_full, figures, self._answers.ensemble, self._answers.pruning)
+
+    @property
+    def alpha(self) -> float | None:
+        """Which words rows that go on lose; None where they keep all."""
+        return None if self._answers.pruning is None else self._answers.pruning.alpha
 
     @property
     def full_weight(self) -> float | None:
@@ -84,6 +89,19 @@ class Candidate:
     def mean_depth(self) -> float:
         """The share of the layers that rows pass in the mean, all where nothing is certified."""
         return 1.0 if self.certificate is None else 1 - self.certificate.exit_share * (1 - self.least_depth)
+
+    @property
+    def mean_work(self) -> float:
+        """The share of the layers that tokens pass in the mean, of which rows that go on may lose some."""
+        if self.certificate is None:
+            return 1.0
+        return self.mean_depth - (1 - self.kept_tokens) * (self.mean_depth - self.least_depth)
+
+    @property
+    def kept_tokens(self) -> float:
+        """The share of their tokens that rows keep that go on, in the mean."""
+        certifies = self._trial.certifies
+        return self._answers.kept_tokens(certifies[self._confidence < self._step.threshold])
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -118,18 +136,20 @@ class Candidate:
             answered_early=0.0 if found is None else rounded(found.exit_share),
             lost=None if found is None else rounded(found.harms / found.rows),
             bound=rounded(self.least_tolerance if found is None else found.bound),
-            alone_ms=rounded_ms(costs.alone_ms(tokens, self.mean_depth)),
-            full_batch_ms=rounded_ms(costs.full_batch_ms(self.mean_depth)),
+            alone_ms=rounded_ms(costs.alone_ms(tokens, self.mean_depth, self.mean_work)),
+            full_batch_ms=rounded_ms(costs.full_batch_ms(self.mean_work)),
             memory_bytes=self._step.head.size_bytes,
             curve=self._curve(),
             full_weight=self.full_weight,
+            alpha=self.alpha,
+            kept_tokens=None if self.alpha is None or found is None else rounded(self.kept_tokens),
         )
 
     def _curve(self) -> list[CurvePoint]:
         """Return what thresholds mean, up to those that lose far more than may be."""
         counted, rows, most = self.counted, len(self._confidence), _SHOWN_TOLERANCES * self._trial.target.tolerance
         curve = dict[int, CurvePoint]()
-        for each in thresholds(self._confidence, counted.leaving, counted.staying):
+        for each in thresholds(self._confidence, counted.leaving, counted.staying, self._answers.first_threshold):
             share = each.leaving * _MOST_POINTS // rows
             if each.harms > most * rows:
                 break
@@ -143,7 +163,10 @@ class Candidate:
     def least_tolerance(self) -> float:
         """The least tolerance that some threshold would keep on these texts, rounded up; 1 where none could."""
         counted = self.counted
-        least = least_tolerance(self._confidence, counted.leaving, self._guarantee, counted.staying, counted.changes)
+        first = self._answers.first_threshold
+        least = least_tolerance(
+            self._confidence, counted.leaving, self._guarantee, counted.staying, counted.changes, first
+        )
         return math.ceil(least * _PER_UNIT) / _PER_UNIT
 
     @property
@@ -151,8 +174,10 @@ class Candidate:
         return self._trial.target.tested(self._answers.in_parts, self._trial.num_candidates)
 
     def _certified(self) -> Certificate | None:
-        counted, tolerance = self.counted, self._trial.target.tolerance
-        return certify(self._confidence, counted.leaving, tolerance, self._guarantee, counted.staying, counted.changes)
+        counted, tolerance, first = self.counted, self._trial.target.tolerance, self._answers.first_threshold
+        return certify(
+            self._confidence, counted.leaving, tolerance, self._guarantee, counted.staying, counted.changes, first
+        )
 
     def _disagreement(self, leaving: Indices) -> float:
         """Return a bound of the share of early answers that differ from the full ones, for the running audit."""
@@ -172,7 +197,7 @@ def all_layers(
         answered_early=0.0,
         lost=rounded(lost / rows),
         bound=0.0 if counted.staying is None else rounded(guarantee.bound(lost, rows)),
-        alone_ms=rounded_ms(costs.alone_ms(tokens, 1.0)),
+        alone_ms=rounded_ms(costs.alone_ms(tokens, 1.0, 1.0)),
         full_batch_ms=rounded_ms(costs.full_batch_ms(1.0)),
         memory_bytes=0,
     )

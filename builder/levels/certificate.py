@@ -83,8 +83,9 @@ def certify(
     guarantee: Guarantee,
     harmed_if_it_stays: Bools | None = None,
     changes: Changes | None = None,
+    first: float = THRESHOLDS[0],
 ) -> Certificate | None:
-    """Find the lowest threshold that passes; None where the strictest one fails.
+    """Find the lowest threshold that passes; None where the first one fails.
 
     Args:
         confidence: Of the early answers, `[N]`.
@@ -94,10 +95,11 @@ def certify(
         harmed_if_it_stays: Whether the full answer would be harm, `[N]`; by default none is.
         changes: What rows that stay are answered by in place of full answers has to be proven to be better; by default
             they are answered in full.
+        first: The threshold that is tried first, chosen without these rows; by default the strictest one.
     """
     rows, staying = len(confidence), None if changes is None else changes.staying(confidence)
     passed: Threshold | None = None
-    for each in thresholds(confidence, harm, harmed_if_it_stays):
+    for each in thresholds(confidence, harm, harmed_if_it_stays, first):
         if not guarantee.holds(each.harms, rows, tolerance):
             break
         if staying is not None and not guarantee.proves_better(*staying[each.leaving].tolist()):
@@ -109,15 +111,18 @@ def certify(
 
 
 def thresholds(
-    confidence: Floats, harm: Bools | Floats, harmed_if_it_stays: Bools | None = None
+    confidence: Floats,
+    harm: Bools | Floats,
+    harmed_if_it_stays: Bools | None = None,
+    first: float = THRESHOLDS[0],
 ) -> Iterator[Threshold]:
-    """Yield what each threshold would mean for these rows, the strictest first; `certify` has the arguments."""
+    """Yield what each threshold would mean for these rows, from the first on; `certify` has the arguments."""
     order = np.argsort(-confidence, kind="stable")
     more, always = harm[order] + 0, 0
     if harmed_if_it_stays is not None:
         more, always = more - harmed_if_it_stays[order], int(harmed_if_it_stays.sum())
     descending, harms_up_to = -confidence[order], always + np.concatenate([[0], np.cumsum(more)])
-    for least in THRESHOLDS:
+    for least in THRESHOLDS[THRESHOLDS.index(first) :]:
         leaving = int(np.searchsorted(descending, -least, side="right"))
         yield Threshold(least, leaving, harms_up_to[leaving].item())
 
@@ -128,12 +133,13 @@ def least_tolerance(
     guarantee: Guarantee,
     harmed_if_it_stays: Bools | None = None,
     changes: Changes | None = None,
+    first: float = THRESHOLDS[0],
 ) -> float:
-    """Return the least share of harm for which `certify` finds a threshold: what the strictest one may cost.
+    """Return the least share of harm for which `certify` finds a threshold: what the first one may cost.
 
-    It is 1, which is no tolerance, where the strictest one fails for its changes.
+    It is 1, which is no tolerance, where the first one fails for its changes.
     """
-    leaves = confidence >= THRESHOLDS[0]
+    leaves = confidence >= first
     if changes is not None and not guarantee.proves_better(*(int(each[~leaves].sum()) for each in changes)):
         return 1.0
     staying = 0 if harmed_if_it_stays is None else int(harmed_if_it_stays[~leaves].sum())

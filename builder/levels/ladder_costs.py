@@ -48,17 +48,27 @@ class LadderCosts:
             return cls(None, engine.capacity, margin)
         return cls(profile.model, engine.capacity, margin)
 
-    def rank_us(self, depth: float) -> float:
-        """Return what a full batch of rows of a mean depth takes, for a comparison; without a profile too."""
-        return (self.model or OPTIMISTIC).predict_us(self._full(depth))
+    def rank_us(self, work: float) -> float:
+        """Return what a full batch takes, for a comparison; without a profile too.
 
-    def alone_ms(self, tokens: float, depth: float) -> float | None:
-        """Return what a row of so many tokens takes by itself; None without a profile."""
-        return self._ms(BatchShape(1, depth * tokens, depth * tokens * tokens, 1, depth))
+        Args:
+            work: The share of the layers that its rows' tokens pass in the mean.
+        """
+        return (self.model or OPTIMISTIC).predict_us(self._full(work))
 
-    def full_batch_ms(self, depth: float) -> float | None:
-        """Return what a full batch takes whose rows pass this share of the layers in the mean."""
-        return self._ms(self._full(depth))
+    def alone_ms(self, tokens: float, depth: float, work: float) -> float | None:
+        """Return what a row takes by itself; None without a profile.
+
+        Args:
+            tokens: Of the row.
+            depth: The share of the layers that it passes in the mean.
+            work: The share that its tokens pass, of which it may lose some on its way.
+        """
+        return self._ms(BatchShape(1, work * tokens, work * tokens * tokens, 1, depth))
+
+    def full_batch_ms(self, work: float) -> float | None:
+        """Return what a full batch takes whose rows' tokens pass this share of the layers in the mean."""
+        return self._ms(self._full(work))
 
     def require_known(self, deadline_ms: float | None) -> None:
         """Check that it can be said whether a deadline is kept, if there is one."""
@@ -92,10 +102,10 @@ class LadderCosts:
             return f"{LATE}: all layers take {full_ms:.3g} ms, and early answers still {early_ms:.3g} ms"
         return f"rows settle for early answers within {early_ms:.3g} ms; all layers take {full_ms:.3g} ms"
 
-    def _full(self, depth: float) -> BatchShape:
-        """Return a full batch whose rows pass this share in the mean, and some of them all layers."""
+    def _full(self, work: float) -> BatchShape:
+        """Return a full batch whose tokens pass this share in the mean, and some of its rows all layers."""
         full = full_batch(self.capacity)
-        return BatchShape(full.rows, depth * full.tokens, depth * full.squared_lengths, full.adapters)
+        return BatchShape(full.rows, work * full.tokens, work * full.squared_lengths, full.adapters)
 
     def _ms(self, shape: BatchShape) -> float | None:
         return None if self.model is None else self.model.predict_us(shape) / _US_PER_MS

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
-from backends.adapters.ladder import Ensemble
+from backends.adapters.ladder import Ensemble, Pruning
 from backends.engine.early_numbers import losses, number_confidences
 from builder.construct.hplm.trainable import Indices
 from builder.construct.tasks.calibration import TEMPERATURES, Bools, Floats, calibration_error
 from builder.construct.tasks.objective import Objective
 from builder.levels.answers import StepAnswers
-from builder.levels.certificate import Changes
+from builder.levels.certificate import THRESHOLDS, Changes
 from builder.levels.target import Target
 
 
@@ -52,6 +52,20 @@ class PairedAnswers(Protocol):
     @property
     def ensemble(self) -> Ensemble | None:
         """What rows that go on are answered by; None where that is the full answer."""
+        ...
+
+    @property
+    def pruning(self) -> Pruning | None:
+        """Which words rows lose that go on; None where they keep all."""
+        ...
+
+    @property
+    def first_threshold(self) -> float:
+        """The threshold that certifying rows try first."""
+        ...
+
+    def kept_tokens(self, rows: Indices) -> float:
+        """Return the share of the tokens of some rows that they keep if they go on."""
         ...
 
     def __len__(self) -> int: ...
@@ -88,17 +102,37 @@ class Mixture(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class Pruned:
+    """Answers to rows that go on without some of their words.
+
+    Attributes:
+        first_threshold: What certifying rows try first: the more rows go on, the more are changed, so the strictest
+            threshold need not be the safest one.
+
+    Shape: lengths and kept `[N]`, tokens of each row, and those that it keeps
+    """
+
+    answers: StepAnswers
+    pruning: Pruning
+    lengths: Indices
+    kept: Indices
+    first_threshold: float
+
+
+@dataclass(frozen=True, eq=False)
 class LabelPairs:
     """Answers with labels; without labels of the rows, full answers stand for these.
 
     Attributes:
         mixture: What rows that go on are answered by; None where that are the full answers.
+        pruned: The same, of rows that lose words.
     """
 
     early: StepAnswers
     full: StepAnswers
     has_labels: bool
     mixture: Mixture | None = None
+    pruned: Pruned | None = None
     in_parts = False
 
     def __len__(self) -> int:
@@ -112,16 +146,32 @@ class LabelPairs:
         return self.early.confidence(temperature)
 
     def counted(self, target: Target) -> Counted:
+        going_on = self._going_on
         if target.loss == "agreement":
-            return Counted(self.different)
+            return Counted(self.different, None if self.pruned is None else _different(going_on, self.full))
         if target.loss == "target-accuracy":
-            return Counted(~self.early.is_right, ~self._going_on.is_right, self._changes)
-        # What goes on adds nothing to a drop: it is answered in full, or proven to be answered better.
-        return Counted(self.full.is_right & ~self.early.is_right, None, self._changes)
+            return Counted(~self.early.is_right, ~going_on.is_right, self._changes)
+        # What goes on adds nothing to a drop, unless it loses words: it is answered in full, or proven to be answered
+        # better.
+        staying = None if self.pruned is None else self.full.is_right & ~going_on.is_right
+        return Counted(self.full.is_right & ~self.early.is_right, staying, self._changes)
 
     @property
     def ensemble(self) -> Ensemble | None:
         return None if self.mixture is None else self.mixture.ensemble
+
+    @property
+    def pruning(self) -> Pruning | None:
+        return None if self.pruned is None else self.pruned.pruning
+
+    @property
+    def first_threshold(self) -> float:
+        return THRESHOLDS[0] if self.pruned is None else self.pruned.first_threshold
+
+    def kept_tokens(self, rows: Indices) -> float:
+        if self.pruned is None or not len(rows):
+            return 1.0
+        return float(self.pruned.kept[rows].sum() / self.pruned.lengths[rows].sum())
 
     @property
     def changes(self) -> Changes:
@@ -131,6 +181,8 @@ class LabelPairs:
 
     @property
     def _going_on(self) -> StepAnswers:
+        if self.pruned is not None:
+            return self.pruned.answers
         return self.full if self.mixture is None else self.mixture.answers
 
     @property
@@ -139,8 +191,7 @@ class LabelPairs:
 
     @property
     def different(self) -> Bools:
-        pairs = zip(self.early.logits, self.full.logits, strict=True)
-        return np.array([bool((one.argmax(-1) != other.argmax(-1)).any()) for one, other in pairs])
+        return _different(self.early, self.full)
 
     def figures(self, rows: Indices, temperature: float) -> dict[str, float]:
         if not self.has_labels:
@@ -156,10 +207,17 @@ class LabelPairs:
     def as_served(self, rows: Indices, leaves: Bools) -> dict[str, float]:
         is_right = np.where(leaves, self.early.is_right[rows], self._going_on.is_right[rows])
         found = {"accuracy" if self.has_labels else "agreement": float(is_right.mean())}
+        if self.pruned is not None:
+            found |= {"alpha": self.pruned.pruning.alpha, "kept_tokens": self.kept_tokens(rows[~leaves])}
         if self.mixture is None:
             return found
         helped, harmed = (float(each[rows[~leaves]].sum()) for each in self.changes)
         return found | {"full_weight": self.mixture.ensemble.full_weight, "put_right": helped, "put_wrong": harmed}
+
+
+def _different(one: StepAnswers, other: StepAnswers) -> Bools:
+    pairs = zip(one.logits, other.logits, strict=True)
+    return np.array([bool((left.argmax(-1) != right.argmax(-1)).any()) for left, right in pairs])
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +241,17 @@ class NumberPairs:
     @property
     def ensemble(self) -> None:
         return None
+
+    @property
+    def pruning(self) -> None:
+        return None
+
+    @property
+    def first_threshold(self) -> float:
+        return THRESHOLDS[0]
+
+    def kept_tokens(self, rows: Indices) -> float:
+        return 1.0
 
     def __len__(self) -> int:
         return len(self.full)

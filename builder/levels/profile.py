@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from backends.fields import Fields, read_fields
 from backends.storage import write_json
 
-FORMAT_VERSION = 2
-"""2 has candidates with ensembles, which releases that read 1 would not tell apart; all others are written as 1."""
-_WITHOUT_ENSEMBLES = 1
+FORMAT_VERSION = 3
+"""2 has candidates with ensembles and 3 such with pruned words, which releases that read less would not tell apart; all
+others are written as 1."""
+_PLAIN, _WITH_ENSEMBLES = 1, 2
 _FILE = "candidates.json"
 
 
@@ -50,6 +51,8 @@ class CandidateProfile:
         memory_bytes: What the head takes in the server.
         curve: What other thresholds would mean, the strictest first.
         full_weight: Of the full answers to rows that go on, which are mixed with early ones; None where they are not.
+        alpha: Which words rows lose that go on; None where they keep all.
+        kept_tokens: Share of their tokens that these keep; None too where no threshold was certified.
     """
 
     after: int
@@ -62,6 +65,8 @@ class CandidateProfile:
     memory_bytes: int
     curve: Sequence[CurvePoint] = field(default_factory=list)
     full_weight: float | None = None
+    alpha: float | None = None
+    kept_tokens: float | None = None
 
     @property
     def row(self) -> dict[str, Any]:
@@ -81,6 +86,7 @@ class Profile:
         layers: Of the root's upper half.
         candidates: The lowest layer first, all layers last.
         full_weight: That of the candidate that is served.
+        alpha: The same.
     """
 
     id: str
@@ -90,26 +96,35 @@ class Profile:
     layers: int
     candidates: Sequence[CandidateProfile]
     full_weight: float | None = None
+    alpha: float | None = None
 
     @property
     def has_ensembles(self) -> bool:
         return any(each.full_weight is not None for each in self.candidates)
 
     @property
+    def has_pruning(self) -> bool:
+        return any(each.alpha is not None for each in self.candidates)
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
         left_out = set() if self.has_ensembles else {"full_weight"}
+        left_out |= set() if self.has_pruning else {"alpha", "kept_tokens"}
         return [
             {"chosen": self.is_chosen(each)} | {name: value for name, value in each.row.items() if name not in left_out}
             for each in self.candidates
         ]
 
     def is_chosen(self, candidate: CandidateProfile) -> bool:
-        return (candidate.after, candidate.full_weight) == (self.chosen or self.layers, self.full_weight)
+        served = self.chosen or self.layers, self.full_weight, self.alpha
+        return (candidate.after, candidate.full_weight, candidate.alpha) == served
 
 
 def write_profile(folder: Path, profile: Profile) -> None:
-    version = FORMAT_VERSION if profile.has_ensembles else _WITHOUT_ENSEMBLES
-    write_json(folder / _FILE, {"format_version": version, **asdict(profile)})
+    version = _WITH_ENSEMBLES if profile.has_ensembles else _PLAIN
+    write_json(
+        folder / _FILE, {"format_version": FORMAT_VERSION if profile.has_pruning else version, **asdict(profile)}
+    )
 
 
 def read_profile(folder: Path) -> Profile | None:
@@ -130,6 +145,7 @@ def read_profile(folder: Path) -> Profile | None:
         layers=stored.whole("layers"),
         candidates=[_candidate(each) for each in stored.parts("candidates")],
         full_weight=_number(stored, "full_weight"),
+        alpha=_number(stored, "alpha"),
     )
 
 
@@ -150,4 +166,6 @@ def _candidate(stored: Fields) -> CandidateProfile:
         memory_bytes=stored.whole("memory_bytes"),
         curve=[CurvePoint(*point) for point in stored.numbers("curve", len(CurvePoint._fields))],
         full_weight=_number(stored, "full_weight"),
+        alpha=_number(stored, "alpha"),
+        kept_tokens=_number(stored, "kept_tokens"),
     )

@@ -44,7 +44,7 @@ def draw_profile(profile: Profile) -> str:
 
 
 def _shown(profile: Profile) -> list[CandidateProfile]:
-    """Return one candidate of each layer: that with an ensemble only where it serves, as its curve is that without."""
+    """Return one candidate of each layer: one that mixes answers or prunes words only where it serves."""
     return [
         each
         for each in profile.candidates
@@ -53,8 +53,8 @@ def _shown(profile: Profile) -> list[CandidateProfile]:
 
 
 def _is_shown_alone(profile: Profile, candidate: CandidateProfile) -> bool:
-    served = profile.full_weight is not None and candidate.after == profile.chosen
-    return candidate.full_weight is None and not served
+    is_plain = candidate.full_weight is None and candidate.alpha is None
+    return is_plain and (candidate.after != profile.chosen or (profile.full_weight, profile.alpha) == (None, None))
 
 
 def _draw_axes(canvas: Canvas, axes: _Axes, profile: Profile) -> None:
@@ -81,7 +81,9 @@ def _draw_curve(canvas: Canvas, axes: _Axes, candidate: CandidateProfile, curve:
 
 
 def _described(candidate: CandidateProfile) -> str:
-    said = f"after {candidate.after}: " if candidate.full_weight is None else f"after {candidate.after}, mixed: "
+    mixed = "" if candidate.full_weight is None else ", mixed"
+    kept = "" if candidate.kept_tokens is None else f", then {100 * candidate.kept_tokens:.0f} % of tokens"
+    said = f"after {candidate.after}{mixed}{kept}: "
     if candidate.lost is None:
         return f"{said}no threshold is certified"
     said += f"{100 * candidate.answered_early:.3g} % early, {100 * candidate.lost:.3g} % lost"

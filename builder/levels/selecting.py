@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -25,12 +26,14 @@ from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from backends.root.store import RootFolder
+from backends.root.word_marks import WordMarks
 from builder.construct.hplm.hplms import building_hplm, publish_linked
 from builder.construct.hplm.states import encoded_set
+from builder.construct.hplm.trainable import Indices
 from builder.construct.hplm.tunable import EncodedSet
 from builder.construct.tasks.calibration import NO_LABEL, labels_of
 from builder.construct.tasks.dataset import CLASSIFICATION, REGRESSION, TaskData
-from builder.construct.tasks.examples import Example
+from builder.construct.tasks.examples import Example, task_text
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.answers import StepAnswers
@@ -42,8 +45,17 @@ from builder.levels.ladder_costs import LATE, LadderCosts
 from builder.levels.material import ONE_IN_FITS, HplmTask, LabelledFiles, UnlabelledFile, material_of
 from builder.levels.paired_answers import Counted, LabelPairs, NumberPairs, PairedAnswers
 from builder.levels.profile import Profile, write_profile
-from builder.levels.served import AnsweredRows, ServedRows, answered_rows, served_rows
+from builder.levels.served import (
+    AnsweredRows,
+    PrunedRows,
+    ServedRows,
+    answered_rows,
+    pruned_rows,
+    served_rows,
+    word_marks,
+)
 from builder.levels.target import DECLARED, LADDER, Target
+from builder.levels.word_pruning import LEAST_SAVED, Pair, WordPruning
 from builder.progress import Report, Step
 
 _LEVELS = "levels"
@@ -173,10 +185,8 @@ class _Search:
             *(each.profile(self._costs, self._tokens) for each in candidates),
             all_layers(candidates[0].counted, target.tested(), self._num_layers, self._costs, self._tokens),
         ]
-        taken = (None, None) if chosen is None else (chosen.after, chosen.full_weight)
-        return Profile(
-            self._live.id, target.shown, target.tolerance, taken[0], self._num_layers, profiled, full_weight=taken[1]
-        )
+        taken = (None, None, None) if chosen is None else (chosen.after, chosen.full_weight, chosen.alpha)
+        return Profile(self._live.id, target.shown, target.tolerance, taken[0], self._num_layers, profiled, *taken[1:])
 
     def _able_to_settle(self, certified: Sequence[Candidate]) -> Sequence[Candidate]:
         """Return the candidates whose early answers keep the deadline, if all layers miss it and any keeps it."""
@@ -195,11 +205,13 @@ class _Search:
     def _rank(self, candidate: Candidate) -> tuple[float, bool, float]:
         """Order candidates by what they are predicted to cost; of those that cost the same the better one is first.
 
-        That is one whose ensemble is proven to answer better, and then the safer one.
+        That is one whose ensemble is proven to answer better, and then the safer one. One that prunes has to save so
+        much that it is worth the trouble.
         """
         bound = 1.0 if candidate.certificate is None else candidate.certificate.bound
         is_alone = candidate.full_weight is None or candidate.certificate is None
-        return self._costs.rank_us(candidate.mean_depth), is_alone, bound
+        worth = 1.0 if candidate.alpha is None else 1 - LEAST_SAVED
+        return self._costs.rank_us(candidate.mean_work) / worth, is_alone, bound
 
     def _candidates(self) -> list[Candidate]:
         train = self._encoded("training", self._material.train)
@@ -212,11 +224,27 @@ class _Search:
         fits, certifies = np.split(order, [len(order) // ONE_IN_FITS])
         pairs = [*zip(steps, answers, strict=True)]
         if self._live.task == CLASSIFICATION:
-            pairs = with_ensembles(pairs, fits, len(certifies), self._selecting.target)
+            pairs = self._with_more(pairs, held_out, fits, len(certifies))
         trial = Trial(self._selecting.target, len(pairs), fits, certifies, self._num_layers)
         candidates = [Candidate(*pair, trial) for pair in pairs]
         self._require_full_accuracy(candidates[0].counted)
         return candidates
+
+    def _with_more(self, pairs: Sequence[Pair], texts: EncodedSet, fits: Indices, num_certifying: int) -> list[Pair]:
+        """Add to the candidates of a classification those that answer rows otherwise that go on."""
+        target = self._selecting.target
+
+        def prune(step: EarlyStep, alpha: float, rows: Indices) -> PrunedRows:
+            of_task = self._stack, self._artifact, step, alpha, self._objective
+            return pruned_rows(*of_task, texts, self._marks, rows, self._report)
+
+        pairs = with_ensembles(pairs, fits, num_certifying, target)
+        return WordPruning(prune, texts.lengths, self._num_layers, fits, target).tried(pairs, num_certifying)
+
+    @cached_property
+    def _marks(self) -> list[WordMarks]:
+        """Where the words of held-out texts begin."""
+        return word_marks(self._root.tokenizer(), [task_text(example) for example in self._material.held_out])
 
     def _require_full_accuracy(self, counted: Counted) -> None:
         """Check that all layers reach a target accuracy: what they lose, no ladder gains."""
@@ -253,7 +281,7 @@ class _Search:
 
     def _answers(self, steps: Sequence[EarlyStep], texts: EncodedSet) -> list[PairedAnswers]:
         """The early and the full ones to held-out texts, for each step."""
-        heads = {step.after: step.stored_head.to(torch.float32) for step in steps}
+        heads = {step.after: step.served_head for step in steps}
         answered = answered_rows(self._stack, self._artifact, heads, self._objective, texts, "held-out", self._report)
         return [self._paired(*each, texts) for each in zip(steps, answered, strict=True)]
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from backends.adapters.bank import HplmArtifact
 from backends.adapters.head import Head
+from backends.adapters.ladder import EarlyStep
 from backends.engine.exits import NEVER, Early, Exit
+from backends.engine.pruning import Prunable
 from backends.engine.stack import UpperStack
+from backends.root.tokenizer import RootTokenizer, Text
+from backends.root.word_marks import WordMarks
+from builder.construct.hplm.trainable import Indices
 from builder.construct.hplm.tunable import EncodedSet
 from builder.construct.tasks.objective import Objective
 from builder.progress import Report, Step
@@ -46,6 +52,17 @@ class AnsweredRows:
 
     early: Sequence[Tensor]
     full: Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class PrunedRows:
+    """Answers to rows that have lost words.
+
+    Shape: logits `[1, C]` of each row; kept `[N]`, how many of its tokens each has kept
+    """
+
+    logits: Sequence[Tensor]
+    kept: Indices
 
 
 def served_rows(
@@ -100,6 +117,56 @@ def answered_rows(
     return [AnsweredRows(of_head, full) for of_head in early]
 
 
+def pruned_rows(
+    stack: UpperStack,
+    artifact: HplmArtifact,
+    step: EarlyStep,
+    alpha: float,
+    objective: Objective[Any],
+    texts: EncodedSet,
+    marks: Sequence[WordMarks],
+    rows: Indices,
+    report: Report,
+) -> PrunedRows:
+    """Compute rows that all go on behind an early step and lose words there.
+
+    Args:
+        stack: The layers.
+        artifact: The version.
+        step: With its head.
+        alpha: Which words they lose.
+        objective: The version's task.
+        texts: All rows.
+        marks: Where their words begin.
+        rows: The numbers of those that are computed.
+        report: Told the progress.
+    """
+    head, logits, kept = step.served_head, list[Tensor](), list[float]()
+
+    def exit_of(row: int) -> Exit:
+        return Exit(step.after, head, 1.0, NEVER, prunable=Prunable(alpha, marks[row]))
+
+    for batch in _batches(stack, artifact, exit_of, objective, texts, "shortened", report, rows.tolist()):
+        kept += [1.0 if early.kept is None else early.kept for (early,) in batch.early]
+        logits += batch.logits
+    return PrunedRows(logits, np.rint(kept * texts.lengths[rows]).astype(np.int64))
+
+
+def word_marks(tokenizer: RootTokenizer, texts: Sequence[Text]) -> list[WordMarks]:
+    """Return where the words of texts begin."""
+    rows = tokenizer.encode(texts)
+    return np.split(tokenizer.word_marks(rows.token_ids), rows.row_offsets[1:-1])
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Some of the rows, what was known of them at their exits, and their answers."""
+
+    rows: Sequence[int]
+    early: Sequence[Sequence[Early]]
+    logits: Sequence[Tensor]
+
+
 def _served(
     stack: UpperStack,
     artifact: HplmArtifact,
@@ -110,25 +177,45 @@ def _served(
     report: Report,
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
     """Yield the states of each row after each of some layers, and its answers."""
-    width = artifact.head.hidden_size
-    first = _reading(after, width)
+    first = _reading(after, artifact.head.hidden_size)
+    for batch in _batches(stack, artifact, lambda _: first, objective, texts, what, report):
+        read = [[early.logits for early in of_row] for of_row in batch.early]
+        targets = [texts.targets[row] for row in batch.rows]
+        states = [_of_rows(objective, of_layer, targets) for of_layer in zip(*read, strict=True)]
+        yield from zip(map(list, zip(*states, strict=True)), batch.logits, strict=True)
+
+
+def _batches(
+    stack: UpperStack,
+    artifact: HplmArtifact,
+    exit_of: Callable[[int], Exit | None],
+    objective: Objective[Any],
+    texts: EncodedSet,
+    what: str,
+    report: Report,
+    chosen: Sequence[int] | None = None,
+) -> Iterator[_Batch]:
+    """Compute all rows once, or those that are chosen, each with its exit.
+
+    A batch leaves room for the weights of its rows' heads.
+    """
+    chosen = range(len(texts.targets)) if chosen is None else chosen
     ready = stack.ready(0, lambda: artifact)
     try:
-        at_once = max(1, min(_ROWS_AT_ONCE, _MOST_WEIGHTS // width**2))
-        for start in range(0, len(texts.targets), at_once):
-            rows = range(start, min(start + at_once, len(texts.targets)))
+        at_once = max(1, min(_ROWS_AT_ONCE, _MOST_WEIGHTS // artifact.head.hidden_size**2))
+        for start in range(0, len(chosen), at_once):
+            rows = chosen[start : start + at_once]
             packed = stack.pack([texts.rows[row] for row in rows], [ready] * len(rows))
-            middles, targets = ([each[row] for row in rows] for each in (texts.middles, texts.targets))
-            read: list[list[Tensor]] = [[] for _ in rows]
+            early: list[list[Early]] = [[] for _ in rows]
 
-            def on_early(found: Sequence[tuple[int, Early]], read: list[list[Tensor]] = read) -> None:
-                for index, early in found:
-                    read[index].append(early.logits)
+            def on_early(found: Sequence[tuple[int, Early]], early: list[list[Early]] = early) -> None:
+                for index, each in found:
+                    early[index].append(each)
 
-            logits = stack.run(packed, [ready] * len(rows), middles, [first] * len(rows), on_early)
-            states = [_of_rows(objective, of_layer, targets) for of_layer in zip(*read, strict=True)]
-            yield from zip(map(list, zip(*states, strict=True)), _of_rows(objective, logits, targets), strict=True)
-            report(Step(f"answer the {what} texts", rows[-1] + 1, len(texts.targets)))
+            middles, exits = [texts.middles[row] for row in rows], list(map(exit_of, rows))
+            logits = stack.run(packed, [ready] * len(rows), middles, exits, on_early)
+            yield _Batch(rows, early, [*_of_rows(objective, logits, [texts.targets[row] for row in rows])])
+            report(Step(f"answer the {what} texts", start + len(rows), len(chosen)))
     finally:
         stack.release(ready)
 

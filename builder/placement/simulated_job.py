@@ -45,6 +45,11 @@ class SimulatedJob:
     settles: bool = False
 
     @property
+    def kept(self) -> float:
+        """Share of its tokens behind its exit: no words are pruned here."""
+        return 1.0
+
+    @property
     def passed(self) -> float:
         """Share of the layers that it passes when it runs."""
         if self.root.level != FULL:

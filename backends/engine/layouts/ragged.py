@@ -25,15 +25,16 @@ class Ragged:
         return [_grid(share, lengths) for share in shares(order, slots, lengths, self.sharing)]
 
 
-def narrowed(grid: Grid, kept: Sequence[int]) -> Grid:
-    """Leave out rows of a packed grid.
+def narrowed(grid: Grid, kept: Sequence[int], lengths: Sequence[int]) -> Grid:
+    """Leave out rows of a packed grid, and tokens of others.
 
     Args:
         grid: Without padding.
         kept: Positions of the rows that stay, ascending.
+        lengths: How many tokens each of these keeps.
     """
-    lengths = {grid.order[position]: grid.lengths[position] for position in kept}
-    return _grid([grid.order[position] for position in kept], lengths)
+    order = [grid.order[position] for position in kept]
+    return _grid(order, dict(zip(order, lengths, strict=True)))
 
 
 def _grid(order: Sequence[int], lengths: Sequence[int] | Mapping[int, int]) -> Grid:

@@ -39,7 +39,7 @@ def test_a_full_batch_takes_what_the_cost_model_says() -> None:
     assert full == pytest.approx(MODEL.predict_us(BatchShape(64, 4096, 64 * 64**2, 64)) / 1000)
     assert costs.answered_within_ms(1.0) == pytest.approx(2.5 * full)
     assert costs.answered_within_ms(0.5) == pytest.approx(2.5 * (costs.full_batch_ms(0.5) - 0.5))  # type: ignore[operator]
-    assert costs.alone_ms(20, 0.5) == pytest.approx((500 + 10 + 5 * 10 + 0.01 * 200 + 20) / 1000)
+    assert costs.alone_ms(20, 0.5, 0.4) == pytest.approx((500 + 10 + 5 * 8 + 0.01 * 160 + 20) / 1000)
 
 
 @pytest.mark.parametrize("model", [MODEL, None])
@@ -51,7 +51,7 @@ def test_who_leaves_more_layers_out_costs_less(model: CostModel | None) -> None:
 
 def test_without_a_cost_model_nothing_is_said_of_time(tiny_home: Home) -> None:
     costs = LadderCosts.of(tiny_home, "tiny")
-    assert costs.model is None and costs.full_batch_ms(1.0) is None and costs.alone_ms(20, 1.0) is None
+    assert costs.model is None and costs.full_batch_ms(1.0) is None and costs.alone_ms(20, 1.0, 1.0) is None
     with pytest.raises(InvalidArgumentError, match="there is none that holds for the export; 'hplm profile' makes one"):
         costs.require_known(50.0)
     costs.require_known(None)

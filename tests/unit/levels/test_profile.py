@@ -19,6 +19,7 @@ CURVE = [CurvePoint(1 - 0.01 * step, 0.1 * step, 0.001 * step**1.5, 0.001 * step
 FIRST = CandidateProfile(1, 0.97, 0.3, 0.0052, 0.0092, 11.2, 208.0, 12_288, CURVE)
 SECOND = replace(FIRST, after=2, answered_early=0.4, lost=0.008, full_batch_ms=190.0)
 ALL = CandidateProfile(6, None, 0.0, 0.0, 0.0, 17.9, 290.0, 0)
+PRUNED = replace(SECOND, alpha=0.4, kept_tokens=0.71, full_batch_ms=170.0)
 PROFILE = Profile("acme/area", "a drop of at most 1 points", 0.01, 2, 6, [FIRST, SECOND, ALL])
 
 
@@ -32,6 +33,17 @@ def test_the_table_says_which_one_serves() -> None:
     assert [row["chosen"] for row in PROFILE.rows] == [False, True, False]
     assert [row["chosen"] for row in replace(PROFILE, chosen=None).rows] == [False, False, True]
     assert PROFILE.rows[1]["full_batch_ms"] == 190.0 and "curve" not in PROFILE.rows[0]
+
+
+def test_a_candidate_that_prunes_is_told_from_the_one_that_does_not(tmp_path: Path) -> None:
+    profile = replace(PROFILE, candidates=[FIRST, SECOND, PRUNED, ALL], alpha=0.4)
+    write_profile(tmp_path, profile)
+    assert read_profile(tmp_path) == profile and read_json(tmp_path / "candidates.json")["format_version"] == 3
+    assert [row["chosen"] for row in profile.rows] == [False, False, True, False]
+    assert [row["kept_tokens"] for row in profile.rows] == [None, None, 0.71, None]
+    assert "alpha" not in PROFILE.rows[0]
+    assert "after 2, then 71 % of tokens: 40 % early" in draw_profile(profile)
+    assert "of tokens" not in draw_profile(replace(profile, alpha=None))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +76,7 @@ def test_a_damaged_profile(tmp_path: Path, changes: dict[str, Any] | None, error
         PROFILE,
         replace(PROFILE, candidates=[replace(FIRST, threshold=None, lost=None), ALL], chosen=None),
         replace(PROFILE, candidates=[replace(FIRST, curve=[], alone_ms=None, full_batch_ms=None), ALL], chosen=1),
+        replace(PROFILE, candidates=[FIRST, PRUNED, ALL], alpha=0.4),
         replace(PROFILE, id=f"{'a' * 60}/{'b' * 60}", target=PROFILE.target + " in the mean of the fleet"),
     ],
 )

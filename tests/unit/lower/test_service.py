@@ -55,6 +55,26 @@ def test_rows_of_mixed_domains_come_back_in_their_order(service: LowerService, t
         np.testing.assert_allclose(row, alone, rtol=2e-3, atol=2e-3)
 
 
+def test_only_rows_that_may_lose_words_say_where_these_begin(tiny_home: Home) -> None:
+    registry = Registry.open(tiny_home)
+    live = registry.hplm("acme/topic")
+    ladder = {"after": 1, "layers": 2, "answered_early": 0.5, "kept_tokens": 0.7}
+    metrics = {"levels": ["early", "full"], "ladder": ladder}
+    registry.publish_hplm(live.id, live.domain, live.task, live.labels, "bank/x", metrics)
+    service = LowerService(tiny_home, RegistrySnapshot(registry), FALLBACK)
+    text = sample_texts(1, seed=3)[0].text
+    both, in_full = service.encode(
+        [
+            request(("acme/topic", text), ("globex/topic", text)),
+            request(("acme/topic", text), parameters='{"level": "full"}'),
+        ]
+    )
+    assert isinstance(both, HiddenRequest) and isinstance(in_full, HiddenRequest)
+    tokenizer = RootFolder(tiny_home.root("tiny")).tokenizer()
+    marks = tokenizer.word_marks(tokenizer.encode([text]).token_ids)
+    assert both.words == [marks.tobytes(), b""] and in_full.words == [b""]
+
+
 def test_bad_requests_fail_alone(service: LowerService) -> None:
     good = request(("acme/topic", "cat"))
     bad: list[tuple[TextRequest, type[HplmError], str]] = [

@@ -24,6 +24,8 @@ from backends.registry.tokens import IssuedToken, Role
         "UPDATE hplm_versions SET folder = x'00ff'",
         "UPDATE hplm_versions SET metrics = '[]'",
         """UPDATE hplm_versions SET metrics = '{"ladder": {"after": 1, "layers": 0, "answered_early": 0.5}}'""",
+        """UPDATE hplm_versions SET metrics =
+        '{"ladder": {"after": 1, "layers": 2, "answered_early": 0.5, "kept_tokens": 1.5}}'""",
         """UPDATE hplm_versions SET metrics = '{"declared": {"default_deadline": true}}'""",
         "UPDATE domain_versions SET folders = '7'",
         "UPDATE hplm_versions SET domain_version_id = 999",

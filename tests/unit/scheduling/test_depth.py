@@ -32,6 +32,17 @@ def test_a_row_s_likely_depth_is_by_what_was_certified(level: str, depth: float)
     assert HplmEntry(1, "acme/area", 1, "classification", ("a",), domain, "folder").likely_depth(level) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("level", "depth", "kept"), [("full", 1.0, 1.0), ("early", 1 / 3, 1.0), ("auto", 1 / 3 + 0.25 * 0.6 * 2 / 3, 0.6)]
+)
+def test_layers_count_as_far_as_a_row_keeps_its_tokens(level: str, depth: float, kept: float) -> None:
+    metrics = {"levels": ["early", "full"], "ladder": {**LADDER, "kept_tokens": 0.6}}
+    entry = HplmEntry(
+        1, "acme/area", 1, "classification", ("a", "b"), DomainEntry("mini", "general", 1, ()), "", metrics
+    )
+    assert entry.likely_depth(level) == pytest.approx(depth) and entry.kept_tokens(level) == kept
+
+
 @pytest.mark.parametrize(("level", "depth"), [("full", 1.0), ("early", 1 / 3), ("auto", 1 - 0.75 * 2 / 3)])
 def test_no_row_settles_where_late_ones_are_rejected(level: str, depth: float) -> None:
     """Nothing is gained by that: the least that such a row takes is what it is likely to take."""
@@ -84,6 +95,16 @@ def test_what_a_batch_takes_anyway_it_takes_as_far_as_its_deepest_row_passes() -
     by_students = replace(rows[0], depth=0.6, least_depth=0.2, root=StackKey("mini", STUDENTS))
     assert BatchShape.of([by_students]).depth == 0.6
     assert MODEL.predict_us(BatchShape(1, 20.0, 800.0, 1, 0.5)) == pytest.approx(500 + 10 + 100 + 8 + 20)
+
+
+def test_a_row_that_keeps_few_tokens_passes_all_layers_with_them() -> None:
+    """It goes on with 0.6, as it passes 0.5 anyway and half of the rest with half of its tokens: 0.5 + 0.6 · 0.25."""
+    pruned = replace(row("a", 100, 0.65), least_depth=0.5, kept=0.5)
+    shape = BatchShape.of([pruned])
+    assert (shape.tokens, shape.squared_lengths) == (pytest.approx(65), pytest.approx(6500))
+    assert shape.depth == pytest.approx(0.5 * 0.4 + 0.6)
+    assert BatchShape.of([pruned], [0.5]).depth == 0.5 and BatchShape.of([pruned], [0.7]).depth == 1.0
+    assert BatchShape.of([replace(pruned, depth=0.5)]).depth == 0.5, "one that settles goes nowhere"
 
 
 def test_waiting_rows_are_added_up_by_tokens_and_by_cost() -> None:

@@ -35,6 +35,7 @@ class Row:
     depth: float = 1.0
     least_depth: float = 1.0
     most_depth: float = 1.0
+    kept: float = 1.0
 
 
 def fresh_chance() -> tuple[random.Random, str]:
