@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from backends.adapters.bank import weights_bytes
+from backends.engine.memory_sizes import layers_bytes, slots_bytes
 from backends.errors import InvalidArgumentError, NotFoundError, shown
 from backends.home import Home
 from backends.registry.entries import RootEntry
@@ -13,13 +13,9 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.cost_profile import CostProfile, ForeignProfileError, has_profile, read_profile
+from backends.scheduling.cuts import half_layers
 from backends.scheduling.settings import Capacity
-from builder.placement.planner.cuts import half_layers
 from builder.placement.planner.model import Model
-
-_SIZE_OF_DTYPE = {"fp32": 2.0, "int8": 0.5, "fp8": 0.5}
-"""Of weights beside those on disk, which have two bytes each."""
-_MOST_SAMPLED = 20
 
 
 @dataclass(frozen=True)
@@ -72,10 +68,9 @@ def models_of(
     models = []
     for entry, profile in zip(roots, profiles, strict=True):
         folder = RootFolder(home.path / entry.folder)
-        slot_bytes = _slots_bytes(home, folders_of[entry.name], slots)
-        weights = folder.upper_bytes * _SIZE_OF_DTYPE.get(profile.measured.dtype, 1.0)
+        size_bytes = layers_bytes(folder, profile.measured.dtype) + slots_bytes(home, folders_of[entry.name], slots)
         costs = _Costs.of(profile.model, capacity or Capacity(), tokens[entry.name])
-        models.append(_model(entry.name, folder.geometry.num_upper_layers, costs, round(weights) + slot_bytes))
+        models.append(_model(entry.name, folder.geometry.num_upper_layers, costs, size_bytes))
     return RootModels(tuple(models), {entry.name: entry.fingerprint for entry in roots}, number_of)
 
 
@@ -105,19 +100,6 @@ def _require_one_device(roots: Sequence[str], profiles: Sequence[CostProfile]) -
                 f"the cost model of root {shown(root)} was measured on {shown(profile.measured.device)}, that of "
                 f"{shown(roots[0])} on {shown(first)}; 'hplm profile' them on one device"
             )
-
-
-def _slots_bytes(home: Home, folders: Sequence[str], slots: int) -> int:
-    """Return what the slots take, by the mean size of some hPLMs' adapters."""
-    if not folders:
-        return 0
-    sizes = []
-    for folder in folders[:: max(1, len(folders) // _MOST_SAMPLED)]:
-        try:
-            sizes.append(weights_bytes(home.path / folder))
-        except OSError:  # such an hPLM is not served, and 'hplm verify' names it
-            continue
-    return round(min(slots, len(folders)) * sum(sizes) / max(1, len(sizes)))
 
 
 def _model(root: str, layers: int, costs: _Costs, size_bytes: int) -> Model:

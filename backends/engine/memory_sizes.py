@@ -1,0 +1,31 @@
+"""What a root's upper layers and the slots of its hPLMs take in memory: for budgets of devices, and for placements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backends.adapters.bank import weights_bytes
+from backends.home import Home
+from backends.root.store import RootFolder
+
+_SIZE_OF_DTYPE = {"fp32": 2.0, "int8": 0.5, "fp8": 0.5}
+"""Of weights beside those on disk, which have two bytes each."""
+_MOST_SAMPLED = 20
+
+
+def layers_bytes(root: RootFolder, dtype: str) -> int:
+    """Return what the upper layers take in a dtype."""
+    return round(root.upper_bytes * _SIZE_OF_DTYPE.get(dtype, 1.0))
+
+
+def slots_bytes(home: Home, folders: Sequence[str], slots: int) -> int:
+    """Return what the slots take, by the mean size of some of the hPLMs' files; no more than there are hPLMs."""
+    if not folders:
+        return 0
+    sizes = []
+    for folder in folders[:: max(1, len(folders) // _MOST_SAMPLED)]:
+        try:
+            sizes.append(weights_bytes(home.path / folder))
+        except OSError:  # such an hPLM is not served, and 'hplm verify' names it
+            continue
+    return round(min(slots, len(folders)) * sum(sizes) / max(1, len(sizes)))
