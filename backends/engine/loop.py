@@ -332,9 +332,8 @@ class ServeLoop:
         try:
             with span(Lane.COMPUTE, "run", rows=len(batch.jobs)):
                 self.compute(runner, batch)
-            failed: Mapping[Job, HplmError] = {
-                job: error for job, error in runner.faults.items() if job in batch.open_jobs
-            }
+            faults = runner.faults.items()
+            failed: Mapping[Job, HplmError] = {job: error for job, error in faults if job in batch.open_jobs}
             self._outcomes.blame(failed, batch, runner.reruns)
         except DeviceLostError:
             raise

@@ -70,7 +70,9 @@ def stage_places(device: torch.device, stages: int, threads: int) -> list[StageP
 def _gpus(first: torch.device, count: int) -> list[torch.device]:
     index, there_are = first.index or 0, torch.cuda.device_count()
     if index + count > there_are:
-        raise InvalidArgumentError(f"{count} stages from {first} on take {index + count} GPUs, and there are {there_are}")
+        raise InvalidArgumentError(
+            f"{count} stages from {first} on take {index + count} GPUs, and there are {there_are}"
+        )
     return [torch.device(first.type, number) for number in range(index, index + count)]
 
 

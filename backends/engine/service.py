@@ -355,7 +355,7 @@ class UpperService:
         return jobs
 
     def _build(self, key: StackKey) -> Stack:
-        with read_errors_are_clear(path := self._home.root(key.root)):
+        with read_errors_are_clear(self._home.root(key.root)):
             self._costs.of(key)
             return self._builder.build(key)
 

@@ -7,13 +7,13 @@ import torch
 from backends.adapters.host_bank import HostBank
 from backends.engine.audit import Audit
 from backends.engine.compute_pool import ComputePool
+from backends.engine.cut_stack import CutUpperStack
 from backends.engine.encoder_stack import EncoderStack
 from backends.engine.memory_sizes import slots_bytes
 from backends.engine.pipeline import Pipeline, stage_places
 from backends.engine.settings import EngineSettings
 from backends.engine.stack import UpperStack
 from backends.engine.stack_protocol import Stack
-from backends.engine.cut_stack import CutUpperStack
 from backends.engine.stage_cuts import StageCuts
 from backends.engine.student_layers import StudentLayers
 from backends.engine.student_stack import StudentStack
@@ -98,7 +98,7 @@ class StackBuilder:
     def _student_stack(self, key: StackKey, root: RootFolder) -> StudentStack:
         if self._settings.stack.stages > 1:
             raise InvalidArgumentError(
-                f"students of root {key.root!r} are not served by an engine that is cut in stages; ask for another level"
+                f"students of root {key.root!r} are not served where layers are cut in stages; ask for another level"
             )
         students, geometry = read_students(root), root.geometry
         if students is None or students.fingerprint != key.edition:
