@@ -81,7 +81,7 @@ class StackBuilder:
         settings = self._settings.stack
         if settings.stages == 1 and settings.device_memory is None:
             return UpperStack(root, settings, self._compute_pool)
-        cut = self._cuts.cut(key, root, self._slots_bytes(root) if settings.device_memory else 0)
+        cut = self._cuts.cut(key, root, self._slots_bytes(key.root) if settings.device_memory else 0)
         try:
             if isinstance(self._compute_pool, Pipeline):
                 return CutUpperStack(root, settings, self._compute_pool, cut)
@@ -90,9 +90,8 @@ class StackBuilder:
             self._cuts.release(key)
             raise
 
-    def _slots_bytes(self, root: RootFolder) -> int:
-        name = root.manifest.name
-        folders = [entry.folder for entry in self._snapshot.live() if entry.domain.root == name]
+    def _slots_bytes(self, root: str) -> int:
+        folders = [entry.folder for entry in self._snapshot.live() if entry.domain.root == root]
         return slots_bytes(self._home, folders, self._settings.stack.num_slots - 1)
 
     def _student_stack(self, key: StackKey, root: RootFolder) -> StudentStack:
