@@ -1,0 +1,207 @@
+"""An engine in a process of its own, on its own cores; the process asks it, too.
+
+So the ways that are compared bear the same: each core bears its part of the asking, and two engines share no
+interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from backends.compiled import limit_compiled_products
+from backends.engine.open_request import Answered
+from backends.engine.service import UpperService
+from backends.engine.stack import StackSettings
+from backends.errors import HplmError
+from backends.home import Home
+from backends.openmp import limit_spinning
+from backends.registry.registry import Registry
+from backends.registry.snapshot import RegistrySnapshot
+from backends.scheduling.settings import AdmissionSettings, Capacity
+from backends.wire import Ticket, encode_tickets, fold_rows
+from bench.kit.bare import timed
+from loadtest.errors import RunError
+
+Seconds = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+_WAITING = 100_000
+_PATIENCE_S = 120.0
+_WARM_UP = 20
+
+
+@dataclass(frozen=True)
+class EngineShape:
+    """What an engine is.
+
+    Attributes:
+        cores: The only ones of its process, each with a thread that computes.
+        stages: Parts that the layers are cut into.
+        max_rows: Rows in a batch, at most.
+    """
+
+    cores: tuple[int, ...]
+    stages: int
+    max_rows: int
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Requests of one row each, for hPLMs of roots in turn.
+
+    Attributes:
+        home: Where these are.
+        hplms: Their names, of each root.
+        tokens: Of each row.
+        dtype: What the layers compute in.
+    """
+
+    home: Path
+    hplms: tuple[tuple[str, ...], ...]
+    tokens: int
+    dtype: str
+
+
+class EngineProcess:
+    """Starts an engine, and asks it."""
+
+    def __init__(self, shape: EngineShape, asking: Asking) -> None:
+        limit_spinning()  # by variables, which the process inherits
+        limit_compiled_products()
+        self._executor = ProcessPoolExecutor(1, get_context("spawn"), _start, (shape, asking))
+
+    def play(self, times_s: Seconds, roots: Numbers, starts_at: float) -> Future[Seconds]:
+        """Ask at given times; returns how long each answer took from then."""
+        return self._executor.submit(_call, _Engine.play, times_s, roots, starts_at)
+
+    def alone_s(self, rows: int) -> float:
+        """Return the median time of a row that is alone in the engine."""
+        return self._executor.submit(_call, _Engine.alone_s, rows).result()
+
+    def busy_s(self, rows: int, in_flight: int) -> float:
+        """Return the time that a row takes where so many are waiting all the time."""
+        return self._executor.submit(_call, _Engine.busy_s, rows, in_flight).result()
+
+    def close(self) -> None:
+        self._executor.submit(_call, _Engine.close).result()
+        self._executor.shutdown()
+
+
+class _Engine:
+    def __init__(self, shape: EngineShape, asking: Asking) -> None:
+        os.sched_setaffinity(0, shape.cores)  # which threads inherit
+        torch.set_num_threads(1)
+        home = Home(asking.home)
+        self._snapshot = RegistrySnapshot(registry := Registry.open(home))
+        settings = StackSettings(dtype=asking.dtype, stages=shape.stages)
+        capacity = Capacity(max_rows=shape.max_rows)
+        admission = AdmissionSettings(_WAITING, tenant_quota=_WAITING, predicts=False)
+        self._service = UpperService(home, self._snapshot, settings, capacity, admission, threads=len(shape.cores))
+        rng = np.random.default_rng(0)
+        keys = {entry.id: entry.key for entry in registry.hplms()}
+        hidden_size = self._service._stacks.of(registry.hplms()[0].stacks[0]).upper.hidden_size
+        self._row = fold_rows([rng.standard_normal((asking.tokens, hidden_size)).astype(np.float16)])
+        self._tickets = [
+            cycle([encode_tickets([Ticket(keys[hplm], asking.tokens, False, None)]) for hplm in of_root])
+            for of_root in asking.hplms
+        ]
+        for _ in range(_WARM_UP):
+            for root in range(len(self._tickets)):
+                self._ask_and_wait(root)
+
+    def play(self, times_s: Seconds, roots: Numbers, starts_at: float) -> Seconds:
+        took_s = np.full(len(times_s), np.nan)
+        left = _CountDown(len(times_s))
+        for number, (time_s, root) in enumerate(zip(times_s.tolist(), roots.tolist(), strict=True)):
+            at = starts_at + time_s
+            while (early_s := at - time.monotonic()) > 0:
+                time.sleep(early_s)
+            self._ask(root, partial(self._note, took_s, left, number, at))
+        left.wait()
+        if np.isnan(took_s).any():
+            raise RunError(f"{int(np.isnan(took_s).sum())} of {len(took_s)} requests were not answered")
+        return took_s
+
+    def alone_s(self, rows: int) -> float:
+        return median(timed(partial(self._ask_and_wait, number % len(self._tickets))) for number in range(rows))
+
+    def busy_s(self, rows: int, in_flight: int) -> float:
+        """Rows of one root come together, as long as its batches take."""
+        room, left = threading.Semaphore(in_flight), _CountDown(rows)
+
+        def answered(_: Answered) -> None:
+            room.release()
+            left.one()
+
+        started_s = time.perf_counter()
+        for number in range(rows):
+            room.acquire()
+            self._ask(number // in_flight % len(self._tickets), answered)
+        left.wait()
+        return (time.perf_counter() - started_s) / rows
+
+    def close(self) -> None:
+        self._service.close()
+        self._snapshot.close()
+
+    def _ask(self, root: int, respond: Callable[[Answered], None]) -> None:
+        self._service.submit(self._row, next(self._tickets[root]), [b""], respond)
+
+    def _ask_and_wait(self, root: int) -> None:
+        left = _CountDown(1)
+        self._ask(root, lambda _: left.one())
+        left.wait()
+
+    @staticmethod
+    def _note(took_s: Seconds, left: _CountDown, number: int, asked_at: float, answered: Answered) -> None:
+        if not isinstance(answered, HplmError):
+            took_s[number] = time.monotonic() - asked_at
+        left.one()
+
+
+class _CountDown:
+    """Waits for so many answers."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._changed = threading.Condition()
+
+    def one(self) -> None:
+        with self._changed:
+            self._left -= 1
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        with self._changed:
+            while self._left:
+                before = self._left
+                if not self._changed.wait_for(lambda: self._left < before, _PATIENCE_S):
+                    raise RunError(f"no answer came for {_PATIENCE_S:.0f} s; {self._left} are missing")
+
+
+_STARTED: list[_Engine] = []
+"""The engine of this process."""
+
+
+def _start(shape: EngineShape, asking: Asking) -> None:
+    _STARTED.append(_Engine(shape, asking))
+
+
+def _call(method: Callable[..., Found], *arguments: object) -> Found:
+    return method(_STARTED[0], *arguments)
