@@ -190,8 +190,7 @@ class _CountDown:
     def wait(self) -> None:
         with self._changed:
             while self._left:
-                before = self._left
-                if not self._changed.wait_for(lambda: self._left < before, _PATIENCE_S):
+                if not self._changed.wait(_PATIENCE_S):
                     raise RunError(f"no answer came for {_PATIENCE_S:.0f} s; {self._left} are missing")
 
 
