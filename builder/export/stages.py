@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from backends.engine.memory_sizes import slots_bytes
 from backends.engine.settings import EngineSettings
 from backends.engine.stage_cuts import StageCuts
@@ -22,7 +24,8 @@ def require_cuts(home: Home, registry: Registry, settings: ExportSettings, repor
         DeviceMemoryError: The roots do not fit.
         InvalidArgumentError: A root has fewer layers than stages.
     """
-    engine = EngineSettings.from_model(ModelSettings(home, settings.upper_parameters), "cpu")
+    device = "cuda:0" if settings.device == "gpu" and torch.cuda.is_available() else "cpu"
+    engine = EngineSettings.from_model(ModelSettings(home, settings.upper_parameters), device)
     cuts = StageCuts(home, engine)
     hplms = registry.hplms()
     for entry in registry.roots():

@@ -17,7 +17,7 @@ from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from backends.home import Home
 from backends.openmp import limit_spinning
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
+from backends.root.store import RootFolder
 from backends.scheduling.settings import AdmissionSettings, Capacity
 from backends.wire import Ticket, encode_tickets, fold_rows
 from bench.kit.bare import timed
@@ -39,7 +40,6 @@ from loadtest.errors import RunError
 
 Seconds = NDArray[np.float64]
 Numbers = NDArray[np.int64]
-Given = ParamSpec("Given")
 Found = TypeVar("Found")
 _WAITING = 100_000
 _PATIENCE_S = 120.0
@@ -85,6 +85,10 @@ class EngineProcess:
         limit_spinning()  # by variables, which the process inherits
         limit_compiled_products()
         self._executor = ProcessPoolExecutor(1, get_context("spawn"), _start, (shape, asking))
+        self._warm = self._executor.submit(_call, _Engine.warm_up)  # which starts the process
+
+    def wait_until_warm(self) -> None:
+        self._warm.result()
 
     def play(self, times_s: Seconds, roots: Numbers, starts_at: float) -> Future[Seconds]:
         """Ask at given times; returns how long each answer took from then."""
@@ -115,12 +119,14 @@ class _Engine:
         self._service = UpperService(home, self._snapshot, settings, capacity, admission, threads=len(shape.cores))
         rng = np.random.default_rng(0)
         keys = {entry.id: entry.key for entry in registry.hplms()}
-        hidden_size = self._service._stacks.of(registry.hplms()[0].stacks[0]).upper.hidden_size
+        hidden_size = RootFolder(home.root(registry.roots()[0].name)).geometry.hidden_size
         self._row = fold_rows([rng.standard_normal((asking.tokens, hidden_size)).astype(np.float16)])
         self._tickets = [
             cycle([encode_tickets([Ticket(keys[hplm], asking.tokens, False, None)]) for hplm in of_root])
             for of_root in asking.hplms
         ]
+
+    def warm_up(self) -> None:
         for _ in range(_WARM_UP):
             for root in range(len(self._tickets)):
                 self._ask_and_wait(root)

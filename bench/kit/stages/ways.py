@@ -57,6 +57,8 @@ class RunningWay:
         self._way = way
         self._engines = [EngineProcess(EngineShape(cores, way.stages, max_rows), asking) for cores in way.cores]
         self._max_rows = max_rows
+        for engine in self._engines:
+            engine.wait_until_warm()
 
     def row_times(self, rows: int) -> RowTimes:
         """Measure rows in the first engine; the other one is like it."""
