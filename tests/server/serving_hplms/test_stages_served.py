@@ -11,7 +11,7 @@ from backends.home import Home
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.serving import TritonServer
-from hplm_client import Answer, HplmClient
+from hplm_client import Answer, Classification, HplmClient
 from served_home import config_of
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
@@ -33,5 +33,9 @@ def answers_of(home: Home, stages: int) -> list[Answer]:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two stages want two cores")
 def test_a_server_of_stages_answers_as_one_without(tiny_home: Home) -> None:
+    """Batches are of other rows each time, so the last bits may differ."""
     whole = answers_of(tiny_home, 1)
-    assert answers_of(tiny_home, 2) == whole
+    for answer, other in zip(answers_of(tiny_home, 2), whole, strict=True):
+        assert isinstance(answer, Classification) and isinstance(other, Classification)
+        assert (answer.hplm, answer.label) == (other.hplm, other.label)
+        assert answer.score == pytest.approx(other.score, abs=1e-5)
