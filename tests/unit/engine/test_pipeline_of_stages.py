@@ -80,8 +80,8 @@ def test_batches_pass_as_a_chain_does(stages: int, shares: int, seed: int) -> No
                 assert began >= times.ended[stage, batch - 1], case
             if batch > 1 and stage < stages - 1:
                 assert began >= times.ended[stage + 1, batch - 2], f"{case}: it had not been left"
-    in_turn_s = sum(map(sum, seconds))
-    assert max(times.ended.values()) - min(times.began.values()) < in_turn_s, "nothing ran side by side"
+    overlaps = [times.began[0, batch + 1] < times.ended[1, batch] for batch in range(batches - 1)]
+    assert any(overlaps), "nothing ran side by side"
     pipeline.close()
 
 
