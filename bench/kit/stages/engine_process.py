@@ -122,8 +122,7 @@ class _Engine:
         hidden_size = RootFolder(home.root(registry.roots()[0].name)).geometry.hidden_size
         self._row = fold_rows([rng.standard_normal((asking.tokens, hidden_size)).astype(np.float16)])
         self._tickets = [
-            cycle([encode_tickets([Ticket(keys[hplm], asking.tokens, False, None)]) for hplm in of_root])
-            for of_root in asking.hplms
+            cycle([Ticket(keys[hplm], asking.tokens, False, None) for hplm in of_root]) for of_root in asking.hplms
         ]
 
     def warm_up(self) -> None:
@@ -132,7 +131,7 @@ class _Engine:
                 self._ask_and_wait(root)
 
     def play(self, times_s: Seconds, roots: Numbers, starts_at: float) -> Seconds:
-        took_s = np.full(len(times_s), np.nan)
+        took_s = np.zeros(len(times_s))
         left = _CountDown(len(times_s))
         for number, (time_s, root) in enumerate(zip(times_s.tolist(), roots.tolist(), strict=True)):
             at = starts_at + time_s
@@ -140,8 +139,6 @@ class _Engine:
                 time.sleep(early_s)
             self._ask(root, partial(self._note, took_s, left, number, at))
         left.wait()
-        if np.isnan(took_s).any():
-            raise RunError(f"{int(np.isnan(took_s).sum())} of {len(took_s)} requests were not answered")
         return took_s
 
     def alone_s(self, rows: int) -> float:
@@ -151,9 +148,9 @@ class _Engine:
         """Rows of one root come together, as long as its batches take."""
         room, left = threading.Semaphore(in_flight), _CountDown(rows)
 
-        def answered(_: Answered) -> None:
+        def answered(answer: Answered) -> None:
             room.release()
-            left.one()
+            left.one(answer)
 
         started_s = time.perf_counter()
         for number in range(rows):
@@ -167,30 +164,32 @@ class _Engine:
         self._snapshot.close()
 
     def _ask(self, root: int, respond: Callable[[Answered], None]) -> None:
-        self._service.submit(self._row, next(self._tickets[root]), [b""], respond)
+        self._service.submit(self._row, encode_tickets([next(self._tickets[root])]), [b""], respond)
 
     def _ask_and_wait(self, root: int) -> None:
         left = _CountDown(1)
-        self._ask(root, lambda _: left.one())
+        self._ask(root, left.one)
         left.wait()
 
     @staticmethod
     def _note(took_s: Seconds, left: _CountDown, number: int, asked_at: float, answered: Answered) -> None:
-        if not isinstance(answered, HplmError):
-            took_s[number] = time.monotonic() - asked_at
-        left.one()
+        took_s[number] = time.monotonic() - asked_at
+        left.one(answered)
 
 
 class _CountDown:
-    """Waits for so many answers."""
+    """Waits for so many answers, none of which may be an error."""
 
     def __init__(self, count: int) -> None:
         self._left = count
         self._changed = threading.Condition()
+        self._error: HplmError | None = None
 
-    def one(self) -> None:
+    def one(self, answered: Answered) -> None:
         with self._changed:
             self._left -= 1
+            if isinstance(answered, HplmError):
+                self._error = answered
             self._changed.notify_all()
 
     def wait(self) -> None:
@@ -198,6 +197,8 @@ class _CountDown:
             while self._left:
                 if not self._changed.wait(_PATIENCE_S):
                     raise RunError(f"no answer came for {_PATIENCE_S:.0f} s; {self._left} are missing")
+        if self._error is not None:
+            raise self._error
 
 
 _STARTED: list[_Engine] = []
