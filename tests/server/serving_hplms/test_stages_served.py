@@ -26,7 +26,7 @@ def answers_of(home: Home, stages: int) -> list[Answer]:
     with TritonServer(config_of(home)) as server:
         with HplmClient(f"grpc://{server.grpc_url}", rows_per_request=1) as client:
             answers = client.infer_many(ROWS)
-        metrics = urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=10).read().decode()
+        metrics = urllib.request.urlopen(server.metrics_url, timeout=10).read().decode()
         assert f'stages="{stages}"' in metrics
     return answers
 
