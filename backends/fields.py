@@ -94,6 +94,14 @@ class Fields:
             self._reject(name, f"a list of {count} numbers each")
         return [tuple(map(float, row)) for row in rows]
 
+    def wholes(self, name: str) -> tuple[int, ...]:
+        """Return a list of whole numbers of 0 or more."""
+        value = self.value(name)
+        rows: Sequence[Any] = value if isinstance(value, list | tuple) else [None]
+        if not all(type(row) is int and 0 <= row <= MOST_WHOLE for row in rows):
+            self._reject(name, f"a list of whole numbers from 0 to {MOST_WHOLE}")
+        return tuple(rows)
+
     def mapping(self, name: str) -> Mapping[str, Any]:
         """Return an object whose fields may be anything."""
         return self.part(name)._content

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _MAX_SLOTS = 65_536
 """Far more than fit on any device."""
+_MAX_STAGES = 64
+"""More than any root has upper layers."""
 _US_PER_MS = 1000
 
 
@@ -58,6 +60,20 @@ class DeviceOptions:
     slots: Annotated[
         int, typer.Option(help="Adapters on the device at once: those of the running batch and of the next.")
     ] = 128
+    stages: Annotated[
+        int,
+        typer.Option(
+            help="Stages that the upper layers are cut into, each on its share of the cores or on a GPU of its own. "
+            "More than one pays where a root does not fit on a device; elsewhere it costs."
+        ),
+    ] = 1
+    device_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="What weights and slots of all roots may take in one stage, such as 2GB; a root for which too little "
+            "is left is not served. \\[default: no limit]"
+        ),
+    ] = None
 
     @property
     def lower_dtype(self) -> LowerDtype:
@@ -85,7 +101,20 @@ class DeviceOptions:
     def parameters(self) -> dict[str, str]:
         if not 1 <= self.slots <= _MAX_SLOTS:
             raise InvalidArgumentError(f"--slots must be 1 to {_MAX_SLOTS}, not {self.slots}")
-        return {"dtype": self.dtype, "slots": str(self.slots + 1)}
+        if not 1 <= self.stages <= _MAX_STAGES:
+            raise InvalidArgumentError(f"--stages must be 1 to {_MAX_STAGES}, not {self.stages}")
+        stages = {"stages": str(self.stages)} if self.stages > 1 else {}
+        return {"dtype": self.dtype, "slots": str(self.slots + 1), **stages, **self._memory_parameters()}
+
+    def _memory_parameters(self) -> dict[str, str]:
+        if self.device_memory is None:
+            return {}
+        from builder.placement.planner.device_spec import read_size
+
+        size_bytes = read_size(self.device_memory, "--device-memory")
+        if not size_bytes:
+            raise InvalidArgumentError("--device-memory must be above 0; without it there is no limit")
+        return {"device_memory": str(size_bytes)}
 
 
 @dataclass(frozen=True)
@@ -282,6 +311,10 @@ def export(
     # Wrong options are rejected before anything is measured.
     export_settings(device, *others)
     settings = export_settings(device.chosen(opened, registry, typer.echo), *others)
+    if device.stages > 1 or device.device_memory is not None:
+        from builder.export.stages import require_cuts
+
+        require_cuts(opened, registry, settings, _complain)
     if settings.mode == "triton":
         settings = _with_cost_model(settings, opened, registry)
     with with_plugin(settings, on_failure=_complain) as complete:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -37,14 +38,26 @@ class ComputePool:
         threads: Number of threads; all of them compute a batch that is one share.
         device: On a GPU the calling thread computes all shares, one after the other; rows are always one share.
         beat: Called by what is computed, between two layers.
+        most_at_once: Shares that are computed at once, if not as many as there are threads.
     """
 
-    def __init__(self, threads: int, device: torch.device, beat: Beat = no_beat) -> None:
+    def __init__(
+        self, threads: int, device: torch.device, beat: Beat = no_beat, most_at_once: int | None = None
+    ) -> None:
         self.beat = beat
         self._threads = threads
         self._is_cpu = device.type == "cpu"
         # It starts its threads at first use.
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="compute")
+        self._executor = ThreadPoolExecutor(most_at_once or threads, thread_name_prefix="compute")
+
+    @property
+    def num_stages(self) -> int:
+        """Batches that are computed at once, each in a stage of its own."""
+        return 1
+
+    def passing(self, on_left_first: Callable[[], None]) -> AbstractContextManager[None]:
+        """Tell when the batches that the calling thread runs leave the first of several stages."""
+        return nullcontext()
 
     def sharing_for(self, hidden_size: int) -> Sharing:
         """Return the limits of shares of a model whose hidden states are this wide."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from backends.engine.settings import EngineSettings
+from backends.engine.stage_cuts import StageCuts
 from backends.errors import HplmError
 from backends.home import Home
 from backends.root.store import RootFolder
@@ -17,17 +18,19 @@ LOGGER = logging.getLogger(__name__)
 
 
 class EngineCosts:
-    """Live costs by stack, read at first use. Thread-safe."""
+    """Live costs by stack, read at first use: of cut stacks what a batch takes in the slowest stage. Thread-safe."""
 
-    def __init__(self, home: Home, settings: EngineSettings) -> None:
+    def __init__(self, home: Home, settings: EngineSettings, cuts: StageCuts) -> None:
         self._home = home
         self._settings = settings
+        self._cuts = cuts
         self._costs: dict[StackKey, LiveCosts] = {}
 
     def of(self, key: StackKey) -> LiveCosts:
         costs = self._costs.get(key)
         if costs is None:
-            costs = self._costs.setdefault(key, LiveCosts(self._profiled(key.root)))
+            costs = LiveCosts(self._profiled(key.root), self._settings.stack.stages - 1)
+            costs = self._costs.setdefault(key, costs)
         return costs
 
     def forget(self, key: StackKey) -> None:
@@ -40,8 +43,8 @@ class EngineCosts:
             LOGGER.info("root %s has no cost model, it is learned from live batches; see 'hplm profile'", root)
             return None
         try:
-            wanted = self._settings.measured(RootFolder(self._home.root(root)))
-            profile = profile_for(folder, wanted)
+            of_root = RootFolder(self._home.root(root))
+            profile = profile_for(folder, self._settings.measured(of_root))
         except HplmError as error:
             LOGGER.warning(
                 "the cost model of root %s is learned from live batches: %s; see 'hplm profile'", root, error
@@ -50,4 +53,4 @@ class EngineCosts:
         LOGGER.info(
             "root %s: batches were predicted with an error of %.1f %% when it was profiled", root, profile.error_percent
         )
-        return profile.model
+        return profile.model.scaled(self._cuts.slowest_share(of_root, root))

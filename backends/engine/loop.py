@@ -5,6 +5,9 @@ third answers batch k - 1, each job through its own `respond`. An error of a job
 
 A full batch is staged at once. A batch that still has room waits until nothing runs, so that rows that arrive meanwhile
 join it; their adapters are loaded ahead.
+
+Where stacks are cut in stages there are as many run threads. A batch then runs, to all that waits, only until it leaves
+the first stage: the next one may begin while it goes on in the others.
 """
 
 from __future__ import annotations
@@ -13,13 +16,15 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from queue import Empty, SimpleQueue
+from contextlib import nullcontext
 
 from backends.clock import now_us
 from backends.device_errors import DeviceLostError, client_error
 from backends.ending import leave_failed
 from backends.engine.answering import reject, split_late
-from backends.engine.compute_pool import take_threads
+from backends.engine.compute_pool import ComputePool, take_threads
+from backends.engine.emitted_queue import EmittedQueue
+from backends.engine.forecast_teller import ForecastTeller, OnForecast
 from backends.engine.insurance import Insurance
 from backends.engine.job import Job
 from backends.engine.job_queue import STOPPING, JobQueue
@@ -38,18 +43,17 @@ from backends.scheduling.depth_choice import DepthChoice
 from backends.scheduling.policies import Policy
 from backends.scheduling.rejection import late_waiting
 from backends.scheduling.settings import Capacity
-from backends.scheduling.wait_forecast import WaitForecast
 from backends.stack_key import StackKey
 from backends.trace import Lane, span
 
 LOGGER = logging.getLogger(__name__)
 _MOST_IN_FLIGHT = 4
-"""Batches that are staged, running or being answered; computing never runs further ahead of the answers."""
+"""Batches that are staged, running or being answered; computing never runs further ahead of the answers. Each further
+stage has one more."""
 _BATCHING_DELAY_S = 0.05
 """Longest time to hold requests back, so that one call of `execute` brings many."""
 _BEFORE_END_S = 0.01
 """Requests are taken in this long before a batch is predicted to end, so that the next batch is chosen among them."""
-_TELL_EVERY_US = 100_000
 LOOPS = STAGE, RUN, ANSWER = "stage", "run", "answer"
 """The loops of a serve loop, by the names of their heartbeats."""
 
@@ -66,6 +70,7 @@ class ServeLoop:
         on_failure: Called once after a defect has ended a thread and all jobs have been answered.
         is_threaded: False for a loop that `step` drives.
         beat_of: Returns the beat of each of `LOOPS`, called each time that loop goes round.
+        pool: What the stacks compute on; by default they have one stage.
     """
 
     def __init__(
@@ -74,16 +79,16 @@ class ServeLoop:
         policy: Policy,
         capacity: Capacity,
         admission: Admission[Job],
-        on_forecast: Callable[[WaitForecast, int], None] | None = None,
+        on_forecast: OnForecast | None = None,
         on_failure: Callable[[], None] = leave_failed,
         is_threaded: bool = True,
         beat_of: Callable[[str], Beat] = lambda _: no_beat,
+        pool: ComputePool | None = None,
     ) -> None:
-        stage, self._run_beat, self._answer_beat = map(beat_of, LOOPS)
+        stage, self._run_beat, answer = map(beat_of, LOOPS)
         self._admission = admission
-        self._on_forecast = on_forecast
+        self._teller = ForecastTeller(admission, on_forecast)
         self._on_failure = on_failure
-        self._told_us = 0
         self._queue = JobQueue(policy, capacity, admission, stage)
         self._changed = self._queue.changed
         self.quarantine = Quarantine()
@@ -94,13 +99,18 @@ class ServeLoop:
         self._depths = DepthChoice(admission)
         self._staged: StagedBatch | None = None
         self._running: StagedBatch | None = None
+        """The batch that the next one waits for: in the first stage, where there are several."""
+        self._num_running = 0  # batches, in all stages
+        self._pool = pool
+        self._num_run_threads = num_stages = 1 if pool is None else pool.num_stages
+        self._most_in_flight = _MOST_IN_FLIGHT + num_stages - 1
         self._in_flight: list[StagedBatch] = []
         self._num_concluded = 0
         """Jobs that have ended or moved on, and so released their leases."""
-        self._emitted: SimpleQueue[Emitted | None] = SimpleQueue()
+        self._emitted = EmittedQueue(self._insurance, answer)
         self._threads = [
             threading.Thread(target=self._guarded, args=(target,), name=f"serve{target.__name__}", daemon=True)
-            for target in (self._stage_batches, self._run_batches, self._answer_outcomes)
+            for target in (self._stage_batches, *[self._run_batches] * num_stages, self._answer_outcomes)
         ]
         if is_threaded:
             for thread in self._threads:
@@ -134,7 +144,7 @@ class ServeLoop:
             if len(rejected) < len(requests):
                 self._changed.notify_all()
             if len(rejected) < len(requests) or self._running is not None:
-                self._tell_forecast(now)
+                self._teller.tell(now)
         for jobs, rejection in rejected:
             reject(jobs, rejection)
 
@@ -180,7 +190,11 @@ class ServeLoop:
             while self._wait_for_staged():
                 self._run_next()
         finally:
-            self._emitted.put(None)
+            with self._changed:
+                self._num_run_threads -= 1
+                is_last = not self._num_run_threads
+            if is_last:
+                self._emitted.end()
 
     def _answer_outcomes(self) -> None:
         take_threads(1)  # as for staging: little is computed here
@@ -196,7 +210,7 @@ class ServeLoop:
 
     def may_stage(self) -> bool:
         """Whether another batch may be staged now; a bench without pipelining overrides this."""
-        return self._staged is None and len(self._in_flight) < _MOST_IN_FLIGHT
+        return self._staged is None and len(self._in_flight) < self._most_in_flight
 
     def _stage_next(self) -> None:
         with span(Lane.STAGING, "choose"):
@@ -244,24 +258,35 @@ class ServeLoop:
     # --- running ---
 
     def _wait_for_staged(self) -> bool:
+        """Wait until a batch may begin; false once none ever will."""
         with self._changed:
-            while not self._changed.wait_for(lambda: self._queue.is_closed or self._staged is not None, BEAT_EVERY_S):
-                self._run_beat()
-            self._run_beat()
+            while not self._changed.wait_for(lambda: self._queue.is_closed or self._may_begin(), BEAT_EVERY_S):
+                self._beat_while_idle()
+            self._beat_while_idle()
             return self._staged is not None or not self._queue.is_closed
+
+    def _may_begin(self) -> bool:
+        return self._staged is not None and self._running is None
+
+    def _beat_while_idle(self) -> None:
+        """Beat unless a batch runs on another thread: that one's layers do, and their silence must be noticed."""
+        if not self._num_running:
+            self._run_beat()
 
     def _next_staged(self) -> StagedBatch | None:
         """Take the staged batch, to run it; once the loop is to stop, its jobs are rejected instead."""
         with self._changed:
-            batch, self._staged = self._staged, None
-            if batch is None:
+            batch = self._staged
+            if batch is None or not (self._queue.is_closed or self._may_begin()):  # another run thread was faster
                 return None
+            self._staged = None
             if not self._queue.is_closed:
                 now = now_us()
                 if batch.stack.depths:
                     self._depths.choose(batch.stack.key, batch.jobs, batch.stack.depths, now)
                 self._admission.batches.began(batch.stack.key, BatchShape.of(batch.jobs), now)
                 self._running = batch
+                self._num_running += 1
                 self._changed.notify_all()
                 return batch
         self._conclude(batch, batch.jobs)
@@ -283,9 +308,18 @@ class ServeLoop:
         try:
             if on_time:
                 batch.has_run = True
-                self._compute(batch)
+                with nullcontext() if self._pool is None else self._pool.passing(lambda: self._let_next_begin(batch)):
+                    self._compute(batch)
         finally:
+            self._let_next_begin(batch)
             with self._changed:
+                self._num_running -= 1
+                self._outcomes.note_passed(batch)
+
+    def _let_next_begin(self, batch: StagedBatch) -> None:
+        """A batch has left the first stage, or ended there."""
+        with self._changed:
+            if self._running is batch:
                 self._running = None
                 self._outcomes.note_finished(batch, now_us())
                 self._changed.notify_all()
@@ -298,9 +332,8 @@ class ServeLoop:
         try:
             with span(Lane.COMPUTE, "run", **batch.trace_arguments):
                 self.compute(runner, batch)
-            failed: Mapping[Job, HplmError] = {
-                job: error for job, error in runner.faults.items() if job in batch.open_jobs
-            }
+            faults = runner.faults.items()
+            failed: Mapping[Job, HplmError] = {job: error for job, error in faults if job in batch.open_jobs}
             self._outcomes.blame(failed, batch, runner.reruns)
         except DeviceLostError:
             raise
@@ -319,32 +352,10 @@ class ServeLoop:
 
     # --- answering ---
 
-    def _take_emitted(self) -> list[Emitted] | None:
-        """Wait for outcomes, or until an answer has to be sent; None once nothing runs any more."""
-        self._answer_beat()
-        due_in_us = self._insurance.due_in_us(now_us())
-        timeout_s = BEAT_EVERY_S if due_in_us is None else min(due_in_us / 1e6, BEAT_EVERY_S)
-        taken: list[Emitted | None] = []
-        try:
-            taken.append(self._emitted.get(timeout=timeout_s))
-            while taken[-1] is not None:
-                taken.append(self._emitted.get_nowait())
-        except Empty:
-            pass
-        if taken == [None]:
-            return None
-        if taken and taken[-1] is None:
-            self._emitted.put(None)
-        emitted = [one for one in taken if one is not None]
-        # Behind the outcomes that are there: of a job's final ones the first counts.
-        return [*emitted, *self._insurance.take_due(now_us())]
-
     def _answer_next(self) -> bool:
         """Answer the outcomes that are there; false once nothing runs any more."""
-        emitted = self._take_emitted()
+        emitted = self._emitted.take()
         if emitted:
-            for one in emitted:
-                self._insurance.insure(one)
             self._answer(emitted)
         return emitted is not None
 
@@ -353,7 +364,7 @@ class ServeLoop:
             self._outcomes.take(emitted, self._conclude)
         self._refit({one.batch.stack.key for one in emitted})
         with self._changed:
-            self._tell_forecast(now_us(), is_idle=not (self._in_flight or self._queue.waiting))
+            self._teller.tell(now_us(), is_idle=not (self._in_flight or self._queue.waiting))
 
     def _refit(self, keys: Collection[StackKey]) -> None:
         """Fit cost models outside the lock, where one is learned from live batches and due."""
@@ -374,17 +385,7 @@ class ServeLoop:
                 self._in_flight.remove(batch)
             self._changed.notify_all()
 
-    # --- telling, failing ---
-
-    def _tell_forecast(self, now: int, is_idle: bool = False) -> None:
-        """Tell the lower processes, which only reject earlier by it; so a defect here costs no answer."""
-        if self._on_forecast is None or not (is_idle or now - self._told_us >= _TELL_EVERY_US):
-            return
-        self._told_us = now
-        try:
-            self._on_forecast(WaitForecast.of(self._admission, now), now)
-        except Exception:
-            LOGGER.exception("the wait forecast could not be told")
+    # --- failing ---
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Answer all jobs if a defect ends a thread, for no job may wait for ever; then report the failure."""

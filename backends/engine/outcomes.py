@@ -68,14 +68,22 @@ class Outcomes:
                 self._retry(batch)
 
     def note_finished(self, batch: StagedBatch, now_us: int) -> None:
-        """Learn what a batch took, by the layers that its rows passed; their tenants pay for these. Under the lock."""
+        """Learn what a batch took, by the layers that its rows passed, until the next one may begin. Under the lock."""
+        is_otherwise = self.note_passed(batch)
+        shape = BatchShape.of(batch.jobs, [job.depth for job in batch.jobs]) if is_otherwise else None
+        self._admission.batches.finished(now_us, batch.has_run, shape)
+
+    def note_passed(self, batch: StagedBatch) -> bool:
+        """Let tenants pay for the layers that their rows passed; returns whether any passed others than were likely.
+
+        In the last of several stages it is known of all rows.
+        """
         elsewhere = [job for job in batch.jobs if job.passed not in (None, job.depth)]
         for job in elsewhere:
             if job.passed is not None:
                 self._admission.accounts.spend_depth(job, job.passed)
                 job.depth = job.passed
-        shape = BatchShape.of(batch.jobs, [job.depth for job in batch.jobs]) if elsewhere else None
-        self._admission.batches.finished(now_us, batch.has_run, shape)
+        return bool(elsewhere)
 
     def _retry(self, batch: StagedBatch) -> None:
         jobs, batch.spoilt_jobs = batch.spoilt_jobs, []

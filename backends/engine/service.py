@@ -15,9 +15,7 @@ from backends.adapters.host_bank import HostBank
 from backends.ending import leave_failed
 from backends.engine.audit import Audit
 from backends.engine.cold_start import ColdStartQueue
-from backends.engine.compute_pool import ComputePool
 from backends.engine.costs import EngineCosts
-from backends.engine.encoder_stack import EncoderStack
 from backends.engine.error_sender import ErrorSender
 from backends.engine.job import Job
 from backends.engine.loaded_stacks import LoadedStacks
@@ -25,26 +23,24 @@ from backends.engine.loop import RUN, ServeLoop
 from backends.engine.open_request import Answered, OpenRequest, RespondRequest
 from backends.engine.row_words import brought_words
 from backends.engine.settings import EngineSettings
-from backends.engine.stack import StackSettings, UpperStack
+from backends.engine.stack import StackSettings
+from backends.engine.stack_builder import StackBuilder, compute_pool_of
 from backends.engine.stack_protocol import Stack
-from backends.engine.student_layers import StudentLayers
-from backends.engine.student_stack import StudentStack
+from backends.engine.stage_cuts import StageCuts
 from backends.engine.ticket_gate import TicketGate
 from backends.engine.version_lookups import VersionLookups
-from backends.errors import HplmError, InvalidArgumentError, OtherStudentsError, UnavailableError, presentable
+from backends.errors import HplmError, InvalidArgumentError, UnavailableError, presentable
 from backends.heartbeat import Beat, no_beat
 from backends.held_roots import Roots, holds
 from backends.home import Home
 from backends.registry.entries import HplmEntry
 from backends.registry.snapshot import RegistrySnapshot
-from backends.root.store import RootFolder
-from backends.root.student_set import read_students
 from backends.scheduling.admission import Admission
 from backends.scheduling.policies import policy_of
 from backends.scheduling.rejection import RejectedError, Rejection
 from backends.scheduling.settings import AdmissionSettings, Capacity, PolicySettings
 from backends.scheduling.wait_forecast import WaitForecast
-from backends.stack_key import STUDENTS, StackKey
+from backends.stack_key import StackKey
 from backends.storage import read_errors_are_clear
 from backends.trace import Lane, span
 from backends.wire import (
@@ -140,21 +136,24 @@ class UpperService:
         self._snapshot = snapshot
         threads = torch.get_num_threads() if threads is None else threads
         self.audit = Audit()
-        self._costs = EngineCosts(home, EngineSettings(settings, capacity, threads))
+        engine = EngineSettings(settings, capacity, threads)
+        self._cuts = StageCuts(home, engine)
+        self._costs = EngineCosts(home, engine, self._cuts)
         chooser = policy_of(policy, lambda key: self._costs.of(key).model)
         self.admission: Admission[Job] = Admission(self._costs.of, capacity, admission, chooser.order)
         self.refusals: Counter[Rejection] = Counter()
         self._counting = threading.Lock()
         self._on_failure = on_failure
         self._error_sender = ErrorSender()
-        self._compute_pool = ComputePool(threads, torch.device(settings.device), beat_of(RUN))
+        self._compute_pool = pool = compute_pool_of(engine, beat_of(RUN))
+        self._builder = StackBuilder(home, snapshot, engine, pool, self._cuts, self._host_bank, self.audit)
         self._stacks = LoadedStacks(self._build, self.admission.serves, self._forget)
         self._stacks.load({key for entry in snapshot.live() for key in entry.stacks if holds(roots, key.root)})
         self._cold_starts = ColdStartQueue(self._stacks, admission.max_waiting)
         self._lookups = VersionLookups(snapshot)
         snapshot.prepare_with(lambda domain: self._load_held(domain.root, roots))
         self._loop = loop_type(
-            self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail, beat_of=beat_of
+            self._stacks.of, chooser, capacity, self.admission, on_forecast, self._fail, beat_of=beat_of, pool=pool
         )
 
     def submit(
@@ -362,34 +361,11 @@ class UpperService:
         return jobs
 
     def _build(self, key: StackKey) -> Stack:
-        with read_errors_are_clear(path := self._home.root(key.root)):
+        with read_errors_are_clear(self._home.root(key.root)):
             self._costs.of(key)
-            return self._stack_of(key, RootFolder(path))
-
-    def _stack_of(self, key: StackKey, root: RootFolder) -> Stack:
-        if key.level == STUDENTS:
-            return self._student_stack(key, root)
-        upper = UpperStack(root, self._settings, self._compute_pool)
-        return EncoderStack(
-            key,
-            upper,
-            lambda entry: self._host_bank.artifact(entry, upper.fingerprint, upper.hidden_size, upper.num_layers),
-            self.audit,
-        )
-
-    def _student_stack(self, key: StackKey, root: RootFolder) -> StudentStack:
-        students, geometry = read_students(root), root.geometry
-        if students is None or students.fingerprint != key.edition:
-            raise OtherStudentsError(f"{root.path} holds other students than {key.edition}, or none")
-        return StudentStack(
-            key,
-            StudentLayers(students, self._settings, self._compute_pool),
-            students.depth,
-            lambda entry: self._host_bank.with_students(
-                entry, root.fingerprint, geometry.hidden_size, geometry.num_upper_layers, students
-            ),
-        )
+            return self._builder.build(key)
 
     def _forget(self, key: StackKey) -> None:
         self.admission.no_longer_serves(key)
         self._costs.forget(key)
+        self._cuts.release(key)

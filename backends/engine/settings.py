@@ -32,6 +32,8 @@ class EngineSettings:
             num_slots=settings.number("slots", StackSettings.num_slots),
             max_width=settings.number("max_width", MAX_WIDTH),
             layout=settings.text("layout", StackSettings.layout),
+            stages=settings.number("stages", StackSettings.stages),
+            device_memory=settings.number("device_memory", 0) if "device_memory" in settings.parameters else None,
         )
         capacity = Capacity(
             max_rows=settings.number("max_rows", Capacity.max_rows),
@@ -50,7 +52,13 @@ class EngineSettings:
             "max_rows": str(self.capacity.max_rows),
             "max_tokens": str(self.capacity.max_tokens),
             "threads": str(self.threads),
+            "stages": str(self.stack.stages),
         }
+
+    @property
+    def stage_threads(self) -> int:
+        """Threads that compute one batch; the stages have equal shares of all."""
+        return max(1, self.threads // self.stack.stages)
 
     @property
     def dtype_in_force(self) -> str:
@@ -60,4 +68,4 @@ class EngineSettings:
     def measured(self, root: RootFolder) -> Measured:
         """Return the conditions under which a cost model holds for this engine."""
         device = device_name(torch.device(self.stack.device))
-        return Measured(root.fingerprint, device, self.dtype_in_force, self.stack.layout, self.threads)
+        return Measured(root.fingerprint, device, self.dtype_in_force, self.stack.layout, self.stage_threads)

@@ -18,7 +18,7 @@ from backends.adapters.slots import SlotLease, SlotTable
 from backends.device_errors import require_device
 from backends.engine.compute_pool import ComputePool
 from backends.engine.defaults import DTYPE, LAYOUT, NUM_SLOTS
-from backends.engine.layers import served_layers
+from backends.engine.layers import ServedLayers, served_layers
 from backends.engine.layouts import LAYOUTS, Isolated, MakeLayout, attention, require_layout
 from backends.engine.packing import MicroBatch, PackedRows, pack_rows
 from backends.engine.precision import DTYPES, Precision
@@ -44,6 +44,8 @@ class StackSettings:
         max_width: Largest width of an hPLM's adapter part.
         layout: Layout of a batch's rows. `ragged` has no padding and is the fastest (`bench.ragged`); `slotted` suits
             the policy `slotted-das`.
+        stages: Parts that the layers are cut into, each computed on its share of the cores or on a device of its own.
+        device_memory: Bytes that weights and adapters of all stacks may take in one stage; None for no limit.
     """
 
     device: str = "cpu"
@@ -51,6 +53,8 @@ class StackSettings:
     num_slots: int = NUM_SLOTS
     max_width: int = MAX_WIDTH
     layout: str = LAYOUT
+    stages: int = 1
+    device_memory: int | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -58,6 +62,10 @@ class StackSettings:
         require_layout(self.layout)
         if not 1 <= self.max_width <= MAX_WIDTH:
             raise InvalidArgumentError(f"max_width is {self.max_width}; it can be 1 to {MAX_WIDTH}")
+        if self.stages < 1:
+            raise InvalidArgumentError(f"layers are cut into 1 stage or more, not {self.stages}")
+        if self.device_memory is not None and self.device_memory < 1:
+            raise InvalidArgumentError(f"a device has no memory of {self.device_memory} bytes")
 
 
 class SlottedLayers:
@@ -90,16 +98,21 @@ class SlottedLayers:
         self._dtype = precision.states
         self._geometry = geometry
         self._adapters_of = adapters_of
-        self._layers = served_layers(upper, geometry.activation, precision, self._device, smoothing)
+        self._layers = self._served(upper, smoothing)
         self._compute_pool = (
             ComputePool(torch.get_num_threads(), self._device) if compute_pool is None else compute_pool
         )
         sharing = self._compute_pool.sharing_for(geometry.hidden_size)
         self._layout = (layout_of or LAYOUTS[settings.layout])(sharing)
         self._isolated = Isolated(sharing)
-        bank = AdapterBank(settings.num_slots, geometry, settings.max_width, self._dtype, self._device)
-        self.slots = SlotTable(bank)
+        self.slots = SlotTable(self._bank(settings))
         self.copies = CopyStream(self._device)
+
+    def _served(self, upper: UpperLayers, smoothing: Smoothing | None) -> ServedLayers:
+        return served_layers(upper, self._geometry.activation, self.precision, self._device, smoothing)
+
+    def _bank(self, settings: StackSettings) -> AdapterBank:
+        return AdapterBank(settings.num_slots, self._geometry, settings.max_width, self._dtype, self._device)
 
     @property
     def device(self) -> torch.device:
@@ -161,6 +174,11 @@ class SlottedLayers:
             return attend(layer, queries, keys, values)
 
         return attend_and_beat
+
+    @torch.inference_mode()
+    def pass_layers(self, batch: MicroBatch, hidden: Tensor, span: range) -> Tensor:
+        """Compute some of the layers by themselves."""
+        return self._layers(hidden, self.attention(batch), batch.adapters, span)
 
     def own(self, _: str, tensor: Tensor) -> Tensor:
         """Copy a head's tensor to the device, even if it is fp32 already: a view would keep its file mapped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -33,6 +34,12 @@ class UpperLayers(nn.Module):
     def __init__(self, geometry: RootGeometry) -> None:
         super().__init__()
         self.layers = nn.ModuleList(EncoderLayer(geometry, index) for index in range(geometry.num_upper_layers))
+
+    def part(self, span: range) -> UpperLayers:
+        """Return some of the layers as a stack of their own; they keep their numbers for the attention."""
+        part = copy.copy(self)
+        part._modules = {"layers": self.layers[span.start : span.stop]}
+        return part
 
     def forward(
         self, hidden: Tensor, attend: Attend, adapters: Adapters | None = None, span: Sequence[int] | None = None

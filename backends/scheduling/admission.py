@@ -180,7 +180,8 @@ class Admission(Generic[JobT]):
         A row that settles may be answered sooner than its batch ends, but not where shares of it run one after another.
         """
         jobs = [self.waiting[index] for index in indices]
-        batch_us = self.costs_of(jobs[0].root).predict_us(BatchShape.of(jobs))
+        costs = self.costs_of(jobs[0].root)
+        batch_us = (1 + costs.tail) * costs.predict_us(BatchShape.of(jobs))
         late = self.waiting.deadline_us[indices] < now_us + self.batches.busy_us(now_us) + batch_us
         return [index for index, is_late in zip(indices, late.tolist(), strict=True) if is_late]
 
@@ -202,6 +203,7 @@ class Admission(Generic[JobT]):
         in_us = self.fill.batches_us(until + overtaking, num_stacks, behind_us, costs.model)
         if self._order.is_fair:
             in_us = max(in_us, self.accounts.shares.wait_us(job.tenant, start_us, less_us))
+        in_us += costs.tail * in_us / max(1.0, self.fill.batches(until + overtaking))
         margin = self.margin(costs)
         return margin * (self.batches.busy_us(now_us) + in_us) - (margin - 1.0) / 2 * overtaking.work_us
 

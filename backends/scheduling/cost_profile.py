@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from backends.fields import Fields, read_fields
 from backends.scheduling.cost_model import CostModel
 from backends.storage import write_json
 
+LOGGER = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 _FILE = "cost_model.json"
 
@@ -37,13 +40,17 @@ class Measured:
 
 @dataclass(frozen=True)
 class CostProfile:
-    """A fitted model; the error is the mean of the absolute ones of held-out batches, in percent."""
+    """A fitted model; the error is the mean of the absolute ones of held-out batches, in percent.
+
+    `layers_us` is what one batch takes in each upper layer; nothing in profiles of earlier releases.
+    """
 
     model: CostModel
     measured: Measured
     torch_version: str
     num_samples: int
     error_percent: float
+    layers_us: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {"format_version": FORMAT_VERSION, **asdict(self)}
@@ -63,6 +70,7 @@ class CostProfile:
             stored.text("torch_version"),
             stored.whole("num_samples"),
             stored.number("error_percent"),
+            stored.wholes("layers_us") if "layers_us" in stored else (),
         )
 
 
@@ -80,6 +88,20 @@ def has_profile(folder: Path) -> bool:
 
 def read_profile(folder: Path) -> CostProfile:
     return CostProfile.read(read_fields(folder / _FILE, FORMAT_VERSION))
+
+
+def layer_times(folder: Path, fingerprint: str, num_layers: int) -> Sequence[int]:
+    """Return what a batch takes in each layer of a root, in any unit; the same for all where nothing was measured."""
+    alike = [1] * num_layers
+    if not has_profile(folder):
+        return alike
+    try:
+        profile = read_profile(folder)
+    except FileError as error:
+        LOGGER.warning("all layers count alike, because %s", error)
+        return alike
+    is_of_root = profile.measured.root_fingerprint == fingerprint and len(profile.layers_us) == num_layers
+    return profile.layers_us if is_of_root and any(profile.layers_us) else alike
 
 
 def profile_for(folder: Path, wanted: Measured) -> CostProfile:

@@ -113,9 +113,15 @@ class Estimator:
 
 
 class LiveCosts:
-    """Predicts, and learns from every batch. Without a profile it begins with a model by which no row is rejected."""
+    """Predicts, and learns from every batch. Without a profile it begins with a model by which no row is rejected.
 
-    def __init__(self, profiled: CostModel | None = None) -> None:
+    Args:
+        profiled: What a batch takes until the next one may begin.
+        tail: What it takes from then to its end, as a multiple of that: in the other stages, where there are some.
+    """
+
+    def __init__(self, profiled: CostModel | None = None, tail: float = 0.0) -> None:
+        self.tail = tail
         self._is_profiled = profiled is not None
         self._model = profiled or OPTIMISTIC
         self._estimator = Estimator()

@@ -25,6 +25,8 @@ _SHOWN = (
     "upper dtype",
     "upper layout",
     "upper slots",
+    "upper stages",
+    "upper device_memory",
     "upper max_batch_size",
     "upper max_tokens",
     "upper max_waiting",

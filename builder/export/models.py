@@ -76,12 +76,17 @@ def upper(settings: ExportSettings) -> ModelDescription:
         ),
         outputs=(_RESULT,),
         # One process per device: a second one would hold the shared layers and all adapter slots once more.
-        instances=Instances("GPU", 1, settings.gpus) if settings.device == "gpu" else Instances("CPU", 1),
+        instances=Instances("GPU", 1, _gpus(settings)) if settings.device == "gpu" else Instances("CPU", 1),
         # In mode `engine` rows wait in the engine. In mode `triton` a moment's delay lets the rows of one batch of the
         # lower model come together; with one instance Triton does not merge what it has closed.
         batching=DynamicBatching(max_queue_delay_us=settings.queue_delay_us if settings.mode == "triton" else 0),
         parameters={HOME_PARAMETER: settings.home, "mode": settings.mode, **_upper_parameters(settings)},
     )
+
+
+def _gpus(settings: ExportSettings) -> tuple[int, ...]:
+    """Return the GPUs that have a process each; one whose layers are cut in stages takes the next ones as well."""
+    return settings.gpus if settings.gpus or settings.stages == 1 else (0,)
 
 
 def _queue_parameters(settings: ExportSettings) -> dict[str, str]:

@@ -55,6 +55,13 @@ class ExportSettings:
             raise InvalidArgumentError("a deadline batcher is given, but only mode 'triton' uses one")
         for parameters in (self.lower_parameters, self.upper_parameters):
             _check_parameters(parameters)
+        if self.mode == "triton" and self.stages > 1:
+            raise InvalidArgumentError("in mode 'triton' one batch runs at a time, so layers are not cut in stages")
+
+    @property
+    def stages(self) -> int:
+        """Stages that the upper layers are cut into."""
+        return int(self.upper_parameters.get("stages", "1"))
 
 
 def _check_parameters(parameters: Mapping[str, str]) -> None:

@@ -29,6 +29,8 @@ _HELD_OUT = 4
 """One batch of so many is not fitted to, but predicted."""
 _WARM_UP = 3
 _MIN_BATCHES = 40
+_TYPICAL = PlannedBatch([16] * 16, adapters=1, leaves=[False] * 16)
+"""What layers are compared by."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,16 @@ def profile_root(
     home: Home, registry: Registry, root: str, engine: EngineSettings, settings: ProfileSettings, report: Report
 ) -> CostProfile:
     """Measured, fitted, stored; what was stored before serves until then."""
-    torch.set_num_threads(engine.threads)
-    samples = _measured(ProfiledEngine(home, registry, root, engine.stack, settings.seed), engine, settings, report)
+    torch.set_num_threads(engine.stage_threads)
+    profiled = ProfiledEngine(home, registry, root, engine.stack, settings.seed)
+    samples = _measured(profiled, engine, settings, report)
     held_out = samples[::_HELD_OUT]
     fitted_to = [sample for index, sample in enumerate(samples) if index % _HELD_OUT]
     model = fit(fitted_to)
     error = mean_absolute_percentage_error(model, held_out)
     measured = engine.measured(RootFolder(home.root(root)))
-    profile = CostProfile(model, measured, str(torch.__version__), len(samples), error)
+    layers_us = profiled.layers_us(_TYPICAL, settings.repeats)
+    profile = CostProfile(model, measured, str(torch.__version__), len(samples), error, layers_us)
     write_profile(home.profile(root), profile)
     return profile
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from statistics import median
 
 import torch
 
@@ -73,6 +74,28 @@ class ProfiledEngine:
             job.release_lease()
         passed = [1.0 if job.passed is None else job.passed for job in jobs]
         return Sample(BatchShape.of(jobs, passed), 1e6 * elapsed_s)
+
+    def layers_us(self, planned: PlannedBatch, repeats: int) -> tuple[int, ...]:
+        """Return the median time of a batch in each layer by itself."""
+        jobs = [self._job(length, index % planned.adapters, False) for index, length in enumerate(planned.lengths)]
+        for job in jobs:
+            job.lease = self._serving.lease(job)
+        rows = self._serving.pack(jobs).rows
+        batches = [] if rows is None else rows.micro_batches
+        layers = range(self.stack.num_layers)
+        taken_s: list[list[float]] = [[] for _ in layers]
+        for _ in range(repeats + 1):
+            states = [batch.hidden for batch in batches]
+            for layer in layers:
+                started_s = time.perf_counter()
+                columns = zip(batches, states, strict=True)
+                states = [self.stack.pass_layers(batch, hidden, range(layer, layer + 1)) for batch, hidden in columns]
+                if self.stack.device.type == "cuda":
+                    torch.cuda.synchronize(self.stack.device)
+                taken_s[layer].append(time.perf_counter() - started_s)
+        for job in jobs:
+            job.release_lease()
+        return tuple(round(1e6 * median(of_layer[1:])) for of_layer in taken_s)
 
     def _laddered(self, artifact: HplmArtifact) -> HplmArtifact:
         after = max(1, self.stack.num_layers // 3)

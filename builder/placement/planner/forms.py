@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from builder.placement.planner.cuts import Cut, equal_latency_cuts, stage_sums
+from backends.scheduling.cuts import Cut, equal_latency_cuts, stage_sums
 from builder.placement.planner.group_simulator import StageTimes
 from builder.placement.planner.model import Model
 from builder.placement.planner.traffic import Int64

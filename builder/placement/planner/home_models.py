@@ -8,6 +8,7 @@ from pathlib import Path
 
 from backends.adapters.bank import weights_bytes
 from backends.adapters.student_adapters import student_weights_bytes
+from backends.engine.memory_sizes import layers_bytes, slots_bytes
 from backends.errors import InvalidArgumentError, shown
 from backends.home import Home
 from backends.registry.entries import HplmEntry, RootEntry
@@ -16,16 +17,12 @@ from backends.root.store import RootFolder
 from backends.root.student_set import StudentSet, read_students
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.scheduling.cost_profile import CostProfile, ForeignProfileError, has_profile, read_profile
+from backends.scheduling.cuts import half_layers
 from backends.scheduling.settings import Capacity
 from backends.stack_key import FULL, STUDENTS
 from builder.placement.planner.asked_stacks import Asked
-from builder.placement.planner.cuts import half_layers
 from builder.placement.planner.group import level_name
 from builder.placement.planner.model import Model
-
-_SIZE_OF_DTYPE = {"fp32": 2.0, "int8": 0.5, "fp8": 0.5}
-"""Of weights beside those on disk, which have two bytes each."""
-_MOST_SAMPLED = 20
 
 
 @dataclass(frozen=True)
@@ -126,12 +123,12 @@ class _Root:
         hplms: Sequence[HplmEntry],
         slot_bytes_of: Callable[[Path], int],
     ) -> Model:
-        slots_bytes = _slots_bytes([self.home.path / entry.folder for entry in hplms], self.slots, slot_bytes_of)
-        weights = stored_bytes * _SIZE_OF_DTYPE.get(self.profile.measured.dtype, 1.0)
+        weights = layers_bytes(stored_bytes, self.profile.measured.dtype)
+        adapters = slots_bytes([self.home.path / entry.folder for entry in hplms], self.slots, slot_bytes_of)
         return Model(
             self.name,
             half_layers(_even(round(costs.alone_us), layers)),
-            half_layers(_even(round(weights) + slots_bytes, layers)),
+            half_layers(_even(weights + adapters, layers)),
             min(1.0, costs.full_us / costs.rows / costs.alone_us),
             round(costs.full_us),
             level,
@@ -168,17 +165,6 @@ def _require_one_device(roots: Sequence[str], profiles: Sequence[CostProfile]) -
                 f"the cost model of root {shown(root)} was measured on {shown(profile.measured.device)}, that of "
                 f"{shown(roots[0])} on {shown(first)}; 'hplm profile' them on one device"
             )
-
-
-def _slots_bytes(folders: Sequence[Path], slots: int, size_of: Callable[[Path], int]) -> int:
-    """Return what the slots take, by the mean size of some hPLMs' adapters."""
-    sizes = []
-    for folder in folders[:: max(1, len(folders) // _MOST_SAMPLED)]:
-        try:
-            sizes.append(size_of(folder))
-        except OSError:  # such an hPLM is not served, and 'hplm verify' names it
-            continue
-    return round(min(slots, len(folders)) * sum(sizes) / max(1, len(sizes)))
 
 
 def _even(whole: int, count: int) -> list[int]:

@@ -9,10 +9,10 @@ import numpy as np
 import xxhash
 
 from backends.errors import InvalidArgumentError, shown
+from backends.scheduling.cuts import stage_sums
 from backends.storage import json_checksum
 from builder.placement.planner.baselines import baselines
 from builder.placement.planner.cells import MOST_DEVICES, Families, plan_in_cells
-from builder.placement.planner.cuts import stage_sums
 from builder.placement.planner.explaining import OWN, decisions, verdict_of
 from builder.placement.planner.frames import by_size
 from builder.placement.planner.group import Device, Group, Shape, Stack

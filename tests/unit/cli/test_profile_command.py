@@ -36,6 +36,7 @@ def test_a_profile_is_measured_kept_and_shown(run: Run, tiny_home: Home) -> None
     assert measured == json.loads(run("profile", "--show", "--json"))
     profile = read_profile(tiny_home.profile("tiny"))
     assert profile.measured.root_fingerprint == Registry.open(tiny_home).root("tiny").fingerprint
+    assert len(profile.layers_us) == 2 and min(profile.layers_us) > 0
     assert not [path for path in tiny_home.profile("tiny").iterdir() if path.name != "cost_model.json"]
 
 

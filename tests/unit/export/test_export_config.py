@@ -139,6 +139,7 @@ def test_a_broken_configuration_is_refused_with_its_line(text):
         {"gpus": (0,)},
         {"lower_parameters": {"home": "/elsewhere"}},
         {"upper_parameters": {"threads": 2}},
+        {"upper_parameters": {"stages": "2"}, "mode": "triton"},
     ],
 )
 def test_impossible_settings_are_refused(settings):

@@ -299,3 +299,28 @@ def test_far_deadlines_are_not_judged_by_what_arrived_in_a_moment() -> None:
     for number in range(400):
         assert admission.admit([Row(f"t{number % 40}", 10, 200 * number)], 200 * number) is None
     assert admission.admit([Row("acme", 40, 80_000, 80_000 + 60_000_000)], 80_000) is None
+
+
+def test_a_row_waits_for_the_other_stages_too() -> None:
+    """Batches follow one another as soon as the first stage is free, but each is answered behind the last one."""
+    rows = [Row("one", 20, 0, hplm_key=key) for key in range(40)]
+    one_stage, three_stages = admission_of(LiveCosts(MODEL)), admission_of(LiveCosts(MODEL, tail=2.0))
+    for number, row in enumerate(rows):
+        finish_in_us = one_stage.finish_in_us(row, 0)
+        batches = max(1.0, (number + 1) / 16)
+        assert three_stages.finish_in_us(row, 0) == pytest.approx(finish_in_us * (1 + 2 / batches))
+        assert one_stage.admit([row], 0) is None
+        assert three_stages.admit([row], 0) is None
+
+
+def test_a_batch_that_would_be_late_in_the_last_stage_is_infeasible() -> None:
+    for tail, expected in ((0.0, []), (3.0, [0])):
+        costs = LiveCosts(MODEL, tail)
+        admission = admission_of(costs)
+        shape = BatchShape(1, 20, 400, 1)
+        deadline_us = int(3 * costs.predict_us(shape))
+        running, row = Row("one", 20, 0), Row("one", 20, 0, deadline_us)
+        assert admission.admit([running], 0) is None
+        run(admission, [running], 0)
+        admission.waiting.add([row], 0.0, True)
+        assert admission.infeasible([0], 0) == expected, f"tail {tail}"

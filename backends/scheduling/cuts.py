@@ -1,7 +1,8 @@
 """Where to cut a stack in stages, so that the slowest stage takes as little as possible.
 
 F(s, k), the slowest of s stages over the first k half layers, is the least over i of max(F(s - 1, i), lat(i, k)):
-AlpaServe's recursion. A stage's latency is the sum of its half layers, each profiled once.
+AlpaServe's recursion. A stage's latency is the sum of its half layers, each profiled once. The planner cuts half
+layers; the engine cuts whole ones, in the same way.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from backends.errors import InvalidArgumentError
-from builder.placement.planner.cuts import Cut, equal_latency_cuts, half_layers, stage_sums
+from backends.scheduling.cuts import Cut, equal_latency_cuts, half_layers, stage_sums
 
 
 def best_of_all(halves_us: list[int], halves_bytes: list[int], stages: int, memory: int | None) -> int | None:

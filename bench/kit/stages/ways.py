@@ -1,0 +1,109 @@
+"""Ways to serve two roots on two cores, and what becomes of the same requests in each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.kit.stages.engine_process import Asking, EngineProcess, EngineShape, Numbers, Seconds
+from bench.kit.stages.loads import Load
+
+SIMPLE, STAGES, POOL, REPLICAS = "simple", "stages", "pool", "replicas"
+_AHEAD_S = 0.2
+"""From when requests are dealt out to the first one."""
+
+Deal = Callable[[Load, float], Numbers]
+"""(requests, time of a row in seconds) → the engine of each."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """Engines, and which of them each request goes to."""
+
+    name: str
+    cores: tuple[tuple[int, ...], ...]
+    deal: Deal
+    stages: int = 1
+
+
+@dataclass(frozen=True)
+class RowTimes:
+    """What rows take in an engine of a way: alone, and where it never runs dry."""
+
+    alone_s: float
+    busy_s: float
+
+
+def ways(first_core: int, second_core: int) -> dict[str, Way]:
+    """Return each root on a core of its own, both cut in stages, both on two threads, and both on either core."""
+    one, other, both = (first_core,), (second_core,), (first_core, second_core)
+    found = (
+        Way(SIMPLE, (one, other), lambda load, _: load.roots),
+        Way(STAGES, (both,), _to_the_only_one, stages=2),
+        Way(POOL, (both,), _to_the_only_one),
+        Way(REPLICAS, (one, other), to_the_first_free),
+    )
+    return {way.name: way for way in found}
+
+
+class RunningWay:
+    """The engines of a way."""
+
+    def __init__(self, way: Way, asking: Asking, max_rows: int) -> None:
+        self._way = way
+        self._engines = [EngineProcess(EngineShape(cores, way.stages, max_rows), asking) for cores in way.cores]
+        self._max_rows = max_rows
+        for engine in self._engines:
+            engine.wait_until_warm()
+
+    def row_times(self, rows: int) -> RowTimes:
+        """Measure rows in the first engine; the other one is like it."""
+        engine = self._engines[0]
+        return RowTimes(engine.alone_s(rows), engine.busy_s(rows * min(8, self._max_rows), 4 * self._max_rows))
+
+    def latencies_s(self, load: Load, row_s: float) -> Seconds:
+        engine_of, starts_at = self._way.deal(load, row_s), time.monotonic() + _AHEAD_S
+        shares = [engine_of == number for number in range(len(self._engines))]
+        futures = [
+            engine.play(load.times_s[share], load.roots[share], starts_at)
+            for engine, share in zip(self._engines, shares, strict=True)
+        ]
+        took_s = np.zeros(len(load.times_s))
+        for share, future in zip(shares, futures, strict=True):
+            took_s[share] = future.result()
+        return took_s
+
+    def close(self) -> None:
+        for engine in self._engines:
+            engine.close()
+
+
+@contextmanager
+def running(way: Way, asking: Asking, max_rows: int) -> Iterator[RunningWay]:
+    started = RunningWay(way, asking, max_rows)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def to_the_first_free(load: Load, row_s: float) -> Numbers:
+    """Deal to the core that is free first, if each row takes as long as a row alone."""
+    free_s = np.zeros(2)
+    dealt = np.zeros(len(load.times_s), np.int64)
+    for number, time_s in enumerate(load.times_s.tolist()):
+        dealt[number] = core = int(free_s.argmin())
+        free_s[core] = max(free_s[core], time_s) + row_s
+    return dealt
+
+
+def _to_the_only_one(load: Load, _: float) -> Numbers:
+    return np.zeros(len(load.times_s), np.int64)
+
+
+def winner(mean_s: Mapping[str, float]) -> str:
+    return min(mean_s, key=mean_s.__getitem__)

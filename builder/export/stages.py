@@ -1,0 +1,37 @@
+"""Whether the roots of a home can be cut as an export wants it, and fit into its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from backends.engine.memory_sizes import slots_bytes
+from backends.engine.settings import EngineSettings
+from backends.engine.stage_cuts import StageCuts
+from backends.home import Home
+from backends.model_settings import ModelSettings
+from backends.registry.registry import Registry
+from backends.root.store import RootFolder
+from backends.stack_key import StackKey
+from builder.export.settings import ExportSettings
+
+
+def require_cuts(home: Home, registry: Registry, settings: ExportSettings, report: Callable[[str], None]) -> None:
+    """Check what servers will check when they load the roots; report which answers there will not be.
+
+    Raises:
+        DeviceMemoryError: The roots do not fit.
+        InvalidArgumentError: A root has fewer layers than stages.
+    """
+    device = "cuda:0" if settings.device == "gpu" and torch.cuda.is_available() else "cpu"
+    engine = EngineSettings.from_model(ModelSettings(home, settings.upper_parameters), device)
+    cuts = StageCuts(home, engine)
+    hplms = registry.hplms()
+    for entry in registry.roots():
+        folders = [home.path / hplm.folder for hplm in hplms if hplm.domain.root == entry.name]
+        slots = slots_bytes(folders, engine.stack.num_slots - 1)
+        cuts.cut(StackKey(entry.name), RootFolder(home.path / entry.folder), slots)
+    with_students = sorted({hplm.domain.root for hplm in hplms if hplm.students is not None})
+    if with_students and settings.stages > 1:
+        report(f"students are not served with --stages: requests for those of {', '.join(with_students)} are rejected")
