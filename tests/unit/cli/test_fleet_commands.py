@@ -14,7 +14,8 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
-from builder.placement.planner.plan import Device, Group, Plan, Shape, Stack
+from builder.placement.planner.group import Device, Group, Shape, Stack
+from builder.placement.planner.plan import Plan
 from builder.placement.planner.plan_file import write_plan
 from stand_in_fleet import StandInFleet
 

@@ -170,10 +170,11 @@ def test_garbage_that_a_server_elsewhere_may_serve(run: Run, tiny_home: Home, re
     elsewhere = ProcessId("another machine", 1, 1)
     server = ServerEntry(7, "host-b/hplm_lower_0_0", elsewhere, START, time.time() - 30, serves_for_s=3600.0)
     registry.servers.tell(server)
-    assert run("gc", "--keep", "0").splitlines() == [
-        "freed 0.0 MiB",
-        "2 versions stay, because a server may still answer with them: host-b/hplm_lower_0_0 (heard of 30 s ago)",
-    ]
+    freed, stay = run("gc", "--keep", "0").splitlines()
+    assert freed == "freed 0.0 MiB"
+    assert stay.startswith(
+        "2 versions stay, because a server may still answer with them: host-b/hplm_lower_0_0 (heard of 3"
+    )
     assert json.loads(run("gc", "--keep", "0", "--json"))["served"] == ["acme/topic@1", "acme/topic@2"]
     assert run("gc", "--server-silence", "-1s") == "hplm: --server-silence must be above 0, not '-1s'"
     assert "acme/topic@1" in run("gc", "--keep", "0", "--server-silence", "10s")

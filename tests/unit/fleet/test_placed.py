@@ -15,7 +15,8 @@ from backends.registry.registry import Registry
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.gateway_files import GatewayFiles
 from builder.fleet.routing import Routing
-from builder.placement.planner.plan import Device, Group, Plan, Shape, Stack
+from builder.placement.planner.group import Device, Group, Shape, Stack
+from builder.placement.planner.plan import Plan
 from builder.serving.served_hplms import some_hplms
 
 GB = 1 << 30
