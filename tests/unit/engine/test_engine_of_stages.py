@@ -241,7 +241,7 @@ def test_a_root_that_does_not_fit_is_not_served_and_fits_when_it_is_cut(tiny_hom
 
 
 def test_an_unloaded_root_leaves_its_memory_to_others(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = layers_bytes(RootFolder(tiny_home.root("tiny")), "fp32")
+    whole = layers_bytes(RootFolder(tiny_home.root("tiny")).upper_bytes, "fp32")
     with running(tiny_home, stages=1, num_slots=2, device_memory=3 * whole) as service:
         for name in ("one", "two", "three"):
             shutil.copytree(tiny_home.root("tiny"), tiny_home.root(name))
