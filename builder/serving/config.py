@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Literal
 
-from backends.errors import InvalidArgumentError
+from backends.errors import InvalidArgumentError, shown
 from builder.serving.tls import Tls
 
 MEBIBYTE = 1 << 20
@@ -56,6 +57,9 @@ class ServerConfig:
         return self.address if self.tls is None else "127.0.0.1"
 
     def __post_init__(self) -> None:
+        for address in (self.address, self.metrics_address):
+            if address is not None:
+                _require_listenable(address)
         given = [port for port in (self.http_port, self.grpc_port, self.metrics_port) if port is not None]
         for port in given:
             if not 0 < port <= MAX_PORT:
@@ -71,6 +75,16 @@ class ServerConfig:
             raise InvalidArgumentError("load_models needs model_control='explicit'")
         if min(self.ready_timeout_s, self.exit_timeout_s, self.stub_timeout_s) <= 0:
             raise InvalidArgumentError("timeouts of a server must be positive")
+
+
+def _require_listenable(address: str) -> None:
+    """Reject names and IPv6 addresses: Triton would listen nowhere, and not say so."""
+    try:
+        IPv4Address(address)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"Triton listens on an IPv4 address, such as 127.0.0.1, or 0.0.0.0, every network; not on {shown(address)}"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _SIGNALLED = 128
 _PROBE_TIMEOUT_S = 2.0
 _UNLOAD_GRACE_S = 5.0
 """What unloading models takes beside the server's own time for ending."""
-_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_EVERY_NETWORK = "0.0.0.0"
 _T = TypeVar("_T")
 
 
@@ -215,8 +215,7 @@ class TritonServer:
 
 def _reachable(address: str) -> str:
     """Return where this machine reaches an address to listen on."""
-    host = _ANY_ADDRESS.get(address, address)
-    return f"[{host}]" if ":" in host else host
+    return "127.0.0.1" if address == _EVERY_NETWORK else address
 
 
 def _by(code: int) -> str:

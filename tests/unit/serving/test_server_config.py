@@ -90,3 +90,10 @@ def test_a_relative_repository_becomes_absolute(tmp_path, monkeypatch):
 def test_impossible_settings_are_refused(tmp_path, settings, words):
     with pytest.raises(InvalidArgumentError, match=words):
         ServerConfig(repository=tmp_path, **settings)
+
+
+@pytest.mark.parametrize("address", ["localhost", "::1", "::", "", "..", "127.0.0", "a" * 70, "127.0.0.1 "])
+def test_what_triton_cannot_listen_on_is_refused(tmp_path, address):
+    for settings in ({"address": address}, {"metrics_address": address}):
+        with pytest.raises(InvalidArgumentError, match="IPv4 address, such as 127"):
+            ServerConfig(repository=tmp_path, **settings)
