@@ -164,14 +164,19 @@ def _removed_at_end(run_folder: Path, shm_prefix: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for region in _regions(shm_prefix):
-            region.unlink(missing_ok=True)
-        shutil.rmtree(run_folder, ignore_errors=True)
+        remove_remains(run_folder, shm_prefix)
+
+
+def remove_remains(run_folder: Path, shm_prefix: str) -> None:
+    """Remove what a server leaves that has ended: its regions of shared memory, and its folder."""
+    for region in _regions(shm_prefix):
+        region.unlink(missing_ok=True)
+    shutil.rmtree(run_folder, ignore_errors=True)
 
 
 def _prepare_server() -> None:
     """Run in the child, before it becomes the server."""
-    # kill -9 of the keeper ends the server too; the stubs watch the server themselves.
+    # kill -9 of the keeper ends the server too; the stubs are left to the program that has started the keeper.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # Triton 24.10 lays out each HTTP body of JSON on the stack, two bytes for one, and crashes where that ends.
     _, most = resource.getrlimit(resource.RLIMIT_STACK)

@@ -7,6 +7,7 @@ Usage:
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -57,6 +58,8 @@ class KeptProgram:
         self._grace_s = grace_s
         self._on_log = on_log
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._group: int | None = None
+        """Of the program and what it started."""
         self._log: LogFollower | None = None
 
     def start(self) -> int:
@@ -80,7 +83,8 @@ class KeptProgram:
         line = self._keeper.stdout.readline() if self._keeper.stdout is not None else b""
         if not line:
             raise ServerStartError("its keeper ended at once")
-        return int(line)
+        self._group = int(line)
+        return self._group
 
     @property
     def lines(self) -> list[str]:
@@ -132,3 +136,12 @@ class KeptProgram:
             process.wait()
         if process.stdout is not None:
             process.stdout.close()
+        if process.returncode < 0:
+            self._end_in_its_place()
+
+    def _end_in_its_place(self) -> None:
+        """Do what the killed keeper would have done: the program has ended with it, what that started has not."""
+        if self._group is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._group, signal.SIGKILL)
+        keeper.remove_remains(self._folder.path, self._folder.shm_prefix)

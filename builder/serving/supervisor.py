@@ -11,6 +11,7 @@ Usage:
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -206,7 +207,9 @@ class Supervisor:
             self._tick()
             if self._is_drain_ordered:
                 self._drain()
-            if (code := self.server.poll()) is not None:
+            if (code := self.server.poll()) is not None and code < 0:
+                return f"the keeper of tritonserver ended by {signal.Signals(-code).name}"
+            if code is not None:
                 return f"tritonserver ended with code {code}: {self.server.failure_reason()}"
             if self._drained is None:
                 self._note(self._look())

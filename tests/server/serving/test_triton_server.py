@@ -234,6 +234,14 @@ def test_a_server_that_crashes_takes_its_stubs_along(make_repository):
         assert traces.are_gone()
 
 
+def test_a_killed_keeper_leaves_nothing(make_repository):
+    with TritonServer(ServerConfig(repository=make_repository())) as server:
+        traces = traces_of(server)
+        traces.processes[0].kill()
+        assert server.wait(timeout_s=5) == -signal.SIGKILL
+    assert traces.are_gone()
+
+
 def test_a_model_whose_process_is_killed_takes_the_server_along(make_repository):
     """Triton 24.10 would stay ready, and answer nothing for that model any more."""
     with TritonServer(ServerConfig(repository=make_repository())) as server:
