@@ -8,6 +8,7 @@ from typing import Any
 from builder.fleet.routes import Protocol
 from builder.fleet.routing import Servers
 from builder.fleet.upstream import Upstream
+from builder.placement.fleet.balance import kept_balance
 
 _MANY = 1_000_000
 """Envoy's own limit of 1,024 requests to a server would reject before the server does."""
@@ -18,32 +19,70 @@ _OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _PARTS = "envoy.extensions.clusters.aggregate.v3.ClusterConfig"
 _WHILE_ANY = 10_000
 """In percent: others are asked only once none of the first ones is healthy."""
+_NO_BOUND_OF_TWO = 200
 
 
-def cluster(protocol: Protocol, balance: int, upstreams: Sequence[Upstream]) -> dict[str, Any]:
-    """Return the cluster of one protocol's ports of all servers; `balance` as in `GatewaySettings`."""
-    return _cluster(protocol, protocol, balance, upstreams)
+def all_clusters(protocol: Protocol, balance: int, upstreams: Sequence[Upstream]) -> list[dict[str, Any]]:
+    """Return the cluster of all servers, which has the protocol's name, with those that it is made of.
+
+    A server that has died holds nothing, so by a bound it has room. Of three servers or more the others may hold as
+    much as there is then; of two, a bound that allows that would be none. There the second and third try of a request
+    go to a cluster of the first and of the second server alone, so one of them to the other server.
+
+    Args:
+        protocol: Whose ports they are.
+        balance: As in `GatewaySettings`.
+        upstreams: All servers.
+    """
+    if not _asks_one_by_one(balance, upstreams):
+        return [_cluster(protocol, protocol, kept_balance(balance, len(upstreams)), upstreams)]
+    parts = [_cluster(f"{protocol}-first", protocol, balance, upstreams)]
+    parts += [_cluster(f"{protocol}-only-{each.name}", protocol, 0, [each]) for each in upstreams]
+    return [*parts, _in_turn(protocol, [part["name"] for part in parts])]
+
+
+def num_retries(balance: int, upstreams: Sequence[Upstream]) -> int:
+    """Return how often a request whose connection broke is tried again, so that it meets two servers at most."""
+    return 2 if _asks_one_by_one(balance, upstreams) else 1
 
 
 def group_clusters(
-    protocol: Protocol, balance: int, upstreams: Sequence[Upstream], servers: Servers
+    protocol: Protocol, balance: int, upstreams: Sequence[Upstream], groups: Sequence[Servers]
 ) -> list[dict[str, Any]]:
-    """Return a cluster of some servers, and one that asks these as long as one of them is healthy, and else any.
+    """Return, for each group of servers, a cluster that asks these as long as one of them is healthy, and else others.
+
+    A request that one of a group has lost goes to the others, too. Not to any: Envoy does not know a server again in
+    another cluster, and might ask the one that has just lost the request.
+    """
+    parts: dict[Servers, dict[str, Any]] = {}
+    made: list[dict[str, Any]] = []
+    for group in groups:
+        others = tuple(sorted(each.name for each in upstreams if each.name not in group))
+        for servers in (group, others):
+            chosen = [each for each in upstreams if each.name in servers]
+            parts[servers] = _cluster(f"{protocol}={'+'.join(servers)}", protocol, balance, chosen)
+        made.append(_in_turn(cluster_name(protocol, group), [parts[group]["name"], parts[others]["name"]]))
+    return [*parts.values(), *made]
+
+
+def _asks_one_by_one(balance: int, upstreams: Sequence[Upstream]) -> bool:
+    return 0 < balance < _NO_BOUND_OF_TWO and len(upstreams) == 2
+
+
+def _in_turn(name: str, parts: Sequence[str]) -> dict[str, Any]:
+    """Return a cluster that asks the first of some clusters that has a healthy server, and for each retry the next one.
 
     Only a cluster made of clusters lets a request go elsewhere that one of the first servers has lost: with priorities
     in one cluster it does not, where tenants are dealt by a table.
     """
-    first = _cluster(f"{protocol}={'+'.join(servers)}", protocol, balance, [u for u in upstreams if u.name in servers])
-    first["load_assignment"]["policy"] = {"overprovisioning_factor": _WHILE_ANY}
-    parts = {"@type": f"type.googleapis.com/{_PARTS}", "clusters": [first["name"], protocol]}
-    either = {
-        "name": cluster_name(protocol, servers),
+    config = {"@type": f"type.googleapis.com/{_PARTS}", "clusters": list(parts)}
+    return {
+        "name": name,
         "connect_timeout": _CONNECT,
         "lb_policy": "CLUSTER_PROVIDED",
-        "cluster_type": {"name": "envoy.clusters.aggregate", "typed_config": parts},
+        "cluster_type": {"name": "envoy.clusters.aggregate", "typed_config": config},
         "circuit_breakers": {"thresholds": [_limits()]},
     }
-    return [first, either]
 
 
 def cluster_name(protocol: Protocol, servers: Servers) -> str:
@@ -74,6 +113,7 @@ def _cluster(name: str, protocol: Protocol, balance: int, upstreams: Sequence[Up
         "load_assignment": {
             "cluster_name": name,
             "endpoints": [{"lb_endpoints": [_endpoint(each, getattr(each, protocol)) for each in upstreams]}],
+            "policy": {"overprovisioning_factor": _WHILE_ANY},
         },
     }
 

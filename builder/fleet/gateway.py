@@ -129,7 +129,7 @@ class Gateway:
         if len(str(socket)) > _LONGEST_SOCKET:
             raise InvalidArgumentError(f"{folder.path} is too long a path for a socket; give a shorter TMPDIR")
         settings = replace(self._settings, admin_socket=socket)
-        self._files = GatewayFiles(folder.path)
+        self._files = GatewayFiles(folder.path, self._settings.balance, self._upstreams)
         self._write_clusters(self._files, self._routing)
         self._files.write_routes(self._routing)
         config = folder.path / "envoy.json"
@@ -153,7 +153,7 @@ class Gateway:
 
     def _write_clusters(self, files: GatewayFiles, routing: Routing) -> list[str]:
         self._groups.update(routing.groups)
-        return files.write_clusters(self._settings.balance, self._upstreams, sorted(self._groups))
+        return files.write_clusters(sorted(self._groups))
 
 
 def gateway_arguments(config: Path, threads: int) -> list[str]:

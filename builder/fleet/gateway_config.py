@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.errors import InvalidArgumentError
-from builder.fleet.clusters import cluster
+from builder.fleet.clusters import all_clusters, num_retries
 from builder.fleet.gateway_files import GatewayFiles
 from builder.fleet.routes import MAX_REQUEST_BYTES, PROTOCOLS, Protocol, virtual_host
 from builder.fleet.upstream import Upstream
@@ -72,8 +72,10 @@ def gateway_config(
     _check(upstreams)
     document: dict[str, Any] = {
         "static_resources": {
-            "listeners": [_listener(protocol, settings, files) for protocol in PROTOCOLS],
-            "clusters": [cluster(protocol, settings.balance, upstreams) for protocol in PROTOCOLS],
+            "listeners": [_listener(protocol, settings, upstreams, files) for protocol in PROTOCOLS],
+            "clusters": [
+                each for protocol in PROTOCOLS for each in all_clusters(protocol, settings.balance, upstreams)
+            ],
         },
         "overload_manager": {"resource_monitors": [_typed(_CONNECTIONS, _most_connections())]},
     }
@@ -106,9 +108,12 @@ def _most_connections() -> dict[str, Any]:
     }
 
 
-def _listener(protocol: Protocol, settings: GatewaySettings, files: GatewayFiles | None) -> dict[str, Any]:
+def _listener(
+    protocol: Protocol, settings: GatewaySettings, upstreams: Sequence[Upstream], files: GatewayFiles | None
+) -> dict[str, Any]:
     port = settings.http if protocol == "http" else settings.grpc
-    manager = _manager(protocol, files)
+    static = {"route_config": {"virtual_hosts": [virtual_host(protocol, num_retries(settings.balance, upstreams))]}}
+    manager = _manager(protocol, static if files is None else files.routes_source(protocol))
     chain: dict[str, Any] = {"filters": [_typed("envoy.filters.network.http_connection_manager", manager)]}
     if settings.tls is not None:
         chain["transport_socket"] = _typed("envoy.transport_sockets.tls", _tls(settings.tls, protocol))
@@ -119,15 +124,14 @@ def _listener(protocol: Protocol, settings: GatewaySettings, files: GatewayFiles
     }
 
 
-def _manager(protocol: Protocol, files: GatewayFiles | None) -> dict[str, Any]:
-    static = {"route_config": {"virtual_hosts": [virtual_host(protocol)]}}
+def _manager(protocol: Protocol, routes: Mapping[str, Any]) -> dict[str, Any]:
     buffer = {"@type": f"{_TYPES}.filters.http.buffer.v3.Buffer", "max_request_bytes": MAX_REQUEST_BYTES}
     router = {"@type": f"{_TYPES}.filters.http.router.v3.Router", "suppress_envoy_headers": True}
     return {
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": protocol,
         "codec_type": "HTTP1" if protocol == "http" else "HTTP2",
-        **(static if files is None else files.routes_source(protocol)),
+        **routes,
         "early_header_mutation_extensions": [_typed("envoy.http.early_header_mutation.header_mutation", _unheard())],
         "generate_request_id": False,
         "stream_idle_timeout": _IDLE,

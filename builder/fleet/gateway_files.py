@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.fleet.clusters import cluster_name, group_clusters
+from builder.fleet.clusters import cluster_name, group_clusters, num_retries
 from builder.fleet.routes import HPLM_HEADER, PROTOCOLS, Protocol, virtual_host
 from builder.fleet.routing import ANY, Routing, Servers
 from builder.fleet.upstream import Upstream
@@ -22,10 +22,10 @@ _SPECIFIERS = f"{_API}.extensions.router.cluster_specifiers.matcher.v3"
 
 
 class GatewayFiles:
-    """Files of one gateway, in its private folder."""
+    """Files of one gateway, in its private folder; `balance` as in `GatewaySettings`."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, balance: int, upstreams: Sequence[Upstream]) -> None:
+        self._folder, self._balance, self._upstreams = folder, balance, upstreams
 
     def clusters_source(self) -> dict[str, Any]:
         """Return where Envoy is to look for clusters beside those of all servers."""
@@ -35,17 +35,22 @@ class GatewayFiles:
         """Return where the listener of a protocol is to look for its routes."""
         return {"rds": {"route_config_name": protocol, "config_source": _source(self._routes(protocol))}}
 
-    def write_clusters(self, balance: int, upstreams: Sequence[Upstream], groups: Sequence[Servers]) -> list[str]:
+    def write_clusters(self, groups: Sequence[Servers]) -> list[str]:
         """Write the clusters of each protocol for each group of servers; returns their names."""
-        each_of = [group_clusters(protocol, balance, upstreams, group) for protocol in PROTOCOLS for group in groups]
-        made = [cluster for pair in each_of for cluster in pair]
+        made = [
+            cluster
+            for protocol in PROTOCOLS
+            for cluster in group_clusters(protocol, self._balance, self._upstreams, groups)
+        ]
         _write(self._clusters, "config.cluster.v3.Cluster", made)
         return [each["name"] for each in made]
 
     def write_routes(self, routing: Routing) -> None:
         """Write whom requests go to; all clusters that are named have to be known."""
+        retries = num_retries(self._balance, self._upstreams)
         for protocol in PROTOCOLS:
-            _write(self._routes(protocol), "config.route.v3.RouteConfiguration", [_routes(protocol, routing)])
+            routes = _routes(protocol, routing, retries)
+            _write(self._routes(protocol), "config.route.v3.RouteConfiguration", [routes])
 
     @property
     def _clusters(self) -> Path:
@@ -66,14 +71,14 @@ def _write(path: Path, kind: str, resources: Sequence[Mapping[str, Any]]) -> Non
     new.replace(path)
 
 
-def _routes(protocol: Protocol, routing: Routing) -> dict[str, Any]:
+def _routes(protocol: Protocol, routing: Routing, retries: int) -> dict[str, Any]:
     if not routing.groups:
-        return {"name": protocol, "virtual_hosts": [virtual_host(protocol)]}
+        return {"name": protocol, "virtual_hosts": [virtual_host(protocol, retries)]}
     matcher = {"@type": f"{_SPECIFIERS}.MatcherClusterSpecifier", "cluster_matcher": _matcher(protocol, routing)}
     return {
         "name": protocol,
         "cluster_specifier_plugins": [{"extension": {"name": _SPECIFIER, "typed_config": matcher}}],
-        "virtual_hosts": [virtual_host(protocol, _SPECIFIER)],
+        "virtual_hosts": [virtual_host(protocol, retries, _SPECIFIER)],
     }
 
 

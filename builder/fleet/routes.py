@@ -1,8 +1,8 @@
 """What the gateway lets through: what clients of the ensemble `hplm` need, and nothing that administers a server.
 
 A request goes to the server that its tenant's part of `x-hplm` hashes to; without that header, to any. A
-rejection is an answer. Only a broken connection is tried again, once, on another server: so a request that ends its
-server meets two of them at most.
+rejection is an answer. Only a broken connection is tried again, on another server: a request that ends its server meets
+two of them at most.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ Protocol = Literal["http", "grpc"]
 PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
 
 
-def virtual_host(protocol: Protocol, specifier: str | None = None) -> dict[str, Any]:
+def virtual_host(protocol: Protocol, num_retries: int, specifier: str | None = None) -> dict[str, Any]:
     """Return the routes of one protocol's public port.
 
-    They lead to the cluster of the protocol's name, or where the cluster specifier of this name says. Its clusters have
-    servers that are asked first; a request that one of those has lost goes to one of the others.
+    They lead to the cluster of the protocol's name, or where the cluster specifier of this name says. A request whose
+    connection broke is tried again so often.
     """
-    route = _route({"cluster": protocol}, {})
-    if specifier is not None:
-        route = _route({"cluster_specifier_plugin": specifier}, {"retry_priority": _OTHER_PRIORITY})
+    to = {"cluster": protocol} if specifier is None else {"cluster_specifier_plugin": specifier}
+    route = _route(to, num_retries)
     if protocol == "grpc":
         allowed = [{"path": f"{_SERVICE}/{method}", "headers": [_method_is("POST")]} for method in _METHODS]
     else:
@@ -65,7 +64,7 @@ def _method_is(method: str) -> dict[str, Any]:
     return {"name": ":method", "string_match": {"exact": method}}
 
 
-def _route(to: Mapping[str, Any], retry: Mapping[str, Any]) -> dict[str, Any]:
+def _route(to: Mapping[str, Any], num_retries: int) -> dict[str, Any]:
     return {
         **to,
         "timeout": "0s",  # a deadline is the server's affair; Envoy's own would be 15 s
@@ -79,7 +78,7 @@ def _route(to: Mapping[str, Any], retry: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "retry_policy": {
             "retry_on": "connect-failure,refused-stream,reset",
-            "num_retries": 1,
+            "num_retries": num_retries,
             "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.02s"},
             "retry_host_predicate": [
                 {
@@ -92,6 +91,7 @@ def _route(to: Mapping[str, Any], retry: Mapping[str, Any]) -> dict[str, Any]:
             ],
             # Another hash may lead to the same server.
             "host_selection_retry_max_attempts": _MANY,
-            **retry,
+            # Of a cluster made of clusters, the next one.
+            "retry_priority": _OTHER_PRIORITY,
         },
     }

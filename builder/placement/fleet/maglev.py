@@ -13,6 +13,8 @@ from functools import lru_cache
 import numpy as np
 from xxhash import xxh64_intdigest
 
+from builder.placement.fleet.balance import kept_balance
+
 TABLE_SIZE = 65_537
 _ALL_BITS = (1 << 64) - 1
 _MOST_ATTEMPTS = 100
@@ -50,7 +52,8 @@ class Deal:
 
     def __init__(self, names: Sequence[str], among: Sequence[int], balance: int) -> None:
         self._among = list(among)
-        self._balance = balance
+        self._num_servers = len(names)
+        self._balance = kept_balance(balance, len(names))
         self._table = maglev_table(tuple(names[index] for index in among))
         self._hashes: dict[str, int] = {}
         self._firsts: dict[str, int] = {}
@@ -73,6 +76,8 @@ class Deal:
 
     def other_server_of(self, tenant: str, num_open: Sequence[int], tried: int) -> int:
         """Return the server of a request that another one has lost; the same again only where there is no other."""
+        if self._num_servers == 2:  # which are asked in turn then, whatever they hold
+            return next((index for index in self._among if index != tried), tried)
         server = self.server_of(tenant, num_open)
         for attempt in range(1, _MOST_ATTEMPTS + 1):
             if server != tried:

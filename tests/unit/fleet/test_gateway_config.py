@@ -32,7 +32,7 @@ def clusters(document: dict) -> dict[str, dict]:
 
 
 def test_servers_are_checked_on_their_health_port_and_known_by_name() -> None:
-    endpoints = clusters(gateway_config(GatewaySettings(), TWO))["grpc"]["load_assignment"]["endpoints"]
+    endpoints = clusters(gateway_config(GatewaySettings(), TWO))["grpc-first"]["load_assignment"]["endpoints"]
     assert [
         (
             each["endpoint"]["address"]["socket_address"],
@@ -48,8 +48,8 @@ def test_servers_are_checked_on_their_health_port_and_known_by_name() -> None:
 
 def test_host_names_are_resolved_and_addresses_are_not() -> None:
     named = [TWO[0], dataclasses.replace(TWO[1], address="server-2.internal")]
-    assert {each["type"] for each in clusters(gateway_config(GatewaySettings(), TWO)).values()} == {"STATIC"}
-    assert {each["type"] for each in clusters(gateway_config(GatewaySettings(), named)).values()} == {"STRICT_DNS"}
+    for upstreams, kind in ((TWO, "STATIC"), (named, "STRICT_DNS")):
+        assert clusters(gateway_config(GatewaySettings(), upstreams))["http-first"]["type"] == kind
 
 
 def test_only_the_own_gateway_has_an_administrative_socket() -> None:
@@ -59,12 +59,47 @@ def test_only_the_own_gateway_has_an_administrative_socket() -> None:
 
 
 def test_without_a_bound_the_tenant_alone_decides() -> None:
-    bounded, free = (
-        clusters(gateway_config(GatewaySettings(balance=balance), TWO))["http"]["common_lb_config"]
-        for balance in (150, 0)
-    )
-    assert bounded["consistent_hashing_lb_config"] == {"hash_balance_factor": 150}
-    assert free["consistent_hashing_lb_config"] == {}
+    free = clusters(gateway_config(GatewaySettings(balance=0), TWO))
+    assert free.keys() == {"http", "grpc"} and bound_of(free["http"]) is None
+
+
+def test_two_servers_are_asked_one_by_one_for_what_is_lost() -> None:
+    found = clusters(gateway_config(GatewaySettings(balance=150), TWO))
+    in_turn = found["http"]["cluster_type"]["typed_config"]["clusters"]
+    assert [(bound_of(found[name]), num_servers(found[name])) for name in in_turn] == [(150, 2), (None, 1), (None, 1)]
+    assert retries_of(gateway_config(GatewaySettings(balance=150), TWO)) == {2}
+    for balance in (0, 200):
+        assert retries_of(gateway_config(GatewaySettings(balance=balance), TWO)) == {1}
+
+
+@pytest.mark.parametrize(
+    ("count", "given", "kept"),
+    [(3, 125, 150), (4, 125, 134), (5, 125, 125), (9, 125, 125), (3, 160, 160), (3, 0, None)],
+)
+def test_a_bound_is_one_that_all_servers_but_one_can_keep(count: int, given: int, kept: int | None) -> None:
+    several = [dataclasses.replace(TWO[0], name=f"s{number}", address=f"10.0.0.{number}") for number in range(count)]
+    document = gateway_config(GatewaySettings(balance=given), several)
+    assert {bound_of(each) for each in clusters(document).values()} == {kept}
+    assert retries_of(document) == {1}
+
+
+def num_servers(cluster: dict) -> int:
+    return len(cluster["load_assignment"]["endpoints"][0]["lb_endpoints"])
+
+
+def retries_of(document: dict) -> set[int]:
+    return {
+        route["route"]["retry_policy"]["num_retries"]
+        for listener in document["static_resources"]["listeners"]
+        for chain in listener["filter_chains"]
+        for host in chain["filters"][0]["typed_config"]["route_config"]["virtual_hosts"]
+        for route in host["routes"]
+        if "route" in route
+    }
+
+
+def bound_of(cluster: dict) -> int | None:
+    return cluster["common_lb_config"]["consistent_hashing_lb_config"].get("hash_balance_factor")
 
 
 @pytest.mark.parametrize(

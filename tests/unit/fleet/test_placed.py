@@ -127,7 +127,7 @@ def test_where_all_hold_all_nothing_is_named() -> None:
 
 def test_many_hplms_take_little_room(tmp_path: Path) -> None:
     root_of = {f"tenant-{number}/task": ("base", "small")[number % 2] for number in range(10_000)}
-    files = GatewayFiles(tmp_path)
+    files = GatewayFiles(tmp_path, 125, [])
     files.write_routes(Routing.of({"server-1": ("base",), "server-2": ("small",)}, root_of))
     assert (tmp_path / "grpc.json").stat().st_size < 4 << 20
 
