@@ -127,9 +127,15 @@ class FleetApply:
         return next((step for step in steps if step.reasons), None)
 
     def _steps(self, state: FleetState, placed: FleetPlacement, journal: ApplyJournal) -> list[Step]:
-        """Servers that answer nothing come first: to start them costs nobody an answer."""
+        """Servers that answer nothing come first: to start them costs nobody an answer. Then those of the plan's steps.
+
+        A root that is to move then stands on its new server before its old one gives it up, if an order allows that.
+        """
         steps = [Step(each.server, each.state, self._reasons(each, placed, journal)) for each in state.servers]
-        return sorted(steps, key=lambda step: step.state == MemberState.READY)
+        turns = {server: turn for turn, server in enumerate(placed.order)}
+        return sorted(
+            steps, key=lambda step: (step.state == MemberState.READY, turns.get(step.server, len(placed.order)))
+        )
 
     def _reasons(self, entry: ServerEntry, placed: FleetPlacement, journal: ApplyJournal) -> tuple[str, ...]:
         if entry.state == MemberState.STOPPED:

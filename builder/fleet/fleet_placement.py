@@ -18,9 +18,15 @@ _FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class FleetPlacement:
-    """The roots of servers by their names; servers that are not named hold all."""
+    """The roots of servers by their names; servers that are not named hold all.
+
+    Attributes:
+        roots: Of servers.
+        order: Servers in the order in which the plan's steps change them; that of others makes no difference.
+    """
 
     roots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
 
     def roots_of(self, server: str) -> Roots:
         return self.roots.get(server)
@@ -47,7 +53,12 @@ class FleetPlacement:
                 f"it with --servers {len(groups)}"
             )
         held = {server: tuple(sorted(group.roots)) for server, group in zip(servers, groups, strict=True)}
-        return cls({server: roots for server, roots in held.items() if set(roots) != set(home_roots)})
+        server_of = {group.name: server for server, group in zip(servers, groups, strict=True)}
+        changed = [group.name for step in plan.change.steps for group in step.groups] if plan.change else []
+        return cls(
+            {server: roots for server, roots in held.items() if set(roots) != set(home_roots)},
+            tuple(server_of[name] for name in changed if name in server_of),
+        )
 
     @classmethod
     def read(cls, path: Path) -> FleetPlacement:
@@ -58,14 +69,16 @@ class FleetPlacement:
         """
         if not path.exists():
             return cls()
-        servers = read_fields(path, _FORMAT_VERSION).part("servers")
-        return cls({name: servers.texts(name) for name in servers.names()})
+        stored = read_fields(path, _FORMAT_VERSION)
+        servers = stored.part("servers")
+        order = stored.texts("order") if "order" in stored else ()
+        return cls({name: servers.texts(name) for name in servers.names()}, order)
 
     def write(self, path: Path) -> None:
         """Write it, replacing an old one in one step."""
         path.parent.mkdir(parents=True, exist_ok=True)
         servers = {name: list(roots) for name, roots in self.roots.items()}
-        write_json(path, {"format_version": _FORMAT_VERSION, "servers": servers})
+        write_json(path, {"format_version": _FORMAT_VERSION, "servers": servers, "order": list(self.order)})
 
 
 def _groups_here(plan: Plan, host: str | None) -> list[Group]:

@@ -15,7 +15,9 @@ from backends.registry.registry import Registry
 from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.gateway_files import GatewayFiles
 from builder.fleet.routing import Routing
+from builder.placement.planner.change import Change, Moves, Step
 from builder.placement.planner.group import Device, Group, Shape, Stack
+from builder.placement.planner.move_costs import MoveCosts
 from builder.placement.planner.plan import Plan
 from builder.serving.served_hplms import some_hplms
 
@@ -54,6 +56,17 @@ def test_of_several_hosts_one_is_chosen() -> None:
     assert placed(TWO_HOSTS, ["server-1"], "b").roots == {"server-1": ("small",)}
 
 
+def test_servers_are_changed_in_the_order_of_the_steps() -> None:
+    steps = tuple(
+        Step(device.host, (), (group,), 15.0) for device, group in zip(PLAN.devices, PLAN.groups, strict=True)
+    )
+    change = Change("7f", 3600.0, 2.0, 100.0, 10.0, Moves(1, 2, 0, 0), MoveCosts(), steps[::-1])
+    assert placed(PLAN).order == ()
+    assert placed(replace(PLAN, change=change)).order == ("server-2", "server-1")
+    of_host = tuple(replace(step, host=device.host) for step, device in zip(steps, TWO_HOSTS.devices, strict=True))
+    assert placed(replace(TWO_HOSTS, change=replace(change, steps=of_host)), ["server-1"], "b").order == ("server-1",)
+
+
 @pytest.mark.parametrize(
     ("plan", "servers", "host", "message"),
     [
@@ -72,7 +85,11 @@ def test_plans_that_this_fleet_cannot_do(plan: Plan, servers: list[str], host: s
 def test_a_placement_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "fleet" / "placement.json"
     assert FleetPlacement.read(path) == FleetPlacement()
-    for placement in (FleetPlacement({"server-1": ("base",), "server-2": ()}), FleetPlacement()):
+    for placement in (
+        FleetPlacement({"server-1": ("base",), "server-2": ()}, ("server-2", "server-1")),
+        FleetPlacement({"server-1": ("base",)}),
+        FleetPlacement(),
+    ):
         placement.write(path)
         assert FleetPlacement.read(path) == placement
 
