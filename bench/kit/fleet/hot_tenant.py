@@ -2,16 +2,22 @@
 
 As in `bench.fairness`: a share is what a tenant gets of all that is answered on time while one of them asks for that
 much, since its clients and its rejections take a part of the processor from everybody.
+
+Each server shares its rows among the tenants that it meets. So the others may lose although each server is fair: where
+the gateway deals more of them to one server than to another, and since a tenant that both servers meet has a share of
+each. How many each server is dealt is said beside.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from backends.scheduling.fair_share import tenant_of
 from bench.kit.fleet.real import SERVERS, RealFleet
+from builder.placement.fleet.maglev import Deal
 from loadtest.in_process import Played
 from loadtest.schedule import Row
 
@@ -39,6 +45,8 @@ class Hot:
     beside: Played
     hot: str
     share_per_s: float
+    dealt: Mapping[str, int]
+    """How many of the others each server has as long as none of them holds too many."""
 
     @property
     def others_beside(self) -> float:
@@ -68,6 +76,7 @@ class Hot:
             "part": "hot",
             "requests": len(requests),
             "a share, rows a second": self.share_per_s,
+            "others by server": " ".join(f"{name}: {count}" for name, count in self.dealt.items()),
             "others alone": self.alone.attainment,
             "others beside": self.others_beside,
             "points lost": self.points,
@@ -75,6 +84,13 @@ class Hot:
             "others lost by": next((reason for reason, _ in self.others_unanswered.most_common(1)), None),
             "late or unanswered tenants": self._worst_tenants(),
         }
+
+
+def dealt(hplms: Sequence[str], servers: Sequence[str]) -> Mapping[str, int]:
+    """Count the hPLMs that the gateway deals to each server by their tenants, where it keeps no bound on load."""
+    deal = Deal(servers, range(len(servers)), balance=0)
+    counts = Counter(deal.server_of(tenant_of(hplm), [0] * len(servers)) for hplm in hplms)
+    return {name: counts[index] for index, name in enumerate(servers)}
 
 
 class HotTenant:
@@ -95,8 +111,11 @@ class HotTenant:
             plans = {"alone": others, "beside": self._with_hot(others, share_per_s)}
             order = list(plans) if repeat % 2 == 0 else list(plans)[::-1]
             played = {way: self._play(plans[way]) for way in order}
-            found.append(Hot(played["alone"], played["beside"], self._hplms[-1], share_per_s))
+            found.append(Hot(played["alone"], played["beside"], self._hplms[-1], share_per_s, self._dealt()))
         return found
+
+    def _dealt(self) -> Mapping[str, int]:
+        return dealt(self._hplms[:-1], [each.server for each in self._real.fleet.servers()])
 
     def _answered_per_s(self) -> float:
         """Answers on time a second during such an overload."""

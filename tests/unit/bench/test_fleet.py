@@ -14,6 +14,7 @@ from backends.engine.loop import ServeLoop
 from bench.fleet import PARTS, fault_figures, fleet, linear_figures
 from bench.kit.drains.clients import ANSWERED, Ended
 from bench.kit.fleet.faults import Story
+from bench.kit.fleet.hot_tenant import dealt
 from bench.kit.fleet.judgement import Fault, Rate, failed, linearity, rates_of_counts, rates_over_time
 from bench.kit.fleet.paced import Pace, paced_loop
 from bench.kit.fleet.picture import draw_story
@@ -105,6 +106,13 @@ def test_a_counter_that_begins_anew_is_no_negative_rate() -> None:
     assert rates.tolist() == pytest.approx([20.0, 0.0, 20.0])
 
 
+def test_tenants_are_counted_by_the_server_that_they_are_dealt_to(seed: int) -> None:
+    hplms = [f"tenant{number}/task" for number in range(20)]
+    assert dealt(hplms, ["server-1", "server-2"]) == {"server-1": 12, "server-2": 8}
+    many = [f"acme-{seed}-{number}/task" for number in range(2_000)]
+    assert all(abs(count - 500) < 100 for count in dealt(many, list("abcd")).values())
+
+
 ROLLED = Rolled(
     [
         Ended(0.0, 0.1, ANSWERED),
@@ -149,5 +157,5 @@ def test_a_fault_is_drawn_and_said_in_words() -> None:
 
 
 def test_each_part_has_a_bar_or_is_only_reported() -> None:
-    assert {"loss_failed", "hang_recovery_s", "rolling_failed", "gateway_us", "hot_tenant_points"} <= {*fleet.bars}
+    assert {"loss_failed", "hang_recovery_s", "rolled_failed", "gateway_us", "hot_tenant_points"} <= {*fleet.bars}
     assert len(PARTS) == len(set(PARTS)) == 8
