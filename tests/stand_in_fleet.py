@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,13 +21,15 @@ GATEWAY = GatewayEntry(state="ready", http="h:1", grpc="h:2", pid=6, restarts=0,
 class StandInFleet:
     """Restarts at once; `restarted` are its servers in the order of their restarts.
 
-    `failing` are servers that do not come back; `before_restart` is called with the name of each that is stopped.
+    `failing` are servers that do not come back; `before_restart` is called with the name of each that is stopped;
+    `is_ordering` says that another order is at work.
     """
 
     def __init__(self, home: Home, count: int) -> None:
         self.folder = FleetFolder(home)
         self.restarted: list[str] = []
         self.failing: set[str] = set()
+        self.is_ordering = False
         self.before_restart: Callable[[str], None] = lambda _: None
         self._pid = 100
         self._resources = ExitStack()
@@ -34,7 +37,8 @@ class StandInFleet:
         self.entries: dict[str, ServerEntry] = {}
 
     def __enter__(self) -> Self:
-        self._resources.enter_context(self.folder.claimed())
+        self._claim = self._resources.enter_context(ExitStack())
+        self._claim.enter_context(self.folder.claimed())
         orders = {
             f"/restart/{name}{'/force' if is_forced else ''}": partial(self._restart, name, is_forced)
             for name in self._names
@@ -50,13 +54,26 @@ class StandInFleet:
     def __exit__(self, *_: object) -> None:
         self._resources.close()
 
+    def end(self) -> None:
+        """Run no more, as if its process ended once it has answered."""
+        self._claim.close()
+
     def set(self, name: str, state: str, reason: str | None = None) -> None:
         self.entries[name] = replace(self.entries[name], state=state, reason=reason)
         self.write()
 
     def write(self) -> None:
         servers = list(self.entries.values())
-        self.folder.write(FleetState(pid=7, host="here", health=self._health.url, gateway=GATEWAY, servers=servers))
+        self.folder.write(
+            FleetState(
+                pid=7,
+                host=socket.gethostname(),
+                health=self._health.url,
+                gateway=GATEWAY,
+                servers=servers,
+                is_ordering=self.is_ordering,
+            )
+        )
 
     def _restart(self, name: str, is_forced: bool) -> Verdict:
         others = [each for each in self.entries.values() if each.server != name and each.state == "ready"]

@@ -20,9 +20,10 @@ from backends.home import Home
 from backends.registry.registry import Registry
 from builder.fleet.apply_journal import ApplyJournal
 from builder.fleet.control import order
+from builder.fleet.errors import NoFleetError
 from builder.fleet.fleet_folder import FleetFolder, FleetState, ServerEntry
 from builder.fleet.fleet_placement import FleetPlacement
-from builder.fleet.member import MemberState
+from builder.fleet.member_state import MemberState
 
 _BUSY = (MemberState.STARTING, MemberState.DRAINING)
 _ENDED = (MemberState.FAILED, MemberState.STOPPED)
@@ -104,7 +105,7 @@ class FleetApply:
             ConflictError: Only one server is ready, or an order of someone else is at work.
             UnavailableError: The registry is away, the fleet has ended, or a server does not come back.
         """
-        self._say_what_stays()
+        self._say_what_stays(self._settled())
         restarted: Counter[str] = Counter()
         while (step := self._next_step()) is not None:
             if restarted[step.server] == _MOST_RESTARTS:
@@ -146,8 +147,8 @@ class FleetApply:
             reasons.append("as asked")
         return tuple(reasons)
 
-    def _say_what_stays(self) -> None:
-        for each in self._folder.running().servers:
+    def _say_what_stays(self, state: FleetState) -> None:
+        for each in state.servers:
             if each.state == MemberState.STOPPED:
                 self._report(
                     f"{each.server} was drained and stays stopped; hplm fleet drain {each.server} --restart starts it"
@@ -163,7 +164,11 @@ class FleetApply:
             undone = order(self._folder.running(), "restart", step.server, force=force)
         except UnavailableError as error:
             raise UnavailableError(f"{error}; when it is back, {_GO_ON}") from error
-        entry = self._entry_after(step.server)
+        try:
+            entry = self._entry_after(step.server)
+        except NoFleetError as error:
+            reason = "; ".join(undone) or "nobody knows why"
+            raise UnavailableError(f"{step.server} did not come back, and the fleet has ended: {reason}") from error
         if entry.state != MemberState.READY:
             reason = entry.reason or "; ".join(undone) or entry.state
             raise UnavailableError(f"{step.server} did not come back, and the others go on: {reason}; {_GO_ON}")
@@ -175,10 +180,10 @@ class FleetApply:
         """What the fleet says of a server that it has restarted."""
         end = time.monotonic() + _PATIENCE_S
         while True:
-            time.sleep(2 * _POLL_S)  # it writes down what it knows a little later
             entry = next(each for each in self._settled().servers if each.server == server)
             if entry.state in _ENDED or entry.state == MemberState.READY or time.monotonic() > end:
                 return entry
+            time.sleep(_POLL_S)
 
     def _settled(self) -> FleetState:
         """Wait for an order that is at work, perhaps that of an apply that was killed."""
@@ -186,10 +191,10 @@ class FleetApply:
         while True:
             state = self._folder.running()
             busy = [f"{each.server} is {each.state}" for each in state.servers if each.state in _BUSY]
-            if not busy:
+            if not busy and not state.is_ordering:
                 return state
             if time.monotonic() > end:
-                raise UnavailableError(f"the fleet is not done with another order: {', '.join(busy)}")
+                raise UnavailableError(f"the fleet is not done with another order{''.join(map(': {}'.format, busy))}")
             time.sleep(_POLL_S)
 
     def _require_another(self, server: str) -> None:

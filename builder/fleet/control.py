@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +23,10 @@ def order(state: FleetState, verb: Verb, server: str, *, force: bool) -> list[st
     Raises:
         NotFoundError: The fleet has no such server.
         ConflictError: It cannot be done now.
-        UnavailableError: The fleet does not answer.
+        UnavailableError: The fleet does not answer, or runs on another machine.
     """
+    if state.host != (here := socket.gethostname()):
+        raise UnavailableError(f"the fleet runs on {state.host}, and takes orders only there; this is {here}")
     if server not in {each.server for each in state.servers}:
         names = ", ".join(each.server for each in state.servers)
         raise NotFoundError(f"the fleet has no server {server!r}; it has {names}")

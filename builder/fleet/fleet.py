@@ -23,13 +23,16 @@ from backends.held_roots import Roots
 from backends.home import Home
 from builder.fleet.admin import Routed
 from builder.fleet.fleet_folder import FleetFolder, FleetState
+from builder.fleet.fleet_placement import FleetPlacement
 from builder.fleet.front import Front
 from builder.fleet.gateway_config import GatewaySettings
 from builder.fleet.gateway_program import find_gateway
-from builder.fleet.member import Member, MemberState
+from builder.fleet.member import Member
 from builder.fleet.member_plan import core_shares, member_start, member_supervision
+from builder.fleet.member_state import MemberState
 from builder.fleet.placed_routes import PlacedRoutes
 from builder.fleet.settings import FleetSettings
+from builder.fleet.shown_state import ShownState, why_over
 from builder.fleet.upstream import Upstream
 from builder.serving.errors import ServerStartError
 from builder.serving.health import HealthPort, Verdict
@@ -64,6 +67,7 @@ class Fleet:
         self._stop = stop
         self._report = report
         self._folder = FleetFolder(home)
+        self._shown = ShownState(self._folder, self._described, report)
         self._service = ServiceManager()
         self._resources = ExitStack()
         self._ordering = threading.Lock()
@@ -83,6 +87,8 @@ class Fleet:
         settings = self._settings
         with ExitStack() as entered:
             entered.enter_context(self._folder.claimed())
+            self._folder.begin()
+            self._say_who_is_missing()
             entered.callback(self._folder.forget)
             ports = ClaimedPorts.take([(settings.address, settings.http), (settings.address, settings.grpc)])
             entered.callback(ports.release)
@@ -140,14 +146,14 @@ class Fleet:
                 member.start()
             upstreams = self._wait_for_ports()
             self.routes.refresh()
-            self.front.start(upstreams, self._tick)
+            self.front.start(upstreams, self._look)
             self.routes.start()
             self._wait_while(lambda: any(member.state is not MemberState.READY for member in self.members))
             self._wait_while(lambda: not all(map(self._is_routed, self.members)))
         except _StopRequestedError:
             return False
         self._has_started = True
-        self._write()
+        self._shown.refresh()
         self._service.ready()
         return True
 
@@ -159,11 +165,10 @@ class Fleet:
         """
         try:
             while True:
-                self._tick()
-                self.front.look_after(self._tick)
-                self._write()
-                if all(member.failure is not None for member in self.members):
-                    raise ServerStartError(f"all servers have failed; the last one: {self.members[-1].failure}")
+                servers = self._look().servers
+                self.front.look_after(self._look)
+                if (reason := why_over(servers, self._ordering.locked())) is not None:
+                    raise ServerStartError(reason)
                 time.sleep(_LOOK_EVERY_S)
         except _StopRequestedError:
             self._service.stopping()
@@ -199,8 +204,7 @@ class Fleet:
     def _wait_while(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + _START_S
         while condition():
-            self._tick()
-            self._write()
+            self._look()
             for member in self.members:
                 if member.failure is not None:
                     raise ServerStartError(f"{member.name} did not start: {member.failure}")
@@ -209,11 +213,12 @@ class Fleet:
             time.sleep(_LOOK_EVERY_S)
 
     def _drain_all(self) -> None:
+        while not self._ordering.acquire(timeout=_LOOK_EVERY_S):  # an order gives up as soon as it can
+            self._service.alive()
         for member in self.members:
-            with self._ordering:
-                self._report(f"{member.name}: stopping")
-                member.stop(self._service.alive)
-            self._write()
+            self._report(f"{member.name}: stopping")
+            member.stop(self._service.alive)
+            self._shown.refresh()
         self._report("all servers have stopped")
 
     def _tick(self) -> None:
@@ -222,15 +227,28 @@ class Fleet:
         if self._stop.requested:
             raise _StopRequestedError
 
-    def _write(self) -> None:
-        state = FleetState(
+    def _look(self) -> FleetState:
+        self._tick()
+        return self._shown.refresh()
+
+    def _described(self) -> FleetState:
+        return FleetState(
             pid=os.getpid(),
             host=socket.gethostname(),
             health=self.health_url,
             gateway=self.front.entry(),
             servers=[member.entry() for member in self.members],
+            is_ordering=self._ordering.locked(),
         )
-        self._folder.write(state)
+
+    def _say_who_is_missing(self) -> None:
+        """A fleet of fewer servers than a placement has leaves roots of the others without a holder."""
+        placed = FleetPlacement.read(self._folder.placement)
+        if missing := sorted({*placed.roots} - {*self._settings.names}):
+            self._report(
+                f"the placement is for {', '.join(missing)} too, which this fleet does not have: servers load what is "
+                "missing when it is asked for; hplm fleet apply --placement, or --everywhere, mends it"
+            )
 
     # --- the health port's threads ---
 
@@ -271,15 +289,29 @@ class Fleet:
         with self._one_order():
             self._require_another(member, is_forced)
             undone = [f"when it was stopped, {reason}" for reason in member.stop().reasons]
-            member.start()
-            state = member.wait_until_settled(_START_S)
-            self.routes.refresh()
-            end = time.monotonic() + _ROUTED_S
-            while not self._is_routed(member) and time.monotonic() < end:
-                time.sleep(_LOOK_EVERY_S)
-            if state is not MemberState.READY:
-                undone.append(f"{member.name} is {state}: {member.failure}")
+            undone += self._started(member)
+            self._shown.refresh()
             return Verdict(not undone, undone)
+
+    def _started(self, member: Member) -> list[str]:
+        """Start a server that was stopped, and wait until the gateway asks it; returns what did not come to that."""
+        if self._stop.requested:
+            return [f"{member.name} was not started again, as the fleet is stopping"]
+        member.start()
+        state = member.wait_until_settled(_START_S, lambda: self._stop.requested)
+        if state is not MemberState.READY:
+            return [f"{member.name} is {state}" + (f": {member.failure}" if member.failure else "")]
+        self.routes.refresh()
+        if self._waits_until(lambda: self._is_routed(member)):
+            return []
+        return [f"{member.name} is ready, and the gateway does not ask it yet"]
+
+    def _waits_until(self, condition: Callable[[], bool]) -> bool:
+        """Give the gateway a little time; returns whether it came to that."""
+        end = time.monotonic() + _ROUTED_S
+        while not (found := condition()) and time.monotonic() < end and not self._stop.requested:
+            time.sleep(_LOOK_EVERY_S)
+        return found
 
     def _one_order(self) -> ExitStack:
         """Hold what orders and the end of the fleet hold in turn.
@@ -287,19 +319,26 @@ class Fleet:
         Raises:
             ConflictError: Another order is at work, or the fleet is stopping.
         """
+        if self._stop.requested or not self._has_started:
+            raise ConflictError("the fleet is starting or stopping")
         if not self._ordering.acquire(blocking=False):
             raise ConflictError("another server is being drained or started; one at a time")
         held = ExitStack()
         held.callback(self._ordering.release)
-        if self._stop.requested or not self._has_started:
-            held.close()
-            raise ConflictError("the fleet is starting or stopping")
         return held
 
     def _require_another(self, member: Member, is_forced: bool) -> None:
-        others = [each for each in self.members if each is not member and each.state is MemberState.READY]
-        if not others and not is_forced and member.state is MemberState.READY:
+        if is_forced or member.state is not MemberState.READY:
+            return
+        others = [each for each in self.members if each is not member]
+        if not any(each.state is MemberState.READY for each in others):
             raise ConflictError(f"{member.name} is the last server that is ready; --force drains it all the same")
+        # What is ready and not asked yet answers nobody.
+        if not self._waits_until(lambda: any(map(self._is_asked, others))):
+            raise ConflictError(f"the gateway asks no server but {member.name}; --force drains it all the same")
+
+    def _is_asked(self, member: Member) -> bool:
+        return member.state is MemberState.READY and self._is_routed(member)
 
     def _is_routed(self, member: Member) -> bool:
         routed = self._routed(member.upstream())

@@ -56,13 +56,14 @@ class GatewayEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetState:
-    """Who runs; `health` is the fleet's own health port, which takes orders."""
+    """Who runs; `health` is the fleet's own health port, which takes orders, and `is_ordering` while one is at work."""
 
     pid: int
     host: str
     health: str
     gateway: GatewayEntry
     servers: list[ServerEntry]
+    is_ordering: bool = False
     format: int = field(default=_FORMAT)
 
 
@@ -121,7 +122,13 @@ class FleetFolder:
         new.replace(self._state)
 
     def forget(self) -> None:
+        """Say nothing of a fleet any more."""
         self._state.unlink(missing_ok=True)
+
+    def begin(self) -> None:
+        """Remove what an earlier fleet left that was killed, and an apply to it: servers now start as is wanted."""
+        self.forget()
+        self.journal.unlink(missing_ok=True)
 
     def running(self) -> FleetState:
         """Read who runs.

@@ -116,9 +116,10 @@ class Front:
         return f"{_in_url(self._settings.address)}:{self._settings.grpc}"
 
     def _begin(self, on_poll: Callable[[], None]) -> None:
-        self._gateway = Gateway(self._program, self._settings, self._upstreams, self._log_path, self._routing)
-        self._gateway.start()
-        self._gateway.wait_ready(on_poll)
+        gateway = Gateway(self._program, self._settings, self._upstreams, self._log_path, self._routing)
+        gateway.start()
+        self._gateway = gateway
+        gateway.wait_ready(on_poll)
         self._restarts.note_ready()
 
     def _replace(self, reason: str, on_poll: Callable[[], None]) -> None:
@@ -133,8 +134,8 @@ class Front:
             time.sleep(_POLL_S)
         try:
             self._begin(on_poll)
-        except GatewayFailedError as error:
-            self._report(str(error))
+        except (GatewayFailedError, OSError) as error:  # a full disk, say
+            self._report(f"the gateway was not started again: {error}")
             self.stop()
         else:
             self._report(f"the gateway is ready again {time.monotonic() - began:.1f} s after that was noticed")

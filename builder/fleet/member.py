@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from backends.errors import HplmError
 from backends.held_roots import Roots
 from builder.fleet.fleet_folder import ServerEntry
 from builder.fleet.member_plan import MemberStart
+from builder.fleet.member_state import MemberState
 from builder.fleet.started_with import StartedWith
 from builder.fleet.upstream import Upstream
 from builder.serving.config import Ports, ServerConfig
@@ -37,17 +37,6 @@ _BY = "the fleet"
 
 def _ignore() -> None:
     pass
-
-
-class MemberState(StrEnum):
-    """What a server does, in the words of `hplm fleet status`."""
-
-    STARTING = "starting"
-    READY = "ready"
-    NOT_READY = "not ready"
-    DRAINING = "draining"
-    STOPPED = "stopped"
-    FAILED = "failed"
 
 
 class Member:
@@ -157,10 +146,10 @@ class Member:
             roots=self._started_with.roots,
         )
 
-    def wait_until_settled(self, timeout_s: float) -> MemberState:
-        """Wait until it is ready, or has ended; returns what it then does."""
+    def wait_until_settled(self, timeout_s: float, gives_up: Callable[[], bool]) -> MemberState:
+        """Wait until it is ready, or has ended, or `gives_up` says so; returns what it then does."""
         end = time.monotonic() + timeout_s
-        while self.state in (MemberState.STARTING, MemberState.NOT_READY) and time.monotonic() < end:
+        while self.state in (MemberState.STARTING, MemberState.NOT_READY) and time.monotonic() < end and not gives_up():
             time.sleep(_POLL_S)
         return self.state
 
@@ -178,10 +167,10 @@ class Member:
     # --- its thread ---
 
     def _run(self) -> None:
-        # Inherited by every process that this thread starts; the rest of this program keeps all cores.
-        os.sched_setaffinity(0, self._cores)
         self._failure = "a defect of its watchdog ended it"
         try:
+            # Inherited by every process that this thread starts; the rest of this program keeps all cores.
+            os.sched_setaffinity(0, self._cores)
             self._serve(*self._start_of())
             self._failure = None
         except (HplmError, OSError) as error:

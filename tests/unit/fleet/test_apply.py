@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -218,6 +219,54 @@ def test_a_placement_restarts_only_who_holds_something_else(tiny_home: Home, fle
     assert applied(tiny_home)[0] == [], "the placement stays without being named again"
     assert applied(tiny_home, FleetPlacement())[0] == ["server-1", "server-3"]
     assert {each.roots for each in fleet.entries.values()} == {None}
+
+
+def test_servers_are_restarted_in_the_order_of_the_plan_s_steps(tiny_home: Home, fleet: StandInFleet) -> None:
+    roots = dict.fromkeys(ALL, ("tiny",))
+    fleet.set("server-1", "not ready")
+    placed = FleetPlacement(roots, ("server-3", "server-1", "server-2"))
+
+    def die(name: str) -> None:
+        if name == "server-2":
+            raise ConnectionResetError(name)
+
+    fleet.before_restart = die
+    with pytest.raises(UnavailableError):
+        applied(tiny_home, placed)
+    assert fleet.restarted == ["server-1", "server-3"], "what answers nothing comes first"
+    fleet.before_restart = lambda _: None
+    export_anew(tiny_home)
+    assert applied(tiny_home)[0] == ["server-3", "server-1", "server-2"], "the order is kept for the next apply"
+
+
+def test_an_order_at_work_is_waited_for(tiny_home: Home, fleet: StandInFleet) -> None:
+    export_anew(tiny_home)
+    fleet.is_ordering = True
+    fleet.set("server-2", "stopped")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apply_module, "_SETTLED_S", 0.05)
+        with pytest.raises(UnavailableError, match="the fleet is not done with another order"):
+            applied(tiny_home)
+    assert fleet.restarted == []
+    timer = threading.Timer(0.2, finish, [fleet])
+    timer.start()
+    assert applied(tiny_home)[0] == ALL, "a server between its end and its start is no drained one"
+    timer.join()
+
+
+def finish(fleet: StandInFleet) -> None:
+    fleet.is_ordering = False
+    fleet.set("server-2", "ready")
+
+
+def test_a_fleet_that_ends_with_its_only_server_says_why(tiny_home: Home) -> None:
+    render_repository(tiny_home.repository, ExportSettings())
+    with StandInFleet(tiny_home, 1) as fleet:
+        export_anew(tiny_home)
+        fleet.failing = {"server-1"}
+        fleet.before_restart = lambda _: fleet.end()
+        with pytest.raises(UnavailableError, match="did not come back, and the fleet has ended: server-1 is failed"):
+            applied(tiny_home, force=True)
 
 
 def test_without_a_fleet_or_an_export_there_is_nothing_to_apply(tiny_home: Home) -> None:

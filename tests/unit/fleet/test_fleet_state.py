@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import re
-from dataclasses import asdict
+import socket
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from backends.errors import ConflictError, InvalidArgumentError, NotFoundError
+from backends.errors import ConflictError, InvalidArgumentError, NotFoundError, UnavailableError
 from backends.home import HOME_VARIABLE, Home
 from builder.export.of_run import SettingsOfRun
 from builder.export.repository import render_repository
@@ -20,8 +23,12 @@ from builder.fleet.errors import GatewayMissingError, NoFleetError
 from builder.fleet.fleet_folder import FleetFolder, FleetState, GatewayEntry, ServerEntry
 from builder.fleet.gateway_program import find_gateway
 from builder.fleet.hosts import read_hosts
-from builder.fleet.member_plan import core_shares, member_start, member_supervision
+from builder.fleet.member import Member
+from builder.fleet.member_plan import MemberStart, core_shares, member_start, member_supervision
+from builder.fleet.member_state import MemberState
 from builder.fleet.settings import FleetSettings
+from builder.fleet.shown_state import ShownState, why_over
+from builder.serving.supervisor import Supervision
 
 SERVER = ServerEntry(
     server="server-1",
@@ -36,7 +43,7 @@ SERVER = ServerEntry(
     log="server-1.log",
 )
 GATEWAY = GatewayEntry(state="ready", http="h:1", grpc="h:2", pid=6, restarts=0, admin=None, log="gateway.log")
-STATE = FleetState(pid=7, host="here", health="http://127.0.0.1:1", gateway=GATEWAY, servers=[SERVER])
+STATE = FleetState(pid=7, host=socket.gethostname(), health="http://127.0.0.1:1", gateway=GATEWAY, servers=[SERVER])
 
 
 @pytest.fixture
@@ -58,7 +65,7 @@ def test_two_fleets_on_one_home_are_rejected(folder: FleetFolder, tmp_path: Path
     with folder.claimed():
         folder.write(STATE)
         with (
-            pytest.raises(ConflictError, match=f"a fleet runs on {tmp_path} already, as process 7 of here"),
+            pytest.raises(ConflictError, match=f"a fleet runs on {tmp_path} already, as process 7 of {STATE.host}"),
             FleetFolder(Home(tmp_path)).claimed(),
         ):
             pass
@@ -84,11 +91,80 @@ def test_a_state_that_cannot_be_read_is_none(folder: FleetFolder, content: str) 
             folder.running()
 
 
+def test_nothing_is_left_of_a_fleet_that_was_killed(folder: FleetFolder) -> None:
+    with folder.claimed():
+        folder.write(STATE)
+        folder.journal.write_text("{}")
+    with folder.claimed():
+        folder.begin()
+        assert not folder.journal.exists()
+        with pytest.raises(NoFleetError):
+            folder.running()
+
+
+def test_a_state_is_written_where_it_is_new_and_a_full_disk_ends_nothing(
+    folder: FleetFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    now = [STATE]
+    shown = ShownState(folder, lambda: now[0], said.append)
+    with folder.claimed():
+        shown.refresh()
+        written = (folder.path / "fleet.json").stat().st_mtime_ns
+        shown.refresh()
+        assert (folder.path / "fleet.json").stat().st_mtime_ns == written
+        now[0] = replace(STATE, pid=8)
+        with monkeypatch.context() as full:
+            full.setattr(FleetFolder, "write", no_space_left)
+            for _ in range(3):
+                assert shown.refresh() == now[0]
+        assert said == ["hplm fleet status shows what was before: [Errno 28] No space left on device"]
+        shown.refresh()
+        assert folder.running() == now[0]
+
+
+def no_space_left(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("states", "reason"),
+    [
+        (("ready", "failed"), None),
+        (("failed", "starting"), None),
+        (("stopped", "stopped"), None),
+        (("failed", "failed"), "all servers have failed; the last one: gone"),
+        (("failed", "stopped"), "all servers have failed or were drained; the last one: gone"),
+    ],
+)
+def test_a_fleet_ends_with_the_last_server_that_may_answer(states: tuple[str, str], reason: str | None) -> None:
+    servers = [replace(SERVER, state=state, reason="gone") for state in states]
+    assert why_over(servers, is_ordering=False) == reason
+    assert why_over(servers, is_ordering=True) is None
+
+
+def test_a_server_that_gets_no_cores_says_so(tmp_path: Path) -> None:
+    said: list[str] = []
+    cores = [max(os.sched_getaffinity(0)) + 1_000]
+    member = Member(
+        "server-1", start_nothing, Supervision(), lambda _: [], cores, tmp_path / "log", said.append, lambda _: True
+    )
+    member.start()
+    member.stop()
+    assert member.state is MemberState.FAILED and "server-1 has failed: " in said[0]
+
+
+def start_nothing() -> MemberStart:
+    raise AssertionError("it has no cores to start on")
+
+
 def test_an_order_names_what_is_wrong() -> None:
     with pytest.raises(NotFoundError, match=r"the fleet has no server 'server-9'; it has server-1"):
         order(STATE, "drain", "server-9", force=False)
-    with pytest.raises(Exception, match=r"the fleet at http://127\.0\.0\.1:1 does not answer"):
+    with pytest.raises(UnavailableError, match=r"the fleet at http://127\.0\.0\.1:1 does not answer"):
         order(STATE, "drain", "server-1", force=False)
+    with pytest.raises(UnavailableError, match="the fleet runs on elsewhere, and takes orders only there"):
+        order(replace(STATE, host="elsewhere"), "drain", "server-1", force=False)
 
 
 def test_a_gateway_that_is_away_leaves_the_servers_known() -> None:

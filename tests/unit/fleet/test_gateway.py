@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import os
@@ -27,6 +28,7 @@ from builder.fleet.routing import Routing
 from builder.placement.fleet.maglev import Deal
 from builder.serving.errors import ServerStartError
 from builder.serving.ports import ClaimedPorts
+from builder.serving.run_folder import RunFolder
 from stand_in_servers import INFER_METHOD, INFER_PATH, StandIn, wait_until
 
 
@@ -344,26 +346,33 @@ def front_of(server: StandIn, folder: Path, max_restarts: int, reports: list[str
         ports.release()
 
 
-def test_a_gateway_that_dies_is_replaced_until_it_is_given_up(tmp_path: Path) -> None:
+def test_a_gateway_that_dies_is_replaced_until_it_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reports: list[str] = []
     server = StandIn("server-1")
     try:
-        with front_of(server, tmp_path, 1, reports) as front:
+        with front_of(server, tmp_path, 2, reports) as front:
             first = front.entry()
             assert first.state == "ready" and first.pid is not None and first.restarts == 0
             kill_and_wait(front, first.pid)
             assert not front.is_running and front.entry().pid is None
-            front.look_after(lambda: None)
+            with monkeypatch.context() as full:  # for the first of two restarts
+                full.setattr(RunFolder, "create", lambda: full.undo() or no_space_left())
+                front.look_after(lambda: None)
             second = front.entry()
-            assert second.state == "ready" and second.pid not in (None, first.pid) and second.restarts == 1
+            assert second.state == "ready" and second.pid not in (None, first.pid) and second.restarts == 2
             assert (second.http, second.grpc) == (first.http, first.grpc)
             assert "the gateway ended with code 137" in reports[0] and "is ready again" in reports[-1]
+            assert "the gateway was not started again: [Errno 28]" in reports[1]
             assert second.pid is not None
             kill_and_wait(front, second.pid)
-            with pytest.raises(ServerStartError, match=r"the gateway ended with code 137.*it was restarted 1 times"):
+            with pytest.raises(ServerStartError, match=r"the gateway ended with code 137.*it was restarted 2 times"):
                 front.look_after(lambda: None)
     finally:
         server.close()
+
+
+def no_space_left() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def kill_and_wait(front: Front, pid: int) -> None:

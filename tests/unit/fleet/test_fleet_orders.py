@@ -1,0 +1,117 @@
+"""A fleet with the real gateway: what it does when it is told to restart or drain a server, and when it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from backends.errors import ConflictError
+from backends.home import Home
+from builder.export.repository import render_repository
+from builder.export.settings import ExportSettings
+from builder.fleet import fleet as fleet_module
+from builder.fleet.control import order, server_rows
+from builder.fleet.errors import NoFleetError
+from builder.fleet.fleet import Fleet
+from builder.fleet.fleet_folder import FleetFolder, FleetState
+from builder.fleet.fleet_placement import FleetPlacement
+from builder.fleet.member_state import MemberState
+from builder.fleet.settings import FleetSettings
+from builder.serving.errors import ServerStartError
+from builder.termination import StopRequests
+from stand_in_members import StandInMember
+from stand_in_servers import wait_until
+
+FREE = FleetSettings(http=None, grpc=None, health_port=None, first_port=None)
+
+
+class Running:
+    """A fleet of two that looks after itself on a thread; `ended` is what ended it."""
+
+    def __init__(self, home: Home, fleet: Fleet, stop: StopRequests, said: list[str]) -> None:
+        self.folder, self.fleet, self.stop, self.said = FleetFolder(home), fleet, stop, said
+        self.first, self.second = (StandInMember(member.name) for member in fleet.members)
+        fleet.members = [self.first, self.second]  # type: ignore[list-item]
+        self.ended: str | None = None
+        self._thread = threading.Thread(target=self._stay)
+
+    def __enter__(self) -> Running:
+        assert self.fleet.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.requested = True
+        self._thread.join()
+        for member in (self.first, self.second):
+            member.server.close()
+
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    @property
+    def state(self) -> FleetState:
+        return self.folder.running()
+
+    def _stay(self) -> None:
+        try:
+            self.fleet.stay()
+        except ServerStartError as error:
+            self.ended = str(error)
+
+
+@pytest.fixture
+def running(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    monkeypatch.setattr(fleet_module, "_ROUTED_S", 1.0)
+    render_repository(tiny_home.repository, ExportSettings())
+    FleetPlacement({"server-3": ()}).write(FleetFolder(tiny_home).placement)
+    said: list[str] = []
+    stop = StopRequests()
+    fleet = Fleet(tiny_home, FREE, stop, said.append)
+    running = Running(tiny_home, fleet, stop, said)
+    with fleet, running:
+        yield running
+    with pytest.raises(NoFleetError):
+        FleetFolder(tiny_home).running()
+
+
+def test_servers_are_drained_and_restarted_while_another_one_is_asked(running: Running) -> None:
+    assert running.said[0].startswith("the placement is for server-3 too, which this fleet does not have")
+    before = {each.server: each.pid for each in running.state.servers}
+    assert order(running.state, "restart", "server-1", force=False) == []
+    after = {each.server: each.pid for each in running.state.servers}
+    assert after["server-1"] != before["server-1"], "who runs is known as soon as the order is carried out"
+    assert all(row["in_gateway"] for row in server_rows(running.state))
+
+    running.second.server.is_ready = False  # it says that it is ready, and the gateway does not ask it
+    wait_until(lambda: not server_rows(running.state)[1]["in_gateway"])
+    with pytest.raises(ConflictError, match="the gateway asks no server but server-1; --force"):
+        order(running.state, "drain", "server-1", force=False)
+    assert order(running.state, "drain", "server-2", force=True) == []
+    with pytest.raises(ConflictError, match="server-1 is the last server that is ready; --force"):
+        order(running.state, "drain", "server-1", force=False)
+
+    running.first.fail("a wheel came off")
+    wait_until(running.is_over)
+    assert running.ended == "all servers have failed or were drained; the last one: a wheel came off"
+
+
+def test_a_fleet_that_is_to_stop_does_not_wait_for_a_server_that_is_starting(running: Running) -> None:
+    running.first.comes_back = MemberState.STARTING
+    running.first.started.clear()
+    with ThreadPoolExecutor(1) as other:
+        restarting = other.submit(order, running.state, "restart", "server-1", force=False)
+        assert running.first.started.wait(5)
+        wait_until(lambda: running.state.is_ordering)
+        with pytest.raises(ConflictError, match="another server is being drained or started"):
+            order(running.state, "drain", "server-2", force=False)
+        began = time.monotonic()
+        running.stop.requested = True
+        assert restarting.result(10) == ["server-1 is starting"]
+        wait_until(running.is_over)
+        assert time.monotonic() - began < 5
+    assert running.ended is None and running.said[-1] == "all servers have stopped"
