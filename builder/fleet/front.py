@@ -58,7 +58,7 @@ class Front:
         if self._gateway is not None:
             self._gateway.route(routing)
 
-    def start(self, upstreams: Sequence[Upstream], on_poll: Callable[[], None]) -> None:
+    def start(self, upstreams: Sequence[Upstream], on_poll: Callable[[], object]) -> None:
         """Start the first gateway and return once it listens; what `on_poll` raises ends the waiting.
 
         Raises:
@@ -67,7 +67,7 @@ class Front:
         self._upstreams = upstreams
         self._begin(on_poll)
 
-    def look_after(self, on_poll: Callable[[], None]) -> None:
+    def look_after(self, on_poll: Callable[[], object]) -> None:
         """Start another gateway if the last one has ended.
 
         Raises:
@@ -115,14 +115,14 @@ class Front:
     def _grpc(self) -> str:
         return f"{_in_url(self._settings.address)}:{self._settings.grpc}"
 
-    def _begin(self, on_poll: Callable[[], None]) -> None:
+    def _begin(self, on_poll: Callable[[], object]) -> None:
         gateway = Gateway(self._program, self._settings, self._upstreams, self._log_path, self._routing)
         gateway.start()
         self._gateway = gateway
         gateway.wait_ready(on_poll)
         self._restarts.note_ready()
 
-    def _replace(self, reason: str, on_poll: Callable[[], None]) -> None:
+    def _replace(self, reason: str, on_poll: Callable[[], object]) -> None:
         began = time.monotonic()
         self.stop()
         delay_s = self._restarts.next_delay_s(reason)

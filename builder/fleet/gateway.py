@@ -79,7 +79,7 @@ class Gateway:
         finally:
             folder.unlock()
 
-    def wait_ready(self, on_poll: Callable[[], None] = _ignore) -> None:
+    def wait_ready(self, on_poll: Callable[[], object] = _ignore) -> None:
         """Return once it listens.
 
         Raises:
