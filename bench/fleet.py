@@ -72,7 +72,7 @@ FULL = Settings(
     paced=PacedSettings((2, 4, _MOST_PACED), rows_of_each=600),
     fault=FaultSettings(before_s=10.0, after_s=40.0),
     rolling=RollingSettings(requests=100_000),
-    hot=HotSettings(duration_s=30.0, repeats=3),
+    hot=HotSettings(duration_batches=60, repeats=3),
     turns=5,
     alone_rows=1_000,
 )
@@ -81,7 +81,7 @@ QUICK = Settings(
     paced=PacedSettings((2,), rows_of_each=150),
     fault=FaultSettings(before_s=4.0, after_s=20.0, deadline_ms=2_000),
     rolling=RollingSettings(requests=1_000, callers=32),
-    hot=HotSettings(duration_s=5.0, repeats=1),
+    hot=HotSettings(duration_batches=40, repeats=1),
     turns=1,
     alone_rows=60,
 )

@@ -19,6 +19,7 @@ from backends.scheduling.fair_share import tenant_of
 from bench.kit.fleet.real import SERVERS, RealFleet
 from builder.placement.fleet.maglev import Deal
 from loadtest.in_process import Played
+from loadtest.requests import Requests
 from loadtest.schedule import Row
 
 _BEGIN_S = 1.0
@@ -31,7 +32,9 @@ _MOST_LOST = 0.9
 
 @dataclass(frozen=True)
 class HotSettings:
-    duration_s: float
+    """A load lasts as long as so many full batches of both servers; deadlines are 5 to 20 of them."""
+
+    duration_batches: int
     repeats: int
     others: int = 20
     times_its_share: int = 50
@@ -86,6 +89,11 @@ class Hot:
         }
 
 
+def answered_per_s(requests: Requests, duration_s: float) -> float:
+    """Return the answers on time a second of a load; those that come after its last request would not fit its time."""
+    return float((requests.in_time & (requests.done_s <= duration_s)).sum()) / duration_s
+
+
 def dealt(hplms: Sequence[str], servers: Sequence[str]) -> Mapping[str, int]:
     """Count the hPLMs that the gateway deals to each server by their tenants, where it keeps no bound on load."""
     deal = Deal(servers, range(len(servers)), balance=0)
@@ -99,8 +107,9 @@ class HotTenant:
     def __init__(self, real: RealFleet, settings: HotSettings) -> None:
         self._real, self._settings = real, settings
         self._hplms = real.hplms[: settings.others + 1]
-        batch_ms = 1e3 * _BATCH * SERVERS / real.capacity_per_s()
-        self._deadlines_ms = [max(1, round(count * batch_ms)) for count in _DEADLINES_IN_BATCHES]
+        batch_s = _BATCH * SERVERS / real.capacity_per_s()
+        self._duration_s = settings.duration_batches * batch_s
+        self._deadlines_ms = [max(1, round(1e3 * count * batch_s)) for count in _DEADLINES_IN_BATCHES]
 
     def outcomes(self) -> list[Hot]:
         per_s = self._answered_per_s()
@@ -121,7 +130,7 @@ class HotTenant:
         """Answers on time a second during such an overload."""
         share_per_s = self._real.capacity_per_s() / len(self._hplms)
         played = self._play(self._with_hot(self._others(share_per_s), share_per_s))
-        return float(played.requests.in_time.sum()) / self._settings.duration_s
+        return answered_per_s(played.requests, self._duration_s)
 
     def _others(self, share_per_s: float) -> list[Row]:
         return self._planned(self._hplms[:-1], self._settings.others * share_per_s)
@@ -132,9 +141,7 @@ class HotTenant:
     def _planned(self, hplms: Sequence[str], rate_per_s: float) -> list[Row]:
         shortest, longest = self._deadlines_ms
         rng = self._real.rng
-        return self._real.planned(
-            rate_per_s, self._settings.duration_s, lambda: int(rng.integers(shortest, longest + 1)), hplms
-        )
+        return self._real.planned(rate_per_s, self._duration_s, lambda: int(rng.integers(shortest, longest + 1)), hplms)
 
     def _play(self, rows: Sequence[Row]) -> Played:
         played = self._real.clients.begin(self._real.fleet.grpc_url, rows, time.monotonic() + _BEGIN_S).result()

@@ -14,7 +14,7 @@ from backends.engine.loop import ServeLoop
 from bench.fleet import PARTS, fault_figures, fleet, linear_figures
 from bench.kit.drains.clients import ANSWERED, Ended
 from bench.kit.fleet.faults import Story
-from bench.kit.fleet.hot_tenant import dealt
+from bench.kit.fleet.hot_tenant import answered_per_s, dealt
 from bench.kit.fleet.judgement import Fault, Rate, failed, linearity, rates_of_counts, rates_over_time
 from bench.kit.fleet.paced import Pace, paced_loop
 from bench.kit.fleet.picture import draw_story
@@ -104,6 +104,11 @@ def test_a_counter_that_begins_anew_is_no_negative_rate() -> None:
     counts = np.concatenate([20 * samples_s[:6], 20 * (samples_s[6:] - 3.0)])
     rates = rates_of_counts(samples_s, counts, np.array([1.25, 2.75, 4.25]))
     assert rates.tolist() == pytest.approx([20.0, 0.0, 20.0])
+
+
+def test_answers_after_the_end_of_a_load_are_no_part_of_its_rate() -> None:
+    found = requests([(0.0, 0.5, None), (3.0, 0.5, None), (3.6, 0.5, None), (3.9, 0.05, REJECTED), (1.0, 2.0, None)])
+    assert answered_per_s(found, 4.0) == pytest.approx(2 / 4), "of those on time the third is answered at 4.1 s"
 
 
 def test_tenants_are_counted_by_the_server_that_they_are_dealt_to(seed: int) -> None:
