@@ -173,6 +173,7 @@ def test_a_dead_server_of_three_gets_no_lost_request_again(asked: Asked) -> None
 
 def test_a_dead_server_of_two_gets_no_lost_request_again(tmp_path: Path) -> None:
     with before(2, tmp_path) as asked:
+        assert {asked.grpc(f"tenant-{number}/x") for number in range(12)} == {"server-1", "server-2"}
         for dead, alive in (asked.servers, reversed(asked.servers)):
             dead.behaviour = "break"
             require_none_lost(asked, [alive])
