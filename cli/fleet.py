@@ -17,6 +17,7 @@ from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
 from cli.export import export
 from cli.listening import INSECURE_VARIABLE, auth_of_run, require_guarded, who_may_ask
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RecordTrafficOption, print_json, print_rows, read_span_s
+from cli.ports import require_ports
 from cli.session import open_home
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def serve(
     from builder.fleet.settings import FleetSettings
     from builder.serving.tls import tls_of
 
+    require_ports({"--http": http, "--grpc": grpc, "--health-port": health_port})
     opened, registry = open_home(home)
     auth_in_force = auth_of_run(opened.repository, auth)
     require_guarded(address, asks_for_tokens=auth_in_force is Auth.TOKENS, is_insecure=insecure)

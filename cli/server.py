@@ -31,13 +31,13 @@ from cli.options import (
     read_deadline_ms,
     read_span_s,
 )
+from cli.ports import require_server_ports
 from cli.session import open_home
 
 if TYPE_CHECKING:
     from builder.export.of_run import SettingsOfRun
     from builder.serving import ServerConfig, Supervision, Supervisor, TritonServer
 
-_ANY_PORT = 0
 _AT_ONCE = "stopping at once; requests that were not answered yet are not answered"
 
 
@@ -118,7 +118,7 @@ def serve(
 
     supervision = Supervision(
         health_address=health_address,
-        health_port=_health_port(health_port, metrics),
+        health_port=require_server_ports(http, grpc, metrics, health_port),
         drain_s=read_span_s(drain, "--drain"),
         max_restarts=max_restarts,
     )
@@ -134,9 +134,9 @@ def serve(
             repository=opened.repository,
             address=address,
             metrics_address=metrics_address,
-            http_port=_port(http),
-            grpc_port=_port(grpc),
-            metrics_port=_port(metrics),
+            http_port=http or None,
+            grpc_port=grpc or None,
+            metrics_port=metrics or None,
             tls=tls_of(tls_cert, tls_key, tls_client_ca),
             log_path=log_path,
             log_verbose=log_verbose,
@@ -342,13 +342,3 @@ def _last_lines_shown(supervisor: Supervisor, wanted: bool) -> Iterator[None]:
         if lines:
             typer.echo("\n".join(("the log ends with:", *(f"  {line}" for line in lines))), err=True)
         raise
-
-
-def _port(port: int) -> int | None:
-    return None if port == _ANY_PORT else port
-
-
-def _health_port(port: int | None, metrics: int) -> int | None:
-    if port is None and metrics != _ANY_PORT:
-        return metrics + 1
-    return port or None
