@@ -16,3 +16,9 @@ def how_ended(program: str, code: int) -> str:
     with suppress(ValueError):
         return f"{program} ended by {signal.Signals(code - _SIGNALLED).name}"
     return f"{program} ended with code {code}"
+
+
+def why_ended(program: str, code: int, last_words: str) -> str:
+    """Say how a program ended, and its last words on that; one that was killed, or whose keeper was, had none."""
+    was_killed = code < 0 or code == _SIGNALLED + signal.SIGKILL
+    return how_ended(program, code) if was_killed else f"{how_ended(program, code)}: {last_words}"

@@ -26,7 +26,7 @@ from backends.seal import Seal
 from builder.serving.canary import Canary, FindHplms
 from builder.serving.config import MAX_PORT, ServerConfig
 from builder.serving.errors import ServerStartError
-from builder.serving.exit_code import how_ended
+from builder.serving.exit_code import why_ended
 from builder.serving.health import HealthPort, Verdict
 from builder.serving.notify import ServiceManager
 from builder.serving.restarts import MAX_RESTARTS, Restarts
@@ -208,7 +208,7 @@ class Supervisor:
             if self._is_drain_ordered:
                 self._drain()
             if (code := self.server.poll()) is not None:
-                return f"{how_ended('tritonserver', code)}: {self.server.failure_reason()}"
+                return why_ended("tritonserver", code, self.server.failure_reason())
             if self._drained is None:
                 self._note(self._look())
             for complaint in self._complaints:

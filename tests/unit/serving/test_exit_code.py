@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.serving.exit_code import how_ended
+from builder.serving.exit_code import why_ended
 from builder.serving.kept import KeptProgram
+from builder.serving.log import failure_reason
 from builder.serving.run_folder import RunFolder
 
 
@@ -30,17 +31,18 @@ def kept(tmp_path: Path, request: pytest.FixtureRequest) -> KeptProgram:
 @pytest.mark.parametrize(
     ("kept", "told"),
     [
-        ("kill -KILL $$", "sh ended by SIGKILL"),
-        ("kill -SEGV $$", "sh ended by SIGSEGV"),
-        ("exit 3", "sh ended with code 3"),
-        ("exit 255", "sh ended with code 255"),
+        ("echo wrong library >&2; kill -SEGV $$", "sh ended by SIGSEGV: wrong library"),
+        ("echo no room >&2; exit 3", "sh ended with code 3: no room"),
+        ("exit 255", "sh ended with code 255: it wrote no log"),
+        ("echo ready >&2; kill -KILL $$", "sh ended by SIGKILL"),
     ],
     indirect=["kept"],
 )
 def test_a_program_that_ends_by_itself(kept: KeptProgram, told: str) -> None:
     code = kept.wait(30)
-    assert code is not None and how_ended("sh", code) == told
+    kept.stop()
+    assert code is not None and why_ended("sh", code, failure_reason(kept.lines)) == told
 
 
 def test_a_keeper_that_is_killed() -> None:
-    assert how_ended("sh", -signal.SIGKILL) == "the keeper of sh ended by SIGKILL"
+    assert why_ended("sh", -signal.SIGKILL, "ready") == "the keeper of sh ended by SIGKILL"
