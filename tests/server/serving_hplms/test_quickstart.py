@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import socket
@@ -133,7 +134,7 @@ def test_a_port_in_use_is_told_before_anything_is_made(
         code, out, err = rejected(tmp_path / "home", taken.getsockname()[1])
     assert code == 4
     assert err.startswith("quickstart: port")
-    assert "is in use; 'make quickstart PORT=9000' takes 9000 to 9003" in err
+    assert f"is in use by process {os.getpid()} (" in err and "; 'make quickstart PORT=9000' takes 9000 to 9003" in err
     assert out == ""
     assert not (tmp_path / "home").exists()
 
