@@ -23,9 +23,9 @@ def in_use_by(port: int) -> str:
 
 def _holders(port: int) -> Iterator[int]:
     for listener in psutil.net_connections("tcp"):
-        if listener.pid is not None and listener.status == psutil.CONN_LISTEN and listener.laddr.port == port:
+        if listener.pid is not None and listener.status == psutil.CONN_LISTEN and listener.laddr[1:] == (port,):
             yield listener.pid
     claim = claim_name(port).replace("\0", "@")
     for claimed in psutil.net_connections("unix"):
-        if claimed.pid is not None and claimed.laddr == claim:
+        if claimed.pid is not None and str(claimed.laddr) == claim:
             yield claimed.pid
