@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -116,8 +117,9 @@ def opened_for_callers(home: Path, door: DoorOptions, run: RunOptions) -> tuple[
         InvalidArgumentError: Others reach it, and neither are they asked for tokens, nor is it to go without.
     """
     opened, registry = open_home(home)
-    auth = auth_of_run(opened.repository, run.auth)
-    require_guarded(door.address, asks_for_tokens=auth is Auth.TOKENS, is_insecure=door.insecure)
-    if not opened.repository.exists():
-        export(home)
-    return opened, who_may_ask(auth, registry)
+    with closing(registry):
+        auth = auth_of_run(opened.repository, run.auth)
+        require_guarded(door.address, asks_for_tokens=auth is Auth.TOKENS, is_insecure=door.insecure)
+        if not opened.repository.exists():
+            export(home)
+        return opened, who_may_ask(auth, registry)
