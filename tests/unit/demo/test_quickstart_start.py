@@ -8,10 +8,11 @@ import pytest
 
 from backends.errors import InvalidArgumentError
 from backends.home import Home
+from backends.lower.caller_check import Auth
 from backends.storage import write_json
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
-from builder.serving import ServerConfig
+from builder.serving import ServerConfig, ServerStartError, TritonServer
 from builder.serving.own_log import own_log
 from demo import quickstart
 
@@ -36,6 +37,25 @@ def test_a_second_server_on_the_home_has_a_log_of_its_own(assembled: Home, confi
     with own_log(assembled.run) as other:
         quickstart.run(assembled.path, port=0)
     assert [config.log_path for config in configs] == [other, assembled.run / "server-2.log"]
+
+
+@pytest.mark.parametrize(
+    ("auth", "told"), [(None, "auth off: each caller"), (Auth.TOKENS, "auth tokens: there is none")]
+)
+def test_it_says_who_may_ask(
+    assembled: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    auth: Auth | None,
+    told: str,
+) -> None:
+    """As soon as the server is ready; this one never is, so that nothing comes after it."""
+    monkeypatch.setattr(
+        quickstart, "serve_until_stopped", lambda config, _, on_ready, **__: on_ready(TritonServer(config))
+    )
+    with pytest.raises(ServerStartError, match="not started yet"):
+        quickstart.run(assembled.path, port=0, auth=auth)
+    assert capsys.readouterr().err.startswith(told)
 
 
 @pytest.mark.parametrize("port", [-1, 65533, 70000])
