@@ -25,8 +25,10 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from backends.home import Home
 from builder.cpu_flags import FAST_BF16, FAST_INT8, cpu_flags
 from builder.plugin import find_compiler
+from builder.registry_check import registry_fault
 from builder.serving.errors import TritonMissingError
 from builder.serving.installation import PYTHON_VERSION, find_installation, find_libpython
 
@@ -70,6 +72,7 @@ def run_checks(home: Path) -> list[Check]:
         check_shared_memory(Path("/dev/shm")),
         check_disk(home),
         check_access(home),
+        check_registry(home),
         judge_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         judge_compiler(find_compiler()),
         judge_cpu_flags(cpu_flags()),
@@ -187,6 +190,12 @@ def check_access(home: Path) -> Check:
     if mode & stat.S_IROTH:
         return Check(name, Status.WARN, f"{found}: every user can read it", f"chmod o-rwx {home}")
     return Check(name, Status.OK, found)
+
+
+def check_registry(home: Path) -> Check:
+    """A damaged one is noticed when it is needed, which may be in the middle of a build."""
+    fault = registry_fault(Home(home.absolute()))
+    return Check("registry", Status.OK, "no fault found") if fault is None else Check("registry", Status.FAIL, *fault)
 
 
 def judge_open_files(limit: int) -> Check:

@@ -12,11 +12,10 @@ import typer
 from backends.errors import InvalidArgumentError, UnavailableError
 from backends.held_roots import in_words
 from backends.home import Home
-from backends.lower.caller_check import AUTH_VARIABLE, Auth
-from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
-from cli.export import export
-from cli.listening import INSECURE_VARIABLE, auth_of_run, require_guarded, who_may_ask
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption, RecordTrafficOption, print_json, print_rows, read_span_s
+from cli.option_groups import grouped
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows
+from cli.ports import require_ports
+from cli.serving_options import DoorOptions, LifeOptions, LogOptions, RunOptions, TlsOptions, opened_for_callers
 from cli.session import open_home
 
 if TYPE_CHECKING:
@@ -28,15 +27,12 @@ _BALANCE = "Open requests of a server over the mean of all, in percent, beyond w
 BalanceOption = Annotated[int, typer.Option(help=_BALANCE)]
 HttpOption = Annotated[int, typer.Option(help="The gateway's HTTP port; 0 takes a free one.")]
 GrpcOption = Annotated[int, typer.Option(help="The gateway's gRPC port; 0 takes a free one.")]
-CertificateOption = Annotated[Path | None, typer.Option(help="Encrypt both ports with this certificate (PEM).")]
-KeyOption = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
-ClientCaOption = Annotated[
-    Path | None, typer.Option(help="Pass only clients with a certificate that one of these has signed (PEM).")
-]
 
 
 @app.command()
+@grouped
 def serve(
+    *,
     home: HomeOption = DEFAULT_HOME,
     servers: Annotated[int, typer.Option(help="How many; each needs its own memory.")] = 2,
     http: HttpOption = 8000,
@@ -48,17 +44,6 @@ def serve(
             help="Server k has the four ports from this + 10 (k - 1) on: HTTP, gRPC, metrics, health; 0: free ones."
         ),
     ] = 8010,
-    address: Annotated[
-        str, typer.Option(help="Where the gateway listens; 0.0.0.0, every network, needs --auth tokens or --insecure.")
-    ] = "127.0.0.1",
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            envvar=INSECURE_VARIABLE,
-            help="Listen beyond this machine without tokens: every caller there may ask every tenant's hPLMs.",
-        ),
-    ] = False,
     balance: BalanceOption = 125,
     own_cores: Annotated[
         bool, typer.Option("--own-cores/--shared-cores", help="Each server computes on cores of its own, or on all.")
@@ -66,54 +51,35 @@ def serve(
     gpus: Annotated[
         str | None, typer.Option(help="What each server sees as its GPUs, one of these for each: 0,1 for two servers.")
     ] = None,
-    drain: Annotated[
-        str, typer.Option(help="How long a server that is to stop may finish what it accepted: 30s, 2m; 0: not at all.")
-    ] = "30s",
-    max_restarts: Annotated[
-        int, typer.Option(min=0, help="Restarts of a server, and of the gateway, within ten minutes.")
-    ] = 5,
-    log_mb: Annotated[int, typer.Option(min=1, help="Size of each server's log, at most.")] = 64,
-    log_verbose: Annotated[int, typer.Option(help="Triton's own verbosity.")] = 0,
-    policy: Annotated[
-        PolicyName | None,
-        typer.Option(envvar=POLICY_VARIABLE, help="For this run; without it the export's, see hplm export."),
-    ] = None,
-    auth: Annotated[
-        Auth | None, typer.Option(envvar=AUTH_VARIABLE, help="For this run: off, or tokens; without it the export's.")
-    ] = None,
-    record_traffic: RecordTrafficOption = None,
-    tls_cert: CertificateOption = None,
-    tls_key: KeyOption = None,
-    tls_client_ca: ClientCaOption = None,
+    door: DoorOptions,
+    run: RunOptions,
+    life: LifeOptions,
+    log: LogOptions,
+    tls: TlsOptions,
 ) -> None:
     """Start servers on the home's repository, and Envoy in front of them; stay until Ctrl-C."""
-    from builder.export.of_run import SettingsOfRun
     from builder.fleet.settings import FleetSettings
-    from builder.serving.tls import tls_of
 
-    opened, registry = open_home(home)
-    auth_in_force = auth_of_run(opened.repository, auth)
-    require_guarded(address, asks_for_tokens=auth_in_force is Auth.TOKENS, is_insecure=insecure)
+    require_ports({"--http": http, "--grpc": grpc, "--health-port": health_port})
     settings = FleetSettings(
         num_servers=servers,
-        address=address,
+        address=door.address,
         http=http or None,
         grpc=grpc or None,
         health_port=health_port or None,
         first_port=first_port or None,
         balance=balance,
-        tls=tls_of(tls_cert, tls_key, tls_client_ca),
-        drain_s=read_span_s(drain, "--drain"),
-        max_restarts=max_restarts,
-        max_log_bytes=log_mb << 20,
-        log_verbose=log_verbose,
-        of_run=SettingsOfRun(policy and policy.value, auth and auth.value, record_traffic),
+        tls=tls.tls,
+        drain_s=life.drain_s,
+        max_restarts=life.max_restarts,
+        max_log_bytes=log.max_bytes,
+        log_verbose=log.log_verbose,
+        of_run=run.settings,
         gpus=tuple(part.strip() for part in gpus.split(",")) if gpus else (),
         own_cores=own_cores,
     )
-    if not opened.repository.exists():
-        export(home)
-    _serve_until_stopped(opened, settings, who_may_ask(auth_in_force, registry))
+    opened, callers = opened_for_callers(home, door, run)
+    _serve_until_stopped(opened, settings, callers)
 
 
 @app.command()
@@ -233,7 +199,9 @@ def _placement_of(home: Home, path: Path, host: str | None) -> FleetPlacement:
 
 
 @app.command()
+@grouped
 def config(
+    *,
     hosts: Annotated[
         Path,
         typer.Option(help="The servers, in TOML: [[server]] with name, address and, where they differ, ports."),
@@ -242,19 +210,14 @@ def config(
     http: Annotated[int, typer.Option(help="The gateway's HTTP port.")] = 8000,
     grpc: Annotated[int, typer.Option(help="The gateway's gRPC port.")] = 8001,
     balance: BalanceOption = 125,
-    tls_cert: CertificateOption = None,
-    tls_key: KeyOption = None,
-    tls_client_ca: ClientCaOption = None,
+    tls: TlsOptions,
     out: Annotated[Path | None, typer.Option(help="Write it there; without it, on the screen.")] = None,
 ) -> None:
     """Print Envoy's configuration for servers on other machines: hplm serve on each, with --health-address."""
     from builder.fleet.gateway_config import GatewaySettings, gateway_config
     from builder.fleet.hosts import read_hosts
-    from builder.serving.tls import tls_of
 
-    settings = GatewaySettings(
-        address=address, http=http, grpc=grpc, balance=balance, tls=tls_of(tls_cert, tls_key, tls_client_ca)
-    )
+    settings = GatewaySettings(address=address, http=http, grpc=grpc, balance=balance, tls=tls.tls)
     text = json.dumps(gateway_config(settings, read_hosts(hosts)), indent=2)
     if out is None:
         typer.echo(text)

@@ -40,7 +40,7 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": ("hplm verify",),
     "tree": ("hplm tree",),
     "export": ("hplm export", "hplm export --policy das --missing learn"),
-    "serve": ("hplm serve", "hplm serve --address 0.0.0.0 --auth tokens --policy das"),
+    "serve": ("hplm serve", "hplm serve --address 0.0.0.0 --metrics-address 127.0.0.1 --auth tokens"),
     "infer": (
         'hplm infer acme/returns "It arrived broken."',
         "hplm infer acme/returns --file texts.txt --out answers.jsonl",

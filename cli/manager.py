@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,16 +11,37 @@ import typer
 from backends.home import Home
 from backends.lower.caller_check import Auth
 from cli.listening import require_guarded
+from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption
 
 _MIB = 1 << 20
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(manager)
+    app.command()(grouped(manager))
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    workers: Annotated[int, typer.Option(help="Jobs that run at once.")] = 1
+    processes: Annotated[int, typer.Option(help="Processes that each job counts and computes tables with.")] = 1
+    niceness: Annotated[
+        int, typer.Option(help="How far local jobs stand back for the server: 0 for not at all, to 19.")
+    ] = 10
+    executor: Annotated[Literal["local", "ray"], typer.Option(help="Where jobs run.")] = "local"
+    ray_address: Annotated[
+        str | None, typer.Option(help="The Ray cluster to join; by default one is started on this machine.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class RetentionOptions:
+    keep_days: Annotated[float, typer.Option(help="How long finished jobs and their logs are kept.")] = 30.0
+    keep_jobs: Annotated[int, typer.Option(help="How many finished jobs are kept, at most: the last ones.")] = 1000
 
 
 def manager(
+    *,
     home: HomeOption = DEFAULT_HOME,
     port: Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.")] = 8080,
     address: Annotated[
@@ -32,15 +54,6 @@ def manager(
         bool,
         typer.Option("--insecure", help="Listen beyond this machine without tokens: every caller is an admin there."),
     ] = False,
-    workers: Annotated[int, typer.Option(help="Jobs that run at once.")] = 1,
-    processes: Annotated[int, typer.Option(help="Processes that each job counts and computes tables with.")] = 1,
-    niceness: Annotated[
-        int, typer.Option(help="How far local jobs stand back for the server: 0 for not at all, to 19.")
-    ] = 10,
-    executor: Annotated[Literal["local", "ray"], typer.Option(help="Where jobs run.")] = "local",
-    ray_address: Annotated[
-        str | None, typer.Option(help="The Ray cluster to join; by default one is started on this machine.")
-    ] = None,
     max_upload_mb: Annotated[int, typer.Option(help="The largest upload, in MiB.")] = 1024,
     token_file: Annotated[
         Path | None, typer.Option(help="A file with the token that clients must send; without it everybody may.")
@@ -49,8 +62,8 @@ def manager(
         Auth,
         typer.Option(help="tokens: clients must send a token of hplm token, and may do what its role says."),
     ] = Auth.OFF,
-    keep_days: Annotated[float, typer.Option(help="How long finished jobs and their logs are kept.")] = 30.0,
-    keep_jobs: Annotated[int, typer.Option(help="How many finished jobs are kept, at most: the last ones.")] = 1000,
+    jobs: JobOptions,
+    retention: RetentionOptions,
 ) -> None:
     """Create, update and delete domains and hPLMs over HTTP, beside a running server.
 
@@ -73,15 +86,15 @@ def manager(
     config = ManagerConfig(
         address=address,
         port=port,
-        executor=executor,
-        ray_address=ray_address,
-        processes=processes,
-        niceness=niceness,
+        executor=jobs.executor,
+        ray_address=jobs.ray_address,
+        processes=jobs.processes,
+        niceness=jobs.niceness,
         max_upload_bytes=max_upload_mb * _MIB,
         token_file=token_file,
         with_tokens=with_tokens,
-        limits=Limits(workers=workers),
-        retention=Retention(keep_days, keep_jobs),
+        limits=Limits(workers=jobs.workers),
+        retention=Retention(retention.keep_days, retention.keep_jobs),
     )
     with stop_signals_interrupt():
         try:

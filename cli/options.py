@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from backends.errors import InvalidArgumentError
+from backends.errors import InvalidArgumentError, shown
 from backends.home import HOME_VARIABLE
 from backends.traffic.settings import RECORD_VARIABLE
 
@@ -53,9 +53,15 @@ _MANY_CHARACTERS = 100_000
 
 def read_span_s(text: str, option: str, bare_unit: str = "s") -> float:
     """Read a time that may be 0: 0, 500ms, 30s, 5m, 24h, or a number in the bare unit."""
+    from workload.errors import WorkloadError
     from workload.forms import read_duration_s
 
-    return 0.0 if text.strip("0.") in ("", "s", "ms", "m", "h") else read_duration_s(text, option, bare_unit)
+    if text.startswith("0") and text.strip("0.") in ("", "s", "ms", "m", "h"):
+        return 0.0
+    try:
+        return read_duration_s(text, option, bare_unit)
+    except WorkloadError as error:
+        raise InvalidArgumentError(f"{option}: {shown(text)} is no time such as 500ms, 30s, 5m, 24h or 0") from error
 
 
 def read_deadline_ms(text: str) -> int:

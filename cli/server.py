@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -15,142 +15,105 @@ from rich.console import Console
 
 from backends.errors import InvalidArgumentError
 from backends.home import HOME_VARIABLE, Home
-from backends.lower.caller_check import AUTH_VARIABLE, Auth
-from backends.scheduling.settings import POLICY_VARIABLE, PolicyName
 from cli.exit_codes import UNAVAILABLE
 from cli.export import export
-from cli.listening import INSECURE_VARIABLE, auth_of_run, require_guarded, who_may_ask
 from cli.option_groups import grouped
 from cli.options import (
     DEFAULT_HOME,
     HomeOption,
     JsonOption,
-    RecordTrafficOption,
     print_json,
     print_rows,
     read_deadline_ms,
-    read_span_s,
 )
-from cli.session import open_home
+from cli.ports import require_server_ports
+from cli.serving_options import DoorOptions, LifeOptions, LogOptions, RunOptions, TlsOptions, opened_for_callers
 
 if TYPE_CHECKING:
     from builder.export.of_run import SettingsOfRun
     from builder.serving import ServerConfig, Supervision, Supervisor, TritonServer
 
-_ANY_PORT = 0
 _AT_ONCE = "stopping at once; requests that were not answered yet are not answered"
 
 
 def register(app: typer.Typer) -> None:
-    for command in (grouped(export), serve, infer, doctor):
+    for command in (grouped(export), grouped(serve), infer, doctor):
         app.command()(command)
 
 
-def serve(
-    home: HomeOption = DEFAULT_HOME,
-    http: Annotated[int, typer.Option(help="HTTP port; 0 takes a free one.")] = 8000,
-    grpc: Annotated[int, typer.Option(help="gRPC port; 0 takes a free one.")] = 8001,
-    metrics: Annotated[int, typer.Option(help="Metrics port; 0 takes a free one.")] = 8002,
-    address: Annotated[
-        str, typer.Option(help="Where to listen; 0.0.0.0 for every network, which needs --auth tokens or --insecure.")
-    ] = "127.0.0.1",
+@dataclass(frozen=True)
+class PortOptions:
+    http: Annotated[int, typer.Option(help="HTTP port; 0 takes a free one.")] = 8000
+    grpc: Annotated[int, typer.Option(help="gRPC port; 0 takes a free one.")] = 8001
+    metrics: Annotated[int, typer.Option(help="Metrics port; 0 takes a free one.")] = 8002
     metrics_address: Annotated[
         str | None,
         typer.Option(help="Where metrics listen, which anybody may read there. \\[default: that of --address]"),
-    ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            envvar=INSECURE_VARIABLE,
-            help="Listen beyond this machine without tokens: every caller there may ask every tenant's hPLMs.",
-        ),
-    ] = False,
-    log_verbose: Annotated[int, typer.Option(help="Triton's own verbosity.")] = 0,
-    log_mb: Annotated[
-        int,
-        typer.Option(help="Size of run/server.log, at most; then it becomes server.log.1, in place of the last one."),
-    ] = 64,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show Triton's log on the screen, too; without it, its errors only.")
-    ] = False,
+    ] = None
     health_port: Annotated[
         int | None,
         typer.Option(help="Port of /readyz and other probes; 0 takes a free one. \\[default: the one after --metrics]"),
-    ] = None,
-    health_address: Annotated[
-        str, typer.Option(help="Where the health port listens; 0.0.0.0 for every network.")
-    ] = "127.0.0.1",
-    drain: Annotated[
-        str, typer.Option(help="How long, when it is to stop, to finish what was accepted: 30s, 2m; 0 for not at all.")
-    ] = "30s",
-    max_restarts: Annotated[
-        int,
-        typer.Option(min=0, help="Restarts of a server that died or hangs, within ten minutes; 0 ends with the first."),
-    ] = 5,
+    ] = None
+    health_address: Annotated[str, typer.Option(help="Where the health port listens; 0.0.0.0 for every network.")] = (
+        "127.0.0.1"
+    )
+
+
+def serve(
+    *,
+    home: HomeOption = DEFAULT_HOME,
+    ports: PortOptions,
+    door: DoorOptions,
+    run: RunOptions,
+    life: LifeOptions,
+    log: LogOptions,
+    tls: TlsOptions,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show Triton's log on the screen, too; without it, its errors only.")
+    ] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Write there, at the end, what ran when: a Chrome trace of the pipeline.")
     ] = None,
-    policy: Annotated[
-        PolicyName | None,
-        typer.Option(envvar=POLICY_VARIABLE, help="For this run; without it the export's, see hplm export."),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Encrypt gRPC with this certificate (PEM); HTTP then stays on this machine.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")] = None,
-    tls_client_ca: Annotated[
-        Path | None, typer.Option(help="Answer only clients with a certificate that one of these has signed (PEM).")
-    ] = None,
-    auth: Annotated[
-        Auth | None,
-        typer.Option(
-            envvar=AUTH_VARIABLE, help="For this run: off, or tokens of hplm token; without it the export's, off."
-        ),
-    ] = None,
-    record_traffic: RecordTrafficOption = None,
 ) -> None:
     """Start Triton on the home's repository and stay until Ctrl-C; hPLMs made meanwhile are served at once."""
-    from builder.export.of_run import SettingsOfRun
-    from builder.serving import ServerConfig, Supervision, traced
+    from builder.serving import ServerConfig, traced
     from builder.serving.own_log import own_log
-    from builder.serving.tls import tls_of
 
-    supervision = Supervision(
-        health_address=health_address,
-        health_port=_health_port(health_port, metrics),
-        drain_s=read_span_s(drain, "--drain"),
-        max_restarts=max_restarts,
-    )
-    opened, registry = open_home(home)
-    auth_in_force = auth_of_run(opened.repository, auth)
-    require_guarded(address, asks_for_tokens=auth_in_force is Auth.TOKENS, is_insecure=insecure)
-    if not opened.repository.exists():
-        export(home)
-    of_run = SettingsOfRun(policy and policy.value, auth and auth.value, record_traffic)
-    callers = who_may_ask(auth_in_force, registry)
+    supervision = _supervision(ports, life)
+    opened, callers = opened_for_callers(home, door, run)
     with own_log(opened.run) as log_path:
         config = ServerConfig(
             repository=opened.repository,
-            address=address,
-            metrics_address=metrics_address,
-            http_port=_port(http),
-            grpc_port=_port(grpc),
-            metrics_port=_port(metrics),
-            tls=tls_of(tls_cert, tls_key, tls_client_ca),
+            address=door.address,
+            metrics_address=ports.metrics_address,
+            http_port=ports.http or None,
+            grpc_port=ports.grpc or None,
+            metrics_port=ports.metrics or None,
+            tls=tls.tls,
             log_path=log_path,
-            log_verbose=log_verbose,
-            max_log_bytes=log_mb << 20,
-            environment={HOME_VARIABLE: str(opened.path.absolute()), **of_run.environment},
+            log_verbose=log.log_verbose,
+            max_log_bytes=log.max_bytes,
+            environment={HOME_VARIABLE: str(opened.path), **run.settings.environment},
         )
         with traced(config, trace, on_trace=typer.echo) as config:
             serve_until_stopped(
                 config,
-                of_run,
+                run.settings,
                 on_ready=lambda _: typer.echo(callers, err=True),
                 show_log=verbose,
                 supervision=supervision,
             )
+
+
+def _supervision(ports: PortOptions, life: LifeOptions) -> Supervision:
+    from builder.serving import Supervision
+
+    return Supervision(
+        health_address=ports.health_address,
+        health_port=require_server_ports(ports.http, ports.grpc, ports.metrics, ports.health_port),
+        drain_s=life.drain_s,
+        max_restarts=life.max_restarts,
+    )
 
 
 def infer(
@@ -296,7 +259,7 @@ def serve_until_stopped(
     with (
         stop_requests() as stop,
         Supervisor(config, supervision or Supervision(), find_hplms, stop, report, show) as supervisor,
-        _last_lines_shown(supervisor, not show_log),
+        _end_told(supervisor, config.log_path, with_last_lines=not show_log),
     ):
         try:
             if supervisor.start(partial(_say_starting, config.log_path)):
@@ -331,24 +294,16 @@ def _report(log_path: Path | None, line: str) -> None:
 
 
 @contextmanager
-def _last_lines_shown(supervisor: Supervisor, wanted: bool) -> Iterator[None]:
-    """Show the end of the log where the server does not start, or ends by itself."""
+def _end_told(supervisor: Supervisor, log_path: Path | None, with_last_lines: bool) -> Iterator[None]:
+    """Show the end of the log where the server does not start, or is given up, and write there why."""
     from builder.serving import ServerNotReadyError, ServerStartError
+    from builder.serving.watchdog_log import note
 
     try:
         yield
-    except (ServerStartError, ServerNotReadyError):
-        lines = supervisor.server.last_lines() if wanted else []
+    except (ServerStartError, ServerNotReadyError) as error:
+        lines = supervisor.server.last_lines() if with_last_lines else []
         if lines:
             typer.echo("\n".join(("the log ends with:", *(f"  {line}" for line in lines))), err=True)
+        note(log_path, str(error))
         raise
-
-
-def _port(port: int) -> int | None:
-    return None if port == _ANY_PORT else port
-
-
-def _health_port(port: int | None, metrics: int) -> int | None:
-    if port is None and metrics != _ANY_PORT:
-        return metrics + 1
-    return port or None

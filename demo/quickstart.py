@@ -21,19 +21,24 @@ from rich.console import Console
 
 from backends.errors import ConflictError, InvalidArgumentError
 from backends.home import HOME_VARIABLE, REGISTRY_VARIABLE, Home
+from backends.lower.caller_check import AUTH_VARIABLE, Auth
 from backends.registry.registry import Registry
 from backends.storage import read_json, write_json
 from builder.construct.hplm.hplms import building_hplm, publish_artifact
 from builder.construct.root.roots import add_root
+from builder.export.of_run import SettingsOfRun
 from builder.export.repository import render_repository
 from builder.progress import progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
 from builder.serving import PortInUseError, ServerConfig, Supervision, TritonServer
-from builder.serving.ports import PortClaims
+from builder.serving.config import MAX_PORT
+from builder.serving.own_log import own_log
+from builder.serving.ports import ClaimedPorts
 from builder.settings.domain import PlotSettings
 from cli.exit_codes import INTERRUPTED
 from cli.export import export_settings
 from cli.failures import described
+from cli.listening import auth_of_run, who_may_ask
 from cli.server import serve_until_stopped
 from demo.prebuilt import PREBUILT, Prebuilt
 from demo.root import DISTILLED, ROOT, root_request
@@ -45,6 +50,7 @@ EXAMPLES = {
 }
 """A text for some hPLMs, and the label of its answer."""
 _MARK = "quickstart.json"
+_OTHER_PORTS = "'make quickstart PORT=9000' takes 9000 to 9003"
 _DOCUMENTS = Path(__file__).parents[1] / "docs"
 # All uni-grams, and few longer n-grams: of the documents' tri-grams, 10,000 hold only 5 % of those in the demo's texts.
 _TABLE = PlotSettings(max_fragments=1_000, max_bigrams=1_000)
@@ -120,14 +126,22 @@ def served_hplms(home: Home) -> list[str]:
     return [entry.id for entry in Registry.open(home).hplms()]
 
 
-def server_config(home: Home, port: int) -> ServerConfig:
-    http, grpc, metrics = (port + index if port else None for index in range(3))
+def server_ports(port: int) -> list[int | None]:
+    """Return the ports for HTTP, gRPC, metrics and probes; None takes a free one."""
+    ports = range(port, port + 4)
+    if port < 0 or ports[-1] > MAX_PORT:
+        raise InvalidArgumentError(f"port {port} and the next three cannot be; {_OTHER_PORTS}")
+    return [each if port else None for each in ports]
+
+
+def server_config(home: Home, ports: Sequence[int | None], log_path: Path) -> ServerConfig:
+    http, grpc, metrics, _ = ports
     return ServerConfig(
         repository=home.repository,
+        log_path=log_path,
         http_port=http,
         grpc_port=grpc,
         metrics_port=metrics,
-        log_path=home.run / "server.log",
         environment={HOME_VARIABLE: str(home.path)},
     )
 
@@ -135,14 +149,17 @@ def server_config(home: Home, port: int) -> ServerConfig:
 def run(
     home: Annotated[Path, typer.Option(help="Where to assemble the home.")] = Path("quickstart_home"),
     port: Annotated[int, typer.Option(help="HTTP port; the next three are the others. 0 takes free ones.")] = 8000,
+    auth: Annotated[
+        Auth | None, typer.Option(envvar=AUTH_VARIABLE, help="off, or tokens of hplm token; without it the export's.")
+    ] = None,
 ) -> None:
     """Assemble a home from prebuilt parts and serve it until Ctrl-C."""
     started = psutil.Process().create_time()  # importing counts too
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     opened = Home(home.absolute())
-    config = server_config(opened, port)
+    ports = server_ports(port)
     _require_own_registry()
-    _require_free_ports(config)
+    _require_free_ports(ports)
     quickstart = QuickstartHome(opened, Prebuilt.read(PREBUILT), console)
     if quickstart.is_assembled():
         console.print(f"{home} is there; serving it")
@@ -150,14 +167,18 @@ def run(
         console.print(f"Assembling {home} from prebuilt parts; later starts skip this …")
         _assemble(quickstart)
     console.print("Starting Triton …")
+    of_run = SettingsOfRun(auth=auth and auth.value)
+    callers = who_may_ask(auth_of_run(opened.repository, auth), Registry.open(opened))
 
     def say_what_to_try(server: TritonServer) -> None:
+        typer.echo(callers, err=True)
         console.print(
             what_to_try(server, home, served_hplms(opened), time.time() - started), soft_wrap=True, markup=False
         )
 
-    supervision = Supervision(health_port=port + 3 if port else None)
-    serve_until_stopped(config, on_ready=say_what_to_try, supervision=supervision)
+    with own_log(opened.run) as log_path:
+        config = server_config(opened, ports, log_path)
+        serve_until_stopped(config, of_run, say_what_to_try, supervision=Supervision(health_port=ports[-1]))
 
 
 def _require_own_registry() -> None:
@@ -166,13 +187,12 @@ def _require_own_registry() -> None:
         raise InvalidArgumentError(f"{REGISTRY_VARIABLE} is set, but this home has a registry of its own; unset it")
 
 
-def _require_free_ports(config: ServerConfig) -> None:
+def _require_free_ports(ports: Sequence[int | None]) -> None:
     """Look before the work, not after it; the server looks again."""
     try:
-        PortClaims.take(config).release()
+        ClaimedPorts.take([("127.0.0.1", each) for each in ports]).release()
     except PortInUseError as error:
-        complaint = str(error).partition(";")[0]
-        raise PortInUseError(f"{complaint}; 'make quickstart PORT=9000' takes 9000 to 9003") from error
+        raise PortInUseError(f"{str(error).partition(';')[0]}; {_OTHER_PORTS}") from error
 
 
 def _assemble(quickstart: QuickstartHome) -> None:

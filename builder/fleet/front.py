@@ -14,6 +14,7 @@ from builder.fleet.gateway_config import GatewaySettings
 from builder.fleet.gateway_program import GatewayProgram
 from builder.fleet.routing import Routing
 from builder.fleet.upstream import Upstream
+from builder.serving.exit_code import why_ended
 from builder.serving.restarts import Restarts
 
 _POLL_S = 0.1
@@ -74,7 +75,7 @@ class Front:
             ServerStartError: That happens too often.
         """
         while self._gateway is not None and (code := self._gateway.poll()) is not None:
-            reason = f"the gateway ended with code {code}: {self._gateway.failure_reason()}"
+            reason = why_ended("the gateway", code, self._gateway.failure_reason())
             self._replace(reason, on_poll)
 
     def stop(self) -> None:

@@ -61,10 +61,14 @@ class FleetSettings:
     def _check_ports(self, first: int) -> None:
         last = first + PORTS_APART * self.num_servers - 1
         if not 0 < first <= last <= MAX_PORT:
-            raise InvalidArgumentError(f"the servers' ports {first} to {last} are not between 1 and {MAX_PORT}")
+            raise InvalidArgumentError(
+                f"the servers' ports, from --first-port {first} to {last}, are not between 1 and {MAX_PORT}"
+            )
         for port in (self.http, self.grpc, self.health_port):
             if port is not None and first <= port <= last:
-                raise InvalidArgumentError(f"port {port} is one of the servers' own, {first} to {last}; give another")
+                raise InvalidArgumentError(
+                    f"port {port} is one of the servers' own, {first} to {last}; give another, or another --first-port"
+                )
 
     @property
     def names(self) -> list[str]:

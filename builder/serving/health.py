@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from backends.errors import ConflictError, InvalidArgumentError
 from builder.serving.errors import PortInUseError
+from builder.serving.port_holder import in_use_by
 
 _TIMEOUT_S = 5.0
 _MAX_CONNECTIONS = 64
@@ -56,7 +57,8 @@ class HealthPort:
             self._server: ThreadingHTTPServer = server_type((address, port or 0), handler)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise PortInUseError(f"port {port} on {address} is in use; give another --health-port") from error
+                in_use = f"port {port} on {address} is in use{in_use_by(port or 0)}"
+                raise PortInUseError(f"{in_use}; give another --health-port") from error
             raise InvalidArgumentError(f"cannot listen on port {port or 0} of {address}: {error.strerror}") from error
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True)
         self._thread.start()

@@ -40,7 +40,8 @@ def main() -> int:
     run_folder, shm_prefix, grace_s, lock, *command = sys.argv[1:]
     starter = os.getppid()
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    # KILL_SIGNAL gets its own handler once there is a server to kill.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, KILL_SIGNAL):
         signal.signal(number, lambda _number, _frame: stopping.set())
     # Stubs whose server died become children of this process, which can then wait for their end.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)

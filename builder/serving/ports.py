@@ -19,6 +19,7 @@ from typing import Self
 from backends.errors import InvalidArgumentError, UnavailableError
 from builder.serving.config import Ports, ServerConfig
 from builder.serving.errors import PortInUseError
+from builder.serving.port_holder import claim_name, in_use_by
 
 _FREE_PORTS = range(20_000, 32_000)
 _MAX_TRIES = 200
@@ -76,7 +77,9 @@ def _claim_given(address: str, port: int, sockets: list[socket.socket]) -> int:
     claim = _claim(port)
     if claim is None or not _can_listen(address, port):
         _close_all([claim] if claim else [])
-        raise PortInUseError(f"port {port} on {address} is in use; give another one, or stop the program that has it")
+        raise PortInUseError(
+            f"port {port} on {address} is in use{in_use_by(port)}; give another one, or stop the program that has it"
+        )
     sockets.append(claim)
     return port
 
@@ -96,10 +99,12 @@ def _claim_free(address: str, sockets: list[socket.socket]) -> int:
 def _claim(port: int) -> socket.socket | None:
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        claim.bind(f"\0hplm-port-{port}")
-    except OSError:
+        claim.bind(claim_name(port))
+    except OSError as error:
         claim.close()
-        return None
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
     return claim
 
 

@@ -42,12 +42,16 @@ class RunFolder:
         """A locked folder; it gets its name only once it is locked, so that no sweep takes it for a leftover."""
         building = Path(tempfile.mkdtemp(prefix=_BUILDING_PREFIX))
         lock = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path = building.with_name(_FOLDER_PREFIX + secrets.token_hex(6))
-        building.rename(path)
-        admin_key = secrets.token_hex(16)
-        (path / "admin-key").touch(0o600)
-        (path / "admin-key").write_text(admin_key, encoding="utf-8")
+        path, admin_key = building.with_name(_FOLDER_PREFIX + secrets.token_hex(6)), secrets.token_hex(16)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (building / "admin-key").touch(0o600)
+            (building / "admin-key").write_text(admin_key, encoding="utf-8")
+            building.rename(path)
+        except BaseException:  # a full disk, say
+            os.close(lock)
+            shutil.rmtree(building, ignore_errors=True)
+            raise
         return cls(path, lock, admin_key)
 
     @property

@@ -10,10 +10,9 @@ from __future__ import annotations
 import http.client
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,7 @@ from typing import Self, TypeVar
 from backends.errors import NotFoundError
 from builder.serving.config import Ports, ServerConfig, admin_headers, server_arguments
 from builder.serving.errors import ServerNotReadyError, ServerStartError
+from builder.serving.exit_code import how_ended
 from builder.serving.installation import Installation, find_installation
 from builder.serving.kept import KeptProgram
 from builder.serving.log import failure_reason, last_lines
@@ -29,8 +29,6 @@ from builder.serving.ports import PortClaims
 from builder.serving.run_folder import RunFolder, sweep_stale
 
 _POLL_S = 0.05
-_SIGNALLED = 128
-"""The number that is added to a signal's in the exit code of a program that it ends."""
 _PROBE_TIMEOUT_S = 2.0
 _UNLOAD_GRACE_S = 5.0
 """What unloading models takes beside the server's own time for ending."""
@@ -99,7 +97,7 @@ class TritonServer:
         while not self.is_ready():
             if (code := self.poll()) is not None:
                 self.stop()
-                raise ServerStartError(f"tritonserver ended{_by(code)} while starting: {self.failure_reason()}")
+                raise ServerStartError(f"{how_ended('tritonserver', code)} while starting: {self.failure_reason()}")
             if time.monotonic() > deadline:
                 raise ServerNotReadyError(
                     f"tritonserver was not ready within {limit_s:g} s; its last words: {self.failure_reason()}"
@@ -216,13 +214,6 @@ class TritonServer:
 def _reachable(address: str) -> str:
     """Return where this machine reaches an address to listen on."""
     return "127.0.0.1" if address == _EVERY_NETWORK else address
-
-
-def _by(code: int) -> str:
-    """The signal that ended a program, as its exit code tells; a damaged library often comes with one."""
-    with suppress(ValueError):
-        return f" by {signal.Signals(code - _SIGNALLED).name}"
-    return ""
 
 
 def _started(value: _T | None) -> _T:

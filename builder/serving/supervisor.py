@@ -11,7 +11,6 @@ Usage:
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from backends.seal import Seal
 from builder.serving.canary import Canary, FindHplms
 from builder.serving.config import MAX_PORT, ServerConfig
 from builder.serving.errors import ServerStartError
+from builder.serving.exit_code import why_ended
 from builder.serving.health import HealthPort, Verdict
 from builder.serving.notify import ServiceManager
 from builder.serving.restarts import MAX_RESTARTS, Restarts
@@ -207,10 +207,8 @@ class Supervisor:
             self._tick()
             if self._is_drain_ordered:
                 self._drain()
-            if (code := self.server.poll()) is not None and code < 0:
-                return f"the keeper of tritonserver ended by {signal.Signals(-code).name}"
-            if code is not None:
-                return f"tritonserver ended with code {code}: {self.server.failure_reason()}"
+            if (code := self.server.poll()) is not None:
+                return why_ended("tritonserver", code, self.server.failure_reason())
             if self._drained is None:
                 self._note(self._look())
             for complaint in self._complaints:

@@ -65,12 +65,19 @@ class VitalSigns:
         if now_s - self._looked_s > _OVERSLEPT_S:
             self._awake_since_s = now_s
         self._looked_s = now_s
+        if process_state(self._pid) is None:
+            return [self._collected(now_s)]
         of_processes = [found for pid, name in self._processes.items() if (found := self._process(pid, name, now_s))]
         return [*of_processes, *self.silent_loops(now_s - self._awake_since_s)]
 
     def silent_loops(self, awake_s: float = 0.0) -> list[Complaint]:
         """Judge the heartbeats as they are now; a loop counts as hung only when it was silent while others ran."""
         return [found for pulse in read_pulses(self._folder) if (found := _silence(pulse, awake_s))]
+
+    def _collected(self, now_s: float) -> Complaint:
+        """Complain of a server that is gone; its keeper, which has seen it end, soon ends too and says how that was."""
+        gone_s = now_s - self._stopped_since_s.setdefault(self._pid, now_s)
+        return Complaint(f"tritonserver (process {self._pid}) has died", gone_s > STOPPED_S)
 
     def _process(self, pid: int, name: str, now_s: float) -> Complaint | None:
         state = process_state(pid)

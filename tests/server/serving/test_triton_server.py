@@ -154,7 +154,7 @@ def test_the_environment_reaches_the_model_and_a_broken_one_fails_in_one_line(ma
         pass
     message = str(raised.value)
     assert message.startswith(
-        "tritonserver ended while starting: model 'broken' did not load: RuntimeError: threads: 3"
+        "tritonserver ended with code 1 while starting: model 'broken' did not load: RuntimeError: threads: 3"
     )
     assert "model.py" in message
     assert "\n" not in message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import socket
@@ -106,9 +107,10 @@ def test_interrupted_run_again_asked_and_stopped(tmp_path: Path, monkeypatch: py
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out.strip().endswith("stopped")
-    log, settings = err.strip().splitlines()  # Triton's own lines stay in the file
+    log, settings, callers = err.strip().splitlines()  # Triton's own lines stay in the file
     assert log == f"starting Triton; its log is {home / 'run' / 'server.log'}"
     assert "policy fcfs" in settings and "slots 128" in settings
+    assert callers.startswith("auth off: ")
     assert {entry.id for entry in Registry.open(Home(home)).hplms()} == {recipe.id for recipe in RECIPES}
 
 
@@ -132,7 +134,7 @@ def test_a_port_in_use_is_told_before_anything_is_made(
         code, out, err = rejected(tmp_path / "home", taken.getsockname()[1])
     assert code == 4
     assert err.startswith("quickstart: port")
-    assert "is in use; 'make quickstart PORT=9000' takes 9000 to 9003" in err
+    assert f"is in use by process {os.getpid()} (" in err and "; 'make quickstart PORT=9000' takes 9000 to 9003" in err
     assert out == ""
     assert not (tmp_path / "home").exists()
 

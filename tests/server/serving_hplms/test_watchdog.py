@@ -322,6 +322,8 @@ def test_a_health_port_in_use_is_named(tiny_home: Home) -> None:
     with operated(tiny_home) as server:
         port = server.health.rpartition(":")[2]
         other = serve(tiny_home, "--health-port", port)
-        assert f"port {port} on 127.0.0.1 is in use; give another --health-port" in other.communicate(timeout=30)[1]
+        holder = f"process {server.process.pid} (hplm)"
+        told = f"port {port} on 127.0.0.1 is in use by {holder}; give another --health-port"
+        assert told in other.communicate(timeout=30)[1]
         assert other.returncode == 4
         server.process.kill()

@@ -25,7 +25,7 @@ def test_what_was_changed_is_shown(run_hplm: Callable[..., str], tiny_home: Home
     of_globex = json.loads(hplm("audit", "--tenant", "globex", "--json"))
     assert of_globex and all("globex" in entry["target"] for entry in of_globex)
     assert json.loads(hplm("audit", "--since", "2999-01-01", "--json")) == []
-    assert hplm("audit", "--since", "monday").startswith("hplm: --since: 'monday' is no time")
+    assert hplm("audit", "--since", "monday").startswith("hplm: --since: 'monday' is neither a date such as")
 
 
 def test_a_log_that_was_changed_by_hand_is_printed_with_its_marks(

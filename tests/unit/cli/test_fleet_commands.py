@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,7 +40,9 @@ def test_without_a_fleet_there_is_nothing_to_ask(
         (("--gpus", "0,1,2"), "3 GPUs for 2 servers"),
         (("--http", "8011"), "port 8011 is one of the servers' own"),
         (("--tls-cert", "none.pem"), "TLS needs both --tls-cert and --tls-key"),
-        (("--drain", "soon"), "--drain"),
+        (("--drain", "soon"), "--drain: 'soon' is no time such as 500ms, 30s, 5m, 24h or 0"),
+        (("--drain", ""), "--drain: '' is no time such as 500ms, 30s, 5m, 24h or 0"),
+        (("--drain", "-1"), "--drain: '-1' is no time such as 500ms, 30s, 5m, 24h or 0"),
     ],
 )
 def test_options_that_cannot_be(
@@ -57,10 +60,11 @@ def test_a_port_that_is_taken_is_named(run_hplm: Callable[..., str], tiny_home: 
         other.listen()
         port = other.getsockname()[1]
         for option, words in (
-            ("--http", f"port {port} on 127.0.0.1 is in use"),
-            ("--health-port", f"port {port} on 127.0.0.1 is in use; give another --health-port"),
+            ("--http", "; give another one, or stop the program"),
+            ("--health-port", "; give another --health-port"),
         ):
-            assert words in run_hplm("fleet", "serve", "--home", tiny_home.path, *FREE_PORTS, option, str(port))
+            said = run_hplm("fleet", "serve", "--home", tiny_home.path, *FREE_PORTS, option, str(port))
+            assert f"port {port} on 127.0.0.1 is in use by process {os.getpid()} (" in said and words in said
 
 
 def test_a_missing_gateway_is_told_before_anything_starts(

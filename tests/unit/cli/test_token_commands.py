@@ -15,6 +15,7 @@ from backends.home import Home
 from cli.moments import read_moment, shown_moment
 
 OnStderr = Callable[..., str]
+NO_MOMENT = "is neither a date such as 2026-12-31 nor a time such as 90d or 12h"
 
 
 @pytest.fixture
@@ -87,7 +88,10 @@ def test_when_a_token_is_valid_is_said(on_stderr: OnStderr) -> None:
         (("create", "acme", "--expires", "2020-01-01"), "a token cannot expire before it is valid"),
         (("create", "acme", "--expires", "0"), "a token cannot expire before it is valid"),
         (("create", "acme", "--expires", "2020-13-01"), "--expires: '2020-13-01' is neither a date"),
-        (("create", "acme", "--expires", "soon"), "--expires: 'soon' is no time"),
+        (("create", "acme", "--expires", "yesterday"), f"--expires: 'yesterday' {NO_MOMENT}"),
+        (("create", "acme", "--expires", "-90d"), f"--expires: '-90d' {NO_MOMENT}"),
+        (("create", "acme", "--not-before", "d"), f"--not-before: 'd' {NO_MOMENT}"),
+        (("rotate", "f00", "--grace", "-1d"), "--grace: '-1d' is no time such as 90d, 12h, 30m or 0"),
         (("rotate", "f00"), "token 'f00' does not exist; 'hplm token list' shows their IDs"),
         (("revoke", "f00"), "token 'f00' does not exist; 'hplm token list' shows their IDs"),
     ],

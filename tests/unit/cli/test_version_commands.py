@@ -176,7 +176,8 @@ def test_garbage_that_a_server_elsewhere_may_serve(run: Run, tiny_home: Home, re
         "2 versions stay, because a server may still answer with them: host-b/hplm_lower_0_0 (heard of 3"
     )
     assert json.loads(run("gc", "--keep", "0", "--json"))["served"] == ["acme/topic@1", "acme/topic@2"]
-    assert run("gc", "--server-silence", "-1s") == "hplm: --server-silence must be above 0, not '-1s'"
+    told = "hplm: --server-silence: '-1s' is no time such as 500ms, 30s, 5m, 24h or 0"
+    assert run("gc", "--server-silence", "-1s") == told
     assert "acme/topic@1" in run("gc", "--keep", "0", "--server-silence", "10s")
 
 

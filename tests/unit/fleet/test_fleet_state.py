@@ -178,7 +178,7 @@ def test_a_gateway_that_is_away_leaves_the_servers_known() -> None:
         ({"num_servers": 0}, "0 servers cannot be"),
         ({"num_servers": 65}, "65 servers cannot be; give 1 to 64"),
         ({"gpus": ("0",)}, "1 GPUs for 2 servers"),
-        ({"first_port": 65530}, "the servers' ports 65530 to 65549 are not between"),
+        ({"first_port": 65530}, "the servers' ports, from --first-port 65530 to 65549, are not between"),
         ({"first_port": -5}, "are not between"),
         ({"grpc": 8012}, "port 8012 is one of the servers' own, 8010 to 8029"),
         ({"health_port": 8029}, "port 8029 is one of the servers' own"),

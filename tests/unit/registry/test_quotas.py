@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +13,7 @@ from backends.registry.access import AccessQuotas
 from backends.registry.quotas import Quota, TenantQuota
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
+from waiting import wait_until
 
 
 def publish(registry: Registry, hplm: str) -> None:
@@ -59,7 +59,7 @@ def test_quotas_that_cannot_be_are_rejected(
         registry.quotas.remove("acme", ["rows"])
 
 
-def test_a_server_goes_by_changes_within_a_second(registry: Registry, open_registry: Callable[[], Registry]) -> None:
+def test_a_running_server_goes_by_changes(registry: Registry, open_registry: Callable[[], Registry]) -> None:
     registry.quotas.set("acme", {"weight": 2.0, "rows_per_s": 5.0})
     snapshot = RegistrySnapshot(open_registry())
     weights, rates = snapshot.quotas.weights, snapshot.quotas.rates
@@ -68,10 +68,8 @@ def test_a_server_goes_by_changes_within_a_second(registry: Registry, open_regis
         registry.quotas.set("acme", {"weight": 4.0})
         registry.quotas.set("globex", {"waiting_rows": 7})
         registry.quotas.remove("acme", ["rows_per_s"])
-        ends_at = time.monotonic() + 1.0
-        while (weights, rates, snapshot.quotas.waiting_rows) != ({"acme": 4.0}, {}, {"globex": 7}):
-            assert time.monotonic() < ends_at
-            time.sleep(0.01)
+        expected = {"acme": 4.0}, {}, {"globex": 7}
+        wait_until(lambda: (weights, rates, snapshot.quotas.waiting_rows) == expected)
     finally:
         snapshot.close()
 

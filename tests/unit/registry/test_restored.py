@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +17,7 @@ from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.registry.tokens import Role
 from bench.kit.scratch_postgres import ScratchPostgres
+from waiting import wait_until
 
 
 class Backup(Protocol):
@@ -58,13 +58,6 @@ class PostgresBackup:
 
     def check(self) -> None:
         assert "COPY public.hplm_versions" in self._server.dump()
-
-
-def within(seconds: float, holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def publish(registry: Registry, hplm: str) -> int:
@@ -128,12 +121,12 @@ def test_an_older_registry_under_running_servers(
     registry.quotas.set("globex", {"waiting_rows": 7, "weight": 3.0})
     new = publish(registry, "acme/x")
     publish(registry, "acme/late")
-    within(2, lambda: all(len(server.live()) == 2 for server in servers))
+    wait_until(lambda: all(len(server.live()) == 2 for server in servers))
     backup.restore()
     for number in range(published_after):
         publish(registry, f"acme/y{number}")  # goes to the restored registry, also through a connection of before
     expected = {"acme/x", *(f"acme/y{number}" for number in range(published_after))}
-    within(2, lambda: all({entry.id for entry in server.live()} == expected for server in servers))
+    wait_until(lambda: all({entry.id for entry in server.live()} == expected for server in servers))
     for server in servers:
         assert server.find("acme/x").key == old
         assert server.by_key(new).version == 2  # rows in flight end on the version that they began with
@@ -152,14 +145,14 @@ def test_a_file_that_is_gone_for_a_while(
     registry: Registry, servers: list[RegistrySnapshot], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish(registry, "acme/x")
-    within(2, lambda: all(server.live() for server in servers))
+    wait_until(lambda: all(server.live() for server in servers))
     copied(tmp_path / "registry.db", tmp_path / "backup.db")
     (tmp_path / "registry.db").unlink()
-    within(2, lambda: "its file is gone" in caplog.text)
+    wait_until(lambda: "its file is gone" in caplog.text)
     with pytest.raises(UnavailableError, match="its file is gone"):
         publish(registry, "acme/nowhere")
     assert not (tmp_path / "registry.db").exists(), "nobody makes an empty one"
     assert all(server.find("acme/x") for server in servers)
     other_file(tmp_path / "backup.db", tmp_path / "registry.db")
     publish(registry, "acme/y")
-    within(2, lambda: all(len(server.live()) == 2 for server in servers))
+    wait_until(lambda: all(len(server.live()) == 2 for server in servers))

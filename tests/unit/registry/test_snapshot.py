@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -15,6 +14,7 @@ from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.registry.tokens import Role
 from seeds import SEED
+from waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture
@@ -36,25 +36,18 @@ def publish_domain(registry: Registry, name: str) -> str:
     return folder
 
 
-def within(seconds: float, holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_it_sees_publications_by_itself(registry: Registry, snapshot: RegistrySnapshot) -> None:
     with pytest.raises(NotFoundError, match="acme/x"):
         snapshot.find("acme/x")
     old = publish(registry, "acme/x")
     new = publish(registry, "acme/x")
-    within(5, lambda: [entry.key for entry in snapshot.live()] == [new])
+    wait_until(lambda: [entry.key for entry in snapshot.live()] == [new])
     snapshot.look_up([old])  # it may have gone live between two refreshes
     assert snapshot.by_key(old).version == 1  # requests in flight finish on the version they started with
     registry.rollback_hplm("acme/x")
-    within(5, lambda: snapshot.find("acme/x").key == old)
+    wait_until(lambda: snapshot.find("acme/x").key == old)
     registry.delete_hplm("acme/x")
-    within(5, lambda: not snapshot.live())
+    wait_until(lambda: not snapshot.live())
 
 
 def test_what_it_remembers_is_bounded(registry: Registry, snapshot: RegistrySnapshot) -> None:
@@ -68,7 +61,7 @@ def test_what_it_remembers_is_bounded(registry: Registry, snapshot: RegistrySnap
         if chance.random() < 0.3:
             keys[hplm] = registry.rollback_hplm(hplm).key
             snapshot.refresh()
-    within(5, lambda: set(snapshot._by_key) == set(keys.values()))
+    wait_until(lambda: set(snapshot._by_key) == set(keys.values()))
     assert not snapshot._retired_at
     assert snapshot.live_folders() == {"plots/mini/general@1"}
 
@@ -84,7 +77,7 @@ def test_folders_stay_live_for_as_long_as_requests_may_need_them(
     publish(registry, "acme/x", "shop")
     snapshot.refresh()
     assert snapshot.live_folders() == {first, second, "plots/mini/general@1"}
-    within(5, lambda: snapshot.live_folders() == {second, "plots/mini/general@1"})
+    wait_until(lambda: snapshot.live_folders() == {second, "plots/mini/general@1"})
 
 
 def test_new_domains_are_prepared_before_they_go_live(
@@ -103,7 +96,7 @@ def test_new_domains_are_prepared_before_they_go_live(
     publish_domain(registry, "shop")
     snapshot.prepare_with(prepare)
     publish(registry, "acme/x", "shop")
-    within(5, lambda: bool(snapshot.live()))
+    wait_until(lambda: bool(snapshot.live()))
     assert prepared == ["shop@1"]
     assert "domain shop@1 cannot be served: damaged" in caplog.text
     publish(registry, "acme/y", "shop")
@@ -120,7 +113,7 @@ def test_nothing_else_waits_for_a_domain_that_is_prepared(registry: Registry, sn
 
     def prepare(_: DomainEntry) -> None:
         begun.set()
-        assert may_end.wait(30)
+        assert may_end.wait(2 * LIMIT_S)
 
     def is_valid(text: str) -> bool:
         try:
@@ -130,12 +123,12 @@ def test_nothing_else_waits_for_a_domain_that_is_prepared(registry: Registry, sn
         return True
 
     leaked, gone = registry.tokens.create("acme"), publish(registry, "acme/gone")
-    within(5, lambda: is_valid(leaked.text) and snapshot.knows(gone))
+    wait_until(lambda: is_valid(leaked.text) and snapshot.knows(gone))
     snapshot.prepare_with(prepare)
     publish_domain(registry, "shop")
     for hplm in ("acme/x", "acme/dropped", "acme/general"):
         publish(registry, hplm, "shop")
-    assert begun.wait(5)
+    assert begun.wait(LIMIT_S)
     registry.tokens.revoke(leaked.entry.id)
     registry.quotas.set("acme", {"weight": 3.0})
     for hplm in ("acme/gone", "acme/dropped"):
@@ -143,11 +136,11 @@ def test_nothing_else_waits_for_a_domain_that_is_prepared(registry: Registry, sn
     for hplm in ("acme/other", "acme/general"):
         publish(registry, hplm)
     publish(registry, "acme/late", "shop")
-    within(1, lambda: {entry.id for entry in snapshot.live()} == {"acme/other", "acme/general"})
+    wait_until(lambda: {entry.id for entry in snapshot.live()} == {"acme/other", "acme/general"})
     assert not is_valid(leaked.text)
     assert snapshot.quotas.weights == {"acme": 3.0}
-    within(2, lambda: "acme/late" in snapshot._coming)
-    assert snapshot.age_s < 1
+    wait_until(lambda: "acme/late" in snapshot._coming)
+    wait_until(lambda: snapshot.age_s < 1)
     may_end.set()
     snapshot.refresh()
     expected = {"acme/other": "general", "acme/general": "general", "acme/x": "shop", "acme/late": "shop"}

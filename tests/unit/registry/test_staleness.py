@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,13 +17,7 @@ from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.registry.staleness import Staleness, StalenessSettings
 from bench.kit.proxy import Proxy
-
-
-def within(seconds: float, holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+from waiting import wait_until
 
 
 def publish(registry: Registry, hplm: str) -> None:
@@ -80,11 +74,11 @@ def test_requests_are_rejected_once_the_registry_was_away_for_too_long(mini: Reg
     with closing(RegistrySnapshot.open(home, StalenessSettings(1))) as snapshot:
         database.rename(home.path / "away.db")
         assert snapshot.find("acme/x").version == 1
-        within(3, lambda: snapshot.age_s > 1)
+        wait_until(lambda: snapshot.age_s > 1)
         with pytest.raises(UnavailableError, match="registry has been away"):
             snapshot.find("acme/x")
         (home.path / "away.db").rename(database)
-        within(2, lambda: snapshot.age_s < 1)
+        wait_until(lambda: snapshot.age_s < 1)
         assert snapshot.find("acme/x").version == 1
 
 
@@ -100,16 +94,16 @@ def test_a_postgres_that_goes_away_and_comes_back(
         with closing(RegistrySnapshot.open(home)) as snapshot:
             proxy.closes, proxy.swallows = fault == "closes", fault == "swallows"
             proxy.delay_s = 5.0 if fault == "slow" else 0.0
-            within(2, lambda: snapshot.age_s > 0.5)
+            wait_until(lambda: snapshot.age_s > 0.5)
             publish(mini, "acme/y")
             start = time.monotonic()
             assert snapshot.find("acme/x").version == 1
             with pytest.raises(NotFoundError):
                 snapshot.find("acme/y")
-            assert time.monotonic() - start < 0.1
+            assert time.monotonic() - start < 0.9, "it asked the registry, for a second"
             if fault != "closes":
                 with pytest.raises(UnavailableError):
                     snapshot.look_up([12345])
-                assert time.monotonic() - start < 5
+                assert time.monotonic() - start < 5, "it waited for the answer"
             proxy.mend()
-            within(2, lambda: len(snapshot.live()) == 2)
+            wait_until(lambda: len(snapshot.live()) == 2)

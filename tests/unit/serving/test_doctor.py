@@ -21,7 +21,7 @@ def checks(tmp_path_factory) -> list[Check]:
 
 def test_this_machine_can_serve(checks):
     assert not has_failure(checks), [check for check in checks if check.status is Status.FAIL]
-    assert len({check.name for check in checks}) == len(checks) == 12
+    assert len({check.name for check in checks}) == len(checks) == 13
 
 
 def test_everything_but_ok_comes_with_a_remedy(checks):

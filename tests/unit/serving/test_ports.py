@@ -1,5 +1,7 @@
 """Ports: given ones are checked, free ones are nobody else's."""
 
+import os
+import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,6 +12,7 @@ import pytest
 from backends.errors import InvalidArgumentError
 from builder.serving.config import ServerConfig
 from builder.serving.errors import PortInUseError
+from builder.serving.port_holder import in_use_by
 from builder.serving.ports import PortClaims
 
 
@@ -54,14 +57,15 @@ def test_a_listening_port_is_named_in_the_error(config):
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(PortInUseError, match=f"port {port} on 127.0.0.1 is in use"):
+        told = f"port {port} on 127.0.0.1 is in use by process {os.getpid()} ("
+        with pytest.raises(PortInUseError, match=re.escape(told)):
             PortClaims.take(ServerConfig(repository=config.repository, grpc_port=port))
 
 
 def test_a_port_claimed_by_another_server_is_in_use_until_released(config):
     first = PortClaims.take(config)
     same = ServerConfig(repository=config.repository, http_port=first.ports.http)
-    with pytest.raises(PortInUseError, match=str(first.ports.http)):
+    with pytest.raises(PortInUseError, match=f"port {first.ports.http} on .* is in use by process {os.getpid()} "):
         PortClaims.take(same)
     first.release()
     second = PortClaims.take(same)
@@ -110,3 +114,9 @@ def test_each_port_is_checked_on_the_address_where_it_will_listen(config):
         PortClaims.take(elsewhere).release()
         with pytest.raises(PortInUseError, match=str(port)):
             PortClaims.take(replace(elsewhere, http_port=None, metrics_port=port, metrics_address="127.0.0.1"))
+
+
+def test_what_no_process_of_this_user_has_is_not_named(config):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))  # it does not listen
+        assert in_use_by(other.getsockname()[1]) == ""

@@ -19,6 +19,7 @@ from builder.serving.installation import (
     stub_python_version,
 )
 from builder.serving.run_folder import SHARED_MEMORY, RunFolder, sweep_stale
+from small_disk import run_on_small_disk
 
 
 @pytest.fixture(autouse=True)
@@ -160,3 +161,21 @@ def test_the_key_of_an_operator_is_private_and_of_this_start():
         folder.unlock()
     assert folders[0].admin_key != folders[1].admin_key
     assert sweep_stale() == 2
+
+
+def test_a_full_disk_leaves_neither_a_folder_nor_an_open_file(tmp_path):
+    script = """
+import contextlib, os, tempfile
+from builder.serving.run_folder import RunFolder
+tempfile.tempdir = sys.argv[1]
+with contextlib.suppress(OSError), open(sys.argv[1] + "/filler", "wb", 0) as filler:
+    while True: filler.write(b"x" * 4096)
+before = os.listdir("/proc/self/fd")
+try:
+    RunFolder.create()
+except OSError:
+    assert (os.listdir(sys.argv[1]), os.listdir("/proc/self/fd")) == (["filler"], before)
+else:
+    raise AssertionError("the disk was not full")
+"""
+    run_on_small_disk(script, tmp_path / "disk", 64)

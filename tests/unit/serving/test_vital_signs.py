@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,19 @@ def test_a_dead_process_is_seen_at_once(server: subprocess.Popen[str], who: str,
     os.kill(pid, signal.SIGKILL)
     found = looked(signs, lambda found: bool(found))
     assert found[0] == Complaint(f"{who} (process {pid}) has died (SIGKILL)", fatal=True)
+
+
+def test_how_a_collected_server_ended_is_for_its_keeper_to_say(
+    server: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signs, model = VitalSigns(server.pid, tmp_path), child_of(server)
+    os.kill(model, signal.SIGSTOP)
+    server.kill()
+    server.wait()
+    died = Complaint(f"tritonserver (process {server.pid}) has died", fatal=False)
+    assert signs.look() == [died], "nor is it the models' fault"
+    monkeypatch.setattr(vital_signs, "STOPPED_S", 0.1)
+    looked(signs, lambda found: found == [replace(died, fatal=True)])
 
 
 def test_a_stopped_process_is_replaced_after_a_while(
