@@ -1,9 +1,12 @@
-"""gRPC under asyncio; cancelling a task cancels its request on the server."""
+"""gRPC under asyncio. A task that is cancelled waits no longer; the server still answers what it asked.
+
+Triton 24.10 dies of a request that is cancelled at the moment of its answer, and computes the others to their end.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import cached_property
 from typing import Any
@@ -29,6 +32,7 @@ class AsyncGrpcTransport:
         self._encryption = certificates.for_grpc() if certificates is not None else {}
         self._has_answered = False
         self._is_closed = False
+        self._under_way = set[asyncio.Task[Any]]()
 
     @cached_property
     def _client(self) -> Any:
@@ -37,13 +41,15 @@ class AsyncGrpcTransport:
 
     async def send(self, call: Call, timeout_s: float) -> list[bytes]:
         async with self._faults(timeout_s):
-            result = await self._client.infer(
-                MODEL_NAME,
-                inputs_of(call, triton.InferInput),
-                headers=call.headers,
-                request_id=call.request_id,
-                parameters=dict(call.parameters),
-                client_timeout=timeout_s,
+            result = await self._uncancelled(
+                self._client.infer(
+                    MODEL_NAME,
+                    inputs_of(call, triton.InferInput),
+                    headers=call.headers,
+                    request_id=call.request_id,
+                    parameters=dict(call.parameters),
+                    client_timeout=timeout_s,
+                )
             )
         self._has_answered = True
         return rows_of(result, call)
@@ -51,6 +57,17 @@ class AsyncGrpcTransport:
     async def is_ready(self, timeout_s: float) -> bool:
         async with self._faults(timeout_s):
             return bool(await self._client.is_model_ready(MODEL_NAME, client_timeout=timeout_s))
+
+    async def _uncancelled(self, asking: Coroutine[Any, Any, Any]) -> Any:
+        task = asyncio.ensure_future(asking)
+        self._under_way.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody may wait for it any more
 
     @asynccontextmanager
     async def _faults(self, timeout_s: float) -> AsyncIterator[None]:

@@ -26,12 +26,17 @@ NO_ROOM = 'the queue is full {"reason": "queue_full", "retry_after_ms": 10}'
 
 @dataclass
 class SmallServer:
-    """One server; `fault` says what it does instead of answering, `headers` are those of the requests it took."""
+    """One server; `fault` says what it does instead of answering, `headers` are those of the requests it took.
+
+    With the fault "slow" it answers over gRPC once `go_on` is set, and notes whether the caller still listens.
+    """
 
     protocol: Protocol
     port: int
     fault: str | None = None
     headers: list[dict[str, str]] = field(default_factory=list)
+    go_on: threading.Event = field(default_factory=threading.Event)
+    listens: list[bool] = field(default_factory=list)
     stop: Any = None
 
     @property
@@ -94,6 +99,9 @@ def _serve_grpc(server: SmallServer) -> Any:
             context.abort(grpc.StatusCode.UNAVAILABLE, NOT_READY)
         if server.fault == "no room":
             context.abort(grpc.StatusCode.UNAVAILABLE, NO_ROOM)
+        if server.fault == "slow":
+            server.go_on.wait(30)
+            server.listens.append(context.is_active())
         rows = [server.row(server.hplms[-1])] * int(request.inputs[0].shape[0])
         output = messages.ModelInferResponse.InferOutputTensor(name="RESULT", datatype="BYTES", shape=[len(rows), 1])
         content = serialize_byte_tensor(np.array(rows, dtype=np.object_)).item()

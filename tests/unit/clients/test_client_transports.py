@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from small_servers import small_server
 
 import hplm_client
 from hplm_client.address import Protocol
@@ -78,3 +79,24 @@ def test_whoever_waits_for_ever_is_told_what_is_wrong_under_asyncio(protocol: Pr
 
     with pytest.raises(hplm_client.ConnectionFailedError):
         asyncio.run(ask())
+
+
+async def test_a_task_that_is_cancelled_cancels_nothing_on_the_server() -> None:
+    with small_server("grpc", "slow") as server:
+        async with hplm_client.AsyncHplmClient(server.url) as client:
+            task = asyncio.create_task(client.infer("a/b", "text"))
+            await waited_for(lambda: server.asked == 1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.sleep(0.1)  # a cancelled request would be told within a millisecond
+            server.go_on.set()
+            assert (await client.infer("a/b", "another")).version == 1
+            await waited_for(lambda: len(server.listens) == 2)
+        assert server.listens == [True, True]
+
+
+async def waited_for(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.01)
