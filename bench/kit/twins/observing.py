@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
 from collections.abc import Sequence
@@ -10,20 +11,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.errors import UnavailableError
 from backends.scheduling.fair_share import tenant_of
 from bench.kit.fates import Fate, Fates
 from bench.kit.overload import OverloadHome
 from bench.kit.twins.ground import Ground
 from builder.placement import SimulatedLoad
 from hplm_client import HplmClient
-from loadtest.in_process import Played, play
+from loadtest.in_process import Played, play_async
 from loadtest.outcome import Kind
 from loadtest.schedule import Schedule
-from loadtest.sender import Target
+from loadtest.sender import OpenAsk, Target, open_sdk
 
 _ALONE = 20
 _ALONE_TOKENS = 20
 _LEAD_S = 0.2
+_PATIENCE_S = 60.0
+"""For the last answers, which come within the longest deadline and a second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +68,36 @@ class Observed:
 
 
 def observe(ground: Ground, schedule: Schedule) -> Observed:
-    """Play a load, and wait until nothing of it is left."""
+    """Play a load, and wait until nothing of it is left.
+
+    Raises:
+        UnavailableError: It does not come to an end.
+    """
     starts_at = time.monotonic() + _LEAD_S
-    played = play(Target(ground.url), schedule, starts_at=starts_at)
+    played = asyncio.run(play_in_time(Target(ground.url), schedule, starts_at))
     ground.wait_until_idle()
     return Observed(played, 1e6 * starts_at)
+
+
+async def play_in_time(
+    target: Target,
+    schedule: Schedule,
+    starts_at: float,
+    patience_s: float = _PATIENCE_S,
+    open_ask: OpenAsk = open_sdk,
+) -> Played:
+    """Play a load whose requests all end soon after their deadlines.
+
+    Raises:
+        UnavailableError: Some do not.
+    """
+    longest_ms = 0 if schedule.deadlines_ms is None else int(schedule.deadlines_ms.max(initial=0))
+    ends_in_s = schedule.end_s + longest_ms / 1e3 + patience_s
+    try:
+        async with asyncio.timeout(starts_at - time.monotonic() + ends_in_s):
+            return await play_async(target, schedule, open_ask=open_ask, starts_at=starts_at)
+    except TimeoutError:
+        raise UnavailableError(f"{target.url}: a load was not over {ends_in_s:.0f} s after its begin") from None
 
 
 @dataclass(frozen=True)
