@@ -41,12 +41,12 @@ class FleetSimulator:
     """A fleet; its servers may be of any kinds, but all have students or none.
 
     Args:
-        servers: By their names, which the gateway deals tenants by; none has exits.
+        servers: By their names, which the gateway deals tenants by; none has exits, or stages.
         balance: See `Deal`.
         shares_host: Whether all servers, and what sends requests, share the cores of one host.
 
     Raises:
-        InvalidArgumentError: There is no server, the balance cannot be, or a server has exits.
+        InvalidArgumentError: There is no server, the balance cannot be, or a server has exits or stages.
     """
 
     def __init__(self, servers: Mapping[str, Simulator], balance: int = BALANCE, shares_host: bool = False) -> None:
@@ -54,8 +54,8 @@ class FleetSimulator:
             raise InvalidArgumentError("a fleet has one server at least")
         if balance != 0 and balance < 100:
             raise InvalidArgumentError(f"a balance of {balance} % cannot be kept: give 100 or more, or 0 for none")
-        if any(server.has_exits for server in servers.values()):
-            raise InvalidArgumentError("servers of a simulated fleet have no ladders")
+        if not all(server.may_be_of_fleet for server in servers.values()):
+            raise InvalidArgumentError("servers of a simulated fleet have no ladders and no stages")
         self._servers = servers
         self._balance = balance
         self._shares_host = shares_host
