@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +50,10 @@ class Ground:
     trace: Path
 
     def wait_until_idle(self) -> None:
-        for server in self.servers:
-            wait_until_idle(server)
+        """Wait for all servers at once: each is looked at for seconds."""
+        with ThreadPoolExecutor(len(self.servers)) as threads:
+            for waited in [threads.submit(wait_until_idle, server) for server in self.servers]:
+                waited.result()
 
     def spans_by_server(self) -> dict[str, list[TracedSpan]]:
         """Read what each server's processes have traced so far."""
