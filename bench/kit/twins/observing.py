@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from bench.kit.fates import Fate, Fates
 from bench.kit.overload import OverloadHome
 from bench.kit.twins.ground import Ground
 from builder.placement import SimulatedLoad
-from hplm_client import HplmClient
+from hplm_client import ConnectionFailedError, ConnectionLostError, HplmClient, RequestCancelledError
 from loadtest.in_process import Played, play_async
 from loadtest.outcome import Kind
 from loadtest.schedule import Schedule
@@ -26,6 +27,8 @@ from loadtest.sender import OpenAsk, Target, open_sdk
 _ALONE = 20
 _ALONE_TOKENS = 20
 _LEAD_S = 0.2
+_BROKEN = (ConnectionLostError.code, ConnectionFailedError.code, RequestCancelledError.code)
+_MOST_BROKEN = 0.01
 _PATIENCE_S = 60.0
 """For the last answers, which come within the longest deadline and a second."""
 
@@ -71,10 +74,11 @@ def observe(ground: Ground, schedule: Schedule) -> Observed:
     """Play a load, and wait until nothing of it is left.
 
     Raises:
-        UnavailableError: It does not come to an end.
+        UnavailableError: It does not come to an end, or connections broke, as no simulated server's do.
     """
     starts_at = time.monotonic() + _LEAD_S
     played = asyncio.run(play_in_time(Target(ground.url), schedule, starts_at))
+    require_connected(played)
     ground.wait_until_idle()
     return Observed(played, 1e6 * starts_at)
 
@@ -98,6 +102,16 @@ async def play_in_time(
             return await play_async(target, schedule, open_ask=open_ask, starts_at=starts_at)
     except TimeoutError:
         raise UnavailableError(f"{target.url}: a load was not over {ends_in_s:.0f} s after its begin") from None
+
+
+def require_connected(played: Played) -> None:
+    """Raise UnavailableError if more than a hundredth of the requests met a broken connection."""
+    broken = Counter(reason for reason in played.requests.reasons.tolist() if reason.startswith(_BROKEN))
+    if broken.total() > _MOST_BROKEN * len(played.requests):
+        (reason, _), *_ = broken.most_common(1)
+        raise UnavailableError(
+            f"{broken.total():,} of {len(played.requests):,} requests of a load met a broken connection: {reason}"
+        )
 
 
 @dataclass(frozen=True)

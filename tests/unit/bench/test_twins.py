@@ -14,10 +14,10 @@ from backends.errors import InvalidArgumentError, UnavailableError
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.trace import Lane
 from bench.kit.twins.fitting import LOWER, UPPER, Host, fit_costs
-from bench.kit.twins.observing import Alone, Observed, play_in_time
+from bench.kit.twins.observing import Alone, Observed, play_in_time, require_connected
 from builder.placement.server_costs import CoreCosts
 from builder.serving import TracedSpan
-from hplm_client import Request
+from hplm_client import ConnectionLostError, Request
 from loadtest.in_process import Played
 from loadtest.outcome import Outcome
 from loadtest.requests import Requests
@@ -138,6 +138,21 @@ def test_a_load_that_does_not_end_is_an_error() -> None:
     playing = play_in_time(Target("127.0.0.1:1"), schedule, time.monotonic(), patience_s=0.1, open_ask=open_silent)
     with pytest.raises(UnavailableError, match="a load was not over"):
         asyncio.run(playing)
+
+
+def test_a_load_whose_connection_broke_is_an_error() -> None:
+    schedule = Schedule.of(Row(0.01 * number, HPLMS[0], "one two", 100) for number in range(100))
+
+    def played(num_broken: int) -> Played:
+        outcomes = [
+            Outcome.of(number, at_s, at_s + 0.01, ConnectionLostError("reset") if number < num_broken else None)
+            for number, at_s in enumerate(schedule.times_s.tolist())
+        ]
+        return Played(Requests.of(schedule, outcomes), Effort(1.0, 1.0))
+
+    require_connected(played(1))
+    with pytest.raises(UnavailableError, match="2 of 100 requests of a load met a broken connection: CONNECTION_LOST"):
+        require_connected(played(2))
 
 
 def test_too_little_cannot_be_fitted() -> None:
