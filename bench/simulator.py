@@ -111,6 +111,7 @@ def _row(frozen: Frozen, one: Predicted) -> dict[str, Any]:
         "p50 ms": mean(run.latency_ms(50) for run in runs),
         "client cores": mean(run.client_cores for run in runs),
         "sent late p99 ms": max(run.lag_p99_ms for run in runs),
+        "servers left out": sum(run.num_left_out for run in one.runs),
     }
 
 

@@ -14,7 +14,7 @@ import psutil
 
 from backends.errors import UnavailableError
 from backends.trace import TRACE_VARIABLE
-from bench.kit.fleet.running import running_fleet
+from bench.kit.fleet.running import fleet_log, running_fleet
 from bench.kit.idle import wait_until_idle
 from bench.kit.overload import OverloadHome
 from bench.kit.served import Serving, served
@@ -25,6 +25,7 @@ from builder.serving import TracedSpan
 from builder.serving.trace_file import read_spans
 
 _UPPER = "hplm_upper"
+_UNREADY = ": not ready: "
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,18 @@ class Ground:
     url: str
     servers: Sequence[Standing]
     trace: Path
+    log: Path | None = None
+    """Of several servers: what their watchdogs say."""
 
     def wait_until_idle(self) -> None:
         """Wait for all servers at once: each is looked at for seconds."""
         with ThreadPoolExecutor(len(self.servers)) as threads:
             for waited in [threads.submit(wait_until_idle, server) for server in self.servers]:
                 waited.result()
+
+    def num_left_out(self) -> int:
+        """Return how often a server was not ready so far, for which the gateway leaves it out."""
+        return 0 if self.log is None else self.log.read_text(encoding="utf-8").count(_UNREADY)
 
     def spans_by_server(self) -> dict[str, list[TracedSpan]]:
         """Read what each server's processes have traced so far."""
@@ -70,7 +77,7 @@ def ground_of(variant: Variant, home: OverloadHome) -> Iterator[Ground]:
         serving = Serving(upper=home.engine.parameters, code=code, environment={TRACE_VARIABLE: trace})
         started = _alone(variant, home, serving) if variant.servers == 1 else _behind(variant, home, serving)
         with started as (url, servers):
-            yield Ground(url, servers, Path(trace))
+            yield Ground(url, servers, Path(trace), None if variant.servers == 1 else fleet_log(home.home))
 
 
 @contextmanager

@@ -35,10 +35,17 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """A load that was played; `began_us` is its start on the machine's monotonic clock."""
+    """A load that was played.
+
+    Attributes:
+        began_us: Its start on the machine's monotonic clock.
+        num_left_out: How often the gateway left a server out meanwhile, as one that is too busy to answer its watchdog;
+            no simulated one is.
+    """
 
     played: Played
     began_us: float
+    num_left_out: int = 0
 
     @property
     def attainment(self) -> float:
@@ -76,11 +83,11 @@ def observe(ground: Ground, schedule: Schedule) -> Observed:
     Raises:
         UnavailableError: It does not come to an end, or connections broke, as no simulated server's do.
     """
-    starts_at = time.monotonic() + _LEAD_S
+    left_out_before, starts_at = ground.num_left_out(), time.monotonic() + _LEAD_S
     played = asyncio.run(play_in_time(Target(ground.url), schedule, starts_at))
     require_connected(played)
     ground.wait_until_idle()
-    return Observed(played, 1e6 * starts_at)
+    return Observed(played, 1e6 * starts_at, ground.num_left_out() - left_out_before)
 
 
 async def play_in_time(
