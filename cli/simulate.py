@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MOST_SERVERS = 64
 _HELP = f"""Play a load against a cost model in virtual time.
 
-An hour of a thousand requests a second takes half a minute, by slotted-das up to four.
+An hour of a thousand requests a second takes some minutes.
 
 {LANGUAGE}
 
