@@ -8,15 +8,16 @@ frozen in a file. The simulator gets nothing of a run but the moments at which i
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from backends.errors import InvalidArgumentError
+from backends.errors import HplmError, InvalidArgumentError
 from bench.kit.entry import QUICK_LOADS_S, Result, at_most, bench
 from bench.kit.synthetic_home import BERT_BASE, SMALL
 from bench.kit.twins.frozen import Frozen, FrozenSettings, Predicted, predict
@@ -24,6 +25,8 @@ from bench.kit.twins.loads import GAMMA, POISSON, TRACE, trace_of
 from bench.kit.twins.simulated_hours import hour_figures, hour_rows
 from bench.kit.twins.variants import VARIANTS
 from builder.placement.policies import POLICY_NAMES
+from loadtest.errors import RunError
+from workload.traces import Trace
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ FULL = Settings(
     tuple(VARIANTS),
 )
 QUICK = Settings(
-    20.0,
+    60.0,
     FrozenSettings(
         SMALL,
         calibration_loads=(0.5, 1.2, 2.5),
@@ -68,6 +71,24 @@ QUICK = Settings(
     ),
     ("shared", "paced_1"),
 )
+
+
+def predicted(
+    names: Iterable[str], settings: FrozenSettings, policy: str, folder: Path, trace: Trace | None, seed: int
+) -> tuple[list[Frozen], dict[str, str]]:
+    """Calibrate and predict one variant after the other; one that fails costs the others nothing.
+
+    Returns what became of those that did not fail, and the others' errors by their names.
+    """
+    variants: list[Frozen] = []
+    failed: dict[str, str] = {}
+    for name in names:
+        try:
+            variants.append(predict(VARIANTS[name], settings, policy, folder, trace, seed))
+        except (HplmError, RunError) as error:
+            failed[name] = str(error)
+            print(f"bench.simulator: variant {name} failed: {error}", file=sys.stderr, flush=True)
+    return variants, failed
 
 
 def twin_rows(frozen: Frozen) -> list[dict[str, Any]]:
@@ -90,6 +111,7 @@ def _row(frozen: Frozen, one: Predicted) -> dict[str, Any]:
         "p50 ms": mean(run.latency_ms(50) for run in runs),
         "client cores": mean(run.client_cores for run in runs),
         "sent late p99 ms": max(run.lag_p99_ms for run in runs),
+        "servers left out": sum(run.num_left_out for run in one.runs),
     }
 
 
@@ -146,6 +168,7 @@ def add_options(arguments: ArgumentParser) -> None:
         "frozen_error_points": at_most(2),
         "worst_beyond_repeat_points": at_most(2),
         "bias_points": at_most(1),
+        "variants_failed": at_most(0),
     },
     add_options=add_options,
 )
@@ -162,13 +185,15 @@ def simulator(options: Namespace) -> Result:
     with tempfile.TemporaryDirectory(prefix="hplm-bench-") as scratch:
         folder = options.costs or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        variants = [
-            predict(VARIANTS[name], frozen_settings, options.policy, folder, trace, options.seed) for name in names
-        ]
+        variants, failed = predicted(names, frozen_settings, options.policy, folder, trace, options.seed)
+    if not variants:
+        raise HplmError("; ".join(f"{name}: {error}" for name, error in failed.items()))
     rows = [*hours, *(row for frozen in variants for row in twin_rows(frozen))]
+    rows += [{"what": name, "error": error} for name, error in failed.items()]
     costs = {frozen.variant.name: asdict(frozen.costs.cores) for frozen in variants}
     described = {**asdict(settings), "frozen": asdict(frozen_settings), "costs": costs}
-    return Result(described, {**hour_figures(hours), **frozen_figures(variants)}, rows)
+    figures = {**hour_figures(hours), **frozen_figures(variants), "variants_failed": float(len(failed))}
+    return Result(described, figures, rows)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from backends.scheduling.cost_model import CostModel
     from backends.scheduling.policies import Policy
     from backends.scheduling.settings import Capacity
-    from builder.placement import Exits, SimulatedLoad, Simulator, Students
+    from builder.placement import Exits, SimulatedLoad, Simulator, Stages, Students
     from builder.placement.described_workload import DescribedWorkload
     from builder.placement.fleet.happenings import Happening
     from builder.placement.server_costs import ServerCosts
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MOST_SERVERS = 64
 _HELP = f"""Play a load against a cost model in virtual time.
 
-An hour of a thousand requests a second takes half a minute, by slotted-das up to four.
+An hour of a thousand requests a second takes some minutes.
 
 {LANGUAGE}
 
@@ -42,6 +42,7 @@ hplm simulate --load 300/s --arrivals bursts --tenants zipf:count=500 --duration
 hplm simulate --arrivals trace:monday.csv --lengths trace --tenants trace --deadlines trace
 hplm simulate --load 1.2x --deadlines 5x-20x --early-share 0.6 --early-after 2/6
 hplm simulate --load 0.6x --arrivals bursts:ratio=3 --deadlines 5x-20x --students 2 --student-depth 1/3
+hplm simulate --load 1.5x --deadlines 5x-20x --stages 2
 hplm simulate --servers 4 --load 0.7x --deadlines 5x-20x --lose 2@10m-11m --drain 3@30m-31m
 """
 
@@ -64,6 +65,19 @@ class MachineOptions:
             "\\[default: nothing]"
         ),
     ] = None
+
+    stages: Annotated[
+        int,
+        typer.Option(
+            help="Pipeline stages, all alike; the cost model is then of all layers on the threads of one, as "
+            "'hplm profile' measures it for an export with --stages. --load 1x is what all stages can do."
+        ),
+    ] = 1
+
+    def made_stages(self) -> Stages:
+        from builder.placement import Stages
+
+        return Stages.even(self.stages)
 
     def costs(self) -> ServerCosts | None:
         from builder.placement.server_costs import ServerCosts
@@ -274,10 +288,11 @@ def simulate(
 
     model, capacity, costs, count = machine.model(), machine.capacity(), machine.costs(), fleet.count
     fleet.happenings()  # what is wrong there is said before anything is drawn
-    exits, of_students = ladders.exits(), students.made()
-    policies = {name: policy_named(name, model) for name in policy or ["fcfs"]}
+    exits, of_students, stages = ladders.exits(), students.made(), machine.made_stages()
+    policies = {name: policy_named(name, model.scaled(stages.slowest)) for name in policy or ["fcfs"]}
     described = workload.described()
-    load = described.on(Machine(model, capacity, count)).draw(
+    at_once = count * machine.stages  # full batches
+    load = described.on(Machine(model, capacity, at_once)).draw(
         described.duration_s(workload.duration_s()), workload.seed
     )
     settings = AdmissionSettings(predicts=admission)
@@ -287,7 +302,15 @@ def simulate(
         def make(number: int, chosen: Policy = chosen) -> Simulator:
             seed = workload.seed + number
             return Simulator(
-                chosen, model, capacity, settings, exits=exits, students=of_students, costs=costs, seed=seed
+                chosen,
+                model,
+                capacity,
+                settings,
+                exits=exits,
+                students=of_students,
+                costs=costs,
+                seed=seed,
+                stages=stages,
             )
 
         with progress_bars(name) as report:

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backends.home import Home
@@ -14,6 +14,7 @@ from backends.registry.snapshot import REFRESH_INTERVAL_S
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
 from builder.serving import ServerConfig, TritonServer
+from builder.serving.tls import Tls
 from hplm_client import HplmClient, NotFoundError
 
 
@@ -44,14 +45,16 @@ def copied(built: Home, folder: Path) -> Home:
 
 
 @contextmanager
-def serving(built: Home, folder: Path, dtype: str, lower_instances: int = 1) -> Iterator[Served]:
-    """Serve a copy of a home that was built before."""
+def serving(
+    built: Home, folder: Path, dtype: str, lower_instances: int = 1, tls: Tls | None = None
+) -> Iterator[Served]:
+    """Serve a copy of a home that was built before; with `tls` gRPC is encrypted."""
     home = copied(built, folder)
     parameters = {"dtype": dtype, "slots": "4", "threads": "1"}
     lower = {"dtype": "bf16" if dtype == "int8" else dtype}
     settings = ExportSettings(lower_instances=lower_instances, lower_parameters=lower, upper_parameters=parameters)
     render_repository(home.repository, settings)
-    with TritonServer(config_of(home)) as server:
+    with TritonServer(replace(config_of(home), tls=tls)) as server:
         work = folder / "work"
         work.mkdir()
         yield Served(home, server, work)

@@ -80,6 +80,8 @@ class StandIn:
         self.asked["grpc"] += 1
         if self.behaviour == "reject":
             context.abort(grpc.StatusCode.UNAVAILABLE, "queue_full")
+        if self.behaviour == "hold":
+            self.released.wait(10)
         return self.name.encode()
 
 

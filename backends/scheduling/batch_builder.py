@@ -40,12 +40,29 @@ class BatchBuilder:
 
     def add_until_full(self, order: Indices) -> int:
         """Add the first jobs, until the next does not fit; returns how many they are."""
+        order = order[: self.rows_left]
+        if len(self._adapters) + len(order) <= self._capacity.max_adapters:
+            return self._add_while_tokens_last(order)
         count = 0
-        for index, tokens, key in self._described(order[: self.rows_left]):
+        for index, tokens, key in self._described(order):
             if not self._fits(tokens, key):
                 break
             self._add(index, tokens, key)
             count += 1
+        return count
+
+    def _add_while_tokens_last(self, order: Indices) -> int:
+        """Do so where no job lacks room for its row or its adapter."""
+        tokens_after = self._num_tokens[order].cumsum()
+        count = int(tokens_after.searchsorted(self.tokens_left, "right"))
+        if not self.indices:
+            count = max(count, min(1, len(order)))
+        if count:
+            added = order[:count]
+            self.indices += added.tolist()
+            self._adapters.update(self._hplm_key[added].tolist())
+            self.rows_left -= count
+            self.tokens_left -= int(tokens_after[count - 1])
         return count
 
     def add_all_that_fit(self, order: Indices) -> None:

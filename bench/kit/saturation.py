@@ -17,6 +17,8 @@ from loadtest.schedule import Row, Schedule
 from loadtest.sender import Target
 
 HplmText = tuple[str, str]
+LONGEST_ANSWER_S = 300.0
+"""A server that is kept full answers within seconds; one that has lost a request never does."""
 
 
 def saturate(
@@ -34,7 +36,8 @@ def saturate(
     """
     schedule = Schedule.of(Row(0.0, hplm, text) for hplm, text in rows)
     open_ask = partial(open_triton, model=model, options=partial(_options, level, tokens or {}))
-    played = play(Target(url), schedule, in_flight, open_ask=open_ask, starts_at=starts_at)
+    target = Target(url, timeout_s=LONGEST_ANSWER_S)
+    played = play(target, schedule, in_flight, open_ask=open_ask, starts_at=starts_at)
     played.require_all_answered()
     return played
 

@@ -25,7 +25,7 @@ async def open_triton(target: Target, model: str = ENSEMBLE, options: Options = 
     async def ask(request: Request) -> None:
         inputs = inputs_of(Call(request.hplm, (request.wire_text,), {}), triton.InferInput)
         try:
-            await client.infer(model, inputs, **options(request))
+            await client.infer(model, inputs, **{"client_timeout": target.timeout_s, **options(request)})
         except InferenceServerException as error:
             was_rejected = error.status() == "StatusCode.UNAVAILABLE"
             raise (UnavailableError if was_rejected else RequestTimeoutError)(str(error)) from error

@@ -23,6 +23,25 @@ from builder.serving.tls import Tls
 _TYPES = "type.googleapis.com/envoy.extensions"
 _CONNECTIONS = "envoy.resource_monitors.global_downstream_max_connections"
 _MAX_CONNECTIONS = 50_000
+_MANY = 1_000_000
+_CODECS: Mapping[Protocol, Mapping[str, Any]] = {
+    "http": {"codec_type": "HTTP1"},
+    "grpc": {
+        "codec_type": "HTTP2",
+        # Envoy cuts a connection, with all that it holds, where a thousand of its requests were given up, and more than
+        # 33 a second since then: clients whose deadlines a server misses do that. It would also hold all requests but
+        # the first 1,024 of a connection back in the client, unseen.
+        "http2_protocol_options": dict.fromkeys(
+            ("max_concurrent_streams", "stream_reset_burst", "stream_reset_rate"), _MANY
+        ),
+    },
+}
+_RUNTIME = {
+    # Envoy also cuts a connection where half of its requests, and 500 at least, were given up before this age in whole
+    # seconds. By its default of 1 that would still be clients with deadlines of less than a second, which wait for a
+    # second beyond them; those that attack wait for nothing.
+    "overload.premature_reset_min_stream_lifetime_seconds": 0,
+}
 _IDLE = "900s"
 _REQUEST = "60s"
 """Time for a client to send a whole request."""
@@ -78,6 +97,7 @@ def gateway_config(
             ],
         },
         "overload_manager": {"resource_monitors": [_typed(_CONNECTIONS, _most_connections())]},
+        "layered_runtime": {"layers": [{"name": "static", "static_layer": _RUNTIME}]},
     }
     if files is not None:
         document |= {"node": dict.fromkeys(("id", "cluster"), "hplm"), "dynamic_resources": files.clusters_source()}
@@ -130,7 +150,7 @@ def _manager(protocol: Protocol, routes: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": protocol,
-        "codec_type": "HTTP1" if protocol == "http" else "HTTP2",
+        **_CODECS[protocol],
         **routes,
         "early_header_mutation_extensions": [_typed("envoy.http.early_header_mutation.header_mutation", _unheard())],
         "generate_request_id": False,

@@ -2,6 +2,7 @@
 
 from builder.placement.simulated_exits import Exits
 from builder.placement.simulated_load import ConstantDelay, ObservedDelays, SimulatedLoad, Workload
+from builder.placement.simulated_stages import Stages
 from builder.placement.simulated_students import Students
 from builder.placement.simulation_log import Batches, Simulation
 from builder.placement.simulator import Simulator
@@ -14,6 +15,7 @@ __all__ = [
     "SimulatedLoad",
     "Simulation",
     "Simulator",
+    "Stages",
     "Students",
     "Workload",
 ]

@@ -40,7 +40,7 @@ class Machine:
     cost_model: CostModel
     capacity: Capacity
     count: int = 1
-    """How many such machines share a load; a full batch is that of one."""
+    """How many such machines, or stages of one, share a load; a full batch is that of one."""
 
     def full_batch(self, lengths: Lengths, tenants: Tenants) -> BatchShape:
         """A batch of typical rows, as many as fit."""

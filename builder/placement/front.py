@@ -147,6 +147,9 @@ class FrontIntake:
     def next_us(self) -> float:
         return min(self._arrives_us, self._hands_us, *(worker.next_us for worker in self._workers))
 
+    def next_beyond_us(self, rows: int, tokens: int) -> float:
+        return self.next_us
+
     def __len__(self) -> int:
         return len(self._requests) + sum(map(len, self._workers)) + len(self._handed)
 

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import accumulate, repeat
 from operator import attrgetter
 from typing import Protocol
 
@@ -34,6 +34,10 @@ class Intake(Protocol):
 
     @property
     def next_us(self) -> float: ...
+
+    def next_beyond_us(self, rows: int, tokens: int) -> float:
+        """Return when a row comes that is not among the next ones of so many rows and tokens, or at times before."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -64,6 +68,10 @@ class _Unforecast:
     """An intake that rejects nothing and holds nothing back."""
 
     forecasts = False
+    next_us: float
+
+    def next_beyond_us(self, rows: int, tokens: int) -> float:
+        return self.next_us
 
     def hear(self, told: Told) -> None:
         pass
@@ -94,6 +102,8 @@ class WholeIntake(_Unforecast):
         self._made = 0
         self._jobs: list[SimulatedJob] = []
         self._times_us: list[int] = []
+        self._tokens_before: list[int] = []
+        """Of each job made, and at last of the first one that is not."""
         self._taken = 0
         """Jobs taken of the block."""
         self.next_us: float = math.inf
@@ -121,6 +131,17 @@ class WholeIntake(_Unforecast):
                 self.next_us = self._times_us[end]
         return taken
 
+    def next_beyond_us(self, rows: int, tokens: int) -> float:
+        if not self._times_us:
+            return math.inf
+        first, before = self._taken, self._tokens_before
+        most = before[first] + tokens
+        # The row behind so many rows, but none of the next block, and none behind so many tokens.
+        beyond = min(first + rows, len(self._jobs) - 1)
+        if before[beyond + 1] > most:
+            beyond = bisect_right(before, most, first + 1, beyond + 1) - 1
+        return self._times_us[beyond]
+
     def take_block(self) -> list[SimulatedJob]:
         """Take all that is made, and make the next ones; none at the end."""
         taken = self._jobs[self._taken :]
@@ -135,7 +156,9 @@ class WholeIntake(_Unforecast):
         deadlines_us = repeat(None) if load.deadlines_us is None else load.deadlines_us[rows].tolist()
         places = range(rows.start, len(load))
         leaving = self._leaving[rows].tolist()
-        columns = (self._times_us, keys, tenants, load.tokens[rows].tolist(), deadlines_us, leaving, *self._same_of_all)
+        tokens = load.tokens[rows].tolist()
+        self._tokens_before = [*accumulate(tokens, initial=0)]
+        columns = (self._times_us, keys, tenants, tokens, deadlines_us, leaving, *self._same_of_all)
         self._jobs = list(map(SimulatedJob, places, *columns))
         self._made += len(self._jobs)
         self._taken = 0

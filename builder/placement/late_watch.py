@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable
 
 from builder.placement.simulated_job import SimulatedJob
@@ -19,6 +20,11 @@ class LateWatch:
         self._due: list[tuple[int, int, SimulatedJob]] = []
         self._waiting: set[SimulatedJob] = set()
         self._late: set[SimulatedJob] = set()
+
+    @property
+    def next_us(self) -> float:
+        """No job becomes late before this moment, or at it."""
+        return self._due[0][0] if self._due else math.inf
 
     def enter(self, jobs: Iterable[SimulatedJob]) -> None:
         for job in jobs:

@@ -11,6 +11,7 @@ import numpy as np
 from backends.scheduling.cost_model import BatchShape, CostModel
 from builder.placement.server_costs import ServerCosts
 from builder.placement.simulated_job import SimulatedJob
+from builder.placement.simulated_stages import Stages
 
 
 class Machine(Protocol):
@@ -34,7 +35,7 @@ class Machine(Protocol):
         ...
 
     def end_us(self) -> int:
-        """Return when the batch that runs is done, as far as that is known; more that is known makes it later."""
+        """Return when the next batch may run, as far as that is known; more that is known makes it later."""
         ...
 
     def answered_us(self, num_rows: int, end_us: int) -> int:
@@ -76,6 +77,31 @@ class FreeMachine:
 
     def note_received(self, num_rows: int) -> None:
         pass
+
+
+class StagedMachine(FreeMachine):
+    """A machine whose stages stand one behind the other: a batch takes the next one before it leaves its own.
+
+    Args:
+        measured_us: What a batch takes in all stages.
+        stages: What it takes in each.
+    """
+
+    def __init__(self, measured_us: Callable[[BatchShape], float], stages: Stages) -> None:
+        super().__init__(measured_us)
+        self._shares = stages.shares
+        self._left_us = [0] * (len(stages.shares) + 1)
+        """When the last batch left each stage; behind the last one nothing holds it up."""
+
+    def begin(self, shape: BatchShape, start_us: int) -> None:
+        left_us, taken_us = start_us, self.alone_us(shape)
+        for stage, share in enumerate(self._shares):
+            left_us = max(left_us + max(1, round(share * taken_us)), self._left_us[stage + 1])
+            self._left_us[stage] = left_us
+        self._end_us = self._left_us[0]
+
+    def answered_us(self, num_rows: int, end_us: int) -> int:
+        return self._left_us[-2]
 
 
 class SharedMachine:

@@ -4,9 +4,9 @@ One batch runs; the next is staged as soon as it is full, otherwise when the mac
 arrive first, then the batch ends, then the next is chosen. What happens before a moment is played once all rows are
 known that arrive before it; nothing that happens later is.
 
-Events that move nothing are not played: time goes from batch to batch, and from one arrival to the next only while a
-batch might be staged; from one passed deadline to the next only where the policy may choose otherwise for it. In a
-fleet each arrival is played at its time, since the gateway sees how many requests each server holds.
+Events that move nothing are not played: time goes from batch to batch, and to an arrival only where it may make a batch
+full; from one passed deadline to the next only where the policy may choose otherwise for it. With admission, which
+decides about each row, and in a fleet, whose gateway sees how many requests each server holds, each arrival is played.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from builder.placement.intake import Intake
 from builder.placement.late_watch import LateWatch
 from builder.placement.machine import Machine
 from builder.placement.simulated_exits import Answers, Exits
-from builder.placement.simulated_job import SimulatedJob
+from builder.placement.simulated_job import SimulatedJob, whole_shape
 from builder.placement.simulated_queue import SimulatedQueue
 from builder.placement.simulated_students import STUDENT_STACK, Students
 from builder.placement.simulation_log import SimulationLog
@@ -43,6 +43,12 @@ class Answering:
     def num_students(self, jobs: Sequence[SimulatedJob]) -> int:
         """Return how many students answer a batch."""
         return 0 if self.students is None else round(max(job.depth for job in jobs) / self.students.depth)
+
+    def shape(self, jobs: Sequence[SimulatedJob]) -> BatchShape:
+        """Add up a batch that runs now."""
+        if self.exits is None and self.students is None:
+            return whole_shape(jobs)
+        return BatchShape.of(jobs, [job.passed for job in jobs])
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,8 @@ class ServerRun:
         self._answering = answering
         self._late = late
         self._depths = None if admission is None else DepthChoice(admission)
+        # Rows for which a batch has room need not be looked at one by one, where nothing else depends on their moment.
+        self._room = queue.room if admission is None and late is None and not machine.is_slowed else None
         self._told: Told | None = None
         self._told_us = 0
         self._staged: _Staged | None = None
@@ -108,12 +116,20 @@ class ServerRun:
             self.wakes_us = next(self._played, math.inf)
 
     def num_open(self, now_us: float) -> int:
-        """Count the rows that were added, and have not been answered or rejected before a moment."""
+        """Count the rows that were added, and have not been answered or rejected before a moment.
+
+        The count stays what it is until `open_until_us`, unless a row is added or something is played.
+        """
         if self._is_over:
             return 0
         staged = 0 if self._staged is None else len(self._staged.jobs)
         late = 0 if self._late is None else self._late.count(now_us)
         return len(self._intake) + len(self._queue) - late + staged + len(self._running)
+
+    @property
+    def open_until_us(self) -> float:
+        """Up to when the rows that wait stay on time."""
+        return math.inf if self._late is None or self._is_over else self._late.next_us
 
     def kill(self, now_us: int) -> list[SimulatedJob]:
         """End it where it is; returns the rows that it held, in the order in which they were sent."""
@@ -162,12 +178,14 @@ class ServerRun:
 
     def _run_batch(self, jobs: list[SimulatedJob]) -> Iterator[float]:
         """Play until the batch is done; then it is known what runs next, if that is staged."""
-        start_us, self._running = self.now_us, [job for job in jobs if not job.is_late(self.now_us)]
+        start_us, self._running = self.now_us, jobs
+        if self._late is not None:
+            self._running = [job for job in jobs if not job.is_late(start_us)]
         if self._answering.students is not None and self._depths is not None:
             self._depths.choose(STUDENT_STACK, jobs, self._answering.students.choices, start_us)
         if self._admission is not None:
             self._admission.batches.began(jobs[0].root, BatchShape.of(jobs), start_us)
-        shape = BatchShape.of(jobs, [job.passed for job in jobs])
+        shape = self._answering.shape(jobs)
         self._machine.begin(shape, start_us)
         self._stage_if_full()
         while True:
@@ -187,7 +205,8 @@ class ServerRun:
     def _next_us(self) -> float:
         """Return when something may happen before the batch that runs, or is staged, goes on."""
         if self._staged is None:
-            return min(self._intake.next_us, self._queue.next_change_us)
+            arrives_us = self._intake.next_us if self._room is None else self._intake.next_beyond_us(*self._room())
+            return min(arrives_us, self._queue.next_change_us)
         # What comes behind a staged batch may come at once, but for whoever looks on meanwhile.
         return self._intake.next_us if self._late is not None or self._machine.is_slowed else math.inf
 
@@ -201,8 +220,9 @@ class ServerRun:
 
     def _finish(self, jobs: list[SimulatedJob], shape: BatchShape, start_us: int) -> None:
         end_us, self._running = self.now_us, ()
-        answers = self._answers(jobs, start_us, end_us)
-        self.log.batch(start_us, end_us, shape, jobs, answers, self._answering.num_students(jobs))
+        answered_us = self._machine.answered_us(len(jobs), end_us)
+        answers = self._early_answers(jobs, start_us, end_us, answered_us)
+        self.log.batch(start_us, end_us, shape, jobs, self._answering.num_students(jobs), answered_us, answers)
         if self._admission is not None:
             for job in jobs:
                 self._admission.accounts.spend_depth(job, job.passed)
@@ -212,10 +232,9 @@ class ServerRun:
                 self._tell(self._admission, end_us)
                 self._intake.release(end_us)
 
-    def _answers(self, jobs: list[SimulatedJob], start_us: int, end_us: int) -> Answers:
-        answered_us = self._machine.answered_us(len(jobs), end_us)
+    def _early_answers(self, jobs: list[SimulatedJob], start_us: int, end_us: int, answered_us: int) -> Answers | None:
         if self._answering.exits is None:
-            return Answers.at_end(len(jobs), answered_us)
+            return None
         at_exit = BatchShape.of(jobs, [job.exit_depth for job in jobs])
         return Answers.of(jobs, min(end_us, start_us + self._machine.alone_us(at_exit)), answered_us)
 

@@ -63,11 +63,6 @@ class Answers(NamedTuple):
     levels: Sequence[int]
 
     @classmethod
-    def at_end(cls, num_rows: int, end_us: int) -> Answers:
-        """Answer all rows once they have passed all layers."""
-        return cls([end_us] * num_rows, [Answered.FULL] * num_rows)
-
-    @classmethod
     def of(cls, jobs: Sequence[SimulatedJob], exit_us: int, end_us: int) -> Answers:
         """Answer rows when they leave a batch, at `exit_us` or at its end.
 

@@ -72,6 +72,14 @@ class SimulatedQueue:
         """
         return math.inf if self._takes_all_that_fit else self._next_deadline_us
 
+    def room(self) -> tuple[int, int]:
+        """Return how many rows, and tokens, may come before it can matter to a batch that is not full when they do."""
+        if not self._takes_all_that_fit:
+            return 0, 0
+        capacity = self._capacity
+        most_rows = min(capacity.max_rows - 1, capacity.max_adapters)
+        return max(0, most_rows - self._rows), max(0, capacity.max_tokens - self._tokens)
+
     def left(self) -> list[SimulatedJob]:
         """Return the jobs that wait."""
         return [*self._room, *self._coming]

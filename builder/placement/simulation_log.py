@@ -19,13 +19,15 @@ from builder.placement.simulated_job import SimulatedJob
 from builder.placement.simulated_load import Int64, SimulatedLoad
 
 _PERCENTILES = (50, 90, 99)
+_NUM_COLUMNS = 7
 
 
 @dataclass(frozen=True, eq=False)
 class Batches:
     """Shape: [batches] each; places, of their rows in the load, are [rows of all batches].
 
-    `students` is how many answered a batch, 0 where all layers did.
+    `answered_us` is when rows were answered that did not leave early; `students` how many answered a batch, 0 where all
+    layers did.
     """
 
     places: Int64
@@ -35,6 +37,7 @@ class Batches:
     tokens: Int64
     adapters: Int64
     students: Int64
+    answered_us: Int64
 
     @property
     def mean_students(self) -> float:
@@ -139,14 +142,16 @@ class SimulationLog:
 
     def __init__(self) -> None:
         self._places = array("q")
+        self._batches = array("q")
+        """Seven numbers for each."""
         self._answered_us = array("q")
         self._levels = array("b")
-        self._columns = tuple(array("q") for _ in range(6))
+        """Of each row; these two only where rows may leave early."""
         self._rejected: dict[Rejection, array[int]] = {}
 
     @property
     def num_batches(self) -> int:
-        return len(self._columns[0])
+        return len(self._batches) // _NUM_COLUMNS
 
     def batch(
         self,
@@ -154,29 +159,30 @@ class SimulationLog:
         end_us: int,
         shape: BatchShape,
         jobs: Sequence[SimulatedJob],
-        answers: Answers,
         num_students: int,
+        answered_us: int,
+        answers: Answers | None,
     ) -> None:
+        """Note a batch that is done; `answers` where its rows may have left early."""
         self._places.extend([job.place for job in jobs])
-        self._answered_us.extend(answers.answered_us)
-        self._levels.extend(answers.levels)
-        row = (start_us, end_us, shape.rows, round(shape.tokens), shape.adapters, num_students)
-        for column, value in zip(self._columns, row, strict=True):
-            column.append(value)
+        tokens = round(shape.tokens)
+        self._batches.extend((start_us, end_us, shape.rows, tokens, shape.adapters, num_students, answered_us))
+        if answers is not None:
+            self._answered_us.extend(answers.answered_us)
+            self._levels.extend(answers.levels)
 
     def reject(self, job: SimulatedJob, reason: Rejection) -> None:
         self._rejected.setdefault(reason, array("q")).append(job.place)
 
     def batches(self) -> Batches:
-        return Batches(_column(self._places), *map(_column, self._columns))
+        return Batches(_column(self._places), *_column(self._batches).reshape(-1, _NUM_COLUMNS).T)
 
     def extend(self, other: SimulationLog) -> None:
         """Add what is in another log, of other requests."""
         self._places.extend(other._places)
         self._answered_us.extend(other._answered_us)
         self._levels.extend(other._levels)
-        for column, others in zip(self._columns, other._columns, strict=True):
-            column.extend(others)
+        self._batches.extend(other._batches)
         for reason, places in other._rejected.items():
             self._rejected.setdefault(reason, array("q")).extend(places)
 
@@ -184,7 +190,9 @@ class SimulationLog:
         """Judge each request; one that was admitted, ran in no batch and is not lost was late in the queue."""
         batches = self.batches()
         places = batches.places
-        started_us, done_us = np.repeat(batches.started_us, batches.rows), _column(self._answered_us)
+        started_us, done_us = (np.repeat(times, batches.rows) for times in (batches.started_us, batches.answered_us))
+        if self._answered_us:
+            done_us = _column(self._answered_us)
         is_late = np.zeros((2, len(places)), bool)
         if load.deadlines_us is not None:
             is_late = load.deadlines_us[places] <= np.stack((started_us, done_us))

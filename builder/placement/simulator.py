@@ -26,13 +26,14 @@ from backends.scheduling.settings import AdmissionSettings, Capacity
 from builder.placement.front import FrontIntake
 from builder.placement.intake import Intake, OpenIntake, WholeIntake
 from builder.placement.late_watch import LateWatch
-from builder.placement.machine import FreeMachine, Machine, SharedMachine
+from builder.placement.machine import FreeMachine, Machine, SharedMachine, StagedMachine
 from builder.placement.server_costs import ServerCosts
 from builder.placement.server_run import Answering, ServerRun
 from builder.placement.simulated_exits import Exits
 from builder.placement.simulated_job import ROOT, Depths, SimulatedJob
 from builder.placement.simulated_load import SimulatedLoad
 from builder.placement.simulated_queue import SimulatedQueue
+from builder.placement.simulated_stages import Stages
 from builder.placement.simulated_students import STUDENT_STACK, Students
 from builder.placement.simulation_log import Simulation
 from builder.progress import Report, Step
@@ -54,9 +55,11 @@ class Simulator:
         students: What answers in place of the layers; needs admission, which knows what waits.
         costs: What serving takes beside batches; by default nothing. Needs admission, whose forecast it goes by.
         seed: Of what is drawn while it runs.
+        stages: How the layers are cut. The cost model is then of all layers on the threads of one stage.
 
     Raises:
-        InvalidArgumentError: Students without admission, or with exits; costs without admission, or with `measured_us`.
+        InvalidArgumentError: Students without admission, or with exits; costs without admission, or with `measured_us`;
+            stages with exits, students or costs.
     """
 
     def __init__(
@@ -71,11 +74,14 @@ class Simulator:
         students: Students | None = None,
         costs: ServerCosts | None = None,
         seed: int = 0,
+        stages: Stages = Stages.even(1),
     ) -> None:
         if students is not None and (admission is None or exits is not None):
             raise InvalidArgumentError("students need admission, and have no exits")
         if costs is not None and (admission is None or measured_us is not None):
             raise InvalidArgumentError("costs of a server need admission, and say themselves what batches take")
+        if len(stages.shares) > 1 and (exits, students, costs) != (None, None, None):
+            raise InvalidArgumentError("a server of several stages is simulated without ladders, students and costs")
         self._policy = policy
         self._cost_model = cost_model
         self._capacity = capacity
@@ -85,6 +91,7 @@ class Simulator:
         self._answering = Answering(exits, students)
         self._costs = costs
         self._seed = seed
+        self._stages = stages
 
     def run(self, load: SimulatedLoad, report: Report = lambda _: None) -> Simulation:
         """Play a load to its last answer."""
@@ -100,8 +107,9 @@ class Simulator:
         return run.log.judged(load)
 
     @property
-    def has_exits(self) -> bool:
-        return self._answering.exits is not None
+    def may_be_of_fleet(self) -> bool:
+        """Whether what it holds is known from batch to batch: not where rows leave early, or stay for later stages."""
+        return self._answering.exits is None and len(self._stages.shares) == 1
 
     def watched_run(self, offered_us: Sequence[int]) -> ServerRun:
         """Start a server of a fleet, which rows are added to; `offered_us` grows by what is sent to its host."""
@@ -139,6 +147,8 @@ class Simulator:
         admission = self._new_admission()
         queue = SimulatedQueue(self._policy, self._capacity, admission, late)
         machine: Machine = FreeMachine(self._measured_us)
+        if len(self._stages.shares) > 1:
+            machine = StagedMachine(self._measured_us, self._stages)
         if self._costs is not None:
             machine = SharedMachine(self._costs, self._cost_model, offered_us, np.random.default_rng(self._seed))
             intake = FrontIntake(intake, self._costs.front)
@@ -159,7 +169,7 @@ class Simulator:
         return admission
 
     def _learned_costs(self) -> LiveCosts:
-        costs = LiveCosts(self._cost_model)
+        costs = LiveCosts(self._cost_model.scaled(self._stages.slowest), self._stages.tail)
         if self._costs is not None:
             shape = BatchShape(self._capacity.max_rows, 20 * self._capacity.max_rows, 400 * self._capacity.max_rows, 8)
             for factor in islice(self._costs.scatter, _LEARNED_BATCHES):

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _PROJECT = Path(__file__).parents[2]
 
 
+@pytest.mark.long  # `make check`, which continuous integration runs before, does the same
 def test_rooms_import_only_what_they_may() -> None:
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
     done = subprocess.run(command, cwd=_PROJECT, capture_output=True, text=True, check=False)

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from types import TracebackType
 from typing import Any, Self
 
-from bench.kit.saturation import HplmText
+from bench.kit.saturation import LONGEST_ANSWER_S, HplmText
 from bench.kit.triton_client import open_triton
 from hplm_client import HplmClient, Request
 from hplm_client.codec import Call
@@ -55,7 +55,7 @@ class FleetClients:
 def _full(url: str, rows: Sequence[HplmText], in_flight: int, is_routed: bool) -> Played:
     schedule = Schedule.of(Row(0.0, hplm, text) for hplm, text in rows)
     open_ask = partial(open_triton, options=_routed if is_routed else _unrouted)
-    played = play(Target(url), schedule, in_flight, open_ask=open_ask)
+    played = play(Target(url, timeout_s=LONGEST_ANSWER_S), schedule, in_flight, open_ask=open_ask)
     played.require_all_answered()
     return played
 

@@ -53,7 +53,7 @@ class RunningFleet:
             raise ValueError(f"hplm fleet serve reads {home.repository}, and not {config.repository}")
         self.home = home
         self.num_servers = num_servers
-        self.log_path = home.path / "fleet.log"
+        self.log_path = fleet_log(home)
         self._environment = {**os.environ, **config.environment}
         self._command = [str(_HPLM), "fleet", "serve", "--home", str(home.path), "--servers", str(num_servers)]
         self._command += [*_FREE_PORTS, *options]
@@ -160,6 +160,11 @@ class RunningFleet:
     def _last_lines(self) -> str:
         lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
         return " | ".join(lines[-_LAST_LINES:]) or "it said nothing"
+
+
+def fleet_log(home: Home) -> Path:
+    """What `hplm fleet serve` says on this home is appended there."""
+    return home.path / "fleet.log"
 
 
 @contextmanager

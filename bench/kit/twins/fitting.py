@@ -35,6 +35,20 @@ Spans = Mapping[str, Sequence[TracedSpan]]
 
 
 @dataclass(frozen=True)
+class Host:
+    """What the threads that compute share their cores with.
+
+    Attributes:
+        most_stretch: See `CoreCosts`.
+        is_shared: Whether what sends and rejects requests runs there too. Otherwise only rows that come to the engine,
+            whose process takes them in itself, can slow it down, and whatever else did was not the requests.
+    """
+
+    most_stretch: float
+    is_shared: bool = True
+
+
+@dataclass(frozen=True)
 class TracedBatch:
     """A batch as the trace has it, and what the cost model says of it."""
 
@@ -68,7 +82,7 @@ def fit_costs(
     spans: Spans,
     loads: Sequence[Observed],
     alone: Alone,
-    most_stretch: float,
+    host: Host,
     max_rows: int,
     measured: Mapping[str, Any],
 ) -> ServerCosts:
@@ -79,7 +93,7 @@ def fit_costs(
         spans: Of each server, during all that follows.
         loads: The calibration loads.
         alone: Requests on the idle servers.
-        most_stretch: See `CoreCosts`.
+        host: What computing shares its cores with.
         max_rows: Of a batch.
         measured: What the costs hold for.
 
@@ -89,7 +103,7 @@ def fit_costs(
     traces = [traced for load in loads for traced in _traces_of(model, spans, load)]
     if sum(len(traced.batches) for traced in traces) < _FEWEST_BATCHES:
         raise InvalidArgumentError("too few batches were traced to fit what they take; load the servers for longer")
-    cores = _cores(traces, most_stretch)
+    cores = _cores(traces, host)
     every = [span for of_server in spans.values() for span in of_server]
     reach_us, hop_us = _ways(every, alone)
     front = FrontCosts(reach_us, _linear(_calls(every)), hop_us)
@@ -123,14 +137,14 @@ def _batch(model: CostModel, span: TracedSpan) -> TracedBatch:
 # --- what requests take from the cores ---
 
 
-def _cores(traces: Sequence[ServerTrace], most_stretch: float) -> CoreCosts:
+def _cores(traces: Sequence[ServerTrace], host: Host) -> CoreCosts:
     """Fit predicted over measured as `a - b * sent_rate - c * received_rate`, none of the three below 0."""
     windows = [window for traced in traces for window in _windows(traced)]
-    rates = np.array([[1.0, -sent, -received] for _, _, sent, received in windows])
+    rates = np.array([[1.0, -sent * host.is_shared, -received] for _, _, sent, received in windows])
     predicted, took = (np.array([window[column] for window in windows]) for column in (0, 1))
     a, b, c = _non_negative(rates, predicted / took, took)
     slowness = 1 / a
-    return CoreCosts(slowness, slowness * b, slowness * c, most_stretch)
+    return CoreCosts(slowness, slowness * b, slowness * c, host.most_stretch)
 
 
 def _windows(traced: ServerTrace) -> Iterator[tuple[float, float, float, float]]:
@@ -154,8 +168,8 @@ def _non_negative(terms: NDArray[np.float64], values: NDArray[np.float64], weigh
     scale = np.maximum(np.abs(terms).max(axis=0), 1e-30)
     root = np.sqrt(weights)[:, None]
     best, best_loss = [0.0] * terms.shape[1], np.inf
-    others = range(1, terms.shape[1])
-    for chosen in ([0, *some] for size in range(terms.shape[1]) for some in combinations(others, size)):
+    others = np.flatnonzero(np.abs(terms[:, 1:]).max(axis=0)) + 1
+    for chosen in ([0, *some] for size in range(len(others) + 1) for some in combinations(others.tolist(), size)):
         part, *_ = np.linalg.lstsq(root * (terms / scale)[:, chosen], root[:, 0] * values, rcond=None)
         loss = float((weights * ((terms / scale)[:, chosen] @ part - values) ** 2).sum())
         if (part >= 0).all() and part[0] > 0 and loss < best_loss:

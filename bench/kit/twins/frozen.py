@@ -27,7 +27,7 @@ from bench.kit.progress import one_by_one
 from bench.kit.report import machine
 from bench.kit.saturation import HplmText, saturate
 from bench.kit.synthetic_home import ROOT
-from bench.kit.twins.fitting import fit_costs
+from bench.kit.twins.fitting import Host, fit_costs
 from bench.kit.twins.ground import Ground, ground_of
 from bench.kit.twins.loads import POISSON, Capability, Loads
 from bench.kit.twins.observing import Observed, ask_alone, observe
@@ -197,7 +197,7 @@ def _calibrate(
         ground.spans_by_server(),
         observed,
         alone,
-        variant.most_stretch,
+        Host(variant.most_stretch, is_shared=not variant.is_isolated),
         home.engine.batch,
         measured | {"alone_ms": alone.took_us / 1e3},
     )

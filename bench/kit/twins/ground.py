@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,23 +13,19 @@ from pathlib import Path
 import psutil
 
 from backends.errors import UnavailableError
-from backends.home import Home
 from backends.trace import TRACE_VARIABLE
+from bench.kit.fleet.running import fleet_log, running_fleet
 from bench.kit.idle import wait_until_idle
 from bench.kit.overload import OverloadHome
 from bench.kit.served import Serving, served
 from bench.kit.twins.paced import paced_code
 from bench.kit.twins.variants import Variant
-from builder.export.repository import render_repository
-from builder.export.settings import ExportSettings
+from builder.fleet.fleet_folder import ServerEntry
 from builder.serving import TracedSpan
 from builder.serving.trace_file import read_spans
 
-_HPLM = str(Path(sys.executable).with_name("hplm"))
-_ANY_PORTS = ("--http", "0", "--grpc", "0", "--health-port", "0", "--first-port", "0")
 _UPPER = "hplm_upper"
-_STOP_S = 60.0
-_GRPC = re.compile(r"grpc://([\d.:]+)")
+_UNREADY = ": not ready: "
 
 
 @dataclass(frozen=True)
@@ -56,10 +49,18 @@ class Ground:
     url: str
     servers: Sequence[Standing]
     trace: Path
+    log: Path | None = None
+    """Of several servers: what their watchdogs say."""
 
     def wait_until_idle(self) -> None:
-        for server in self.servers:
-            wait_until_idle(server)
+        """Wait for all servers at once: each is looked at for seconds."""
+        with ThreadPoolExecutor(len(self.servers)) as threads:
+            for waited in [threads.submit(wait_until_idle, server) for server in self.servers]:
+                waited.result()
+
+    def num_left_out(self) -> int:
+        """Return how often a server was not ready so far, for which the gateway leaves it out."""
+        return 0 if self.log is None else self.log.read_text(encoding="utf-8").count(_UNREADY)
 
     def spans_by_server(self) -> dict[str, list[TracedSpan]]:
         """Read what each server's processes have traced so far."""
@@ -73,16 +74,14 @@ def ground_of(variant: Variant, home: OverloadHome) -> Iterator[Ground]:
     """Start the servers of a variant, traced."""
     with tempfile.TemporaryDirectory(prefix="hplm-trace-") as trace:
         code = paced_code(home.home.path / "paced", home.cost_model) if variant.is_paced else None
-        started = _alone(variant, home, code, trace) if variant.servers == 1 else _behind(variant, home, code, trace)
+        serving = Serving(upper=home.engine.parameters, code=code, environment={TRACE_VARIABLE: trace})
+        started = _alone(variant, home, serving) if variant.servers == 1 else _behind(variant, home, serving)
         with started as (url, servers):
-            yield Ground(url, servers, Path(trace))
+            yield Ground(url, servers, Path(trace), None if variant.servers == 1 else fleet_log(home.home))
 
 
 @contextmanager
-def _alone(
-    variant: Variant, home: OverloadHome, code: Path | None, trace: str
-) -> Iterator[tuple[str, Sequence[Standing]]]:
-    serving = Serving(upper=home.engine.parameters, code=code, environment={TRACE_VARIABLE: trace})
+def _alone(variant: Variant, home: OverloadHome, serving: Serving) -> Iterator[tuple[str, Sequence[Standing]]]:
     with served(home.home, serving) as server:
         standing = Standing(variant.name, server.pid, server.metrics_url)
         if variant.is_isolated:
@@ -93,44 +92,21 @@ def _alone(
 
 
 @contextmanager
-def _behind(
-    variant: Variant, home: OverloadHome, code: Path | None, trace: str
-) -> Iterator[tuple[str, Sequence[Standing]]]:
+def _behind(variant: Variant, home: OverloadHome, serving: Serving) -> Iterator[tuple[str, Sequence[Standing]]]:
     """Start `hplm fleet serve` as an operator does."""
-    exported = ExportSettings(
-        lower_instances=1, lower_parameters={"missing": "fallback"}, upper_parameters=home.engine.parameters
-    )
-    render_repository(home.home.repository, exported, code)
-    command = [_HPLM, "fleet", "serve", "--home", str(home.home.path), "--servers", str(variant.servers), *_ANY_PORTS]
-    log = home.home.path / "fleet.log"
-    with log.open("w", encoding="utf-8") as err:
-        environment = {**os.environ, TRACE_VARIABLE: trace}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, env=environment)
-    try:
-        yield _ready(process, log), _servers_of(home.home)
-    finally:
-        process.terminate()
-        try:
-            process.communicate(timeout=_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+    with running_fleet(home.home, serving, variant.servers) as fleet:
+        servers = fleet.servers()
+        yield fleet.grpc_url, [Standing(each.server, _known(each.pid), _metrics_url(each)) for each in servers]
 
 
-def _ready(process: subprocess.Popen[str], log: Path) -> str:
-    """Wait until the fleet is ready; returns where it is asked."""
-    for line in process.stdout or ():
-        if line.startswith("ready:") and (found := _GRPC.search(line)):
-            return found.group(1)
-    raise UnavailableError(f"the fleet did not start: {log.read_text(encoding='utf-8').strip()[-500:]}")
+def _metrics_url(server: ServerEntry) -> str:
+    return f"http://127.0.0.1:{_known(server.metrics)}/metrics"
 
 
-def _servers_of(home: Home) -> list[Standing]:
-    command = [_HPLM, "fleet", "status", "--home", str(home.path), "--json"]
-    status = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return [
-        Standing(row["server"], row["pid"], f"http://127.0.0.1:{row['metrics']}/metrics") for row in status["servers"]
-    ]
+def _known(number: int | None) -> int:
+    if number is None:
+        raise UnavailableError("a server of the fleet does not run any more")
+    return number
 
 
 @contextmanager

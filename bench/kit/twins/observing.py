@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.errors import UnavailableError
 from backends.scheduling.fair_share import tenant_of
 from bench.kit.fates import Fate, Fates
 from bench.kit.overload import OverloadHome
 from bench.kit.twins.ground import Ground
 from builder.placement import SimulatedLoad
-from hplm_client import HplmClient
-from loadtest.in_process import Played, play
+from hplm_client import ConnectionFailedError, ConnectionLostError, HplmClient, RequestCancelledError
+from loadtest.in_process import Played, play_async
 from loadtest.outcome import Kind
 from loadtest.schedule import Schedule
-from loadtest.sender import Target
+from loadtest.sender import OpenAsk, Target, open_sdk
 
 _ALONE = 20
 _ALONE_TOKENS = 20
 _LEAD_S = 0.2
+_BROKEN = (ConnectionLostError.code, ConnectionFailedError.code, RequestCancelledError.code)
+_MOST_BROKEN = 0.01
+_PATIENCE_S = 60.0
+"""For the last answers, which come within the longest deadline and a second."""
 
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """A load that was played; `began_us` is its start on the machine's monotonic clock."""
+    """A load that was played.
+
+    Attributes:
+        began_us: Its start on the machine's monotonic clock.
+        num_left_out: How often the gateway left a server out meanwhile, as one that is too busy to answer its watchdog;
+            no simulated one is.
+    """
 
     played: Played
     began_us: float
+    num_left_out: int = 0
 
     @property
     def attainment(self) -> float:
@@ -64,11 +78,47 @@ class Observed:
 
 
 def observe(ground: Ground, schedule: Schedule) -> Observed:
-    """Play a load, and wait until nothing of it is left."""
-    starts_at = time.monotonic() + _LEAD_S
-    played = play(Target(ground.url), schedule, starts_at=starts_at)
+    """Play a load, and wait until nothing of it is left.
+
+    Raises:
+        UnavailableError: It does not come to an end, or connections broke, as no simulated server's do.
+    """
+    left_out_before, starts_at = ground.num_left_out(), time.monotonic() + _LEAD_S
+    played = asyncio.run(play_in_time(Target(ground.url), schedule, starts_at))
+    require_connected(played)
     ground.wait_until_idle()
-    return Observed(played, 1e6 * starts_at)
+    return Observed(played, 1e6 * starts_at, ground.num_left_out() - left_out_before)
+
+
+async def play_in_time(
+    target: Target,
+    schedule: Schedule,
+    starts_at: float,
+    patience_s: float = _PATIENCE_S,
+    open_ask: OpenAsk = open_sdk,
+) -> Played:
+    """Play a load whose requests all end soon after their deadlines.
+
+    Raises:
+        UnavailableError: Some do not.
+    """
+    longest_ms = 0 if schedule.deadlines_ms is None else int(schedule.deadlines_ms.max(initial=0))
+    ends_in_s = schedule.end_s + longest_ms / 1e3 + patience_s
+    try:
+        async with asyncio.timeout(starts_at - time.monotonic() + ends_in_s):
+            return await play_async(target, schedule, open_ask=open_ask, starts_at=starts_at)
+    except TimeoutError:
+        raise UnavailableError(f"{target.url}: a load was not over {ends_in_s:.0f} s after its begin") from None
+
+
+def require_connected(played: Played) -> None:
+    """Raise UnavailableError if more than a hundredth of the requests met a broken connection."""
+    broken = Counter(reason for reason in played.requests.reasons.tolist() if reason.startswith(_BROKEN))
+    if broken.total() > _MOST_BROKEN * len(played.requests):
+        (reason, _), *_ = broken.most_common(1)
+        raise UnavailableError(
+            f"{broken.total():,} of {len(played.requests):,} requests of a load met a broken connection: {reason}"
+        )
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,20 @@ LENGTHS = NormalLengths(standard_deviation=20)
 TENANTS = ZipfTenants(1_000)
 SHAPE_OF_COSTS = CostModel(2_000.0, 100.0, 30.0, 0.01, 50.0)
 _POLICY = "fcfs"
+_ADMITTING = "admitting"
 _SERVERS = 4
 
 
 def hour_rows(simulated_s: float, loads: Sequence[float], policies: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Play every load on machines that it is so much of the capacity of, by each policy, and on a fleet of four."""
+    """Play every load on machines that it is so much of the capacity of, by each policy, and on a fleet of four.
+
+    The policies alone, and then with admission, as servers and `hplm simulate` have it, which decides about each row.
+    """
     # A quick run is so short that one collection of all that was imported would be most of an hour.
     gc.collect()
     gc.freeze()
     rows = [_alone(simulated_s, policy, load, seed) for policy in policies for load in loads]
+    rows += [_alone(simulated_s, _POLICY, load, seed, admits=True) for load in loads]
     for admits in (False, True):
         rows += [_fleet(simulated_s, load, admits, seed) for load in loads]
     return rows
@@ -42,20 +47,20 @@ def hour_figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     for row in rows:
         name = row["what"].replace("-", "_").replace(" ", "_")
         slowest[name] = max(slowest.get(name, 0.0), row["simulated hour s"])
-    of_policies = {name: hour_s for name, hour_s in slowest.items() if not name.startswith("fleet")}
+    of_policies = {name: hour_s for name, hour_s in slowest.items() if not name.startswith(("fleet", _ADMITTING))}
     named = {f"simulated_hour_s_{name}": hour_s for name, hour_s in slowest.items()}
     return {"simulated_hour_s": max(of_policies.values()), **named}
 
 
-def _alone(simulated_s: float, policy: str, load: float, seed: int) -> dict[str, Any]:
+def _alone(simulated_s: float, policy: str, load: float, seed: int, admits: bool = False) -> dict[str, Any]:
     model = _model(load)
-    simulator = Simulator(policy_named(policy, model), model)
+    simulator = Simulator(policy_named(policy, model), model, admission=AdmissionSettings() if admits else None)
 
     def play(drawn: SimulatedLoad) -> tuple[float, float]:
         simulation = simulator.run(drawn)
         return simulation.attainment, float(simulation.batches.rows.mean())
 
-    return _timed(policy, load, simulated_s, seed, play)
+    return _timed(_ADMITTING if admits else policy, load, simulated_s, seed, play)
 
 
 def _fleet(simulated_s: float, load: float, admits: bool, seed: int) -> dict[str, Any]:
@@ -71,7 +76,7 @@ def _fleet(simulated_s: float, load: float, admits: bool, seed: int) -> dict[str
         simulation = FleetSimulator(servers).run(drawn).together
         return simulation.attainment, float(simulation.batches.rows.mean())
 
-    return _timed("fleet admitting" if admits else "fleet", load, simulated_s, seed, play)
+    return _timed(f"fleet {_ADMITTING}" if admits else "fleet", load, simulated_s, seed, play)
 
 
 def _model(load: float) -> CostModel:

@@ -41,12 +41,12 @@ class FleetSimulator:
     """A fleet; its servers may be of any kinds, but all have students or none.
 
     Args:
-        servers: By their names, which the gateway deals tenants by; none has exits.
+        servers: By their names, which the gateway deals tenants by; none has exits, or stages.
         balance: See `Deal`.
         shares_host: Whether all servers, and what sends requests, share the cores of one host.
 
     Raises:
-        InvalidArgumentError: There is no server, the balance cannot be, or a server has exits.
+        InvalidArgumentError: There is no server, the balance cannot be, or a server has exits or stages.
     """
 
     def __init__(self, servers: Mapping[str, Simulator], balance: int = BALANCE, shares_host: bool = False) -> None:
@@ -54,8 +54,8 @@ class FleetSimulator:
             raise InvalidArgumentError("a fleet has one server at least")
         if balance != 0 and balance < 100:
             raise InvalidArgumentError(f"a balance of {balance} % cannot be kept: give 100 or more, or 0 for none")
-        if any(server.has_exits for server in servers.values()):
-            raise InvalidArgumentError("servers of a simulated fleet have no ladders")
+        if not all(server.may_be_of_fleet for server in servers.values()):
+            raise InvalidArgumentError("servers of a simulated fleet have no ladders and no stages")
         self._servers = servers
         self._balance = balance
         self._shares_host = shares_host
@@ -93,7 +93,9 @@ class _FleetRun:
         self._runs = [self._new_run(index) for index in range(len(servers))]
         self._logs = [[run.log] for run in self._runs]
         self._wakes_us = [run.wakes_us for run in self._runs]
-        self._none_open = [0] * len(servers)
+        self._open = [0] * len(servers)
+        """Requests that each server holds, as they are known until the moments of the next list."""
+        self._open_until_us: list[float] = [math.inf] * len(servers)
         self._routed = [0] * len(servers)
         self._dead: set[int] = set()
         self._asked = set(range(len(servers)))
@@ -141,7 +143,7 @@ class _FleetRun:
         for index, wakes_us in enumerate(self._wakes_us):
             if wakes_us < until_us:
                 self._runs[index].advance(until_us)
-                self._wakes_us[index] = self._runs[index].wakes_us
+                self._note_changed(index)
 
     # --- requests ---
 
@@ -150,7 +152,7 @@ class _FleetRun:
         if self._deal is None:
             self._lost.append(job.place)
             return
-        num_open = [run.num_open(now_us) for run in self._runs] if self._balance else self._none_open
+        num_open = self._num_open(now_us)
         if tried is None:
             index = self._deal.server_of(job.tenant, num_open)
         else:
@@ -162,7 +164,21 @@ class _FleetRun:
             return
         job.arrived_us = now_us + self._delays_us[job.place]
         self._runs[index].add(job)
+        self._note_changed(index)
+
+    def _num_open(self, now_us: int) -> Sequence[int]:
+        """Return how many requests each server holds; counted anew only where that may have changed."""
+        if self._balance:
+            for index, until_us in enumerate(self._open_until_us):
+                if until_us < now_us:
+                    run = self._runs[index]
+                    self._open[index], self._open_until_us[index] = run.num_open(now_us), run.open_until_us
+        return self._open
+
+    def _note_changed(self, index: int) -> None:
+        """Know that a server has gone on, or got a request, or is another one."""
         self._wakes_us[index] = self._runs[index].wakes_us
+        self._open_until_us[index] = -math.inf
 
     def _retry(self, job: SimulatedJob, tried: int, now_us: int) -> None:
         """Have a request come again, if it has not yet; its deadline then begins anew, as no server knows better."""
@@ -188,7 +204,7 @@ class _FleetRun:
         self._dead.add(index)
         for job in self._runs[index].kill(now_us):
             self._retry(job, index, now_us)
-        self._wakes_us[index] = math.inf
+        self._note_changed(index)
 
     def _leave_out(self, index: int) -> None:
         self._asked.discard(index)
@@ -199,7 +215,7 @@ class _FleetRun:
         self._runs[index].advance(math.inf)
         self._runs[index] = self._new_run(index)
         self._logs[index].append(self._runs[index].log)
-        self._wakes_us[index] = self._runs[index].wakes_us
+        self._note_changed(index)
         self._dead.discard(index)
         self._asked.add(index)
         self._deal = self._new_deal()

@@ -6,7 +6,6 @@ is known without asking Envoy. A test compares the two.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 
@@ -58,6 +57,8 @@ class Deal:
         self._hashes: dict[str, int] = {}
         self._firsts: dict[str, int] = {}
         self._others: dict[str, list[int]] = {}
+        self._twister = np.random.RandomState()
+        """Seeded anew for each tenant: to make another one takes longer than that."""
 
     def __len__(self) -> int:
         return len(self._among)
@@ -98,8 +99,9 @@ class Deal:
     def _bounded(self, tenant: str, first: int, num_open: Sequence[int]) -> int:
         if not self._balance or len(self._among) == 1:
             return first
-        total = sum(num_open[index] for index in self._among)
-        slots = max(1, math.ceil(((total + 1) * self._balance + 99) // 100 / len(self._among)))
+        among = self._among
+        total = sum(num_open) if len(among) == len(num_open) else sum([num_open[index] for index in among])
+        slots = max(1, -(-(((total + 1) * self._balance + 99) // 100) // len(among)))
         if num_open[first] <= slots:
             return first
         chosen = first
@@ -116,14 +118,15 @@ class Deal:
         """Return the servers in the order in which they are tried where the first one holds too many."""
         known = self._others.get(tenant)
         if known is None:
-            known = self._others[tenant] = _shuffled(self._among, self._hash(tenant))
+            known = self._others[tenant] = _shuffled(self._among, self._hash(tenant), self._twister)
         return known
 
 
-def _shuffled(servers: Collection[int], seed: int) -> list[int]:
+def _shuffled(servers: Collection[int], seed: int, twister: np.random.RandomState) -> list[int]:
     """Shuffle as Envoy does, with the Mersenne twister of a seed of 32 bits."""
     shuffled, count = list(servers), len(servers)
-    draws = iter(np.frombuffer(np.random.RandomState(seed & 0xFFFFFFFF).bytes(16 * count + 64), "<u4").tolist())
+    twister.seed(seed & 0xFFFFFFFF)
+    draws = iter(np.frombuffer(twister.bytes(16 * count + 64), "<u4").tolist())
     for index in range(count):
         left = count - index
         step = (1 << 32) // left

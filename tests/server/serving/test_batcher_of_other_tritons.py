@@ -18,7 +18,10 @@ pytestmark = pytest.mark.server
 
 @pytest.mark.parametrize(
     ("definitions", "version"),
-    [(("-DHPLM_TRITON_API_MAJOR=2", "-DHPLM_TRITON_API_MINOR=0"), "2.0"), (("-DHPLM_TRITON_API_MINOR=999",), "1.999")],
+    [
+        (("-DHPLM_TRITON_API_MAJOR=2", "-DHPLM_TRITON_API_MINOR=0"), "2.0"),
+        pytest.param(("-DHPLM_TRITON_API_MINOR=999",), "1.999", marks=pytest.mark.long),
+    ],
 )
 def test_it_is_not_used_and_the_log_says_so(
     make_repository: Callable[..., Path], definitions: tuple[str, ...], version: str

@@ -5,21 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from backends.home import Home
-from builder.export.repository import render_repository
-from builder.export.settings import ExportSettings
-from builder.serving import TritonServer
 from builder.serving.canary import Canary
-from builder.serving.tls import Tls
 from certificates import Authority
 from hplm_client import AsyncHplmClient, Certificates, ClientError, HplmClient
-from served_home import Served, config_of, copied
+from served_home import Served
 
 pytestmark = [
     pytest.mark.server,
@@ -28,38 +21,23 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
-def encrypted(built_home: Home, authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    work = tmp_path_factory.mktemp("encrypted")
-    home = copied(built_home, work)
-    render_repository(home.repository, ExportSettings(lower_instances=1, lower_parameters={"dtype": "fp32"}))
-    tls = Tls(*authority.sign("server"), authority.certificate)
-    with TritonServer(replace(config_of(home), tls=tls)) as server:
-        yield Served(home, server, work)
-
-
-@pytest.fixture(scope="module")
 def own(authority: Authority) -> Certificates:
     certificate, key = map(str, authority.sign("client"))
     return Certificates(str(authority.certificate), certificate, key)
 
 
-async def test_clients_with_a_certificate_are_answered(encrypted: Served, own: Certificates) -> None:
-    url = f"grpc://{encrypted.grpc_url}"
+async def test_clients_with_a_certificate_are_answered(served_bf16: Served, own: Certificates) -> None:
+    url = f"grpc://{served_bf16.grpc_url}"
     with HplmClient(url, ssl=own) as client:
         assert client.is_ready()
         assert client.infer("acme/topic", "cat").hplm == "acme/topic"
     async with AsyncHplmClient(url, ssl=own) as asyncio_client:
         assert (await asyncio_client.infer("acme/topic", "cat")).hplm == "acme/topic"
-    with HplmClient(f"http://{encrypted.http_url}") as plain:
+    with HplmClient(f"http://{served_bf16.http_url}") as plain:
         assert plain.infer("acme/topic", "cat").hplm == "acme/topic"
 
 
-def test_others_are_not(encrypted: Served, own: Certificates, authority: Authority, tmp_path: Path) -> None:
+def test_others_are_not(served_bf16: Served, own: Certificates, authority: Authority, tmp_path: Path) -> None:
     stranger = Authority(tmp_path, "stranger")
     certificate, key = map(str, stranger.sign("client"))
     wrong = {
@@ -69,25 +47,25 @@ def test_others_are_not(encrypted: Served, own: Certificates, authority: Authori
         "another authority": Certificates(str(stranger.certificate), own.certificate, own.key),
     }
     for ssl in wrong.values():
-        with HplmClient(f"grpc://{encrypted.grpc_url}", ssl=ssl, retries=0, timeout_s=3) as client:
+        with HplmClient(f"grpc://{served_bf16.grpc_url}", ssl=ssl, retries=0, timeout_s=3) as client:
             assert not client.is_ready()
             with pytest.raises(ClientError) as caught:
                 client.infer("acme/topic", "cat")
             assert "\n" not in str(caught.value)
 
 
-def test_the_canary_greets_a_port_whose_certificates_it_lacks(encrypted: Served) -> None:
-    canary = Canary(encrypted.http_url, encrypted.grpc_url, lambda: ["acme/topic"], "", has_tls=True)
+def test_the_canary_greets_a_port_whose_certificates_it_lacks(served_bf16: Served) -> None:
+    canary = Canary(served_bf16.http_url, served_bf16.grpc_url, lambda: ["acme/topic"], "", has_tls=True)
     assert canary.wait_for_first(10)
     canary.close()
     assert canary.complaints() == []
 
 
 def test_the_command_reads_its_certificates_from_the_environment(
-    encrypted: Served, own: Certificates, monkeypatch: pytest.MonkeyPatch
+    served_bf16: Served, own: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, path in (("HPLM_CA", own.ca), ("HPLM_CERT", own.certificate), ("HPLM_KEY", own.key)):
         monkeypatch.setenv(name, str(path))
     hplm = Path(sys.executable).with_name("hplm")
-    command = [hplm, "infer", "acme/topic", "cat", "--url", f"grpc://{encrypted.grpc_url}", "--json"]
+    command = [hplm, "infer", "acme/topic", "cat", "--url", f"grpc://{served_bf16.grpc_url}", "--json"]
     assert '"acme/topic"' in subprocess.run(command, capture_output=True, text=True, check=True).stdout

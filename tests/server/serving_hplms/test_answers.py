@@ -74,22 +74,22 @@ def test_a_stock_client_gets_the_references_logits(served: Served, protocol: Any
 
 
 def test_bf16_gives_the_same_labels(served_bf16: Served) -> None:
-    require_same_labels(served_bf16, PROBABILITY_TOLERANCE["bf16"])
+    require_same_labels(served_bf16, tritonclient.http, PROBABILITY_TOLERANCE["bf16"])
 
 
 @pytest.mark.skipif(int8_instructions() is None, reason="this CPU multiplies no int8")
 def test_int8_gives_the_same_labels(served_int8: Served) -> None:
-    require_same_labels(served_int8, PROBABILITY_TOLERANCE["int8"])
+    require_same_labels(served_int8, tritonclient.grpc, PROBABILITY_TOLERANCE["int8"])
 
 
-def require_same_labels(served: Served, tolerance: float) -> None:
+def require_same_labels(served: Served, protocol: Any, tolerance: float) -> None:
     """A text between two labels may fall to either side; one that the reference is sure of may not."""
     plain = references(served)
     rows = [row for seed in range(4) for row in mixed_rows(list(plain), 64, seed)]
     sure, differences = 0, []
     for start in range(0, len(rows), 64):
         part = rows[start : start + 64]
-        for (hplm, text), answer in zip(part, stock_infer(served, tritonclient.grpc, part), strict=True):
+        for (hplm, text), answer in zip(part, stock_infer(served, protocol, part), strict=True):
             expected = plain[hplm].logits(text).softmax(dim=-1)
             got = torch.tensor(list(answer["scores"].values()))
             differences.append(float((got - expected).abs().mean()))

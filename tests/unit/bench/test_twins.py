@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
 
-from backends.errors import InvalidArgumentError
+from backends.errors import InvalidArgumentError, UnavailableError
 from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.trace import Lane
-from bench.kit.twins.fitting import LOWER, UPPER, fit_costs
-from bench.kit.twins.observing import Alone, Observed
+from bench.kit.twins.fitting import LOWER, UPPER, Host, fit_costs
+from bench.kit.twins.observing import Alone, Observed, play_in_time, require_connected
 from builder.placement.server_costs import CoreCosts
 from builder.serving import TracedSpan
+from hplm_client import ConnectionLostError, Request
 from loadtest.in_process import Played
 from loadtest.outcome import Outcome
 from loadtest.requests import Requests
 from loadtest.schedule import Row, Schedule
-from loadtest.sender import Effort
+from loadtest.sender import Ask, Effort, Target
 
 MODEL = CostModel(5_000.0, 0.0, 100.0, 0.0, 0.0)
 TRUE = CoreCosts(1.3, 400.0, 250.0, 3.0)
@@ -84,7 +88,7 @@ def test_costs_are_found_again(seed: int) -> None:
         loads.append(load)
         spans += of_load
     spans.sort(key=lambda one: one.start_us)
-    costs = fit_costs(MODEL, {"a": spans}, loads, alone, 3.0, 64, {"variant": "test"})
+    costs = fit_costs(MODEL, {"a": spans}, loads, alone, Host(3.0), 64, {"variant": "test"})
     assert costs.cores.slowness == pytest.approx(TRUE.slowness, rel=0.05)
     for rate_per_ms in (0.1, 0.25, 0.5):
         received = min(rate_per_ms, 0.2)
@@ -99,6 +103,17 @@ def test_costs_are_found_again(seed: int) -> None:
     assert np.mean(costs.scatter) == pytest.approx(1.0, abs=0.01)
 
 
+def test_on_a_core_of_its_own_an_engine_is_not_slowed_by_what_is_sent(seed: int) -> None:
+    rng, loads, spans = np.random.default_rng(seed), [], []
+    for number, rate_per_s in enumerate((100.0, 500.0)):
+        load, of_load = traced_load(1e6 + 30e6 * number, rate_per_s, rng)
+        loads.append(load)
+        spans += of_load
+    spans.sort(key=lambda one: one.start_us)
+    costs = fit_costs(MODEL, {"a": spans}, loads, Alone([0.0], 1.0), Host(3.0, is_shared=False), 64, {})
+    assert costs.cores.per_offered_us == 0 < costs.cores.per_received_us
+
+
 def test_a_device_that_nothing_slows_is_found_to_be_one(seed: int) -> None:
     rng = np.random.default_rng(seed)
     load = observed(0.0, np.sort(rng.uniform(0, 30, 3_000)))
@@ -106,15 +121,44 @@ def test_a_device_that_nothing_slows_is_found_to_be_one(seed: int) -> None:
         span(Lane.COMPUTE, "run", UPPER, at_us, 131_000.0, rows=63, tokens=1_260, squares=0, hplms=1)
         for at_us in range(100_000, 29_000_000, 140_000)
     ]
-    costs = fit_costs(MODEL, {"a": spans}, [load], Alone([0.0], 1.0), 5.0, 64, {})
+    costs = fit_costs(MODEL, {"a": spans}, [load], Alone([0.0], 1.0), Host(5.0), 64, {})
     assert costs.cores.slowness == pytest.approx(1.0, rel=0.01)
     assert costs.cores.taken_us(14, 0) < 2_000
+
+
+def test_a_load_that_does_not_end_is_an_error() -> None:
+    @asynccontextmanager
+    async def open_silent(_: Target) -> AsyncIterator[Ask]:
+        async def ask(_: Request) -> None:
+            await asyncio.Event().wait()
+
+        yield ask
+
+    schedule = Schedule.of([Row(0.0, HPLMS[0], "one two", 100)])
+    playing = play_in_time(Target("127.0.0.1:1"), schedule, time.monotonic(), patience_s=0.1, open_ask=open_silent)
+    with pytest.raises(UnavailableError, match="a load was not over"):
+        asyncio.run(playing)
+
+
+def test_a_load_whose_connection_broke_is_an_error() -> None:
+    schedule = Schedule.of(Row(0.01 * number, HPLMS[0], "one two", 100) for number in range(100))
+
+    def played(num_broken: int) -> Played:
+        outcomes = [
+            Outcome.of(number, at_s, at_s + 0.01, ConnectionLostError("reset") if number < num_broken else None)
+            for number, at_s in enumerate(schedule.times_s.tolist())
+        ]
+        return Played(Requests.of(schedule, outcomes), Effort(1.0, 1.0))
+
+    require_connected(played(1))
+    with pytest.raises(UnavailableError, match="2 of 100 requests of a load met a broken connection: CONNECTION_LOST"):
+        require_connected(played(2))
 
 
 def test_too_little_cannot_be_fitted() -> None:
     load = observed(0.0, [0.1, 0.2])
     with pytest.raises(InvalidArgumentError, match="too few batches"):
-        fit_costs(MODEL, {"a": []}, [load], Alone([0.0], 1.0), 3.0, 64, {})
+        fit_costs(MODEL, {"a": []}, [load], Alone([0.0], 1.0), Host(3.0), 64, {})
 
 
 def test_what_left_late_is_replayed_late_and_what_did_not_leave_is_not() -> None:

@@ -123,6 +123,17 @@ def test_what_serving_takes_is_read_from_a_file(run: Run, tmp_path: Path) -> Non
     assert "does not match its checksum" in run("--server-costs", str(model), *SHORT)
 
 
+def test_stages_share_a_load(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(MODEL.to_json()))
+    at = ("--cost-model", str(path), *SHORT)
+    (one,), (two,) = (json.loads(run(*at, "--json", *more)) for more in ((), ("--stages", "2")))
+    assert two["requests"] == pytest.approx(2 * one["requests"], rel=0.05)
+    assert two["attainment"] > 0.3 and "1 to 16 stages, not 0" in run(*at, "--stages", "0")
+    assert "simulated without ladders" in run(*at, "--stages", "2", "--early-share", "0.5")
+    assert "no stages" in run(*at, "--stages", "2", "--servers", "2")
+
+
 def test_a_fleet_that_cannot_be_is_one_line(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(MODEL.to_json()))

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -232,6 +233,31 @@ def test_a_busy_tenant_takes_more_than_its_own_server(asked: Asked) -> None:
             server.released.set()
         assert {each.result(10)[0] for each in waiting} == {200}
     assert max(asked.asked()) <= 7  # the last one went where 6 were open, half over the mean of 4
+
+
+def test_many_requests_of_a_connection_may_be_open_and_given_up(asked: Asked) -> None:
+    """By default those beyond 1,024 wait in the client, and a thousand that are given up end the connection."""
+    admin, count = asked.gateway.admin, 1_200
+    assert admin is not None
+    for server in asked.servers:
+        server.behaviour = "hold"
+
+    def num_open() -> int:
+        routed = admin.routed()
+        return sum(routed[each.upstream.grpc].open for each in asked.servers)
+
+    with grpc.insecure_channel(f"127.0.0.1:{asked.settings.grpc}") as channel:
+        ask = channel.unary_unary(INFER_METHOD)
+        calls = [ask.future(b"x", timeout=30, metadata=[("x-hplm", f"tenant{n}/x")]) for n in range(count)]
+        wait_until(lambda: num_open() == count, 10)
+        time.sleep(1.05)  # as a client does that has a deadline, and waits for a second beyond it
+        for call in calls[1:-1]:
+            call.cancel()
+        wait_until(lambda: num_open() == 2, 10)
+        for server in asked.servers:
+            server.released.set()
+        names = {each.name.encode() for each in asked.servers}
+        assert {calls[0].result(20), calls[-1].result(20)} <= names
 
 
 @pytest.mark.parametrize(
