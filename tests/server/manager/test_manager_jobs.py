@@ -77,7 +77,7 @@ def test_a_job_that_cannot_be_done_says_why_in_the_users_words(managed: Managed,
 
 
 def test_a_killed_worker_is_noticed_and_the_job_goes_on(managed: Managed, files: tuple[Path, Path]) -> None:
-    job = managed.tune(files, kind="hplm.update", id="globex/topic", force=True, tune={"epochs": 30, "patience": 30})
+    job = managed.tune(files, kind="hplm.update", id="globex/topic", force=True, tune={"epochs": 150, "patience": 150})
     worker = worker_of(managed.at_work(job))
     assert worker.nice() == psutil.Process().nice()  # as this manager was told
     worker.kill()
