@@ -17,7 +17,7 @@ KINDS: Mapping[str, float] = {
     "grpc": 0.35,
     "http": 0.2,
     "deadline": 0.15,
-    "cancelled": 0.15,
+    "impatient": 0.15,
     "unknown": 0.05,
     "passing": 0.1,
 }
@@ -25,7 +25,7 @@ _EXPECTED: Mapping[str, frozenset[str]] = {
     "grpc": frozenset(("answered",)),
     "http": frozenset(("answered",)),
     "deadline": frozenset(("answered", "unavailable")),
-    "cancelled": frozenset(("answered", "given_up")),
+    "impatient": frozenset(("answered", "given_up")),
     "unknown": frozenset(("not_found",)),
     "passing": frozenset(("answered", "not_found")),
 }

@@ -1,4 +1,4 @@
-"""Requests of all kinds side by side, as long as is wanted: good, late and wrong ones, and some that are cancelled."""
+"""Requests of all kinds side by side, as long as is wanted: good, late and wrong ones, and some that are given up."""
 
 from __future__ import annotations
 
@@ -77,9 +77,8 @@ class MixedLoad:
         hplm = hplms[int(rng.integers(len(hplms)))]
         text = self.texts[int(rng.integers(len(self.texts)))]
         deadline_ms = int(rng.integers(1, _LONGEST_DEADLINE_MS)) if kind == "deadline" else None
-        patience_s = float(rng.uniform(0, _LONGEST_PATIENCE_S)) if kind == "cancelled" else None
+        patience_s = float(rng.uniform(0, _LONGEST_PATIENCE_S)) if kind == "impatient" else None
         try:
-            # A caller that loses patience cancels its request.
             answer = await asyncio.wait_for(client.infer(hplm, text, deadline_ms=deadline_ms), patience_s)
         except TimeoutError:
             return "given_up"

@@ -59,7 +59,7 @@ def test_another_tritonserver_or_none_is_a_restart() -> None:
 
 
 def test_outcomes_are_judged_by_what_was_asked() -> None:
-    right = Counter(grpc_answered=5, deadline_unavailable=4, cancelled_given_up=3, unknown_not_found=2)
+    right = Counter(grpc_answered=5, deadline_unavailable=4, impatient_given_up=3, unknown_not_found=2)
     right += Counter(passing_not_found=1, passing_answered=1)
     assert (num_failed(right), num_wrong(right)) == (0, 0)
     bad = Counter(grpc_unavailable=1, http_connection_lost=2, unknown_answered=4, passing_internal=8, grpc_wrong=16)
