@@ -12,6 +12,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -123,7 +124,8 @@ def document_lines() -> Iterator[str]:
 
 def served_hplms(home: Home) -> list[str]:
     """List what a home serves: the prebuilt hPLMs, and what its owner has made or deleted since."""
-    return [entry.id for entry in Registry.open(home).hplms()]
+    with closing(Registry.open(home)) as registry:
+        return [entry.id for entry in registry.hplms()]
 
 
 def server_ports(port: int) -> list[int | None]:
@@ -134,7 +136,7 @@ def server_ports(port: int) -> list[int | None]:
     return [each if port else None for each in ports]
 
 
-def server_config(home: Home, ports: Sequence[int | None], log_path: Path) -> ServerConfig:
+def server_config(home: Home, ports: Sequence[int | None], log_path: Path, of_run: SettingsOfRun) -> ServerConfig:
     http, grpc, metrics, _ = ports
     return ServerConfig(
         repository=home.repository,
@@ -142,7 +144,7 @@ def server_config(home: Home, ports: Sequence[int | None], log_path: Path) -> Se
         http_port=http,
         grpc_port=grpc,
         metrics_port=metrics,
-        environment={HOME_VARIABLE: str(home.path)},
+        environment={HOME_VARIABLE: str(home.path), **of_run.environment},
     )
 
 
@@ -168,7 +170,8 @@ def run(
         _assemble(quickstart)
     console.print("Starting Triton …")
     of_run = SettingsOfRun(auth=auth and auth.value)
-    callers = who_may_ask(auth_of_run(opened.repository, auth), Registry.open(opened))
+    with closing(Registry.open(opened)) as registry:
+        callers = who_may_ask(auth_of_run(opened.repository, auth), registry)
 
     def say_what_to_try(server: TritonServer) -> None:
         typer.echo(callers, err=True)
@@ -177,7 +180,7 @@ def run(
         )
 
     with own_log(opened.run) as log_path:
-        config = server_config(opened, ports, log_path)
+        config = server_config(opened, ports, log_path, of_run)
         serve_until_stopped(config, of_run, say_what_to_try, supervision=Supervision(health_port=ports[-1]))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from backends.errors import InvalidArgumentError
 from backends.home import Home
-from backends.lower.caller_check import Auth
+from backends.lower.caller_check import AUTH_VARIABLE, Auth
 from backends.storage import write_json
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
@@ -56,6 +57,26 @@ def test_it_says_who_may_ask(
     with pytest.raises(ServerStartError, match="not started yet"):
         quickstart.run(assembled.path, port=0, auth=auth)
     assert capsys.readouterr().err.startswith(told)
+
+
+def test_the_server_asks_for_tokens_as_the_screen_says(
+    assembled: Home, configs: list[ServerConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server inherits the variable, which goes before its configuration."""
+    monkeypatch.setenv(AUTH_VARIABLE, Auth.OFF)
+    quickstart.run(assembled.path, port=0, auth=Auth.TOKENS)
+    assert configs[0].environment[AUTH_VARIABLE] == Auth.TOKENS
+
+
+def test_the_registry_is_closed_while_it_serves(assembled: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[list[str]] = []
+
+    def note_open_files(*_: object, **__: object) -> None:
+        served.append([each.path for each in psutil.Process().open_files()])
+
+    monkeypatch.setattr(quickstart, "serve_until_stopped", note_open_files)
+    quickstart.run(assembled.path, port=0)
+    assert str(assembled.path / "registry.db") not in served[0]
 
 
 @pytest.mark.parametrize("port", [-1, 65533, 70000])
