@@ -14,8 +14,8 @@ from backends.held_roots import in_words
 from backends.home import Home
 from cli.option_groups import grouped
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, print_json, print_rows
-from cli.ports import require_ports
-from cli.serving_options import DoorOptions, LifeOptions, LogOptions, RunOptions, TlsOptions, opened_for_callers
+from cli.ports import Listener, require_health_port
+from cli.serving_options import ListenOptions, LogOptions, RestartOptions, RunOptions, TlsOptions, opened_for_callers
 from cli.session import open_home
 
 if TYPE_CHECKING:
@@ -51,34 +51,35 @@ def serve(
     gpus: Annotated[
         str | None, typer.Option(help="What each server sees as its GPUs, one of these for each: 0,1 for two servers.")
     ] = None,
-    door: DoorOptions,
+    listen: ListenOptions,
     run: RunOptions,
-    life: LifeOptions,
+    restarts: RestartOptions,
     log: LogOptions,
     tls: TlsOptions,
 ) -> None:
     """Start servers on the home's repository, and Envoy in front of them; stay until Ctrl-C."""
-    from builder.fleet.settings import FleetSettings
+    from builder.fleet.settings import HEALTH_ADDRESS, FleetSettings
 
-    require_ports({"--http": http, "--grpc": grpc, "--health-port": health_port})
+    of_gateway = {"--http": Listener(listen.address, http), "--grpc": Listener(listen.address, grpc)}
+    require_health_port(Listener(HEALTH_ADDRESS, health_port), of_gateway)
     settings = FleetSettings(
         num_servers=servers,
-        address=door.address,
+        address=listen.address,
         http=http or None,
         grpc=grpc or None,
         health_port=health_port or None,
         first_port=first_port or None,
         balance=balance,
         tls=tls.tls,
-        drain_s=life.drain_s,
-        max_restarts=life.max_restarts,
+        drain_s=restarts.drain_s,
+        max_restarts=restarts.max_restarts,
         max_log_bytes=log.max_bytes,
         log_verbose=log.log_verbose,
         of_run=run.settings,
         gpus=tuple(part.strip() for part in gpus.split(",")) if gpus else (),
         own_cores=own_cores,
     )
-    opened, callers = opened_for_callers(home, door, run)
+    opened, callers = opened_for_callers(home, listen, run)
     _serve_until_stopped(opened, settings, callers)
 
 

@@ -26,8 +26,8 @@ from cli.options import (
     print_rows,
     read_deadline_ms,
 )
-from cli.ports import require_server_ports
-from cli.serving_options import DoorOptions, LifeOptions, LogOptions, RunOptions, TlsOptions, opened_for_callers
+from cli.ports import Listener, require_server_ports
+from cli.serving_options import ListenOptions, LogOptions, RestartOptions, RunOptions, TlsOptions, opened_for_callers
 
 if TYPE_CHECKING:
     from builder.export.of_run import SettingsOfRun
@@ -63,9 +63,9 @@ def serve(
     *,
     home: HomeOption = DEFAULT_HOME,
     ports: PortOptions,
-    door: DoorOptions,
+    listen: ListenOptions,
     run: RunOptions,
-    life: LifeOptions,
+    restarts: RestartOptions,
     log: LogOptions,
     tls: TlsOptions,
     verbose: Annotated[
@@ -79,12 +79,12 @@ def serve(
     from builder.serving import ServerConfig, traced
     from builder.serving.own_log import own_log
 
-    supervision = _supervision(ports, life)
-    opened, callers = opened_for_callers(home, door, run)
+    supervision = _supervision(ports, listen.address, restarts)
+    opened, callers = opened_for_callers(home, listen, run)
     with own_log(opened.run) as log_path:
         config = ServerConfig(
             repository=opened.repository,
-            address=door.address,
+            address=listen.address,
             metrics_address=ports.metrics_address,
             http_port=ports.http or None,
             grpc_port=ports.grpc or None,
@@ -105,14 +105,21 @@ def serve(
             )
 
 
-def _supervision(ports: PortOptions, life: LifeOptions) -> Supervision:
+def _supervision(ports: PortOptions, address: str, restarts: RestartOptions) -> Supervision:
     from builder.serving import Supervision
 
+    health_port = require_server_ports(
+        Listener(address, ports.http),
+        Listener(address, ports.grpc),
+        Listener(ports.metrics_address or address, ports.metrics),
+        ports.health_address,
+        ports.health_port,
+    )
     return Supervision(
         health_address=ports.health_address,
-        health_port=require_server_ports(ports.http, ports.grpc, ports.metrics, ports.health_port),
-        drain_s=life.drain_s,
-        max_restarts=life.max_restarts,
+        health_port=health_port,
+        drain_s=restarts.drain_s,
+        max_restarts=restarts.max_restarts,
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DoorOptions:
+class ListenOptions:
     address: Annotated[
         str, typer.Option(help="Where to listen; 0.0.0.0 for every network, which needs --auth tokens or --insecure.")
     ] = "127.0.0.1"
@@ -59,14 +59,18 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class LifeOptions:
+class RestartOptions:
     drain: Annotated[
         str,
         typer.Option(help="How long a server that is to stop may finish what it accepted: 30s, 2m; 0 for not at all."),
     ] = "30s"
     max_restarts: Annotated[
         int,
-        typer.Option(min=0, help="Restarts of a server that died or hangs, within ten minutes; 0 ends with the first."),
+        typer.Option(
+            min=0,
+            help="Restarts of a server that died or hangs, and of a fleet's gateway, within ten minutes; 0 ends with "
+            "the first.",
+        ),
     ] = 5
 
     @property
@@ -79,7 +83,7 @@ class LogOptions:
     log_mb: Annotated[
         int,
         typer.Option(
-            min=1, help="Size of a server's log, at most; then it becomes server.log.1, in place of the last one."
+            min=1, help="Size of a server's log, at most; then it moves to its name with .1, in place of the last one."
         ),
     ] = 64
     log_verbose: Annotated[int, typer.Option(help="Triton's own verbosity.")] = 0
@@ -110,7 +114,7 @@ class TlsOptions:
         return tls_of(self.tls_cert, self.tls_key, self.tls_client_ca)
 
 
-def opened_for_callers(home: Path, door: DoorOptions, run: RunOptions) -> tuple[Home, str]:
+def opened_for_callers(home: Path, listen: ListenOptions, run: RunOptions) -> tuple[Home, str]:
     """Open a home that is to be served, exported where it never was, and say who may ask.
 
     Raises:
@@ -119,7 +123,7 @@ def opened_for_callers(home: Path, door: DoorOptions, run: RunOptions) -> tuple[
     opened, registry = open_home(home)
     with closing(registry):
         auth = auth_of_run(opened.repository, run.auth)
-        require_guarded(door.address, asks_for_tokens=auth is Auth.TOKENS, is_insecure=door.insecure)
+        require_guarded(listen.address, asks_for_tokens=auth is Auth.TOKENS, is_insecure=listen.insecure)
         if not opened.repository.exists():
             export(home)
         return opened, who_may_ask(auth, registry)

@@ -31,7 +31,7 @@ from builder.fleet.member import Member
 from builder.fleet.member_plan import core_shares, member_start, member_supervision
 from builder.fleet.member_state import MemberState
 from builder.fleet.placed_routes import PlacedRoutes
-from builder.fleet.settings import FleetSettings
+from builder.fleet.settings import HEALTH_ADDRESS, FleetSettings
 from builder.fleet.shown_state import ShownState, why_over
 from builder.fleet.upstream import Upstream
 from builder.serving.errors import ServerStartError
@@ -100,7 +100,7 @@ class Fleet:
             self._front = Front(program, public, log, settings.max_restarts, self._report)
             self._routes = PlacedRoutes(self._home, self._front, self._held, self._report)
             entered.callback(self._routes.close)
-            self._health = HealthPort("127.0.0.1", settings.health_port, self._probes(), self._orders())
+            self._health = HealthPort(HEALTH_ADDRESS, settings.health_port, self._probes(), self._orders())
             entered.callback(self._health.close)
             self._resources = entered.pop_all()
         return self

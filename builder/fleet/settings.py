@@ -13,6 +13,8 @@ from builder.serving.tls import Tls
 PORTS_APART = 10
 """Between the first ports of two servers."""
 MAX_SERVERS = 64
+HEALTH_ADDRESS = "127.0.0.1"
+"""Where the fleet's own probes and orders are answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from backends.errors import InvalidArgumentError
 from backends.home import Home
 from builder.export.repository import render_repository
 from builder.export.settings import ExportSettings
-from cli.ports import require_server_ports
+from cli.ports import Listener, require_server_ports
 
 BY_DEFAULT = "--health-port, by default the one after --metrics"
 
@@ -48,8 +49,38 @@ def test_ports_of_a_fleet_that_cannot_be(
     assert run_hplm("fleet", "serve", "--home", tiny_home.path, *options).startswith(f"hplm: {message}")
 
 
+def port_of_probes(
+    http: int,
+    metrics: int,
+    health: int | None,
+    address: str = "127.0.0.1",
+    health_address: str = "127.0.0.1",
+    metrics_address: str | None = None,
+) -> int | None:
+    served, metered = (Listener(address, http), Listener(address, 0)), Listener(metrics_address or address, metrics)
+    return require_server_ports(*served, metered, health_address, health)
+
+
 def test_the_port_of_the_probes() -> None:
-    assert require_server_ports(8000, 8001, 8002, None) == 8003
-    assert require_server_ports(8000, 8001, 65535, 65534) == 65534
-    assert require_server_ports(8000, 8001, 65535, 0) is None
-    assert require_server_ports(0, 0, 0, None) is None
+    assert port_of_probes(8000, 8002, None) == 8003
+    assert port_of_probes(8000, 65535, 65534) == 65534
+    assert port_of_probes(8000, 65535, 0) is None
+    assert port_of_probes(0, 0, None) is None
+
+
+def test_probes_on_another_network_may_have_the_number_of_a_port() -> None:
+    assert port_of_probes(8003, 8002, None, health_address="10.0.0.5") == 8003
+    assert port_of_probes(8003, 8002, None, address="10.0.0.5") == 8003
+    for address, health_address in (("0.0.0.0", "10.0.0.5"), ("10.0.0.5", "0.0.0.0"), ("10.0.0.5", "10.0.0.5")):
+        with pytest.raises(InvalidArgumentError, match="port 8003 is given twice, as --http and as --health-port"):
+            port_of_probes(8003, 8002, None, address, health_address)
+    with pytest.raises(InvalidArgumentError, match="port 8003 is given twice, as --metrics and as --health-port"):
+        port_of_probes(8000, 8003, 8003, address="10.0.0.5", metrics_address="127.0.0.1")
+    with pytest.raises(InvalidArgumentError, match="as --http and as --metrics"):
+        port_of_probes(8003, 8003, 8004, health_address="10.0.0.5")
+
+
+def test_a_fleet_behind_a_gateway_on_another_network(run_hplm: Callable[..., str], tiny_home: Home) -> None:
+    """What it lacks is looked at after the ports."""
+    options = ("--address", "10.0.0.5", "--http", "8003", "--first-port", "65530")
+    assert "--first-port 65530" in run_hplm("fleet", "serve", "--home", tiny_home.path, *options)
