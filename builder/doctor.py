@@ -28,7 +28,7 @@ from rich.table import Table
 from backends.home import Home
 from builder.cpu_flags import FAST_BF16, FAST_INT8, cpu_flags
 from builder.plugin import find_compiler
-from builder.registry_check import registry_fault
+from builder.registry_check import registry_state
 from builder.serving.errors import TritonMissingError
 from builder.serving.installation import PYTHON_VERSION, find_installation, find_libpython
 
@@ -164,7 +164,7 @@ def judge_shared_memory(size_bytes: int, free_bytes: int) -> Check:
 
 
 def check_disk(home: Path) -> Check:
-    existing = next(folder for folder in (home.absolute(), *home.absolute().parents) if folder.is_dir())
+    existing = next(folder for folder in (home.absolute(), *home.absolute().parents) if os.path.isdir(folder))
     if not os.access(existing, os.W_OK):
         return Check("disk at home", Status.FAIL, f"{existing} cannot be written", "choose another --home")
     return judge_disk(shutil.disk_usage(existing).free, home)
@@ -181,7 +181,7 @@ def judge_disk(free_bytes: int, home: Path) -> Check:
 def check_access(home: Path) -> Check:
     """A user who can write to a home has the server run code; it holds texts and what was learned from them."""
     name = "access to the home"
-    if not home.is_dir():
+    if not os.path.isdir(home):  # unlike Path.is_dir, without an error where this user may not look
         return Check(name, Status.OK, "not made yet")
     mode = home.stat().st_mode
     found = stat.filemode(mode)
@@ -194,8 +194,8 @@ def check_access(home: Path) -> Check:
 
 def check_registry(home: Path) -> Check:
     """A damaged one is noticed when it is needed, which may be in the middle of a build."""
-    fault = registry_fault(Home(home.absolute()))
-    return Check("registry", Status.OK, "no fault found") if fault is None else Check("registry", Status.FAIL, *fault)
+    state = registry_state(Home(home.absolute()))
+    return Check("registry", Status.FAIL if state.remedy else Status.OK, *state)
 
 
 def judge_open_files(limit: int) -> Check:

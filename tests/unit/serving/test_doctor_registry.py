@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from backends.home import REGISTRY_VARIABLE, Home
 from backends.registry.registry import Registry
-from builder.doctor import Status, check_registry
+from builder.doctor import Status, check_access, check_disk, check_registry
 
 
 def registry_of(home: Home) -> Path:
@@ -66,12 +68,13 @@ def test_a_registry_that_cannot_be_opened(tiny_home: Home) -> None:
     assert check.status is Status.FAIL and check.found.startswith(f"{registry_of(tiny_home)} cannot be read: ")
 
 
-def test_a_url_that_is_none(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(REGISTRY_VARIABLE, "sqlite:///relative.db")
+@pytest.mark.parametrize(
+    ("url", "found"), [("sqlite:///relative.db", "must be an absolute path"), ("sqlite://", "names no file")]
+)
+def test_a_url_that_is_none(tiny_home: Home, monkeypatch: pytest.MonkeyPatch, url: str, found: str) -> None:
+    monkeypatch.setenv(REGISTRY_VARIABLE, url)
     check = check_registry(tiny_home.path)
-    assert (
-        check.status is Status.FAIL and "must be an absolute path" in check.found and REGISTRY_VARIABLE in check.remedy
-    )
+    assert check.status is Status.FAIL and found in check.found and REGISTRY_VARIABLE in check.remedy
 
 
 def test_a_sound_registry_stays_as_it_is(tiny_home: Home, tmp_path: Path) -> None:
@@ -82,9 +85,38 @@ def test_a_sound_registry_stays_as_it_is(tiny_home: Home, tmp_path: Path) -> Non
     with registry._database.publication():
         assert check_registry(tiny_home.path).status is Status.OK, "while another process writes"
     registry.close()
-    assert check_registry(tmp_path / "none").status is Status.OK
+    check = check_registry(tmp_path / "none")
+    assert (check.status, check.found) == (Status.OK, "not made yet")
+
+
+WRITER = """
+import os, sqlite3, sys
+writer = sqlite3.connect(sys.argv[1], isolation_level=None)
+writer.execute("PRAGMA journal_mode = DELETE")
+writer.execute("PRAGMA cache_size = 2")  # so that pages are written before the transaction ends
+writer.execute("BEGIN")
+writer.execute("CREATE TABLE half AS WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 2000) SELECT i FROM n")
+os._exit(9)
+"""
+
+
+def test_a_registry_whose_writer_was_killed_is_sound(tiny_home: Home) -> None:
+    path = registry_of(tiny_home)
+    assert subprocess.run([sys.executable, "-c", WRITER, path], check=False).returncode == 9
+    assert path.with_name("registry.db-journal").stat().st_size > 0
+    assert check_registry(tiny_home.path).found == "no fault found"
+
+
+def test_a_path_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    """Too long here, since root may enter every folder."""
+    home = tmp_path / ("x" * 300)
+    check = check_registry(home)
+    assert check.status is Status.FAIL and "let this user read" in check.remedy
+    assert check.found.startswith(f"{registry_of(Home(home))} cannot be read: ")
+    assert check_disk(home).name == "disk at home" and check_access(home).name == "access to the home"
 
 
 def test_a_registry_elsewhere_is_not_looked_at(tiny_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(REGISTRY_VARIABLE, "postgresql://nobody@127.0.0.1:1/none")
-    assert check_registry(tiny_home.path).status is Status.OK
+    check = check_registry(tiny_home.path)
+    assert (check.status, check.found) == (Status.OK, "in another database, not looked at")
