@@ -121,7 +121,7 @@ def test_readers_do_not_wait_for_writers(small: Registry, tmp_path: Path) -> Non
     reader = Registry.open(Home(tmp_path))
     before = reader.revision
     holder = sqlite3.connect(tmp_path / "registry.db", isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
+    holder.execute("BEGIN EXCLUSIVE")  # outside write-ahead mode it locks readers out
     holder.execute("UPDATE state SET revision = revision + 1")
     assert reader.revision == before
     holder.rollback()

@@ -14,10 +14,10 @@ from backends.errors import InvalidArgumentError, NotFoundError, UnavailableErro
 from backends.home import REGISTRY_VARIABLE, Home
 from backends.model_settings import ModelSettings
 from backends.registry.registry import Registry
-from backends.registry.snapshot import RegistrySnapshot
+from backends.registry.snapshot import QUERY_PATIENCE_S, RegistrySnapshot
 from backends.registry.staleness import Staleness, StalenessSettings
 from bench.kit.proxy import Proxy
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 
 def publish(registry: Registry, hplm: str) -> None:
@@ -93,17 +93,19 @@ def test_a_postgres_that_goes_away_and_comes_back(
         monkeypatch.setenv(REGISTRY_VARIABLE, behind)
         with closing(RegistrySnapshot.open(home)) as snapshot:
             proxy.closes, proxy.swallows = fault == "closes", fault == "swallows"
-            proxy.delay_s = 5.0 if fault == "slow" else 0.0
+            proxy.delay_s = 2 * LIMIT_S if fault == "slow" else 0.0
             wait_until(lambda: snapshot.age_s > 0.5)
             publish(mini, "acme/y")
             start = time.monotonic()
-            assert snapshot.find("acme/x").version == 1
-            with pytest.raises(NotFoundError):
-                snapshot.find("acme/y")
-            assert time.monotonic() - start < 0.9, "it asked the registry, for a second"
+            for _ in range(round(2 * LIMIT_S / QUERY_PATIENCE_S)):
+                assert snapshot.find("acme/x").version == 1
+                with pytest.raises(NotFoundError):
+                    snapshot.find("acme/y")
+            assert time.monotonic() - start < LIMIT_S, "it asked the registry each time, for a second"
+            start = time.monotonic()
             if fault != "closes":
                 with pytest.raises(UnavailableError):
                     snapshot.look_up([12345])
-                assert time.monotonic() - start < 5, "it waited for the answer"
+                assert time.monotonic() - start < LIMIT_S, "it waited for the answer"
             proxy.mend()
             wait_until(lambda: len(snapshot.live()) == 2)
