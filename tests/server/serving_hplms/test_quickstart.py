@@ -107,10 +107,11 @@ def test_interrupted_run_again_asked_and_stopped(tmp_path: Path, monkeypatch: py
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out.strip().endswith("stopped")
-    log, settings, callers = err.strip().splitlines()  # Triton's own lines stay in the file
+    log, settings, callers, draining, drained = err.strip().splitlines()  # Triton's own lines stay in the file
     assert log == f"starting Triton; its log is {home / 'run' / 'server.log'}"
     assert "policy fcfs" in settings and "slots 128" in settings
     assert callers.startswith("auth off: ")
+    assert "watchdog: draining by a signal" in draining and "watchdog: drained" in drained
     assert {entry.id for entry in Registry.open(Home(home)).hplms()} == {recipe.id for recipe in RECIPES}
 
 
