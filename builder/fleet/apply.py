@@ -19,7 +19,7 @@ from backends.errors import ConflictError, HplmError, UnavailableError
 from backends.home import Home
 from backends.registry.registry import Registry
 from builder.fleet.apply_journal import ApplyJournal
-from builder.fleet.control import order
+from builder.fleet.control import order, require_here
 from builder.fleet.errors import NoFleetError
 from builder.fleet.fleet_folder import FleetFolder, FleetState, ServerEntry
 from builder.fleet.fleet_placement import FleetPlacement
@@ -84,9 +84,11 @@ class FleetApply:
         Raises:
             ConflictError: Another apply is at work.
             NoFleetError: No fleet runs on the home.
+            UnavailableError: The fleet runs on another machine.
         """
         with self._folder.applying():
             state = self._folder.running()
+            require_here(state)
             if self._folder.journal.exists():
                 self._report("going on with an apply that did not finish")
             if placement is not None:
@@ -167,7 +169,7 @@ class FleetApply:
         try:
             entry = self._entry_after(step.server)
         except NoFleetError as error:
-            reason = "; ".join(undone) or "nobody knows why"
+            reason = "; ".join(undone) or "for an unknown reason"
             raise UnavailableError(f"{step.server} did not come back, and the fleet has ended: {reason}") from error
         if entry.state != MemberState.READY:
             reason = entry.reason or "; ".join(undone) or entry.state

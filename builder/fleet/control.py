@@ -25,8 +25,7 @@ def order(state: FleetState, verb: Verb, server: str, *, force: bool) -> list[st
         ConflictError: It cannot be done now.
         UnavailableError: The fleet does not answer, or runs on another machine.
     """
-    if state.host != (here := socket.gethostname()):
-        raise UnavailableError(f"the fleet runs on {state.host}, and takes orders only there; this is {here}")
+    require_here(state)
     if server not in {each.server for each in state.servers}:
         names = ", ".join(each.server for each in state.servers)
         raise NotFoundError(f"the fleet has no server {server!r}; it has {names}")
@@ -42,6 +41,16 @@ def order(state: FleetState, verb: Verb, server: str, *, force: bool) -> list[st
     if response.status in (HTTPStatus.OK, HTTPStatus.GATEWAY_TIMEOUT):
         return list(content.get("reasons", []))
     raise ConflictError(str(content.get("error", response.reason)))
+
+
+def require_here(state: FleetState) -> None:
+    """Reject to order what a fleet of another machine is to do.
+
+    Raises:
+        UnavailableError: The fleet runs on another machine.
+    """
+    if state.host != (here := socket.gethostname()):
+        raise UnavailableError(f"the fleet runs on {state.host}, and takes orders only there; this is {here}")
 
 
 def server_rows(state: FleetState) -> list[dict[str, Any]]:

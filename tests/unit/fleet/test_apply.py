@@ -127,6 +127,15 @@ def test_two_applies_at_once_are_rejected(tiny_home: Home, fleet: StandInFleet) 
     assert fleet.restarted == []
 
 
+def test_from_another_machine_nothing_is_written(
+    tiny_home: Home, fleet: StandInFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.fleet.control.socket.gethostname", lambda: "elsewhere")
+    with pytest.raises(UnavailableError, match="takes orders only there; this is elsewhere"):
+        applied(tiny_home, FleetPlacement({"server-1": ()}), restart=True)
+    assert not fleet.folder.placement.exists() and not fleet.folder.journal.exists()
+
+
 def test_the_last_server_is_restarted_by_force_only(tiny_home: Home) -> None:
     render_repository(tiny_home.repository, ExportSettings())
     with StandInFleet(tiny_home, 1) as fleet:
