@@ -32,7 +32,7 @@ from builder.fleet.member_plan import core_shares, member_start, member_supervis
 from builder.fleet.member_state import MemberState
 from builder.fleet.placed_routes import PlacedRoutes
 from builder.fleet.settings import HEALTH_ADDRESS, FleetSettings
-from builder.fleet.shown_state import ShownState, why_over
+from builder.fleet.shown_state import LastServers, ShownState
 from builder.fleet.upstream import Upstream
 from builder.serving.errors import ServerStartError
 from builder.serving.health import HealthPort, Verdict
@@ -68,6 +68,7 @@ class Fleet:
         self._report = report
         self._folder = FleetFolder(home)
         self._shown = ShownState(self._folder, self._described, report)
+        self._last_servers = LastServers()
         self._service = ServiceManager()
         self._resources = ExitStack()
         self._ordering = threading.Lock()
@@ -167,7 +168,7 @@ class Fleet:
             while True:
                 servers = self._look().servers
                 self.front.look_after(self._look)
-                if (reason := why_over(servers, self._ordering.locked())) is not None:
+                if (reason := self._last_servers.why_over(servers, self._ordering.locked())) is not None:
                     raise ServerStartError(reason)
                 time.sleep(_LOOK_EVERY_S)
         except _StopRequestedError:
@@ -335,7 +336,10 @@ class Fleet:
             raise ConflictError(f"{member.name} is the last server that is ready; --force drains it all the same")
         # What is ready and not asked yet answers nobody.
         if not self._waits_until(lambda: any(map(self._is_asked, others))):
-            raise ConflictError(f"the gateway asks no server but {member.name}; --force drains it all the same")
+            if self._stop.requested:
+                raise ConflictError("the fleet is stopping")
+            reason = f"asks no server but {member.name}" if self._knows_routes() else "does not answer"
+            raise ConflictError(f"the gateway {reason}; --force drains {member.name} all the same")
 
     def _is_asked(self, member: Member) -> bool:
         return member.state is MemberState.READY and self._is_routed(member)
@@ -346,6 +350,9 @@ class Fleet:
 
     def _is_unrouted(self, upstream: Upstream | None) -> bool:
         return not any(each.may_be_asked for each in self._routed(upstream))
+
+    def _knows_routes(self) -> bool:
+        return self.front.is_running and self.front.admin is not None and self.front.admin.is_ready()
 
     def _routed(self, upstream: Upstream | None) -> list[Routed]:
         """What the gateway says of a server's ports; nothing where there is none to ask."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from builder.fleet.fleet_folder import FleetFolder, FleetState, ServerEntry
 from builder.fleet.member_state import MemberState
+
+_ENDED = (MemberState.FAILED, MemberState.STOPPED)
 
 
 class ShownState:
@@ -44,18 +46,31 @@ class ShownState:
             self._written, self._complaint = state, None
 
 
-def why_over(servers: Sequence[ServerEntry], is_ordering: bool) -> str | None:
-    """Say why a fleet has no server any more that answers or comes back by itself; None where it has.
+class LastServers:
+    """Says why a fleet has no server any more that answers or comes back by itself.
 
-    One that was drained by hand may be started again by hand, so the last failure ends the fleet, and no drain does.
-    While an order is at work, a server that is between its end and its start has ended for a moment only.
+    One that was drained by hand may be started again by hand. So the last failure ends the fleet, and a drain after it
+    does not, unless no server was drained.
     """
-    failed = [each for each in servers if each.state == MemberState.FAILED]
-    if (
-        not failed
-        or is_ordering
-        or any(each.state not in (MemberState.FAILED, MemberState.STOPPED) for each in servers)
-    ):
-        return None
-    others = " or were drained" if len(failed) < len(servers) else ""
-    return f"all servers have failed{others}; the last one: {failed[-1].reason}"
+
+    def __init__(self) -> None:
+        self._before: Mapping[str, str] = {}
+        self._has_failed_last = False
+
+    def why_over(self, servers: Sequence[ServerEntry], is_ordering: bool) -> str | None:
+        """Look at the servers again; None where the fleet goes on.
+
+        While an order is at work, a server that is between its end and its start has ended for a moment only.
+        """
+        states = {each.server: each.state for each in servers}
+        ended_now = {state for server, state in states.items() if state in _ENDED and self._before.get(server) != state}
+        if ended_now:
+            self._has_failed_last = MemberState.FAILED in ended_now
+        self._before = states
+        failed = [each for each in servers if each.state == MemberState.FAILED]
+        if is_ordering or not failed or any(state not in _ENDED for state in states.values()):
+            return None
+        if len(failed) < len(servers) and not self._has_failed_last:
+            return None
+        others = " or were drained" if len(failed) < len(servers) else ""
+        return f"all servers have failed{others}; the last one: {failed[-1].reason}"

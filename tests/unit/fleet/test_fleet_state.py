@@ -27,7 +27,7 @@ from builder.fleet.member import Member
 from builder.fleet.member_plan import MemberStart, core_shares, member_start, member_supervision
 from builder.fleet.member_state import MemberState
 from builder.fleet.settings import FleetSettings
-from builder.fleet.shown_state import ShownState, why_over
+from builder.fleet.shown_state import LastServers, ShownState
 from builder.serving.supervisor import Supervision
 
 SERVER = ServerEntry(
@@ -128,19 +128,32 @@ def no_space_left(*_: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "reason"),
+    ("looks", "reason"),
     [
-        (("ready", "failed"), None),
-        (("failed", "starting"), None),
-        (("stopped", "stopped"), None),
-        (("failed", "failed"), "all servers have failed; the last one: gone"),
-        (("failed", "stopped"), "all servers have failed or were drained; the last one: gone"),
+        (["ready failed"], None),
+        (["failed starting"], None),
+        (["stopped stopped"], None),
+        (["failed failed"], "all servers have failed; the last one: gone"),
+        (["ready stopped", "failed stopped"], "all servers have failed or were drained; the last one: gone"),
+        (["failed ready", "failed stopped"], None),
+        (["failed ready", "failed stopped", "failed starting", "failed failed"], "all servers have failed; the last"),
+        (["failed draining", "failed stopped", "starting stopped", "failed stopped"], "all servers have failed or were"),
     ],
 )
-def test_a_fleet_ends_with_the_last_server_that_may_answer(states: tuple[str, str], reason: str | None) -> None:
-    servers = [replace(SERVER, state=state, reason="gone") for state in states]
-    assert why_over(servers, is_ordering=False) == reason
-    assert why_over(servers, is_ordering=True) is None
+def test_a_fleet_ends_with_the_last_failure_and_no_drain_ends_it(looks: list[str], reason: str | None) -> None:
+    last_servers = LastServers()
+    for states in looks[:-1]:
+        assert last_servers.why_over(entries(states), is_ordering=False) is None
+    now = entries(looks[-1])
+    assert last_servers.why_over(now, is_ordering=True) is None
+    assert (last_servers.why_over(now, is_ordering=False) or "None").startswith(str(reason))
+
+
+def entries(states: str) -> list[ServerEntry]:
+    return [
+        replace(SERVER, server=f"server-{number}", state=state, reason="gone")
+        for number, state in enumerate(states.split(), 1)
+    ]
 
 
 def test_a_server_that_gets_no_cores_says_so(tmp_path: Path) -> None:
