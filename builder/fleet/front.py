@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from backends.errors import HplmError
 from builder.fleet.admin import Admin
-from builder.fleet.errors import GatewayFailedError
 from builder.fleet.fleet_folder import GatewayEntry
 from builder.fleet.gateway import Gateway
 from builder.fleet.gateway_config import GatewaySettings
@@ -135,7 +135,7 @@ class Front:
             time.sleep(_POLL_S)
         try:
             self._begin(on_poll)
-        except (GatewayFailedError, OSError) as error:  # a full disk, say
+        except (HplmError, OSError) as error:  # a full disk, say
             self._report(f"the gateway was not started again: {error}")
             self.stop()
         else:
