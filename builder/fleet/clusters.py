@@ -14,6 +14,8 @@ _MANY = 1_000_000
 """Envoy's own limit of 1,024 requests to a server would reject before the server does."""
 _HEALTH_EVERY = "0.25s"
 """A draining server says 503 for a second before it rejects requests; that has to be seen meanwhile."""
+_HEALTH_OF_OTHERS_EVERY = "1s"
+"""Of those that are asked only where a group has no healthy server, or has lost a request."""
 _CONNECT = "1s"
 _OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _PARTS = "envoy.extensions.clusters.aggregate.v3.ClusterConfig"
@@ -52,15 +54,20 @@ def group_clusters(
     """Return, for each group of servers, a cluster that asks these as long as one of them is healthy, and else others.
 
     A request that one of a group has lost goes to the others, too. Not to any: Envoy does not know a server again in
-    another cluster, and might ask the one that has just lost the request.
+    another cluster, and might ask the one that has just lost the request. So a second holder of a root does not get
+    what the first one has lost: to ask both one by one takes a third try, which elsewhere would meet a third server.
+
+    Each cluster checks its own servers: for each group of g of n servers, 4·g + n - g checks a second and protocol.
     """
     parts: dict[Servers, dict[str, Any]] = {}
     made: list[dict[str, Any]] = []
     for group in groups:
         others = tuple(sorted(each.name for each in upstreams if each.name not in group))
-        for servers in (group, others):
-            chosen = [each for each in upstreams if each.name in servers]
-            parts[servers] = _cluster(f"{protocol}={'+'.join(servers)}", protocol, balance, chosen)
+        for servers, health_every in ((group, _HEALTH_EVERY), (others, _HEALTH_OF_OTHERS_EVERY)):
+            if servers not in parts or servers == group:  # the others of one group may be another group
+                chosen = [each for each in upstreams if each.name in servers]
+                name = f"{protocol}={'+'.join(servers)}"
+                parts[servers] = _cluster(name, protocol, balance, chosen, health_every)
         made.append(_in_turn(cluster_name(protocol, group), [parts[group]["name"], parts[others]["name"]]))
     return [*parts.values(), *made]
 
@@ -90,7 +97,9 @@ def cluster_name(protocol: Protocol, servers: Servers) -> str:
     return f"{protocol}:{'+'.join(servers)}" if servers else protocol
 
 
-def _cluster(name: str, protocol: Protocol, balance: int, upstreams: Sequence[Upstream]) -> dict[str, Any]:
+def _cluster(
+    name: str, protocol: Protocol, balance: int, upstreams: Sequence[Upstream], health_every: str = _HEALTH_EVERY
+) -> dict[str, Any]:
     return {
         "name": name,
         "type": "STATIC" if all(each.is_numeric for each in upstreams) else "STRICT_DNS",
@@ -104,7 +113,7 @@ def _cluster(name: str, protocol: Protocol, balance: int, upstreams: Sequence[Up
             "consistent_hashing_lb_config": {"hash_balance_factor": balance} if balance else {},
         },
         "circuit_breakers": {"thresholds": [_limits()]},
-        "health_checks": [_health_check()],
+        "health_checks": [_health_check(health_every)],
         "upstream_connection_options": {
             # For a machine that vanishes without a word.
             "tcp_keepalive": {"keepalive_probes": 3, "keepalive_time": 1, "keepalive_interval": 1}
@@ -127,12 +136,12 @@ def _to(protocol: Protocol) -> dict[str, Any]:
     return {"@type": f"type.googleapis.com/{_OPTIONS}", "explicit_http_config": {options: {}}}
 
 
-def _health_check() -> dict[str, Any]:
+def _health_check(every: str) -> dict[str, Any]:
     return {
         "timeout": "1s",
-        "interval": _HEALTH_EVERY,
+        "interval": every,
         # Else servers that nobody has asked yet are looked at once a minute.
-        "no_traffic_interval": _HEALTH_EVERY,
+        "no_traffic_interval": every,
         "unhealthy_threshold": 2,
         "healthy_threshold": 1,
         "http_health_check": {"path": "/readyz"},

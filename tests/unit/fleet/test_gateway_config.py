@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from backends.errors import InvalidArgumentError
+from builder.fleet.clusters import group_clusters
 from builder.fleet.gateway import gateway_arguments, num_threads
 from builder.fleet.gateway_config import GatewaySettings, gateway_config
 from builder.fleet.gateway_program import find_gateway
@@ -81,6 +82,23 @@ def test_a_bound_is_one_that_all_servers_but_one_can_keep(count: int, given: int
     document = gateway_config(GatewaySettings(balance=given), several)
     assert {bound_of(each) for each in clusters(document).values()} == {kept}
     assert retries_of(document) == {1}
+
+
+def test_others_than_a_group_are_checked_less_often() -> None:
+    three = [*TWO, dataclasses.replace(TWO[0], name="server-3", address="10.0.0.3")]
+    groups = [("server-1",), ("server-2", "server-3"), ("server-3",)]
+    for order in (groups, groups[::-1]):
+        found = {each["name"]: each for each in group_clusters("http", 125, three, order)}
+        assert {
+            name.partition("=")[2]: {each["health_checks"][0][kind] for kind in ("interval", "no_traffic_interval")}
+            for name, each in found.items()
+            if "=" in name
+        } == {
+            "server-1": {"0.25s"},
+            "server-2+server-3": {"0.25s"},
+            "server-3": {"0.25s"},
+            "server-1+server-2": {"1s"},
+        }
 
 
 def num_servers(cluster: dict) -> int:
