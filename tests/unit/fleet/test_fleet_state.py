@@ -137,7 +137,7 @@ def no_space_left(*_: object) -> None:
         (["ready stopped", "failed stopped"], "all servers have failed or were drained; the last one: gone"),
         (["failed ready", "failed stopped"], None),
         (["failed ready", "failed stopped", "failed starting", "failed failed"], "all servers have failed; the last"),
-        (["failed draining", "failed stopped", "starting stopped", "failed stopped"], "all servers have failed or were"),
+        (["failed draining", "failed stopped", "starting stopped", "failed stopped"], "all servers have failed or"),
     ],
 )
 def test_a_fleet_ends_with_the_last_failure_and_no_drain_ends_it(looks: list[str], reason: str | None) -> None:

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +30,8 @@ from builder.placement.fleet.maglev import Deal
 from builder.serving.errors import ServerStartError
 from builder.serving.ports import ClaimedPorts
 from builder.serving.run_folder import RunFolder
-from stand_in_servers import INFER_METHOD, INFER_PATH, StandIn, wait_until
+from stand_in_servers import INFER_METHOD, INFER_PATH, StandIn
+from waiting import wait_until
 
 
 class Asked:
@@ -249,11 +250,11 @@ def test_many_requests_of_a_connection_may_be_open_and_given_up(asked: Asked) ->
     with grpc.insecure_channel(f"127.0.0.1:{asked.settings.grpc}") as channel:
         ask = channel.unary_unary(INFER_METHOD)
         calls = [ask.future(b"x", timeout=30, metadata=[("x-hplm", f"tenant{n}/x")]) for n in range(count)]
-        wait_until(lambda: num_open() == count, 10)
+        wait_until(lambda: num_open() == count)
         time.sleep(1.05)  # as a client does that has a deadline, and waits for a second beyond it
         for call in calls[1:-1]:
             call.cancel()
-        wait_until(lambda: num_open() == 2, 10)
+        wait_until(lambda: num_open() == 2)
         for server in asked.servers:
             server.released.set()
         names = {each.name.encode() for each in asked.servers}
@@ -377,22 +378,24 @@ def test_a_gateway_that_dies_is_replaced_until_it_is_given_up(tmp_path: Path, mo
     reports: list[str] = []
     server = StandIn("server-1")
     try:
-        with front_of(server, tmp_path, 2, reports) as front:
+        with front_of(server, tmp_path, 3, reports) as front:
             first = front.entry()
             assert first.state == "ready" and first.pid is not None and first.restarts == 0
             kill_and_wait(front, first.pid)
             assert not front.is_running and front.entry().pid is None
-            with monkeypatch.context() as full:  # for the first of two restarts
-                full.setattr(RunFolder, "create", lambda: full.undo() or no_space_left())
+            with monkeypatch.context() as failing:  # for the first two of three restarts
+                for failure in (no_keeper, no_space_left):
+                    failing.setattr(RunFolder, "create", once(RunFolder.create, failure))
                 front.look_after(lambda: None)
             second = front.entry()
-            assert second.state == "ready" and second.pid not in (None, first.pid) and second.restarts == 2
+            assert second.state == "ready" and second.pid not in (None, first.pid) and second.restarts == 3
             assert (second.http, second.grpc) == (first.http, first.grpc)
             assert "the gateway ended by SIGKILL" in reports[0] and "is ready again" in reports[-1]
             assert "the gateway was not started again: [Errno 28]" in reports[1]
+            assert reports[3] == "the gateway was not started again: its keeper ended at once"
             assert second.pid is not None
             kill_and_wait(front, second.pid)
-            with pytest.raises(ServerStartError, match=r"the gateway ended by SIGKILL.*it was restarted 2 times"):
+            with pytest.raises(ServerStartError, match=r"the gateway ended by SIGKILL.*it was restarted 3 times"):
                 front.look_after(lambda: None)
     finally:
         server.close()
@@ -400,6 +403,22 @@ def test_a_gateway_that_dies_is_replaced_until_it_is_given_up(tmp_path: Path, mo
 
 def no_space_left() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def no_keeper() -> None:
+    raise ServerStartError("its keeper ended at once")
+
+
+def once(create: Callable[[], RunFolder], failure: Callable[[], None]) -> Callable[[], RunFolder]:
+    """Fail at the first call."""
+    failures = [failure]
+
+    def create_later() -> RunFolder:
+        if failures:
+            failures.pop()()
+        return create()
+
+    return create_later
 
 
 def kill_and_wait(front: Front, pid: int) -> None:
