@@ -1,8 +1,9 @@
 """What the gateway lets through: what clients of the ensemble `hplm` need, and nothing that administers a server.
 
 A request goes to the server that its tenant's part of `x-hplm` hashes to; without that header, to any. A
-rejection is an answer. Only a broken connection is tried again, on another server: a request that ends its server meets
-two of them at most.
+rejection is an answer. Only a broken connection is tried again, at last on another server: a request that ends its
+server meets two of them at most. Of two servers with a bound on load the first retry may go to the same one, and the
+second goes to the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """How evenly requests can be dealt while a gateway does not know yet that a server has died.
 
 Such a server holds no requests, so by a bound on load it has room. What it loses would go to it again, and be lost,
-unless the bound lets the others hold all there is.
+unless the bound lets the others hold all there is. With a bound below 200 % of three to five servers that holds for
+one at a time: where one is out already and another one dies, the gateway shares the bound among those that it takes for
+healthy, and the others cannot hold all.
 """
 
 from __future__ import annotations
