@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import http.client
 import json
-import os
 import random
-import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,16 +17,13 @@ import grpc
 import pytest
 
 from builder.fleet.errors import GatewayFailedError
-from builder.fleet.front import Front
 from builder.fleet.gateway import Gateway
 from builder.fleet.gateway_config import GatewaySettings
 from builder.fleet.gateway_program import find_gateway
 from builder.fleet.routes import MAX_REQUEST_BYTES
 from builder.fleet.routing import Routing
 from builder.placement.fleet.maglev import Deal
-from builder.serving.errors import ServerStartError
 from builder.serving.ports import ClaimedPorts
-from builder.serving.run_folder import RunFolder
 from stand_in_servers import INFER_METHOD, INFER_PATH, StandIn
 from waiting import wait_until
 
@@ -359,71 +353,6 @@ def test_other_routes_come_into_force_while_requests_go_on(asked: Asked) -> None
     for thread in threads:
         thread.join()
     assert set(statuses) == {200} and len(statuses) > 50
-
-
-@contextmanager
-def front_of(server: StandIn, folder: Path, max_restarts: int, reports: list[str]) -> Iterator[Front]:
-    ports = ClaimedPorts.take([("127.0.0.1", None)] * 2)
-    settings = GatewaySettings(http=ports.numbers[0], grpc=ports.numbers[1])
-    front = Front(find_gateway(), settings, folder / "gateway.log", max_restarts, reports.append)
-    front.start([server.upstream], lambda: None)
-    try:
-        yield front
-    finally:
-        front.stop()
-        ports.release()
-
-
-def test_a_gateway_that_dies_is_replaced_until_it_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reports: list[str] = []
-    server = StandIn("server-1")
-    try:
-        with front_of(server, tmp_path, 3, reports) as front:
-            first = front.entry()
-            assert first.state == "ready" and first.pid is not None and first.restarts == 0
-            kill_and_wait(front, first.pid)
-            assert not front.is_running and front.entry().pid is None
-            with monkeypatch.context() as failing:  # for the first two of three restarts
-                for failure in (no_keeper, no_space_left):
-                    failing.setattr(RunFolder, "create", once(RunFolder.create, failure))
-                front.look_after(lambda: None)
-            second = front.entry()
-            assert second.state == "ready" and second.pid not in (None, first.pid) and second.restarts == 3
-            assert (second.http, second.grpc) == (first.http, first.grpc)
-            assert "the gateway ended by SIGKILL" in reports[0] and "is ready again" in reports[-1]
-            assert "the gateway was not started again: [Errno 28]" in reports[1]
-            assert reports[3] == "the gateway was not started again: its keeper ended at once"
-            assert second.pid is not None
-            kill_and_wait(front, second.pid)
-            with pytest.raises(ServerStartError, match=r"the gateway ended by SIGKILL.*it was restarted 3 times"):
-                front.look_after(lambda: None)
-    finally:
-        server.close()
-
-
-def no_space_left() -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def no_keeper() -> None:
-    raise ServerStartError("its keeper ended at once")
-
-
-def once(create: Callable[[], RunFolder], failure: Callable[[], None]) -> Callable[[], RunFolder]:
-    """Fail at the first call."""
-    failures = [failure]
-
-    def create_later() -> RunFolder:
-        if failures:
-            failures.pop()()
-        return create()
-
-    return create_later
-
-
-def kill_and_wait(front: Front, pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not front.is_running)
 
 
 def test_a_gateway_whose_port_another_program_takes_says_so(tmp_path: Path) -> None:
