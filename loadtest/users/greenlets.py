@@ -45,7 +45,7 @@ class GreenletGrpcTransport:
     def send(self, call: Call, timeout_s: float) -> list[bytes]:
         answered: AsyncResult[tuple[Any, Exception | None]] = AsyncResult()
         with typed_faults(self._address, timeout_s):
-            self._client.async_infer(
+            under_way = self._client.async_infer(
                 MODEL_NAME,
                 inputs_of(call, triton.InferInput),
                 callback=lambda result, error: answered.set((result, error)),
@@ -54,7 +54,11 @@ class GreenletGrpcTransport:
                 parameters=dict(call.parameters),
                 client_timeout=timeout_s,
             )
-            result, error = answered.get()  # where the greenlet is killed, the request goes on: see AsyncGrpcTransport
+            try:
+                result, error = answered.get()
+            except BaseException:  # the greenlet is killed
+                under_way.cancel()
+                raise
             if error is not None:
                 raise error
         return rows_of(result, call)
