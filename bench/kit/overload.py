@@ -39,10 +39,11 @@ class Engine:
     dtype: str = "bf16"
     threads: int | None = None
     policy: str | None = None
+    stages: int | None = None
 
     @property
     def parameters(self) -> dict[str, str]:
-        others = {"threads": self.threads, "policy": self.policy}
+        others = {"threads": self.threads, "policy": self.policy, "stages": self.stages}
         given = {name: str(value) for name, value in others.items() if value is not None}
         return {"dtype": self.dtype, "max_rows": str(self.batch), "max_tokens": str(self.max_tokens), **given}
 

@@ -11,7 +11,7 @@ import numpy as np
 from backends.scheduling.cost_model import BatchShape, CostModel
 from builder.placement.server_costs import ServerCosts
 from builder.placement.simulated_job import SimulatedJob
-from builder.placement.simulated_stages import Stages
+from builder.placement.simulated_stages import WHOLE, Stages
 
 
 class Machine(Protocol):
@@ -107,15 +107,25 @@ class StagedMachine(FreeMachine):
 class SharedMachine:
     """A machine whose cores compute and take requests in; its batches scatter as measured ones do.
 
+    Of several stages each one behind the first takes longer by what is sent while it computes, as the first does, and
+    as if as many rows were received meanwhile as in the first: that is not known when a batch leaves it.
+
     Args:
         costs: What was measured.
-        model: What batches take by their shape.
-        offered_us: When requests are sent to this host, ascending; it may grow up to the moment that is played.
+        model: What batches take by their shape, in all stages.
+        offered_us: When requests are sent to this host, ascending. Without stages it may grow up to the moment that is
+            played.
         rng: Draws where the measured scatter begins.
+        stages: How the layers are cut.
     """
 
     def __init__(
-        self, costs: ServerCosts, model: CostModel, offered_us: Sequence[int], rng: np.random.Generator
+        self,
+        costs: ServerCosts,
+        model: CostModel,
+        offered_us: Sequence[int],
+        rng: np.random.Generator,
+        stages: Stages = WHOLE,
     ) -> None:
         self._costs = costs
         self._model = model
@@ -125,6 +135,9 @@ class SharedMachine:
         self._start_us = self._alone_us = 0
         self._num_received = self._received_before = 0
         self._answering_until_us = 0
+        self._shares = stages.shares
+        self._left_us = [0] * (len(stages.shares) + 1)
+        """When the last batch left each stage behind the first; behind the last one nothing holds it up."""
 
     @property
     def is_slowed(self) -> bool:
@@ -143,24 +156,30 @@ class SharedMachine:
         self._received_before = self._num_received
 
     def end_us(self) -> int:
-        """Go on from the end that is known so far as long as requests of the meantime move it."""
-        cores, first = self._costs.cores, bisect_left(self._offered_us, self._start_us)
-        received = self._num_received - self._received_before
-        latest_us = self._start_us + round(cores.most_stretch * self._alone_us)
-        end_us = self._start_us + self._alone_us
-        while end_us < latest_us:
-            offered = bisect_left(self._offered_us, end_us, first) - first
-            moved_us = self._start_us + self._alone_us + round(cores.taken_us(offered, received))
-            if moved_us <= end_us:
-                break
-            end_us = min(moved_us, latest_us)
-        return end_us
+        return max(self._through_us(0, self._start_us), self._left_us[1])
 
     def answered_us(self, num_rows: int, end_us: int) -> int:
         """Batches are answered one after the other."""
+        for stage in range(1, len(self._shares)):
+            end_us = self._left_us[stage] = max(self._through_us(stage, end_us), self._left_us[stage + 1])
         begin_us = max(end_us, self._answering_until_us)
         self._answering_until_us = begin_us + round(self._costs.answering.of(num_rows))
         return begin_us
 
     def note_received(self, num_rows: int) -> None:
         self._num_received += num_rows
+
+    def _through_us(self, stage: int, start_us: int) -> int:
+        """Go on from the end that is known so far as long as requests of the meantime move it."""
+        cores, first = self._costs.cores, bisect_left(self._offered_us, start_us)
+        received = self._num_received - self._received_before
+        alone_us = max(1, round(self._shares[stage] * self._alone_us))
+        latest_us = start_us + round(cores.most_stretch * alone_us)
+        end_us = start_us + alone_us
+        while end_us < latest_us:
+            offered = bisect_left(self._offered_us, end_us, first) - first
+            moved_us = start_us + alone_us + round(cores.taken_us(offered, received))
+            if moved_us <= end_us:
+                break
+            end_us = min(moved_us, latest_us)
+        return end_us

@@ -41,3 +41,7 @@ class Stages:
     def tail(self) -> float:
         """What a batch takes from when the next one may begin to its end, as admission takes it to be."""
         return float(len(self.shares) - 1)
+
+
+WHOLE = Stages((1.0,))
+"""Layers that are not cut."""

@@ -33,7 +33,7 @@ from builder.placement.simulated_exits import Exits
 from builder.placement.simulated_job import ROOT, Depths, SimulatedJob
 from builder.placement.simulated_load import SimulatedLoad
 from builder.placement.simulated_queue import SimulatedQueue
-from builder.placement.simulated_stages import Stages
+from builder.placement.simulated_stages import WHOLE, Stages
 from builder.placement.simulated_students import STUDENT_STACK, Students
 from builder.placement.simulation_log import Simulation
 from builder.progress import Report, Step
@@ -59,7 +59,7 @@ class Simulator:
 
     Raises:
         InvalidArgumentError: Students without admission, or with exits; costs without admission, or with `measured_us`;
-            stages with exits, students or costs.
+            stages with exits or students.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Simulator:
         students: Students | None = None,
         costs: ServerCosts | None = None,
         seed: int = 0,
-        stages: Stages = Stages.even(1),
+        stages: Stages = WHOLE,
     ) -> None:
         if students is not None and (admission is None or exits is not None):
             raise InvalidArgumentError("students need admission, and have no exits")
         if costs is not None and (admission is None or measured_us is not None):
             raise InvalidArgumentError("costs of a server need admission, and say themselves what batches take")
-        if len(stages.shares) > 1 and (exits, students, costs) != (None, None, None):
-            raise InvalidArgumentError("a server of several stages is simulated without ladders, students and costs")
+        if len(stages.shares) > 1 and (exits, students) != (None, None):
+            raise InvalidArgumentError("a server of several stages is simulated without ladders and students")
         self._policy = policy
         self._cost_model = cost_model
         self._capacity = capacity
@@ -150,7 +150,8 @@ class Simulator:
         if len(self._stages.shares) > 1:
             machine = StagedMachine(self._measured_us, self._stages)
         if self._costs is not None:
-            machine = SharedMachine(self._costs, self._cost_model, offered_us, np.random.default_rng(self._seed))
+            rng = np.random.default_rng(self._seed)
+            machine = SharedMachine(self._costs, self._cost_model, offered_us, rng, self._stages)
             intake = FrontIntake(intake, self._costs.front)
         run = ServerRun(intake, queue, machine, admission, self._max_waiting, self._answering, late)
         if isinstance(intake, FrontIntake):
@@ -169,9 +170,10 @@ class Simulator:
         return admission
 
     def _learned_costs(self) -> LiveCosts:
-        costs = LiveCosts(self._cost_model.scaled(self._stages.slowest), self._stages.tail)
+        model = self._cost_model.scaled(self._stages.slowest)
+        costs = LiveCosts(model, self._stages.tail)
         if self._costs is not None:
             shape = BatchShape(self._capacity.max_rows, 20 * self._capacity.max_rows, 400 * self._capacity.max_rows, 8)
             for factor in islice(self._costs.scatter, _LEARNED_BATCHES):
-                costs.observe(shape, factor * self._costs.cores.slowness * self._cost_model.predict_us(shape))
+                costs.observe(shape, factor * self._costs.cores.slowness * model.predict_us(shape))
         return costs

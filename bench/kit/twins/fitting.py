@@ -7,10 +7,11 @@ long for any reason also sees more requests.
 
 from __future__ import annotations
 
+import math
 import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -22,6 +23,7 @@ from backends.scheduling.cost_model import BatchShape, CostModel
 from backends.trace import Lane
 from bench.kit.twins.observing import Alone, Observed
 from builder.placement.server_costs import CoreCosts, FrontCosts, Linear, ServerCosts
+from builder.placement.simulated_stages import WHOLE, Stages
 from builder.serving import TracedSpan
 
 LOWER, UPPER = "hplm_lower", "hplm_upper"
@@ -31,6 +33,7 @@ _LEAST_SCATTER, _MOST_SCATTER = 0.3, 3.0
 _LEAST_PART = 0.5
 """Batches that are less full scatter more, and hardly matter for what an overload comes to."""
 _FEWEST_BATCHES = 8
+_ROUNDS = 5
 Spans = Mapping[str, Sequence[TracedSpan]]
 
 
@@ -42,10 +45,12 @@ class Host:
         most_stretch: See `CoreCosts`.
         is_shared: Whether what sends and rejects requests runs there too. Otherwise only rows that come to the engine,
             whose process takes them in itself, can slow it down, and whatever else did was not the requests.
+        stages: How the layers are cut.
     """
 
     most_stretch: float
     is_shared: bool = True
+    stages: Stages = WHOLE
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ def fit_costs(
     Raises:
         InvalidArgumentError: Too few batches ran.
     """
-    traces = [traced for load in loads for traced in _traces_of(model, spans, load)]
+    traces = [traced for load in loads for traced in _traces_of(model, spans, load, host.stages)]
     if sum(len(traced.batches) for traced in traces) < _FEWEST_BATCHES:
         raise InvalidArgumentError("too few batches were traced to fit what they take; load the servers for longer")
     cores = _cores(traces, host)
@@ -118,11 +123,12 @@ def fit_costs(
     )
 
 
-def _traces_of(model: CostModel, spans: Spans, load: Observed) -> Iterator[ServerTrace]:
+def _traces_of(model: CostModel, spans: Spans, load: Observed, stages: Stages) -> Iterator[ServerTrace]:
     ends_us = load.began_us + 1e6 * float(np.nanmax(load.played.requests.done_s))
     for of_server in spans.values():
         during = [span for span in of_server if load.began_us <= span.start_us < ends_us]
-        batches = [_batch(model, span) for span in during if (span.lane, span.name) == (Lane.COMPUTE, "run")]
+        ran = [_batch(model, span) for span in during if (span.lane, span.name) == (Lane.COMPUTE, "run")]
+        batches = ran if len(stages.shares) == 1 else _passing(ran, stages)
         reads = [span for span in during if (span.lane, span.name) == (Lane.QUEUE, "read")]
         received = np.repeat([span.start_us for span in reads], [span.arguments["requests"] for span in reads])
         yield ServerTrace(batches, load.sent_us, np.sort(received.astype(np.float64)))
@@ -132,6 +138,28 @@ def _batch(model: CostModel, span: TracedSpan) -> TracedBatch:
     rows, tokens, squares, hplms = (span.arguments[name] for name in ("rows", "tokens", "squares", "hplms"))
     shape = BatchShape(rows, tokens, squares, hplms)
     return TracedBatch(span.start_us, span.duration_us, model.predict_us(shape), rows)
+
+
+def _passing(batches: Sequence[TracedBatch], stages: Stages) -> Sequence[TracedBatch]:
+    """Predict the whole ways of batches, on which they wait for those before them, from when each of them began.
+
+    How long they wait depends on how slow stages are, and the other way round; a few rounds settle it.
+    """
+    ordered = passing = sorted(batches, key=lambda batch: batch.start_us)
+    for _ in range(_ROUNDS if batches else 0):
+        slowness = sum(batch.took_us for batch in passing) / sum(batch.predicted_us for batch in passing)
+        passing = list(_on_their_ways(ordered, stages, slowness))
+    return passing
+
+
+def _on_their_ways(batches: Sequence[TracedBatch], stages: Stages, slowness: float) -> Iterator[TracedBatch]:
+    left_us = [-math.inf] * (len(stages.shares) + 1)
+    for batch in batches:
+        end_us = batch.start_us
+        for stage, share in enumerate(stages.shares):
+            end_us = max(end_us + share * slowness * batch.predicted_us, left_us[stage + 1])
+            left_us[stage] = end_us
+        yield replace(batch, predicted_us=(end_us - batch.start_us) / slowness)
 
 
 # --- what requests take from the cores ---

@@ -146,7 +146,10 @@ def predict(
 def _home_of(variant: Variant, settings: FrozenSettings, policy: str, seed: int) -> Iterator[OverloadHome]:
     """Make a home whose root has the variant's cost model."""
     rows = _PACED_ROWS if variant.is_paced else settings.max_rows
-    engine = Engine(batch=rows, dtype=settings.dtype, threads=variant.threads, policy=policy)
+    stages = len(variant.stages.shares)
+    engine = Engine(
+        rows, dtype=settings.dtype, threads=variant.threads, policy=policy, stages=None if stages == 1 else stages
+    )
     with overload_home(settings.geometry, engine, settings.tenants, settings.profiled_batches, seed) as home:
         if variant.is_paced:
             home = replace(home, cost_model=_pace(rows, settings.paced_rows_per_s / variant.servers))
@@ -173,7 +176,7 @@ def _capability(
     ground.wait_until_idle()
     batch_ms = 1e3 * batch * variant.servers / rows_per_s
     predicted_us = mean(home.cost_model.predict_us(shape) for shape in _full_batches(rows, batch))
-    return Capability(rows_per_s, batch_ms, 1e3 * batch_ms / predicted_us)
+    return Capability(rows_per_s, batch_ms, 1e3 * batch_ms / (variant.stages.slowest * predicted_us))
 
 
 def _full_batches(rows: Sequence[HplmText], batch: int) -> Iterator[BatchShape]:
@@ -197,7 +200,7 @@ def _calibrate(
         ground.spans_by_server(),
         observed,
         alone,
-        Host(variant.most_stretch, is_shared=not variant.is_isolated),
+        Host(variant.most_stretch, is_shared=not variant.is_isolated, stages=variant.stages),
         home.engine.batch,
         measured | {"alone_ms": alone.took_us / 1e3},
     )
@@ -230,6 +233,7 @@ class _Twin:
         self._policy = policy
         self._capacity = Capacity(home.engine.batch, home.engine.max_tokens)
         self._plain_model = costs.model.scaled(capability.slowness)
+        self._stages = variant.stages
 
     def attainment(self, run: Observed, seed: int) -> float:
         """Return the share of all planned requests, those that the client could not send in time among them."""
@@ -242,12 +246,13 @@ class _Twin:
     def _answered(self, load: SimulatedLoad, model: CostModel, costs: ServerCosts | None, seed: int) -> int:
         servers = {
             name: Simulator(
-                policy_named(self._policy, model),
+                policy_named(self._policy, model.scaled(self._stages.slowest)),
                 model,
                 self._capacity,
                 AdmissionSettings(),
                 costs=costs,
                 seed=seed + number,
+                stages=self._stages,
             )
             for number, name in enumerate(self._names)
         }

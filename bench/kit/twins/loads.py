@@ -24,7 +24,7 @@ class Capability:
     """What servers answer when they are kept full, all together.
 
     Attributes:
-        batch_ms: What a full batch of one then takes.
+        batch_ms: What a full batch of one then takes; of stages, how long after one the next one ends.
         slowness: The same over what its cost model says.
     """
 

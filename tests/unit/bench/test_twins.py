@@ -16,6 +16,7 @@ from backends.trace import Lane
 from bench.kit.twins.fitting import LOWER, UPPER, Host, fit_costs
 from bench.kit.twins.observing import Alone, Observed, play_in_time, require_connected
 from builder.placement.server_costs import CoreCosts
+from builder.placement.simulated_stages import WHOLE, Stages
 from builder.serving import TracedSpan
 from hplm_client import ConnectionLostError, Request
 from loadtest.in_process import Played
@@ -112,6 +113,27 @@ def test_on_a_core_of_its_own_an_engine_is_not_slowed_by_what_is_sent(seed: int)
     spans.sort(key=lambda one: one.start_us)
     costs = fit_costs(MODEL, {"a": spans}, loads, Alone([0.0], 1.0), Host(3.0, is_shared=False), 64, {})
     assert costs.cores.per_offered_us == 0 < costs.cores.per_received_us
+
+
+def test_batches_of_stages_are_not_slow_because_they_wait(seed: int) -> None:
+    rng, spans, slowness = np.random.default_rng(seed), [], 1.3
+    left_us = [100_000.0, 0.0]
+    for _ in range(150):
+        rows, start_us = int(rng.integers(20, 65)), left_us[0]
+        stage_us = slowness * MODEL.predict_us(BatchShape(rows, 20 * rows, 0, 1)) / 2
+        left_us[0] = max(start_us + stage_us, left_us[1])
+        left_us[1] = left_us[0] + stage_us
+        took_us = left_us[1] - start_us
+        spans.append(
+            span(Lane.COMPUTE, "run", UPPER, start_us, took_us, rows=rows, tokens=20 * rows, squares=0, hplms=1)
+        )
+    load = observed(0.0, np.linspace(0.0, left_us[1] / 1e6, 100))
+    fitted = {
+        stages: fit_costs(MODEL, {"a": spans}, [load], Alone([0.0], 1.0), Host(3.0, False, stages), 64, {}).cores
+        for stages in (WHOLE, Stages.even(2))
+    }
+    assert fitted[Stages.even(2)].slowness == pytest.approx(slowness, rel=0.02)
+    assert fitted[WHOLE].slowness > 1.03 * slowness
 
 
 def test_a_device_that_nothing_slows_is_found_to_be_one(seed: int) -> None:

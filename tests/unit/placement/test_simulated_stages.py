@@ -13,7 +13,8 @@ from backends.scheduling.policies import FirstComeFirstServed
 from backends.scheduling.settings import AdmissionSettings, Capacity
 from builder.placement import ConstantDelay, Exits, SimulatedLoad, Simulator, Stages, Students, Workload
 from builder.placement.fleet.fleet_simulator import FleetSimulator
-from builder.placement.server_costs import ServerCosts
+from builder.placement.machine import SharedMachine
+from builder.placement.server_costs import CoreCosts, ServerCosts
 from workload.arrivals import PoissonArrivals
 from workload.deadlines import UniformDeadlines
 from workload.lengths import FixedLengths
@@ -68,6 +69,52 @@ def test_batches_pass_the_stages_as_in_a_slow_loop(seed: int) -> None:
     assert have_waited, "no batch was ever held up by the one before it"
 
 
+def test_requests_slow_each_stage_down(seed: int) -> None:
+    """Walk through the stages of each batch microsecond by microsecond."""
+    chance = random.Random(seed)
+    shares, whole_us = (0.25, 0.5, 0.25), 800
+    for _ in range(30):
+        offered = sorted(chance.randrange(8_000) for _ in range(chance.randint(0, 120)))
+        cores = CoreCosts(1.0, chance.choice([0.0, 20.0, 100.0]), 0.0, chance.choice([1.0, 2.0, 5.0]))
+        costs = ServerCosts(MODEL, cores)
+        model = CostModel(whole_us, 0.0, 0.0, 0.0, 0.0)
+        machine = SharedMachine(costs, model, offered, np.random.default_rng(0), Stages(shares))
+        left_us, start_us = [0.0] * len(shares), 0.0
+        for _ in range(5):
+            start_us = max(start_us, left_us[0]) + chance.choice([0, 0, 700])
+            machine.begin(BatchShape(1, 1, 1, 1), int(start_us))
+            now_us = start_us
+            for stage, share in enumerate(shares):
+                began_us = walked_us = now_us
+                end_us = began_us + share * whole_us
+                while walked_us < end_us:
+                    end_us += cores.per_offered_us * offered.count(walked_us)
+                    end_us = min(end_us, began_us + share * whole_us * cores.most_stretch)
+                    walked_us += 1
+                now_us = max(end_us, left_us[stage + 1]) if stage + 1 < len(shares) else end_us
+                left_us[stage] = now_us
+            assert machine.end_us() == left_us[0]
+            assert machine.answered_us(1, machine.end_us()) == left_us[-1]
+
+
+def test_what_serving_takes_is_added_to_stages(seed: int) -> None:
+    """Where it takes nothing, a server of stages answers as without it; where it takes more, fewer are on time."""
+    workload = Workload(
+        PoissonArrivals(1_300.0), FixedLengths(20), UniformTenants(20), UniformDeadlines(300, 900), ConstantDelay(0)
+    )
+    load, model = workload.draw(5.0, seed), CostModel(8_000.0, 0.0, 80.0, 0.0, 0.0)
+
+    def attained(costs: ServerCosts | None) -> float:
+        simulator = Simulator(
+            FirstComeFirstServed(), model, Capacity(64), AdmissionSettings(), costs=costs, stages=Stages.even(2)
+        )
+        return simulator.run(load).attainment
+
+    slow = ServerCosts(model, CoreCosts(1.5, 500.0, 0.0, 3.0))
+    assert attained(ServerCosts(model)) == pytest.approx(attained(None), abs=0.03)
+    assert attained(slow) < attained(None) - 0.2
+
+
 def test_even_stages_without_batches_wait_as_the_formula_says(seed: int) -> None:
     """Deterministic stages wait as one that takes as long as the slowest: D + rate * d ** 2 / (2 * (1 - rate * d))."""
     workload = Workload(PoissonArrivals(100.0), FixedLengths(20), UniformTenants(1), None, ConstantDelay(0))
@@ -115,9 +162,8 @@ def test_what_stages_cannot_have_beside_them() -> None:
     for named in (
         {"exits": Exits(0.5, 0.5)},
         {"students": Students(2, 0.25), "admission": admission},
-        {"costs": ServerCosts(MODEL), "admission": admission},
     ):
-        with pytest.raises(InvalidArgumentError, match="without ladders, students and costs"):
+        with pytest.raises(InvalidArgumentError, match="without ladders and students"):
             Simulator(policy, MODEL, stages=two, **named)
     with pytest.raises(InvalidArgumentError, match="no ladders and no stages"):
         FleetSimulator({"server-1": Simulator(policy, MODEL, stages=two)})
