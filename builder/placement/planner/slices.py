@@ -39,7 +39,8 @@ def slices_of(traffic: Traffic, seed: int) -> Slices:
     held_out = [*busiest[1:2], *drawn[:1]]
     training = [*busiest[:1], *busiest[2:], *drawn[1:]]
     share = MOST_REQUESTS // max(1, len(training))
-    return Slices(one_after_the_other([_first(each, share) for each in training]), one_after_the_other(held_out))
+    seen = one_after_the_other([_first(each, share) for each in training])
+    return Slices(seen, one_after_the_other(held_out) if held_out else None)
 
 
 def _first(traffic: Traffic, count: int) -> Traffic:

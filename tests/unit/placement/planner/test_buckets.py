@@ -51,6 +51,17 @@ def test_deals_are_near_the_demands(seed: int) -> None:
     assert deals([1.0, 1.0], 3) == [(1, 2), (2, 1)]
 
 
+def test_many_buckets_are_dealt_without_trying_every_deal(seed: int) -> None:
+    """With tight deadlines every root delays every other: as many buckets as roots."""
+    chance = random.Random(seed)
+    demands = [chance.choice([0.1, 1.0, 5.0]) for _ in range(24)]
+    found = deals(demands, 64)
+    assert len(set(found)) == len(found) == 24
+    assert all(sum(deal) == 64 and min(deal) >= 1 for deal in found)
+    assert max(found[0]) == found[0][demands.index(max(demands))]
+    assert deals([1.0] * 16, 64)[0] == (4,) * 16
+
+
 def test_groups_stay_within_hosts_and_use_every_device(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(50):

@@ -191,6 +191,8 @@ def test_training_and_held_out_requests_are_different_ones(seed: int) -> None:
     patience = [set((part.deadlines_us - part.arrived_us).tolist()) for part in (slices.training, slices.held_out)]
     assert patience[0] and patience[1] and not patience[0] & patience[1]
     assert slices_of(traffic.within(0, 1), seed).held_out is None
+    together = Traffic(np.zeros(300, np.int64), np.arange(300) % 4, np.full(300, 10**6))
+    assert slices_of(together, seed).held_out is None, "what was not kept apart judges nothing"
 
 
 def test_the_picture_has_every_device_and_root() -> None:
