@@ -23,7 +23,7 @@ from builder.placement.planner.plan import Alternative, Plan
 from builder.placement.planner.problem import STAGE_COUNTS, Problem
 from builder.placement.planner.replacing import FREE, TIMED, replaced
 from builder.placement.planner.room import Room
-from builder.placement.planner.search import best_selection
+from builder.placement.planner.search import best_selection, is_to_be_pooled
 from builder.placement.planner.selection import Frame, Selection
 from builder.placement.planner.slices import Slices, slices_of
 from builder.placement.planner.traffic import Traffic
@@ -103,7 +103,7 @@ def others(problem: Problem, slices: Slices) -> dict[str, Alternative]:
 
 def searched(problem: Problem, seed: int, report: Report) -> Selection:
     """Search for a placement of the whole fleet, or of a large one's cells, among which its roots are dealt."""
-    if len(problem.devices) <= MOST_DEVICES:
+    if len(problem.devices) <= MOST_DEVICES or is_to_be_pooled(problem):
         return best_selection(problem, report).selection
     roots = Families(np.arange(len(problem.models)), np.array(problem.demand), problem.traffic)
     whole = Selection((), ())

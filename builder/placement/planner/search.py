@@ -23,12 +23,17 @@ _WORTH_STAGES = 0.002
 def best_selection(problem: Problem, report: Report = ignore) -> Selected:
     """Search for the placement that answers most requests in time.
 
-    Where every model fits on every device and none delays another, no search is needed: all stand everywhere.
+    Where models are to be pooled no search is needed: all stand everywhere.
     """
     judge = Selector(problem, range(len(problem.models)), problem.traffic)
-    if fits_everywhere(problem) and not convoys(problem):
+    if is_to_be_pooled(problem):
         return judge.judged(everywhere(problem))
     return _simplest([judge.judged(each) for each in _candidates(problem, report)])
+
+
+def is_to_be_pooled(problem: Problem) -> bool:
+    """Whether every model fits on every device, and none delays another."""
+    return fits_everywhere(problem) and not convoys(problem)
 
 
 def _simplest(found: Sequence[Selected]) -> Selected:

@@ -53,6 +53,22 @@ def test_where_everything_fits_everywhere_all_stand_everywhere(seed: int) -> Non
         assert "stages would only cost" in made.decisions[0]
 
 
+def test_a_large_fleet_on_which_everything_fits_is_not_cut_in_cells() -> None:
+    """Its roots would be dealt to the cells."""
+    models = [model_of(f"r{number}", 12_000, 48) for number in range(20)]
+    made = plan(fleet_of(models, devices(80, hosts=10), bursty(models, 0.1, 20, seed=1, duration_s=2.0)))
+    assert made.verdict == "all everywhere, no stages"
+    assert attainment(made, "this plan") == attainment(made, "all everywhere")
+    assert all(len(group.roots) == 20 for group in made.groups) and len(made.groups) == 80
+
+
+def test_one_device_holds_what_it_can() -> None:
+    models = [model_of(f"r{number}", 120_000, 480) for number in range(3)]
+    made = plan(fleet_of(models, devices(1), bursty(models, 0.3, 1, seed=1)))
+    assert made.verdict == "no stages: 1 device with 2 replicas"
+    assert sum("stands nowhere" in line for line in made.decisions) == 1
+
+
 def test_a_root_larger_than_a_device_is_cut_in_stages() -> None:
     models = [model_of("large", 120_000, 1_800), model_of("small", 120_000, 240)]
     made = plan(fleet_of(models, devices(4), bursty(models, 0.3, 4, seed=3)))
