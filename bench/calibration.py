@@ -9,7 +9,7 @@ on are left out, and one that is there twice counts once. All else is measured o
 all of them. The texts that certify are among these, so on other texts somewhat more would exceed it. What the tables
 lack is computed. `select_seconds` is what a selection takes with `learned_texts` and `certifying_texts`, whose states
 the tuning has left behind, by the layers as they are served. Each task is kept in a file of `--trials`, and each epoch
-of its tuning until then: the same command goes on where it was.
+of its tuning in the home, where other benches find it: the same command goes on where it was.
 
 Regressions are left out, though they have ladders. Their answers say no confidence, so no calibration error is theirs;
 and what they lose is a distance in standard deviations, which is no share of texts, so a mean or the worst of both
@@ -42,6 +42,7 @@ from bench.kit.entry import Result, at_least, at_most, bench
 from bench.kit.ladder_answers import Ladder
 from bench.tasks.cut import cut_task
 from bench.tasks.data import Caps, labelled_task_names, task_checksums
+from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS, shared_tuning
 from bench.tasks.trials import Trials
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.trainable import Indices, of_rows
@@ -51,7 +52,6 @@ from builder.construct.tasks.examples import Example
 from builder.construct.tasks.objective import Objective
 from builder.construct.tasks.task_objectives import objective_of
 from builder.construct.tasks.trained_texts import TrainedTexts, hashes_of
-from builder.construct.training.checkpoint import Checkpoint
 from builder.construct.training.device import training_device
 from builder.levels.answers import StepAnswers
 from builder.levels.certificate import certify
@@ -77,14 +77,14 @@ _TIMED_TEXTS = 128
 
 @dataclass(frozen=True)
 class Settings:
-    train_texts: int = 2_000
+    train_texts: int = SHARED_TRAIN_TEXTS
     dev_texts: int | None = None
     test_texts: int | None = None
     epochs: int = TuneSettings.epochs
     max_drop: float = 1.0
     learned_texts: int = 5_000
     certifying_texts: int = 1_000
-    seed: int = 17
+    seed: int = TuneSettings.seed
 
 
 FULL = Settings()
@@ -134,10 +134,11 @@ def read_each_layer(
 class Task:
     """An hPLM of one task, and what its layers read of the texts."""
 
-    def __init__(self, bench: Bench, name: str, checkpoint: Checkpoint | None, report: Report) -> None:
+    def __init__(self, bench: Bench, name: str, report: Report) -> None:
         settings, home = bench.settings, bench.home
         caps = Caps(settings.train_texts, settings.dev_texts, settings.test_texts)
-        data = cut_task(bench.data, name, caps, home.path / "cache" / "cut").read()
+        cut = cut_task(bench.data, name, caps, home.path / "cache" / "cut")
+        data = cut.read()
         self.name, self.objective = name, objective_of(data)
         if self.objective.num_outputs == 1:
             raise InvalidArgumentError(f"{name} is a regression, whose answers say no confidence")
@@ -146,9 +147,8 @@ class Task:
             for split in ("train", "dev", "test")
         }
         tuning = replace(TuneSettings.defaults(is_taught=False), seed=settings.seed, epochs=settings.epochs)
-        self._tuned = tune(
-            bench.upper, self.objective, sets["train"], sets["dev"], tuning, report, checkpoint=checkpoint
-        )
+        kept = shared_tuning(home, bench.domain, cut.files, tuning, bench.upper.device)
+        self._tuned = tune(bench.upper, self.objective, sets["train"], sets["dev"], tuning, report, checkpoint=kept)
         read = {
             split: read_each_layer(bench.upper, self.objective, self._tuned, each, split, report)
             for split, each in sets.items()
@@ -229,9 +229,9 @@ class Bench:
     def num_layers(self) -> int:
         return self.root.geometry.num_upper_layers
 
-    def of_task(self, name: str, checkpoint: Checkpoint | None, report: Report) -> list[dict[str, Any]]:
+    def of_task(self, name: str, report: Report) -> list[dict[str, Any]]:
         """One row for each layer that texts may leave after."""
-        task = Task(self, name, checkpoint, report)
+        task = Task(self, name, report)
         return [self._row(task, after) for after in range(1, self.num_layers)]
 
     def _row(self, task: Task, after: int) -> dict[str, Any]:
@@ -334,12 +334,13 @@ def _ece(row: Mapping[str, Any], when: str) -> float:
 
 
 def add_options(arguments: ArgumentParser) -> None:
-    arguments.add_argument("--home", type=Path, default=Path("demo_home"), help="a home with a root")
+    arguments.add_argument("--home", type=Path, default=Path("demo_home"), help="a home with a root; keeps tunings")
     arguments.add_argument("--root", default="minilm", help="the root")
     arguments.add_argument("--data", type=Path, required=True, help="a folder with tasks/")
     arguments.add_argument("--tasks", nargs="+", help="folders of it; no regressions [all]")
     arguments.add_argument("--trials", type=Path, help="folder that keeps what was measured")
     arguments.add_argument("--device", default=AUTO, help="where hPLMs are tuned: auto, cpu or cuda [auto]")
+    arguments.set_defaults(seed=Settings.seed)
 
 
 def _measured(options: Namespace, settings: Settings, tasks: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -351,7 +352,7 @@ def _measured(options: Namespace, settings: Settings, tasks: Sequence[str]) -> I
         rows = trials.find(task)
         if rows is None:
             with progress_bars(task) as report:
-                rows = measured.of_task(task, trials.checkpoint(task), report)
+                rows = measured.of_task(task, report)
             trials.keep(task, rows)
             for row in rows:
                 print(row, file=sys.stderr)

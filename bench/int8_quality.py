@@ -3,7 +3,8 @@
 For each task and seed an hPLM is tuned with the settings of `hplm create` against the plain upper layers, as users do,
 and another one on the same texts against layers that round as int8 does. Each answers the test texts in fp32 and in
 int8, with the engine that serves them. What the tables lack is computed. With `--trials` each row is kept in a file as
-soon as it is measured, and the same command goes on with those that are not.
+soon as it is measured, and the same command goes on with those that are not. What was tuned against the plain layers
+stays in the home, where other benches find it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from bench.kit.entry import Result, at_least, at_most, bench
 from bench.kit.rounded_upper import rounded_upper
 from bench.tasks.cut import cut_task
 from bench.tasks.data import Caps
+from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS, shared_tuning
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.tune import EncodedSet, Tuned, Upper, tune
 from builder.construct.tasks.metrics import Floats
@@ -57,10 +59,10 @@ _ROWS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Settings:
-    train_texts: int = 2_000
-    dev_texts: int = 500
+    train_texts: int = SHARED_TRAIN_TEXTS
+    dev_texts: int | None = None
     test_texts: int | None = None
-    seeds: tuple[int, ...] = (17,)
+    seeds: tuple[int, ...] = (TuneSettings.seed,)
     epochs: int = TuneSettings.epochs
     ways: tuple[str, ...] = _WAYS
 
@@ -183,7 +185,8 @@ class Bench:
     def _measured(self, name: str, seeds: Sequence[int], report: Report) -> Iterator[dict[str, Any]]:
         settings = self._settings
         caps = Caps(settings.train_texts, settings.dev_texts, settings.test_texts)
-        data = cut_task(self._data, name, caps, self._home.path / "cache" / "cut").read()
+        cut = cut_task(self._data, name, caps, self._home.path / "cache" / "cut")
+        data = cut.read()
         objective = objective_of(data)
         if objective.num_outputs == 1:
             raise InvalidArgumentError(f"{name} is a regression, which has no labels to compare")
@@ -193,7 +196,12 @@ class Bench:
         )
         for seed in seeds:
             of_seed = replace(TuneSettings.defaults(is_taught=False), seed=seed, epochs=settings.epochs)
-            tuned = {way: tune(upper, objective, train, dev, of_seed, report) for way, upper in self._uppers.items()}
+            plain = self._uppers[_PLAIN]
+            kept = {_PLAIN: shared_tuning(self._home, self._domain, cut.files, of_seed, plain.device)}
+            tuned = {
+                way: tune(upper, objective, train, dev, of_seed, report, checkpoint=kept.get(way))
+                for way, upper in self._uppers.items()
+            }
             answers = {way: self._engines.answers(one, objective, test) for way, one in tuned.items()}
             yield _row(name, seed, objective, answers)
 

@@ -1,7 +1,8 @@
 """What do early answers save in latency and throughput, as served, and how many points of accuracy do they cost?
 
-For each task an hPLM is tuned with the settings of `hplm create`, and its ladder selected. The dev texts, which have
-also chosen the hPLM's epoch, certify that `max_drop` points at most are lost. Copies of the hPLMs that got a ladder go
+For each task an hPLM is tuned with the settings of `hplm create`, in the home, where other benches find it. Its ladder
+is selected in a copy: the dev texts, which have also chosen the hPLM's epoch, certify that `max_drop` points at most
+are lost. `kept tokens` is of ladders that leave out words of texts that go on. Copies of the hPLMs that got a ladder go
 to `tenants` tenants on one real server with the default export. Each test text is asked once without a level and once
 for `full`; the first answers, for which the server has computed nothing yet, are judged. Then, in each round, the same
 requests are played for `full` and without a level, in turns: alone, until nothing more fits, and by Poisson arrivals at
@@ -40,6 +41,7 @@ from bench.tasks.cut import CutTask, cut_task
 from bench.tasks.data import Caps, labelled_task_names, task_checksums, task_names
 from bench.tasks.laddered import LadderedTask, LadderedTasks, add_tenants, task_of
 from bench.tasks.levels_load import Answers, ByTask, LevelsLoad, Tenants, is_same, poisson_times_s
+from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS, SharedTunings
 from bench.tasks.trials import Trials
 from builder.export.repository import render_repository
 from builder.levels.target import Target
@@ -70,7 +72,7 @@ class Settings:
 
 
 FULL = Settings(
-    train_texts=5_000,
+    train_texts=SHARED_TRAIN_TEXTS,
     dev_texts=None,
     test_texts=None,
     epochs=TuneSettings.epochs,
@@ -279,6 +281,7 @@ def _laddered_row(task: LadderedTask, row: Mapping[str, Any], rounds: Sequence[R
         "certified on": found["certified_on"],
         "answered early, promised": found["answered_early"],
         "answered early": row["early"] / texts,
+        "kept tokens": found.get("kept_tokens"),
         "drop promised": 100 * found["bound"],
         "drop": _drop(row),
         "drop error": _drop_error(row),
@@ -310,7 +313,7 @@ def _tuning_home(original: Path, path: Path) -> Home:
 
 
 def add_options(arguments: ArgumentParser) -> None:
-    arguments.add_argument("--home", type=Path, default=Path("demo_home"), help="a home with a root; stays as it is")
+    arguments.add_argument("--home", type=Path, default=Path("demo_home"), help="a home with a root; keeps tunings")
     arguments.add_argument("--root", default="minilm", help="the root")
     arguments.add_argument("--data", type=Path, required=True, help="a folder with tasks/")
     arguments.add_argument("--tasks", nargs="+", help="folders of it; no regressions [all; two if quick]")
@@ -355,10 +358,11 @@ def levels(options: Namespace) -> Result:
         of_hplms = Trials(folder, tuned)
         of_rounds = Trials(folder, {**tuned, **played, "tasks": sorted(names), "machine": machine()})
         home = _tuning_home(original, folder / f"home-{of_hplms.key}")
-        making = LadderedTasks(home, options.root, {"epochs": settings.epochs}, _target(settings), of_hplms)
+        tuning = replace(TuneSettings.defaults(is_taught=False), epochs=settings.epochs)
+        making = LadderedTasks(home, SharedTunings(Home(original), options.root, tuning), _target(settings), of_hplms)
         caps = Caps(settings.train_texts, settings.dev_texts, settings.test_texts)
         cut = {name: cut_task(options.data, name, caps, home.path / "cache" / "cut") for name in names}
-        tasks = [making.made(name, cut[name].files) for name in names]
+        tasks = [making.made(name, cut[name]) for name in names]
         first, rounds = Bench(home, tasks, cut, settings).measured(of_rounds)
     described = {**asdict(settings), "root": options.root, "certainty": _target(settings).certainty}
     return Result(described, figures_of(first, rounds, len(tasks)), table(tasks, first, rounds))

@@ -15,6 +15,9 @@ The least of the turns counts, so that one slow turn is not taken for a saving. 
 measured on, which flatters pruning, and the loss says little where `±` is above `most_points`. `computed_tokens` is the
 share of all tokens' layers that is computed then, and `computed_tokens_whole` what is computed without pruning.
 `ensemble_points_90` is what w = 0.9 gains on the texts that go on, the mean over tasks after the default exit.
+
+Each task is kept in a file of `--trials`, and its tuning in the home, where other benches find it: the same command
+goes on where it was.
 """
 
 from __future__ import annotations
@@ -42,8 +45,11 @@ from backends.root.store import RootFolder
 from backends.root.word_marks import WordMarks
 from bench.kit.bare import fast_dtypes, interleaved
 from bench.kit.entry import Result, bench
+from bench.kit.report import machine
 from bench.tasks.cut import cut_task
-from bench.tasks.data import Caps
+from bench.tasks.data import Caps, task_checksums
+from bench.tasks.shared_tuning import SHARED_TRAIN_TEXTS, shared_tuning
+from bench.tasks.trials import Trials
 from builder.construct.hplm.states import encoded_set
 from builder.construct.hplm.tune import EncodedSet, Upper, tune
 from builder.construct.tasks.calibration import Bools, Floats, labels_of
@@ -68,7 +74,7 @@ _WEIGHTS = (0.9, 0.75, 0.5)
 
 @dataclass(frozen=True)
 class Settings:
-    train_texts: int = 1_000
+    train_texts: int = SHARED_TRAIN_TEXTS
     dev_texts: int | None = None
     test_texts: int | None = None
     epochs: int = TuneSettings.epochs
@@ -78,7 +84,7 @@ class Settings:
     rows: int = 64
     timed_batches: int = 2
     repeats: int = 5
-    seed: int = 17
+    seed: int = TuneSettings.seed
 
 
 FULL = Settings()
@@ -118,14 +124,16 @@ class Task:
         root, self.name, self.settings, self._report = RootFolder(home.root(root_name)), name, settings, report
         domain = Registry.open(home).domain(root_name, GENERAL_DOMAIN)
         caps = Caps(settings.train_texts, settings.dev_texts, settings.test_texts)
-        content = cut_task(data, name, caps, home.path / "cache" / "cut").read()
+        cut = cut_task(data, name, caps, home.path / "cache" / "cut")
+        content = cut.read()
         self.objective = objective_of(content)
         self.train, self.dev, self.test = (
             encoded_set(home, domain, self.objective, getattr(content, split), split, report)
             for split in ("train", "dev", "test")
         )
         tuning = replace(TuneSettings.defaults(is_taught=False), seed=settings.seed, epochs=settings.epochs)
-        tuned = tune(Upper(root.upper(), root.geometry), self.objective, self.train, self.dev, tuning, report)
+        upper, kept = Upper(root.upper(), root.geometry), shared_tuning(home, domain, cut.files, tuning)
+        tuned = tune(upper, self.objective, self.train, self.dev, tuning, report, checkpoint=kept)
         self.artifact = HplmArtifact(
             f"bench/{name}",
             root.fingerprint,
@@ -302,16 +310,26 @@ def _most_saving(rows: Sequence[Mapping[str, Any]], most_points: float) -> Mappi
 
 
 def add_options(arguments: ArgumentParser) -> None:
-    arguments.add_argument("--home", type=Path, default=Path("quickstart_home"), help="a home with a root")
+    arguments.add_argument(
+        "--home", type=Path, default=Path("quickstart_home"), help="a home with a root; keeps tunings"
+    )
     arguments.add_argument("--root", default="minilm", help="the root")
     arguments.add_argument("--data", type=Path, required=True, help="a folder with tasks/")
     arguments.add_argument("--tasks", nargs="+", default=["sci-cite", "mrpc"], help="folders of it, with labels")
+    arguments.add_argument("--trials", type=Path, help="folder that keeps what was measured")
+    arguments.set_defaults(seed=Settings.seed)
 
 
 def _measured(options: Namespace, settings: Settings, task: str) -> list[dict[str, Any]]:
-    with progress_bars(task) as report:
-        measured = Task(Home(options.home.absolute()), options.root, options.data, task, settings, report)
-        return [row for after in range(1, measured.num_layers) for row in Measured(measured, after).rows()]
+    home = Home(options.home.absolute())
+    described = {**asdict(settings), "root": RootFolder(home.root(options.root)).fingerprint, "machine": machine()}
+    trials = Trials(options.trials, {**described, "files": task_checksums(options.data, task)})
+    if (rows := trials.find(task)) is None:
+        with progress_bars(task) as report:
+            measured = Task(home, options.root, options.data, task, settings, report)
+            rows = [row for after in range(1, measured.num_layers) for row in Measured(measured, after).rows()]
+        trials.keep(task, rows)
+    return rows
 
 
 @bench("pruning", add_options=add_options)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from backends.adapters.bank import HplmArtifact
 from backends.adapters.ladder import LADDER_FILES
 from backends.errors import HplmError
 from backends.home import Home
@@ -14,16 +15,17 @@ from backends.registry.entries import HplmEntry
 from backends.registry.registry import Registry
 from bench.kit.bulk import NewHplm, register_hplms
 from bench.kit.synthetic_home import MANIFEST, copy_manifest, link_or_copy
+from bench.tasks.cut import CutTask
+from bench.tasks.shared_tuning import SharedTunings
 from bench.tasks.trials import Trials
-from builder.construct.hplm.hplms import create_hplm
-from builder.construct.tasks.dataset import TaskFiles
+from builder.construct.hplm.hplms import building_hplm, publish_artifact
+from builder.construct.tasks.trained_texts import TrainedTexts
 from builder.levels.material import LabelledFiles
 from builder.levels.selecting import Selecting, levels_of, select_ladder
 from builder.levels.served_stack import served_stack
 from builder.levels.target import Target
 from builder.progress import Report, progress_bars
 from builder.requests.domains import GENERAL_DOMAIN
-from builder.requests.hplms import CreateHplm
 
 _OWNER = "levels"
 _LADDER_FIGURES = ("levels", "ladder")
@@ -49,27 +51,28 @@ class LadderedTask:
 
 
 class LadderedTasks:
-    """Makes hPLMs on one root, with ladders that lose `target` at most, in a home that may be kept."""
+    """Makes hPLMs on one root, with ladders that lose `target` at most, in a copy of its home that may be kept."""
 
-    def __init__(self, home: Home, root: str, tune: Mapping[str, Any], target: Target, trials: Trials) -> None:
-        self._home, self._root, self._tune, self._target = home, root, tune, target
-        self._registry, self._trials = Registry.open(home), trials
+    def __init__(self, copy: Home, tunings: SharedTunings, target: Target, trials: Trials) -> None:
+        self._home, self._tunings, self._target = copy, tunings, target
+        self._registry, self._trials = Registry.open(copy), trials
 
-    def made(self, name: str, files: TaskFiles) -> LadderedTask:
+    def made(self, name: str, cut: CutTask) -> LadderedTask:
         """Tune and select what was not yet; the dev texts choose the epoch, and certify."""
         hplm, trial = f"{_OWNER}/{name}", f"ladder-{name}"
         with progress_bars(name) as report:
             if not self._registry.has_hplm(hplm):
-                create_hplm(self._home, self._registry, self._request(hplm, files), report)
+                self._publish(self._tunings.tuned(hplm, cut, report), cut)
             if (rows := self._trials.find(trial)) is None:
-                rows = [self._selected(hplm, LabelledFiles(files.train, files.dev), report)]
+                rows = [self._selected(hplm, LabelledFiles(cut.files.train, cut.files.dev), report)]
                 self._trials.keep(trial, rows)
         entry = self._registry.hplm(hplm)
         return LadderedTask(name, entry, levels_of(entry) if _has_ladder(entry) else {}, **rows[0])
 
-    def _request(self, hplm: str, files: TaskFiles) -> CreateHplm:
-        tune = dict(self._tune)
-        return CreateHplm(id=hplm, root=self._root, domain=GENERAL_DOMAIN, train=files.train, dev=files.dev, tune=tune)
+    def _publish(self, artifact: HplmArtifact, cut: CutTask) -> None:
+        trained, domain = TrainedTexts.of(cut.read().train), self._registry.domain(self._tunings.root, GENERAL_DOMAIN)
+        with building_hplm(self._home, artifact.hplm):
+            publish_artifact(self._home, self._registry, artifact, domain, {}, pinned=False, trained=trained)
 
     def _selected(self, hplm: str, files: LabelledFiles, report: Report) -> dict[str, Any]:
         began_s = time.monotonic()

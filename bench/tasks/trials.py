@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from backends.storage import json_checksum, read_json, write_json
-from builder.construct.training.checkpoint import Checkpoint
 
 
 class Trials:
@@ -30,13 +29,6 @@ class Trials:
         if (path := self._path(trial)) is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {"rows": [list(row.items()) for row in rows]})
-        if (checkpoint := self.checkpoint(trial)) is not None:
-            checkpoint.remove()
-
-    def checkpoint(self, trial: str) -> Checkpoint | None:
-        """Return where a trial's training notes its epochs, for the time until the trial is kept."""
-        path = self._path(trial)
-        return None if path is None else Checkpoint(path.with_suffix(".tuning"), self.key)
 
     def _path(self, trial: str) -> Path | None:
         return None if self._folder is None else self._folder / f"{trial}-{self.key}.json"
