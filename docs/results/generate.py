@@ -14,6 +14,7 @@ from what_you_get import what_you_get
 
 RESULTS = Path(__file__).parent
 _LADDERS = "levels"
+_FOR_TENANTS = "For tenants: [what a ladder gives you](what-you-get.md), task by task."
 HEAD = """<!-- Written by `make results` from index.toml and the JSON beside it; do not edit. -->
 
 # Results
@@ -57,7 +58,8 @@ class Notes:
 def index() -> str:
     content = tomllib.loads((RESULTS / "index.toml").read_text(encoding="utf-8"))
     sections = (_section(group, Notes(content["notes"])) for group in content["group"])
-    return "\n\n".join([HEAD, *sections]) + "\n"
+    for_tenants = [_FOR_TENANTS] if (RESULTS / f"{_LADDERS}.json").exists() else []
+    return "\n\n".join([HEAD, *for_tenants, *sections]) + "\n"
 
 
 def _section(group: Mapping[str, Any], notes: Notes) -> str:

@@ -14,6 +14,8 @@ others by all of them. You say how many points of accuracy you can spare; `hplm 
 has to be, and a test on texts that it has not learned from promises what that costs.
 
 ![Mean latency with a ladder and by all layers](../pictures/ladders.svg)"""
+_OF_NUMBERS = """Tasks whose answers are numbers can have ladders, too, with a promise of
+[another kind](../explanation/levels.md#make-a-ladder). None of them is among these."""
 _FOOT = """## The same for your texts
 
 ```sh
@@ -54,7 +56,7 @@ def what_you_get(report: Mapping[str, Any]) -> str:
     parts = [_HEAD, _summary(report["figures"], laddered), _cost(laddered, settings), _time(laddered, settings)]
     if len(laddered) < len(rows):
         parts.append(_without([row for row in rows if "after" not in row]))
-    return "\n\n".join([*parts, _FOOT, _measured_on(report)]) + "\n"
+    return "\n\n".join([*parts, _OF_NUMBERS, _FOOT, _measured_on(report)]) + "\n"
 
 
 def _summary(figures: Mapping[str, float], laddered: Sequence[Mapping[str, Any]]) -> str:

@@ -56,6 +56,8 @@ def test_the_page_says_what_was_chosen_promised_and_measured(docs: Path) -> None
     assert "| texts a second on the same machine | 42 % more |" in page
     assert "| the slowest of a hundred such texts | the same |" in page
     assert "| whether two sentences say the same (mrpc) | too few |" in page
+    assert "Tasks whose answers are numbers" in page
+    assert "(what-you-get.md)" in (docs / "results" / "index.md").read_text(encoding="utf-8")
 
 
 def test_the_picture_has_both_bars_of_each_ladder(docs: Path) -> None:
