@@ -34,7 +34,7 @@ class Complaint:
 
 
 class VitalSigns:
-    """Of one ready server, whose loops all have begun.
+    """Signs of life of one ready server, whose loops all have begun.
 
     Args:
         pid: Process of tritonserver.

@@ -86,7 +86,7 @@ class Predicted:
 
     @property
     def points(self) -> float:
-        """By how much more was predicted."""
+        """Return how many points more were predicted than measured."""
         return 100 * (mean(self.simulated) - self.real)
 
     @property

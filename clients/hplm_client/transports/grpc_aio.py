@@ -1,6 +1,6 @@
 """gRPC under asyncio. A task that is cancelled waits no longer; the server still answers what it asked.
 
-Triton 24.10 dies of a request that is cancelled at the moment of its answer, and computes the others to their end.
+Triton 24.10 may die of a request that is cancelled at the moment of its answer, and saves next to nothing by others.
 """
 
 from __future__ import annotations

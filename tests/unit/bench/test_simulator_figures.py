@@ -34,7 +34,7 @@ def run_with(attainment: float) -> Observed:
 
 
 def frozen(variant: Variant, cells: Sequence[tuple[tuple[float, float], float]]) -> Frozen:
-    """Of each cell what two runs came to, and what was predicted."""
+    """Make a comparison of cells: of each what two runs came to, and what was predicted."""
     found = [
         Predicted(POISSON, 1.0, [run_with(attained) for attained in runs], [simulated] * 2, [1.0, 1.0])
         for runs, simulated in cells

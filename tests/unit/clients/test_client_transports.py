@@ -65,7 +65,7 @@ async def test_a_page_instead_of_an_answer_is_an_error_of_ours_under_asyncio(bod
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("timeout_s", [1e10, math.inf])
 def test_whoever_waits_for_ever_is_told_what_is_wrong(protocol: Protocol, timeout_s: float) -> None:
-    """Nobody listens there: an endless time must not look like one that has run out."""
+    """Ask where no server listens: an endless time must not look like one that has run out."""
     client = hplm_client.HplmClient("127.0.0.1:1", protocol, timeout_s=timeout_s, retries=0)
     with client, pytest.raises(hplm_client.ConnectionFailedError):
         client.infer("a/b", "text")

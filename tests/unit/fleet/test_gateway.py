@@ -231,7 +231,7 @@ def test_a_busy_tenant_takes_more_than_its_own_server(asked: Asked) -> None:
 
 
 def test_many_requests_of_a_connection_may_be_open_and_given_up(asked: Asked) -> None:
-    """By default those beyond 1,024 wait in the client, and a thousand that are given up end the connection."""
+    """Envoy's defaults would hold those beyond 1,024 in the client, and end a connection of a thousand given up."""
     admin, count = asked.gateway.admin, 1_200
     assert admin is not None
     for server in asked.servers:
