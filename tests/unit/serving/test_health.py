@@ -6,8 +6,7 @@ import http.client
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +15,7 @@ from backends.errors import ConflictError, InvalidArgumentError
 from builder.serving.errors import PortInUseError
 from builder.serving.health import HealthPort, Verdict
 from builder.serving.supervisor import Supervision
+from waiting import LIMIT_S, wait_until
 
 YES = Verdict(True, [])
 
@@ -88,23 +88,20 @@ def test_an_order_to_drain_returns_when_that_is_done(port: HealthPort, watched: 
         assert order.result(10) == (200, {"ok": True})
 
 
-def test_connections_that_say_nothing_do_not_keep_probes_out(port: HealthPort) -> None:
+def test_connections_that_say_nothing_do_not_keep_probes_out(
+    port: HealthPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.serving.health._Handler.timeout", 10 * LIMIT_S)  # none ends by itself
+    others = set(threading.enumerate())
     host, _, number = port.url.removeprefix("http://").rpartition(":")
     silent = [socket.create_connection((host, int(number))) for _ in range(200)]
     try:
         assert ask(port, "GET", "/livez") == (200, {"ok": True})
-        wait_until(lambda: threading.active_count() < 100)
+        wait_until(lambda: len(set(threading.enumerate()) - others) < 100)
         assert ask(port, "GET", "/livez") == (200, {"ok": True})
     finally:
         for connection in silent:
             connection.close()
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 4  # silent connections end by themselves after 5 s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_an_order_that_cannot_be_carried_out_says_why() -> None:
