@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from backends.clock import now_us
 from backends.errors import HplmError, InvalidArgumentError, UnavailableError
 from backends.home import Home
+from backends.lower import encode_queue
+from backends.lower import service as service_module
 from backends.lower.encode_queue import EncodeQueue
 from backends.lower.service import AcceptedRequest, HiddenRequest, LowerService, TextRequest
 from backends.lower.settings import QueueSettings
@@ -22,6 +25,7 @@ from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.rejection import RejectedError, Rejection
 from backends.scheduling.wait_forecast import LENGTHS, ForecastWriter, WaitForecast
 from backends.server_folder import FOLDER_VARIABLE
+from waiting import wait_until
 
 _PATIENCE_S = 30.0
 _TENANTS = ("acme", "globex")
@@ -45,6 +49,13 @@ class Gate:
         monkeypatch.setattr(service, "encode_accepted", encode_when_open)
 
 
+@dataclass
+class Clock:
+    """The time of the queue and of deadlines, which stands still but for what a test adds."""
+
+    now_us: int
+
+
 class Answers:
     """What became of requests, in the order of their answers."""
 
@@ -57,6 +68,14 @@ class Answers:
             assert time.monotonic() < end, f"{len(self.each)} of {count} answers"
             time.sleep(0.002)
         return self.each
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(now_us())
+    for module in (encode_queue, service_module):
+        monkeypatch.setattr(module, "now_us", lambda: clock.now_us)
+    return clock
 
 
 @pytest.fixture
@@ -185,12 +204,12 @@ def test_wrong_requests_are_told_so(open_queue: Callable[..., EncodeQueue]) -> N
 
 
 def test_rows_accepted_between_two_forecasts_count(
-    open_queue: Callable[..., EncodeQueue], engine: ForecastWriter
+    clock: Clock, open_queue: Callable[..., EncodeQueue], engine: ForecastWriter
 ) -> None:
     """In a burst no forecast counts the rows that have just been accepted, so the queue does."""
     work_us = [20_000.0] * len(LENGTHS)
     forecast = WaitForecast([1.0, 2.0, 3.0, 5.0, 8.0], [[20_000.0] * 5] * len(LENGTHS), {}, work_us)
-    engine.tell(forecast, now_us())
+    engine.tell(forecast, clock.now_us)
     queue, answers = open_queue(), Answers()
     found = [queue.add(text(deadline_ms=300), answers.each.append) for _ in range(100)]
     accepted = found.count(None)
@@ -214,14 +233,14 @@ def test_deadlines_go_first_and_tenants_without_take_turns(open_queue: Callable[
 
 
 def test_a_deadline_that_passes_in_the_queue_costs_no_encoding(
-    open_queue: Callable[..., EncodeQueue], gate: Gate
+    clock: Clock, open_queue: Callable[..., EncodeQueue], gate: Gate
 ) -> None:
     queue, answers = open_queue(batch_rows=1), Answers()
     queue.add(text(), answers.each.append)
     assert gate.encoding.wait(_PATIENCE_S)
     queue.begin_call()
     assert queue.add(text("globex/topic", deadline_ms=200), answers.each.append) is None
-    time.sleep(0.25)
+    clock.now_us += 250_000
     gate.opened.set()
     answer, late = answers.wait(2)
     assert isinstance(answer, HiddenRequest)
@@ -258,7 +277,7 @@ def test_callers_that_never_wait_are_held_to_the_bound(open_queue: Callable[...,
 
 
 def test_while_the_engine_is_full_only_deadlines_are_encoded(
-    open_queue: Callable[..., EncodeQueue], gate: Gate, engine: ForecastWriter
+    clock: Clock, open_queue: Callable[..., EncodeQueue], gate: Gate, engine: ForecastWriter
 ) -> None:
     queue, answers = open_queue(engine_bytes=1000), Answers()
     gate.opened.set()
@@ -266,9 +285,10 @@ def test_while_the_engine_is_full_only_deadlines_are_encoded(
     answers.wait(1)
 
     def tell(waiting_tokens: int) -> None:
+        clock.now_us += 20_000  # what was encoded before has reached the engine
         curves = [[0.0] * 5] * len(LENGTHS)
         forecast = WaitForecast([1.0, 2.0, 3.0, 5.0, 8.0], curves, {}, [0.0] * len(LENGTHS), waiting_tokens)
-        engine.tell(forecast, now_us())
+        engine.tell(forecast, clock.now_us)
 
     tell(1000)
     queue.add(text("globex/topic"), answers.each.append)
@@ -286,9 +306,11 @@ def test_what_waits_when_the_server_stops_is_told_so(service: LowerService, gate
     for _ in range(3):
         queue.add(text(), answers.each.append)
     assert gate.encoding.wait(_PATIENCE_S)
-    threading.Timer(0.05, gate.opened.set).start()
-    queue.close()
-    assert isinstance(queue.add(text(), answers.each.append), UnavailableError)
+    closing = threading.Thread(target=queue.close)
+    closing.start()
+    wait_until(lambda: queue._is_closed)
+    gate.opened.set()
+    closing.join()
     assert len(answers.each) == 3 and any(isinstance(answer, UnavailableError) for answer in answers.each)
 
 
@@ -310,6 +332,7 @@ def test_a_defect_of_encoding_costs_only_its_batch(
     assert isinstance(answers.wait(2)[1], HiddenRequest)
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_tenant_with_a_quota_of_its_own_gets_no_more(service: LowerService, tiny_home: Home) -> None:
     registry = Registry.open(tiny_home)
     registry.quotas.set("acme", {"rows_per_s": 3.0})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from functools import partial
 
 import numpy as np
@@ -108,9 +107,13 @@ def test_after_a_failure_filling_is_tried_again(home: Home, missing: Missing, mo
         events = service.domains.events()
         assert events["computed"] == events["learned"] == 0
         weights.write_bytes(sound)
-        time.sleep(0.3)
-        ask(service, fresh_rows(20))
-        wait_until(lambda: service.domains.events()["computed"] + service.domains.events()["learned"] > 50)
+        rows = fresh_rows(20)
+
+        def is_filled() -> bool:
+            ask(service, rows)
+            return service.domains.events()["computed"] + service.domains.events()["learned"] > 50
+
+        wait_until(is_filled)
 
 
 @pytest.mark.usefixtures("no_upkeep")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from backends.errors import HplmError, UnavailableError
-from backends.heartbeat import BEAT_EVERY_S
 from backends.home import Home
 from backends.lower.domains import OpenDomain, OpenDomains
 from backends.lower.encode_queue import Encoded, EncodeQueue
@@ -18,6 +17,7 @@ from backends.registry.entries import DomainEntry
 from backends.registry.registry import Registry
 from backends.registry.snapshot import RegistrySnapshot
 from backends.scheduling.rejection import RejectedError, Rejection
+from waiting import wait_until
 
 _PATIENCE_S = 30.0
 _SLOW, _HEALTHY = "initech/mood", "acme/topic"
@@ -129,11 +129,10 @@ def test_a_slow_opening_delays_no_other_request_and_no_beat(
         assert asked.ask(number, _HEALTHY) is None
         adding_s.append(time.monotonic() - began)
         assert isinstance(asked.answer(number), HiddenRequest)
-    assert sorted(adding_s)[5] < 0.05
+    assert max(adding_s) < _PATIENCE_S / 2, "a request waited for the opening, which lasts"
     assert asked.ask(11, _SLOW) is None
     num_beats = len(beats)
-    time.sleep(2 * BEAT_EVERY_S)
-    assert len(beats) > num_beats
+    wait_until(lambda: len(beats) > num_beats)
     assert not asked.has_answer(0) and not asked.has_answer(11) and queue.num_rows == 2
     disk.allowed.set()
     opener.join(_PATIENCE_S)
@@ -152,7 +151,7 @@ def test_a_domain_that_cannot_be_opened_fails_its_own_requests(queue: EncodeQueu
 
 def test_a_deadline_that_passes_while_a_domain_is_opened_is_told_then(queue: EncodeQueue, disk: Disk) -> None:
     asked = Asked(queue)
-    assert asked.ask(0, _SLOW, '{"deadline_ms": 300}') is None
+    wait_until(lambda: asked.ask(0, _SLOW, '{"deadline_ms": 300}') is None)  # a slow machine is late at once
     late = asked.answer(0)
     assert isinstance(late, RejectedError) and late.reason is Rejection.LATE_WAITING
     assert queue.num_rows == 0

@@ -6,6 +6,7 @@ import time
 from backends.errors import HplmError
 from backends.lower.rejections import Rejections
 from backends.scheduling.rejection import queue_full
+from waiting import LIMIT_S
 
 
 class Heard:
@@ -27,7 +28,7 @@ def test_each_is_told_once_in_its_turn_and_not_at_once() -> None:
     began = time.monotonic()
     for number in range(40):
         rejections.add(queue_full(number), lambda error, number=number: heard.by(number, error))  # type: ignore[misc]
-    assert heard.all.wait(10)
+    assert heard.all.wait(LIMIT_S)
     rejections.close()
     assert [number for number, _ in heard.moments] == list(range(40))
     assert all(moment - began >= 0.005 * (number + 1) - 0.001 for number, moment in heard.moments)
