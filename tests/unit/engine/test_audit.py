@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import queue
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,6 +29,7 @@ from backends.registry.registry import Registry
 from backends.root.store import RootFolder
 from backends.wire import AUTO, EARLY, FULL, Ticket, encode_tickets, fold_rows
 from served_engine import HIDDEN, Responses, running
+from waiting import wait_until
 
 Rows = list[np.ndarray]
 
@@ -78,14 +78,6 @@ def audited(home: Home, monkeypatch: pytest.MonkeyPatch, share: float = 1.0) -> 
         yield service
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Comparisons come after the answers."""
-    give_up_at = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.01)
-
-
 def test_answers_stay_early_and_are_compared_with_the_full_ones(
     tiny_home: Home, topic: HplmEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +85,7 @@ def test_answers_stay_early_and_are_compared_with_the_full_ones(
     texts = rows(40, seed=1)
     with audited(tiny_home, monkeypatch) as service:
         early, auto, full = (list(answers(service, topic, texts, level)) for level in (EARLY, AUTO, FULL))
-        wait_until(lambda: service.audit.counts.total() == len(texts))
+        wait_until(lambda: service.audit.counts.total() == len(texts))  # comparisons come after the answers
         again = list(answers(service, topic, texts))
         list(answers(service, topic, rows(1, seed=2) * 8))
         wait_until(lambda: service.audit.counts.total() > len(texts))

@@ -37,6 +37,7 @@ from bench.kit.marks import Mark
 from bench.kit.tiny_home import tiny_hplm, tiny_root
 from marked_engine import Responses, ask, marked_keys
 from served_engine import TINY, keys_of
+from waiting import wait_until
 
 TWO_ROWS = Capacity(max_rows=2, max_adapters=2)
 
@@ -195,10 +196,10 @@ def test_closing_finishes_what_is_in_the_stages(tiny_home: Home, monkeypatch: py
         running_ones += [ask(service, key, length=4)]
         assert held.next() == (0, 4)
         others = [ask(service, key, length=5) for _ in range(3)]
-        time.sleep(0.1)  # one is staged
+        wait_until(lambda: service._loop._staged is not None)
         ending = threading.Thread(target=service.close)
         ending.start()
-        time.sleep(0.1)
+        wait_until(lambda: service._loop._queue.is_closed)
         assert ending.is_alive()
         held.go.set()
         ending.join(30)

@@ -6,7 +6,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,8 @@ from backends.scheduling.rejection import RejectedError
 from backends.scheduling.settings import Capacity
 from backends.scheduling.wait_forecast import LENGTHS, WaitForecast
 from backends.wire import Ticket, encode_tickets, fold_rows
+from served_engine import hold_runs
+from waiting import wait_until
 
 HIDDEN = 64
 Told = list[tuple[WaitForecast, int, int]]
@@ -56,13 +58,6 @@ def running(home: Home, told: Told | None = None) -> Iterator[Any]:
     finally:
         service.close()
         snapshot.close()
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.001)
 
 
 def test_an_engine_that_has_nothing_left_to_do_says_so(built_home: Home) -> None:
@@ -107,21 +102,18 @@ def test_a_busy_engine_tells_now_and_then(built_home: Home, monkeypatch: pytest.
 
 
 def test_an_engine_that_rejects_all_rows_tells_on(built_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = UpperStack.run
-
-    def slow(*arguments: Any) -> Any:
-        time.sleep(0.5)
-        return run(*arguments)
-
-    monkeypatch.setattr(UpperStack, "run", slow)
+    go, begun = hold_runs(monkeypatch)
     told: Told = []
     with running(built_home, told=told) as ask:
         first = threading.Thread(target=ask)
         first.start()
-        time.sleep(0.15)
+        begun.get(timeout=30)
         before = len(told)
-        for _ in range(15):
+
+        def tells_on() -> bool:
             assert all(isinstance(answer, RejectedError) for answer in ask(deadline_ms=1))
-            time.sleep(0.02)
-        assert len(told) - before >= 2
+            return len(told) - before >= 2
+
+        wait_until(tells_on)
+        go.set()
         first.join()

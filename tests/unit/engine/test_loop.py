@@ -148,8 +148,8 @@ def test_a_defect_beside_the_computing_is_answered_and_the_loop_lives(
     keys = list(keys_of(built_home).values())
     with running(built_home) as service:
         failing_once(monkeypatch, target, name, error)
-        assert isinstance(ask(service, keys[:1]).get(timeout=10), HplmError)
-        assert isinstance(ask(service, keys).get(timeout=10), list)
+        assert isinstance(ask(service, keys[:1]).get(timeout=30), HplmError)
+        assert isinstance(ask(service, keys).get(timeout=30), list)
         assert not any(service._stacks.of(TINY).upper.slots._pins)
 
 
@@ -159,9 +159,9 @@ def test_a_pin_that_cannot_be_released_costs_nobody_an_answer(
     keys = list(keys_of(built_home).values())
     with running(built_home) as service:
         has_failed = failing_once(monkeypatch, SlotTable, "release", StaleLeaseError("a defect"))
-        assert isinstance(ask(service, keys).get(timeout=10), list)
+        assert isinstance(ask(service, keys).get(timeout=30), list)
         assert has_failed.is_set()
-        assert isinstance(ask(service, keys).get(timeout=10), list)
+        assert isinstance(ask(service, keys).get(timeout=30), list)
         assert sum(service._stacks.of(TINY).upper.slots._pins) == 1, "the others of its batch are released"
 
 

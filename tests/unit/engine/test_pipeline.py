@@ -29,6 +29,7 @@ from backends.wire import Ticket, encode_tickets
 from bench.kit.marks import Mark
 from marked_engine import HIDDEN, Responses, ask, marked_keys, running
 from served_engine import TINY, hold_runs
+from waiting import wait_until
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -151,7 +152,7 @@ def test_closing_while_a_batch_runs_and_another_is_staged(tiny_home: Home, monke
         others = [ask(service, key) for _ in range(5)]  # two are staged, three wait
         closing = threading.Thread(target=service.close)
         closing.start()
-        time.sleep(0.1)
+        wait_until(lambda: service._loop._queue.is_closed)
         go.set()
         closing.join(30)
         assert not closing.is_alive()
