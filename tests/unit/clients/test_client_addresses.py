@@ -22,10 +22,12 @@ from hplm_client import (
     UnavailableError,
     Value,
 )
+from hplm_client import base
 from hplm_client import choice as choices
 from hplm_client.address import Protocol, parse_address, parse_addresses
 from hplm_client.choice import Choice
 from hplm_client.errors import RequestTimeoutError
+from waiting import LIMIT_S
 
 Ask = Callable[..., Any]
 
@@ -60,6 +62,13 @@ def servers(way: Way) -> Any:
         yield [stack.enter_context(small_server(way.protocol)) for _ in range(2)]
 
 
+@pytest.fixture
+def long_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad servers are left alone for longer than a test takes, instead of a second."""
+    for name in ("_FIRST_BAD_S", "_LONGEST_BAD_S"):
+        monkeypatch.setattr(choices, name, 10 * LIMIT_S)
+
+
 def urls(servers: Sequence[SmallServer]) -> str:
     return f"{servers[0].protocol}://" + ",".join(server.place for server in servers)
 
@@ -78,15 +87,19 @@ async def test_every_transport_sends_the_hplm_for_the_gateway(way: Way, servers:
     assert servers[0].headers[0]["x-request-id"] == answer.request_id
 
 
-async def test_the_first_that_answers_is_asked(way: Way, servers: list[SmallServer]) -> None:
-    dead = free_port()
-    async with way.client([f"{way.protocol}://127.0.0.1:{dead}", *(server.url for server in servers)]) as ask:
+async def test_the_first_that_answers_is_asked(
+    way: Way, servers: list[SmallServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "_CONNECT_S", 2 * LIMIT_S)
+    places = [f"{way.protocol}://127.0.0.1:{free_port()}", *(server.url for server in servers)]
+    async with way.client(places, timeout_s=4 * LIMIT_S) as ask:
         started_at = time.monotonic()
         assert {await port_that_answers(ask) for _ in range(3)} == {servers[0].port}
-        assert time.monotonic() - started_at < 2.0
+        assert time.monotonic() - started_at < LIMIT_S, "a refused connection was waited for"
     assert servers[1].asked == 0
 
 
+@pytest.mark.usefixtures("long_bad")
 async def test_a_server_that_is_not_ready_hands_on_to_the_next(way: Way, servers: list[SmallServer]) -> None:
     servers[0].fault = "not ready"
     async with way.client(urls(servers), retries=0) as ask:
@@ -110,12 +123,13 @@ async def test_a_tenant_stays_where_it_is_answered_and_moves_when_that_server_en
         assert await port_that_answers(ask, "acme/x") == servers[0].port
 
 
+@pytest.mark.usefixtures("long_bad")
 async def test_what_may_have_been_executed_is_not_sent_again(way: Way, servers: list[SmallServer]) -> None:
     with Proxy("127.0.0.1", servers[0].port) as proxy:
         async with way.client([f"{way.protocol}://127.0.0.1:{proxy.port}", servers[1].url], retries=5) as ask:
             assert await port_that_answers(ask) == servers[0].port
-            proxy.delay_s = 20.0
-            waiting = asyncio.ensure_future(ask("infer", "acme/x", "text", timeout_s=10))
+            proxy.delay_s = 4 * LIMIT_S
+            waiting = asyncio.ensure_future(ask("infer", "acme/x", "text", timeout_s=2 * LIMIT_S))
             while servers[0].asked < 2:
                 await asyncio.sleep(0.01)
             proxy.mend()  # breaks the connection
@@ -148,22 +162,27 @@ async def test_where_none_answers_the_error_names_all(way: Way, servers: list[Sm
 async def test_a_server_that_comes_back_is_found(way: Way, servers: list[SmallServer]) -> None:
     for server in servers:
         await asyncio.to_thread(server.stop)
-    async with way.client(urls(servers), retries=40, timeout_s=20) as ask:
+    async with way.client(urls(servers), retries=1000, timeout_s=2 * LIMIT_S) as ask:
         waiting = asyncio.ensure_future(port_that_answers(ask))
         await asyncio.sleep(0.3)
         with small_server(way.protocol, port=servers[1].port):
             assert await waiting == servers[1].port
-            await ask("wait_ready", timeout_s=5)
+            await ask("wait_ready", timeout_s=LIMIT_S)
 
 
 async def test_a_host_that_swallows_everything_costs_two_seconds_once(way: Way, servers: list[SmallServer]) -> None:
-    with black_hole() as hole:
-        async with way.client([f"{way.protocol}://{hole}", servers[0].url], timeout_s=15) as ask:
-            started_at = time.monotonic()
-            assert await port_that_answers(ask) == servers[0].port
-            first_s = time.monotonic() - started_at
-            assert [await port_that_answers(ask) for _ in range(3)] == [servers[0].port] * 3
-            assert 1.5 < first_s < 4.5 and time.monotonic() - started_at - first_s < 1.0
+    for _ in range(3):  # a machine that stalls makes one attempt slow, a client that waits longer each
+        with black_hole() as hole:
+            async with way.client([f"{way.protocol}://{hole}", servers[0].url], timeout_s=2 * LIMIT_S) as ask:
+                started_at = time.monotonic()
+                assert await port_that_answers(ask) == servers[0].port
+                first_s = time.monotonic() - started_at
+                assert [await port_that_answers(ask) for _ in range(3)] == [servers[0].port] * 3
+                others_s = time.monotonic() - started_at - first_s
+        assert first_s > 1.5
+        if first_s < 4.5 and others_s < 1.0:
+            return
+    pytest.fail(f"it cost {first_s:.1f} s and then {others_s:.1f} s")
 
 
 async def test_many_requests_go_on_when_a_server_ends(way: Way, servers: list[SmallServer]) -> None:

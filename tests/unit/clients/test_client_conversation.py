@@ -29,6 +29,17 @@ from hplm_client.limits import RetryPolicy
 Server = Callable[[Call], list[bytes]]
 
 
+class Clock:
+    """The time of conversations, which goes on in their pauses only."""
+
+    now_s = 1000.0
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: Clock.now_s)
+
+
 def value_row(hplm: str, text: bytes) -> bytes:
     return json.dumps({"hplm": hplm, "version": 1, "task": "regression", "value": len(text)}).encode()
 
@@ -38,7 +49,7 @@ def answering(call: Call) -> list[bytes]:
 
 
 def carry_out(conversation: Conversation[list[Outcome]], server: Server) -> tuple[list[Outcome], list[Step]]:
-    """The outcome of a conversation with a server, and the steps on the way; pauses are really made."""
+    """The outcome of a conversation with a server, and the steps on the way."""
     steps: list[Step] = []
     try:
         step = next(conversation)
@@ -58,7 +69,7 @@ def _perform(step: Step, server: Server) -> list[bytes] | None:
     if isinstance(step, Send):
         return server(step.call)
     if isinstance(step, Pause):
-        time.sleep(step.duration_s)
+        Clock.now_s += step.duration_s
     return None
 
 
@@ -131,9 +142,9 @@ def test_retries_end_with_the_timeout_or_the_deadline(timeout_s: float | None, d
         raise ConnectionFailedError("refused")
 
     request = Request("acme/length", "abc", deadline_ms=deadline_ms)
-    started_at = time.monotonic()
+    started_at = Clock.now_s
     (outcome,), steps = carry_out(Speaker(RetryPolicy(1000)).ask([request], timeout_s), down)
-    assert isinstance(outcome, ConnectionFailedError) and 0.05 < time.monotonic() - started_at < 0.6
+    assert isinstance(outcome, ConnectionFailedError) and 0.05 < Clock.now_s - started_at < 0.3
     sends = [step for step in steps if isinstance(step, Send)]
     assert all(later.timeout_s < earlier.timeout_s for earlier, later in itertools.pairwise(sends))
     if deadline_ms is not None:
@@ -143,7 +154,7 @@ def test_retries_end_with_the_timeout_or_the_deadline(timeout_s: float | None, d
 
 def test_an_answer_that_comes_after_the_deadline_is_refused() -> None:
     def slow(call: Call) -> list[bytes]:
-        time.sleep(0.03)
+        Clock.now_s += 0.03
         return answering(call)
 
     requests = [Request("acme/area", "late", deadline_ms=20), Request("acme/area", "in time", deadline_ms=60_000)]
@@ -200,7 +211,7 @@ def test_an_unreadable_row_costs_its_neighbours_nothing() -> None:
 
 def test_nothing_is_sent_after_the_end_of_the_whole_call() -> None:
     request = Request("acme/length", "abc")
-    outcomes, steps = carry_out(speaker().ask([request], call_ends_at=time.monotonic() - 1), answering)
+    outcomes, steps = carry_out(speaker().ask([request], call_ends_at=Clock.now_s - 1), answering)
     assert isinstance(outcomes[0], RequestTimeoutError) and steps == []
 
 
