@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,18 +26,33 @@ def test_a_drain_rejects_once_it_was_noticed_or_took_too_long(
     monkeypatch.setattr(module, "_NOTICE_S", 0.1)
     monkeypatch.setattr(module, "_NOTICED_S", 1.0)
     monkeypatch.setattr(module, "_DRAIN_POLL_S", 0.01)
-    began_s = time.monotonic()
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    began_s = clock.monotonic()
     rejected_after_s: list[float] = []
-    monkeypatch.setattr(module, "begin_draining", lambda _: rejected_after_s.append(time.monotonic() - began_s))
+    monkeypatch.setattr(module, "begin_draining", lambda _: rejected_after_s.append(clock.monotonic() - began_s))
 
     def is_noticed() -> bool:
         assert not watched.is_ready().is_so, "it has to say so first"
-        return time.monotonic() - began_s > noticed_after_s
+        return clock.monotonic() - began_s > noticed_after_s
 
     watched = watched_server(tmp_path, is_noticed)
     watched.stop_draining()
     assert rejected_after_s[0] == pytest.approx(begins_after_s, abs=0.08)
     assert watched.drained is not None and watched.drained.is_so
+
+
+class Clock:
+    """Time that goes on only while the watchdog sleeps."""
+
+    def __init__(self) -> None:
+        self._now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        self._now_s += seconds
 
 
 class Watched(Supervisor):

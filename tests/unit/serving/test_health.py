@@ -36,7 +36,7 @@ class FakeWatched:
 
     def drain(self) -> Verdict:
         self.ready = Verdict(False, ["the server is draining"])
-        return Verdict(self.finished.wait(10), [])
+        return Verdict(self.finished.wait(LIMIT_S), [])
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def port(watched: FakeWatched) -> Iterator[HealthPort]:
 
 
 def ask(port: HealthPort, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, dict]:
-    connection = http.client.HTTPConnection(port.url.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(port.url.removeprefix("http://"), timeout=LIMIT_S)
     try:
         connection.request(method, path, headers=headers or {})
         response = connection.getresponse()
@@ -85,7 +85,7 @@ def test_an_order_to_drain_returns_when_that_is_done(port: HealthPort, watched: 
         while ask(port, "GET", "/readyz")[0] != 503:
             assert not order.done()
         watched.finished.set()
-        assert order.result(10) == (200, {"ok": True})
+        assert order.result(LIMIT_S) == (200, {"ok": True})
 
 
 def test_connections_that_say_nothing_do_not_keep_probes_out(

@@ -36,6 +36,7 @@ from builder.serving import canary
 from builder.serving.canary import Canary
 from builder.serving.outcomes import Fault, Outcome
 from builder.serving.served_hplms import some_hplms
+from waiting import LIMIT_S, wait_until
 
 _STATUSES = {
     ErrorCode.NOT_FOUND: ("404", "NOT_FOUND"),
@@ -46,7 +47,6 @@ _STATUSES = {
 }
 _IN_ENSEMBLE = "in ensemble 'hplm', "
 _FULL_MEMORY = "Failed to increase the shared memory pool size for key 'triton_python_backend_shm_region_1' to 9 bytes"
-_PATIENCE_S = 10.0
 
 
 def registry_away() -> HplmError:
@@ -143,15 +143,17 @@ Answer = Callable[[str], Fault | None]
 
 
 @contextmanager
-def watching(monkeypatch: pytest.MonkeyPatch, answer: Answer, hplms: Sequence[str]) -> Iterator[Canary]:
-    """A hurried canary of a server that answers so; a failure is fatal after a fifth of a second."""
+def watching(
+    monkeypatch: pytest.MonkeyPatch, answer: Answer, hplms: Sequence[str], fatal_after_s: float = 0.2
+) -> Iterator[Canary]:
+    """A hurried canary of a server that answers so."""
     monkeypatch.setattr(canary, "_EVERY_S", 0.01)
-    monkeypatch.setattr(canary, "_FATAL_AFTER_S", 0.2)
+    monkeypatch.setattr(canary, "_FATAL_AFTER_S", fatal_after_s)
     for name in ("_ask_http", "_ask_grpc"):
         monkeypatch.setattr(canary, name, lambda _url, hplm, _parameters: answer(hplm))
     watch = Canary("", "", lambda: hplms, "", has_tls=False)
     try:
-        assert watch.wait_for_first(_PATIENCE_S)
+        assert watch.wait_for_first(LIMIT_S)
         yield watch
     finally:
         watch.close()
@@ -159,13 +161,6 @@ def watching(monkeypatch: pytest.MonkeyPatch, answer: Answer, hplms: Sequence[st
 
 def is_fatal(watch: Canary) -> bool:
     return any(complaint.fatal for complaint in watch.complaints())
-
-
-def within(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + _PATIENCE_S
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    return condition()
 
 
 def of_model(error: HplmError) -> Fault:
@@ -182,24 +177,25 @@ def test_overload_and_an_hplm_that_cannot_be_served_leave_the_server_ready(monke
 def test_a_registry_that_is_away_makes_it_unready_without_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     faults: list[Fault | None] = [of_model(registry_away())]
     with watching(monkeypatch, lambda _: faults[0], ["acme/topic"]) as watch:
+        away_s = time.monotonic()
         time.sleep(0.5)
         assert len(watch.complaints()) == 2 and not is_fatal(watch)
         assert "the registry has been away" in watch.complaints()[0].text
-        # Now only a restart helps; but the time without the registry is none of it.
-        monkeypatch.setattr(canary, "_FATAL_AFTER_S", 1.0)
         faults[0] = of_model(presentable(OSError("x")))
-        assert within(lambda: all("OSError" in complaint.text for complaint in watch.complaints()))
-        assert not is_fatal(watch)
-        assert within(lambda: is_fatal(watch))
+        wait_until(lambda: all("OSError" in complaint.text for complaint in watch.complaints()))
+        since_s = [failing.since_s for failing in watch._failing.values()]
+        assert min(since_s) > away_s, "now only a restart helps; but the time without the registry is none of it"
+        wait_until(lambda: is_fatal(watch))
         faults[0] = None
-        assert within(lambda: watch.complaints() == [])
+        wait_until(lambda: watch.complaints() == [])
 
 
 @pytest.mark.parametrize("error", [presentable(OSError("x")), HplmError(_FULL_MEMORY)])
 def test_where_each_request_fails_the_server_is_restarted(monkeypatch: pytest.MonkeyPatch, error: HplmError) -> None:
-    with watching(monkeypatch, lambda _: of_model(error), ["acme/topic", "globex/topic"]) as watch:
+    with watching(monkeypatch, lambda _: of_model(error), ["acme/topic", "globex/topic"], 10 * LIMIT_S) as watch:
         assert len(watch.complaints()) == 2 and not is_fatal(watch)
-        assert within(lambda: is_fatal(watch))
+        monkeypatch.setattr(canary, "_FATAL_AFTER_S", 0.2)
+        wait_until(lambda: is_fatal(watch))
 
 
 def test_one_hplm_that_fails_does_not_speak_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +206,7 @@ def test_one_hplm_that_fails_does_not_speak_for_all(monkeypatch: pytest.MonkeyPa
         return None if hplm == "initech/mood" else of_model(presentable(OSError("x")))
 
     with watching(monkeypatch, answer, ["acme/topic", "globex/topic", "initech/mood"]) as watch:
-        assert within(lambda: watch.complaints() == [])
+        wait_until(lambda: watch.complaints() == [])
     assert asked[:3] == ["acme/topic", "globex/topic", "initech/mood"] and set(asked[3:]) <= {"initech/mood"}
 
 

@@ -99,7 +99,7 @@ def test_the_follower_reads_what_is_appended_and_only_that(tmp_path):
     with path.open("a") as log:
         log.write("first\nsec")
         log.flush()
-        assert arrived.wait(5)
+        assert arrived.wait(30)
         log.write("ond\nError: Failed to initialize NVML\nlast\n")
     follower.finish()
     assert seen == ["first", "second", "last"]

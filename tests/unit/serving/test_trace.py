@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from backends.errors import InvalidArgumentError, NotFoundError
 from backends.trace import TRACE_VARIABLE, Lane, Tracer, span, start_tracing, stop_tracing
 from builder.serving import ServerConfig, TracedSpan, overlap_line, overlaps, read_spans, traced, write_trace
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -131,9 +131,7 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path, caplog: pyt
     tracer = Tracer(tmp_path, "one")
     with tracer.span(Lane.COMPUTE, "run", {}):
         pass
-    limit_s = time.monotonic() + 10
-    while not caplog.records and time.monotonic() < limit_s:
-        time.sleep(0.05)
+    wait_until(lambda: bool(caplog.records))
     assert [record.message.startswith("the trace ends here") for record in caplog.records] == [True]
     # Nothing is collected any more: it would pile up.
     assert tracer.span(Lane.COMPUTE, "run", {}) is tracer.span(Lane.COMPUTE, "another", {})

@@ -18,6 +18,7 @@ from backends.heartbeat import Heartbeat
 from backends.server_folder import FOLDER_VARIABLE
 from builder.serving import vital_signs
 from builder.serving.vital_signs import Complaint, VitalSigns, process_state
+from waiting import LIMIT_S
 
 CHILD = "import subprocess, sys; subprocess.Popen(['sleep', '60']); print('there', flush=True); sys.stdin.read()"
 
@@ -38,7 +39,7 @@ def child_of(server: subprocess.Popen[str]) -> int:
 
 
 def looked(signs: VitalSigns, is_so: Callable[[list[Complaint]], bool]) -> list[Complaint]:
-    end = time.monotonic() + 10
+    end = time.monotonic() + LIMIT_S
     while not is_so(found := signs.look()):
         assert time.monotonic() < end, found
         time.sleep(0.01)
@@ -85,7 +86,7 @@ def test_a_silent_loop_is_unready_first_and_hangs_later(
     server: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(vital_signs, "HUNG_S", 0.3)
+    monkeypatch.setattr(vital_signs, "HUNG_S", 10 * LIMIT_S)
     beating, now_us = Heartbeat("hplm_upper_0_0", ("run", "answer")), heartbeat.now_us
     signs = VitalSigns(server.pid, tmp_path)
     assert signs.look() == []
@@ -96,6 +97,7 @@ def test_a_silent_loop_is_unready_first_and_hangs_later(
     (found,) = signs.look()
     assert found.text.startswith(f"hplm_upper_0_0 (process {os.getpid()}): no heartbeat of its loop 'run' for ")
     assert not found.fatal, "the watchdog has not looked for so long"
+    monkeypatch.setattr(vital_signs, "HUNG_S", 0.3)
     looked(signs, lambda found: found[0].fatal)
     beating.beat_of("run")()
     beating.beat_of("answer")()
