@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import grpc
 
 from builder.fleet.upstream import Upstream
+from waiting import LIMIT_S
 
 INFER_PATH = "/v2/models/hplm/infer"
 INFER_METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -71,7 +72,7 @@ class StandIn:
             request.close_connection = True
             return
         if self.behaviour == "hold":
-            self.released.wait(10)
+            self.released.wait(2 * LIMIT_S)
         is_rejected = self.behaviour == "reject"
         _answer(request, 503 if is_rejected else 200, b'{"error": "queue_full"}' if is_rejected else self.name.encode())
 
@@ -80,7 +81,7 @@ class StandIn:
         if self.behaviour == "reject":
             context.abort(grpc.StatusCode.UNAVAILABLE, "queue_full")
         if self.behaviour == "hold":
-            self.released.wait(10)
+            self.released.wait(2 * LIMIT_S)
         return self.name.encode()
 
 

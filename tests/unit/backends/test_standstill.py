@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from backends.ending import EXIT_CODE
+from waiting import LIMIT_S
 
 CALLING = """
 import ctypes, sys, threading, time
@@ -64,7 +65,7 @@ def stand_still(process: subprocess.Popen[str], duration_s: float) -> None:
 def test_a_call_that_was_open_in_a_standstill_ends_the_process(duration_s: float) -> None:
     with calling("busily") as process:
         stand_still(process, duration_s)
-        _, said = process.communicate(timeout=5)
+        _, said = process.communicate(timeout=LIMIT_S)
         assert process.returncode == EXIT_CODE
         assert "a call of Triton was open while this process stood still" in said
 
@@ -77,12 +78,18 @@ def test_a_process_without_calls_goes_on() -> None:
 
 
 def test_a_short_standstill_and_a_locked_interpreter_end_nothing() -> None:
-    """The process shows signs of life to Triton while its interpreter is locked."""
+    """The process shows signs of life to Triton while its interpreter is locked.
+
+    A machine that stalls makes one attempt a long standstill, a defect each.
+    """
+    assert any(goes_on_when_locked() for _ in range(3))
+
+
+def goes_on_when_locked() -> bool:
     with calling("locked") as process:
         assert process.stdout is not None
-        for _ in range(2):
-            assert process.stdout.readline() == "unlocked\n"
+        if [process.stdout.readline() for _ in range(2)] != ["unlocked\n"] * 2:
+            return False
         time.sleep(0.05)
         stand_still(process, 0.2)
-        assert process.stdout.readline() == "unlocked\n"
-        assert process.poll() is None
+        return process.stdout.readline() == "unlocked\n" and process.poll() is None

@@ -63,7 +63,7 @@ def test_a_client_that_stops_early_is_counted() -> None:
     """With nothing to ask for, choosing fails in a way that nobody expected."""
     with Load("grpc://localhost:1", Askable([]), ["cat"], clients=3, seed=1) as load:
         for thread in load._threads:
-            thread.join(10)
+            thread.join(30)
     assert load.ended_early == 3
     with Load("grpc://localhost:1", Askable(["acme/x"]), ["cat"], clients=2, seed=1, pause_s=30.0) as load:
         pass

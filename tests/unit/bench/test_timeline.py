@@ -6,6 +6,7 @@ import pytest
 
 from bench.kit.timeline import Asked, Timeline
 from hplm_client import NotFoundError
+from waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def test_an_answer_is_judged_by_the_time_it_was_under_way(moments: tuple[Timelin
         assert all(timeline.was_live(asked(version, at), 0.0) for at in good)
         assert not any(timeline.was_live(asked(version, at), 0.0) for at in bad)
     assert timeline.was_live(asked(2, first, third), 0.0)
-    assert timeline.was_live(asked(2, third), 0.1)  # the server had not looked yet
-    assert not timeline.was_live(asked(2, first), 0.1)  # but it knows nothing that is to come
+    assert timeline.was_live(asked(2, third), LIMIT_S)  # the server had not looked yet
+    assert not timeline.was_live(asked(2, first), LIMIT_S)  # but it knows nothing that is to come
     assert not timeline.was_live(asked(3, first, last), 1.0)
 
 

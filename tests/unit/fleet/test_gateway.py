@@ -25,7 +25,7 @@ from builder.fleet.routing import Routing
 from builder.placement.fleet.maglev import Deal
 from builder.serving.ports import ClaimedPorts
 from stand_in_servers import INFER_METHOD, INFER_PATH, StandIn
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 
 class Asked:
@@ -37,7 +37,7 @@ class Asked:
     def http(
         self, hplm: str | None, path: str = INFER_PATH, method: str = "POST", body: bytes = b"x", **headers: str
     ) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.settings.http, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.settings.http, timeout=2 * LIMIT_S)
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
             connection.request(method, path, body, given | ({} if hplm is None else {"x-hplm": hplm}))
@@ -49,7 +49,7 @@ class Asked:
     def grpc(self, hplm: str, method: str = INFER_METHOD, **metadata: str) -> str:
         pairs = [("x-hplm", hplm), *((name.replace("_", "-"), value) for name, value in metadata.items())]
         with grpc.insecure_channel(f"127.0.0.1:{self.settings.grpc}") as channel:
-            return channel.unary_unary(method)(b"x", timeout=10, metadata=pairs).decode()
+            return channel.unary_unary(method)(b"x", timeout=2 * LIMIT_S, metadata=pairs).decode()
 
     def asked(self, protocol: str = "http") -> list[int]:
         return [server.asked[protocol] for server in self.servers]
@@ -191,7 +191,7 @@ def require_none_lost(asked: Asked, holding: Sequence[StandIn]) -> None:
             wait_until(lambda sent=number + 1: sum(server.asked["http"] for server in holding) == sent)
         for server in holding:
             server.released.set()
-        assert {each.result(10)[0] for each in waiting} == {200}
+        assert {each.result(LIMIT_S)[0] for each in waiting} == {200}
     assert sum(asked.asked()) > 24, "none was lost by the dead server"
 
 
@@ -226,7 +226,7 @@ def test_a_busy_tenant_takes_more_than_its_own_server(asked: Asked) -> None:
             wait_until(lambda sent=number + 1: sum(asked.asked()) == sent)
         for server in asked.servers:
             server.released.set()
-        assert {each.result(10)[0] for each in waiting} == {200}
+        assert {each.result(LIMIT_S)[0] for each in waiting} == {200}
     assert max(asked.asked()) <= 7  # the last one went where 6 were open, half over the mean of 4
 
 
@@ -243,7 +243,7 @@ def test_many_requests_of_a_connection_may_be_open_and_given_up(asked: Asked) ->
 
     with grpc.insecure_channel(f"127.0.0.1:{asked.settings.grpc}") as channel:
         ask = channel.unary_unary(INFER_METHOD)
-        calls = [ask.future(b"x", timeout=30, metadata=[("x-hplm", f"tenant{n}/x")]) for n in range(count)]
+        calls = [ask.future(b"x", timeout=4 * LIMIT_S, metadata=[("x-hplm", f"tenant{n}/x")]) for n in range(count)]
         wait_until(lambda: num_open() == count)
         time.sleep(1.05)  # as a client does that has a deadline, and waits for a second beyond it
         for call in calls[1:-1]:
@@ -252,7 +252,7 @@ def test_many_requests_of_a_connection_may_be_open_and_given_up(asked: Asked) ->
         for server in asked.servers:
             server.released.set()
         names = {each.name.encode() for each in asked.servers}
-        assert {calls[0].result(20), calls[-1].result(20)} <= names
+        assert {calls[0].result(LIMIT_S), calls[-1].result(LIMIT_S)} <= names
 
 
 @pytest.mark.parametrize(

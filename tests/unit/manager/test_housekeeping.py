@@ -17,6 +17,7 @@ from builder.manager.jobs import Job, JobSpec, JobState
 from builder.manager.store import JobFilter, JobStore
 from builder.manager.unchanged import Unchanged
 from builder.manager.uploads import Uploads
+from waiting import wait_until
 
 DAY_S = 86_400.0
 
@@ -114,10 +115,7 @@ def test_a_manager_tidies_when_it_starts(home: Home, store: JobStore, monkeypatc
     housekeeping = Housekeeping(home, store, Uploads(home), Retention())
     housekeeping.start()
     try:
-        deadline_s = time.monotonic() + 20
-        while log_path(home, old).exists() or len(store.jobs(JobFilter())) > 1:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
+        wait_until(lambda: not log_path(home, old).exists() and len(store.jobs(JobFilter())) <= 1)
     finally:
         housekeeping.stop()
     assert left(home, store) == {young}

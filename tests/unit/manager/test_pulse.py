@@ -42,7 +42,7 @@ def test_a_pulse_outlives_an_unexpected_error(tmp_path: Path, monkeypatch: pytes
     assert claimed is not None
     store.request_cancel(job.id)
     with Pulse(store, claimed) as beating:
-        assert store.third_beat.wait(10)
+        assert store.third_beat.wait(30)
         with pytest.raises(JobCancelledError):
             beating.report(Step("work", 1, 2))
     store.close()

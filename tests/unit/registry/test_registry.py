@@ -376,5 +376,5 @@ def test_a_lock_that_is_let_go_in_time_is_waited_for(registry: Registry, home: H
         waiting.start()
         time.sleep(0.5)
         assert waiting.is_alive()
-    waiting.join(timeout=10)
+    waiting.join(timeout=30)
     assert registry.has_hplm("acme/x")

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from backends.traffic.records import ACCEPTED, FAILED
 from backends.traffic.settings import TrafficSettings
 from backends.traffic.tally import Tally
 from small_disk import run_on_small_disk
+from waiting import wait_until
 
 ACME, GLOBEX = entry("acme/topic", 1), entry("globex/mood", 2, domain="news")
 RECORDED = TrafficSettings(record=True)
@@ -30,13 +30,6 @@ RECORDED = TrafficSettings(record=True)
 def only_file(folder: Path) -> Recording:
     (path,) = folder.iterdir()
     return read_recording(path)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < end, "never happened"
-        time.sleep(0.005)
 
 
 def test_each_column_is_what_was_noted(tmp_path: Path) -> None:
@@ -115,10 +108,13 @@ def test_a_process_that_is_asked_nothing_writes_that_it_was_there(
     monkeypatch.setattr(module, "_MARK_EVERY_US", 0)
     recorder = TrafficRecorder(tmp_path, "lower", RECORDED, write_every_s=0.01)
     wait_until(lambda: any(tmp_path.iterdir()))
-    time.sleep(0.2)
-    read = only_file(tmp_path)
-    assert len(read.records) == 0
-    assert read.until_us - read.head.began_us > 100_000
+
+    def marked_us() -> int:
+        read = only_file(tmp_path)
+        return read.until_us - read.head.began_us
+
+    wait_until(lambda: marked_us() > 100_000)
+    assert len(only_file(tmp_path).records) == 0
     recorder.close()
 
 
